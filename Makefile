@@ -1,0 +1,102 @@
+# The commands people type. Everything is also reachable without make: scripts/setup.sh, then
+#   cmake --preset release -DCMAKE_PREFIX_PATH="$(scripts/torch_prefix.sh)"
+#   cmake --build --preset release
+#   ctest --test-dir build/release
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# Compile jobs: one a core, but no more than there are 2 GiB of free memory for (of the container, if it
+# has a limit of its own). make JOBS=8 overrides.
+JOBS ?= $(shell cat /proc/meminfo /sys/fs/cgroup/memory.max 2>/dev/null | \
+  awk -v cores="$$(nproc 2>/dev/null || echo 1)" \
+    'BEGIN {jobs = cores} \
+     /^MemAvailable:/ && $$2 / 2097152 < jobs {jobs = int($$2 / 2097152)} \
+     /^[0-9]+$$/ && $$1 / 2147483648 < jobs {jobs = int($$1 / 2147483648)} \
+     END {print (jobs < 1 ? 1 : jobs)}')
+# Tests at the same time. Tests of the runtime use several threads each.
+TEST_JOBS ?= $(JOBS)
+CTEST := ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
+
+# What `make demo` runs.
+DEMO ?= train --model resnet18 --data fashion-mnist --budget 60% --steps 20
+
+REPRISE := build/release/reprise
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: setup
+setup: ## install what the build needs: system packages, and LibTorch into .venv
+	@scripts/setup.sh
+
+# As setup, silent when there is nothing to do.
+.PHONY: ready
+ready:
+	@scripts/setup.sh --quiet
+
+# Where LibTorch is. The file changes only when its content does, so that builds notice another LibTorch
+# and nothing else.
+build/torch_prefix: ready
+	@mkdir -p build
+	@prefix=$$(scripts/torch_prefix.sh); \
+	if [ "$$prefix" != "$$(cat $@ 2>/dev/null || true)" ]; then echo "$$prefix" > $@; fi
+
+# Ninja configures again by itself when a CMake file changes.
+build/release/build.ninja: build/torch_prefix CMakePresets.json
+	@echo "Configuring build/release"
+	@cmake --preset release -DCMAKE_PREFIX_PATH="$$(cat build/torch_prefix)"
+	@touch $@
+
+# The sanitizer builds have the core only: no LibTorch.
+build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakePresets.json | ready
+	@echo "Configuring build/$*"
+	@cmake --preset $*
+	@touch $@
+
+.PHONY: build
+build: build/release/build.ninja ## build everything into build/release
+	@cmake --build build/release -j $(JOBS)
+
+.PHONY: demo
+demo: build ## train a ResNet on Fashion-MNIST inside 60 % of the memory that it needs
+	@echo "$(REPRISE) $(DEMO)"
+	@$(REPRISE) $(DEMO)
+
+.PHONY: test
+test: build ## build and run the tests (what CI runs)
+	@cd build/release && $(CTEST)
+	@echo "make test: all tests passed"
+
+# The thread sanitizer of GCC 12 cannot start where the kernel spreads addresses too widely; setarch
+# narrows that for one process, where it is allowed.
+NARROW = $$(setarch -R true 2>/dev/null && echo setarch -R || true)
+
+.PHONY: test-full
+test-full: build build/asan-ubsan/build.ninja build/tsan/build.ninja ## test, with every random case, and the core under sanitizers (long)
+	@cd build/release && REPRISE_TEST_FULL=1 $(CTEST)
+	@cmake --build build/asan-ubsan -j $(JOBS)
+	@cd build/asan-ubsan && $(CTEST)
+	@cmake --build build/tsan -j $(JOBS)
+	@cd build/tsan && $(NARROW) $(CTEST)
+	@echo "make test-full: all tests passed, sanitizers were silent"
+
+.PHONY: bench
+bench: build ## run the benchmarks of docs/benchmarks.md
+	@cmake --build build/release --target bench
+
+.PHONY: format
+format: ## format the C++ sources (needs clang-format, which nothing else does)
+	@command -v clang-format >/dev/null || \
+	  { echo "make format needs clang-format; on Debian: apt-get install clang-format" >&2; exit 1; }
+	@git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cc' | \
+	  xargs -0 -r sh -c 'for f; do [ ! -f "$$f" ] || echo "$$f"; done' sh | \
+	  xargs -r -d '\n' clang-format -i
+
+.PHONY: clean
+clean: ## remove build/ (.venv stays)
+	rm -rf build
