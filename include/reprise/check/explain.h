@@ -1,0 +1,42 @@
+// Who holds the bytes at the peak of a plan, what it recomputes, and what that costs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reprise/check/simulate.h"
+#include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
+
+namespace reprise {
+
+struct Holder {
+  std::string id;  // value id, "fixed", or "workspace of <op>"
+  Bytes bytes;
+
+  bool operator==(const Holder&) const = default;
+};
+
+struct Recomputed {
+  std::string op;
+  int64_t runs = 0;  // two or more
+  Nanos extra;       // time of all runs but the first
+
+  bool operator==(const Recomputed&) const = default;
+};
+
+struct Explanation {
+  Timeline timeline;
+  std::string peak_action;          // "run B3 keep", or "start"
+  std::vector<Holder> holders;      // at the peak, largest first; they sum to the peak
+  std::vector<Recomputed> recomputed;  // most expensive first
+  Nanos recomputed_time;
+  Baseline baseline;
+
+  bool operator==(const Explanation&) const = default;
+};
+
+// Errors as simulate().
+Explanation explain(const Graph& graph, const Plan& plan);
+
+}  // namespace reprise

@@ -1,0 +1,31 @@
+// The time/memory curve of a problem.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reprise/model/plan.h"
+#include "reprise/model/units.h"
+
+namespace reprise {
+
+struct FrontierPoint {
+  Bytes budget;  // the smallest at which `time` is reached
+  Bytes peak;
+  Nanos time;
+  Nanos lower_bound;
+
+  bool operator==(const FrontierPoint&) const = default;
+};
+
+// Budgets ascending, times strictly descending. For every budget B the best time of the planner is that
+// of the last point with budget <= B; below the first point it has no plan.
+struct Frontier {
+  ProblemId problem;
+  std::string planner;
+  std::vector<FrontierPoint> points;
+
+  bool operator==(const Frontier&) const = default;
+};
+
+}  // namespace reprise

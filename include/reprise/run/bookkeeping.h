@@ -1,0 +1,31 @@
+// A backend that runs nothing and keeps the books: dry runs without a framework, and a third count of
+// the bytes beside the simulator and the verifier.
+#pragma once
+
+#include <vector>
+
+#include "reprise/run/interpreter.h"
+
+namespace reprise {
+
+class BookkeepingBackend final : public Backend {
+ public:
+  explicit BookkeepingBackend(const Graph& graph);  // keeps a reference to the graph
+
+  void run(const RunStep& step) override;  // InternalError when a read value is not live
+  void free(ValueIndex value) override;
+
+  Bytes live() const { return live_; }
+  Bytes peak() const { return peak_; }
+  Nanos time() const { return time_; }
+  int64_t runs(OpIndex op) const { return runs_.at(op); }
+
+ private:
+  const Graph& graph_;
+  std::vector<bool> present_;
+  std::vector<int64_t> runs_;
+  Bytes live_, peak_;
+  Nanos time_;
+};
+
+}  // namespace reprise

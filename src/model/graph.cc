@@ -1,0 +1,260 @@
+#include "reprise/model/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <unordered_set>
+
+#include "reprise/model/errors.h"
+
+namespace reprise {
+namespace {
+
+[[noreturn]] void fail(const std::string& pointer, const std::string& message) {
+  throw InputError(message, {.pointer = pointer});
+}
+
+bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// Checks a graph from front to back; what is known of earlier ops is in the members.
+class Validator {
+ public:
+  explicit Validator(const Graph& graph)
+      : graph_(graph), written_(graph.values.size(), 0), is_result_(graph.values.size(), 0) {}
+
+  void run() {
+    constexpr size_t kMost = std::numeric_limits<int32_t>::max();
+    if (graph_.values.size() > kMost) fail("/values", "more values than an index can count");
+    if (graph_.ops.size() > kMost) fail("/ops", "more operations than an index can count");
+    add(bytes_, graph_.fixed, "/fixed_bytes");
+    check_values();
+    check_results();
+    check_ops();
+    check_choices();
+  }
+
+ private:
+  template <class Unit>
+  static void add(Quantity<Unit>& total, Quantity<Unit> part, const std::string& pointer) {
+    if (part.count() < 0) {
+      fail(pointer, fmt::format("{} is negative; sizes and times are integers >= 0", part.count()));
+    }
+    int64_t sum = 0;
+    if (__builtin_add_overflow(total.count(), part.count(), &sum)) {
+      fail(pointer,
+           "the sum of all sizes or of all times does not fit 64 bits; use smaller numbers");
+    }
+    total = Quantity<Unit>(sum);
+  }
+
+  static void check_id(const std::string& id, std::unordered_set<std::string_view>& known,
+                       const std::string& pointer, const char* what) {
+    if (id.empty()) fail(pointer, fmt::format("{} needs an id that is not empty", what));
+    if (!known.insert(id).second) fail(pointer, fmt::format("the id \"{}\" is used twice", id));
+  }
+
+  void check_values() {
+    std::unordered_set<std::string_view> ids;
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const Value& value = graph_.values[v];
+      check_id(value.id, ids, fmt::format("/values/{}/id", v), "a value");
+      add(bytes_, value.bytes, fmt::format("/values/{}/bytes", v));
+    }
+  }
+
+  // Indices in range, none twice.
+  void check_list(const std::vector<ValueIndex>& list, const std::string& pointer) const {
+    std::unordered_set<ValueIndex> seen;
+    for (size_t k = 0; k < list.size(); ++k) {
+      const std::string here = fmt::format("{}/{}", pointer, k);
+      if (list[k] < 0 || static_cast<size_t>(list[k]) >= graph_.values.size()) {
+        fail(here, fmt::format("there is no value number {}", list[k]));
+      }
+      if (!seen.insert(list[k]).second) {
+        fail(here, fmt::format("\"{}\" is listed twice", id(list[k])));
+      }
+    }
+  }
+
+  void check_results() {
+    check_list(graph_.results, "/results");
+    for (const ValueIndex result : graph_.results) is_result_[result] = 1;
+  }
+
+  void check_ops() {
+    std::unordered_set<std::string_view> ids;
+    for (size_t o = 0; o < graph_.ops.size(); ++o) {
+      const Op& op = graph_.ops[o];
+      const std::string pointer = fmt::format("/ops/{}", o);
+      check_id(op.id, ids, pointer + "/id", "an operation");
+      std::unordered_set<std::string_view> names;
+      for (size_t k = 0; k < op.variants.size(); ++k) {
+        const std::string here = fmt::format("{}/variants/{}", pointer, k);
+        check_id(op.variants[k].name, names, here + "/name", "a variant");
+        check_variant(op.variants[k], here);
+      }
+      if (std::all_of(op.variants.begin(), op.variants.end(),
+                      [](const Variant& variant) { return variant.role == Role::kReplay; })) {
+        fail(pointer + "/variants", fmt::format("\"{}\" has no variant for its first run", op.id));
+      }
+      for (const Variant& variant : op.variants) {
+        for (const ValueIndex value : variant.writes) written_[value] = 1;
+      }
+    }
+    for (const ValueIndex result : graph_.results) {
+      if (!written_[result] && !is_input(result)) {
+        fail("/results", fmt::format("no operation writes the result \"{}\"", id(result)));
+      }
+    }
+  }
+
+  void check_variant(const Variant& variant, const std::string& pointer) {
+    add(time_, variant.time, pointer + "/ns");
+    add(bytes_, variant.workspace, pointer + "/workspace_bytes");
+    check_list(variant.reads, pointer + "/reads");
+    check_list(variant.writes, pointer + "/writes");
+    check_list(variant.consumes, pointer + "/consumes");
+    for (const ValueIndex value : variant.reads) {
+      if (!is_input(value) && !written_[value]) {
+        fail(pointer + "/reads",
+             fmt::format("\"{}\" is neither an input nor written by an earlier operation",
+                         id(value)));
+      }
+    }
+    for (const ValueIndex value : variant.writes) {
+      if (is_input(value)) {
+        fail(pointer + "/writes", fmt::format("\"{}\" is an input: the caller's", id(value)));
+      }
+      // A value is what was computed once and for all: a re-run must find what the first run found.
+      if (contains(variant.reads, value)) {
+        fail(pointer + "/writes",
+             fmt::format("\"{}\" is read too; give the changed value an id of its own", id(value)));
+      }
+    }
+    check_reuses(variant, pointer + "/reuses");
+    check_consumes(variant, pointer + "/consumes");
+  }
+
+  void check_reuses(const Variant& variant, const std::string& pointer) const {
+    std::unordered_set<ValueIndex> seen;
+    for (size_t k = 0; k < variant.reuses.size(); ++k) {
+      const auto [written, read] = variant.reuses[k];
+      const std::string here = fmt::format("{}/{}", pointer, k);
+      if (!contains(variant.writes, written) || !contains(variant.reads, read)) {
+        fail(here, "a reuse is a pair of a value that is written and one that is read");
+      }
+      if (is_input(read)) {
+        fail(here, fmt::format("\"{}\" is an input: its memory is the caller's", id(read)));
+      }
+      if (graph_.values[written].bytes != graph_.values[read].bytes) {
+        fail(here, fmt::format("\"{}\" and \"{}\" differ in size", id(written), id(read)));
+      }
+      // reads and writes have no value in common, so one set serves both sides.
+      if (!seen.insert(written).second || !seen.insert(read).second) {
+        fail(here, "a value can be in one reuse only");
+      }
+    }
+  }
+
+  void check_consumes(const Variant& variant, const std::string& pointer) const {
+    for (const ValueIndex value : variant.consumes) {
+      if (!contains(variant.reads, value)) {
+        fail(pointer, fmt::format("\"{}\" is given back but not read", id(value)));
+      }
+      if (is_input(value)) {
+        fail(pointer, fmt::format("\"{}\" is an input: never given back", id(value)));
+      }
+      if (is_result_[value]) {
+        fail(pointer, fmt::format("\"{}\" is a result: never given back", id(value)));
+      }
+      const bool reused = std::any_of(variant.reuses.begin(), variant.reuses.end(),
+                                      [&](const auto& pair) { return pair.second == value; });
+      if (reused) fail(pointer, fmt::format("\"{}\" is also reused: it goes once", id(value)));
+    }
+  }
+
+  void check_choices() const {
+    std::unordered_set<std::string_view> ids;
+    std::vector<char> taken(graph_.ops.size(), 0);
+    for (size_t c = 0; c < graph_.choices.size(); ++c) {
+      const Choice& choice = graph_.choices[c];
+      const std::string pointer = fmt::format("/choices/{}", c);
+      check_id(choice.id, ids, pointer + "/id", "a choice");
+      if (choice.realizations.empty()) {
+        fail(pointer + "/realizations", "a choice needs a realization");
+      }
+      for (size_t r = 0; r < choice.realizations.size(); ++r) {
+        const std::string here = fmt::format("{}/realizations/{}", pointer, r);
+        if (choice.realizations[r].empty()) fail(here, "a realization needs an operation");
+        for (const OpIndex op : choice.realizations[r]) {
+          if (op < 0 || static_cast<size_t>(op) >= graph_.ops.size()) {
+            fail(here, fmt::format("there is no operation number {}", op));
+          }
+          if (taken[op]) {
+            fail(here, fmt::format("\"{}\" is in two realizations", graph_.ops[op].id));
+          }
+          taken[op] = 1;
+        }
+      }
+    }
+  }
+
+  bool is_input(ValueIndex value) const { return graph_.values[value].kind == ValueKind::kInput; }
+  const std::string& id(ValueIndex value) const { return graph_.values[value].id; }
+
+  const Graph& graph_;
+  std::vector<char> written_;  // by an op before the current one
+  std::vector<char> is_result_;
+  Bytes bytes_;
+  Nanos time_;
+};
+
+}  // namespace
+
+void validate(const Graph& graph) { Validator(graph).run(); }
+
+const char* to_string(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kInput:
+      return "input";
+    case ValueKind::kActivation:
+      return "activation";
+    case ValueKind::kSaved:
+      return "saved";
+    case ValueKind::kGradient:
+      return "gradient";
+    case ValueKind::kState:
+      return "state";
+  }
+  return "?";
+}
+
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kLoss:
+      return "loss";
+    case Phase::kBackward:
+      return "backward";
+  }
+  return "?";
+}
+
+const char* to_string(Role role) {
+  switch (role) {
+    case Role::kAny:
+      return "any";
+    case Role::kFirst:
+      return "first";
+    case Role::kReplay:
+      return "replay";
+  }
+  return "?";
+}
+
+}  // namespace reprise

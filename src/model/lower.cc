@@ -1,0 +1,113 @@
+#include "reprise/model/lower.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace reprise {
+namespace {
+
+void add_values(const Chain& chain, Graph& graph) {
+  const size_t boundaries = chain.stages.size() + 1;
+  for (size_t k = 0; k < boundaries; ++k) {
+    graph.values.push_back({fmt::format("x{}", k), boundary_bytes(chain, k),
+                            k == 0 ? ValueKind::kInput : ValueKind::kActivation});
+  }
+  for (size_t k = 0; k < boundaries; ++k) {
+    graph.values.push_back(
+        {fmt::format("g{}", k), boundary_gradient_bytes(chain, k), ValueKind::kGradient});
+  }
+  for (size_t i = 0; i < chain.stages.size(); ++i) {
+    graph.values.push_back(
+        {fmt::format("w{}", i), chain.stages[i].weight_gradient, ValueKind::kGradient});
+  }
+  for (size_t i = 0; i < chain.stages.size(); ++i) {
+    for (const StageOption& option : chain.stages[i].options) {
+      graph.values.push_back(
+          {fmt::format("s{}.{}", i, option.name), option.saved, ValueKind::kSaved});
+    }
+  }
+}
+
+// The first of the stage's options is saved in value `saved`.
+Op forward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex saved) {
+  Op op;
+  op.id = fmt::format("F{}", i);
+  op.random = stage.random;
+  Variant fast;
+  fast.name = "fast";
+  fast.time = stage.forward.time;
+  fast.workspace = stage.forward.workspace;
+  fast.reads = {index.activation(i)};
+  fast.writes = {index.activation(i + 1)};
+  op.variants.push_back(fast);
+  for (const StageOption& option : stage.options) {
+    Variant variant = fast;
+    variant.name = option.name;
+    variant.time = option.forward.time;
+    variant.workspace = option.forward.workspace;
+    variant.writes.push_back(saved++);
+    variant.exactness = option.exactness;
+    op.variants.push_back(std::move(variant));
+  }
+  return op;
+}
+
+Op loss_op(const Chain& chain, const ChainIndex& index) {
+  Variant variant;
+  variant.time = chain.loss.cost.time;
+  variant.workspace = chain.loss.cost.workspace;
+  variant.reads = {index.activation(index.stages)};
+  variant.writes = {index.gradient(index.stages)};
+  if (chain.loss.consumes) variant.consumes = variant.reads;
+  return {.id = "loss", .phase = Phase::kLoss, .variants = {std::move(variant)}};
+}
+
+Op backward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex saved) {
+  Op op;
+  op.id = fmt::format("B{}", i);
+  op.phase = Phase::kBackward;
+  for (const StageOption& option : stage.options) {
+    Variant variant;
+    variant.name = option.name;
+    variant.time = option.backward.time;
+    variant.workspace = option.backward.workspace;
+    variant.reads = {index.gradient(i + 1), saved++};
+    if (option.reads_output) variant.reads.push_back(index.activation(i + 1));
+    if (option.consumes) variant.consumes = variant.reads;  // never x_i: the stage before owns it
+    if (option.reads_input) variant.reads.push_back(index.activation(i));
+    variant.writes = {index.gradient(i), index.weight_gradient(i)};
+    variant.exactness = option.exactness;
+    op.variants.push_back(std::move(variant));
+  }
+  return op;
+}
+
+}  // namespace
+
+Graph lower(const Chain& chain) {
+  validate(chain);
+  const ChainIndex index{chain.stages.size()};
+  Graph graph;
+  graph.name = chain.name;
+  graph.fixed = chain.fixed;
+  add_values(chain, graph);
+  std::vector<ValueIndex> saved;  // of every stage's first option
+  auto next = static_cast<ValueIndex>(2 * (index.stages + 1) + index.stages);
+  for (const Stage& stage : chain.stages) {
+    saved.push_back(next);
+    next += static_cast<ValueIndex>(stage.options.size());
+  }
+  for (size_t i = 0; i < index.stages; ++i) {
+    graph.ops.push_back(forward_op(chain.stages[i], i, index, saved[i]));
+  }
+  graph.ops.push_back(loss_op(chain, index));
+  for (size_t i = index.stages; i-- > 0;) {
+    graph.ops.push_back(backward_op(chain.stages[i], i, index, saved[i]));
+  }
+  for (size_t i = 0; i < index.stages; ++i) graph.results.push_back(index.weight_gradient(i));
+  graph.results.push_back(index.gradient(0));
+  return graph;
+}
+
+}  // namespace reprise

@@ -1,0 +1,151 @@
+#include "reprise/model/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "reprise/model/errors.h"
+
+namespace reprise {
+namespace {
+
+// What the runs after a point do first to a value.
+enum class Next : char { kNothing, kRead, kWrite };
+
+bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// The run itself takes the memory of this value: consumed, or reused for an output.
+bool takes(const Variant& variant, ValueIndex value) {
+  return contains(variant.consumes, value) ||
+         std::any_of(variant.reuses.begin(), variant.reuses.end(),
+                     [&](const auto& pair) { return pair.second == value; });
+}
+
+const Variant& variant_of(const Graph& graph, const Run& run) {
+  if (run.op < 0 || static_cast<size_t>(run.op) >= graph.ops.size() || run.variant < 0 ||
+      static_cast<size_t>(run.variant) >= graph.ops[run.op].variants.size()) {
+    throw InternalError(fmt::format("no variant {} of operation {}", run.variant, run.op));
+  }
+  return graph.ops[run.op].variants[run.variant];
+}
+
+// For every run the values to free after it, by index. A value dies at the last run that touches it
+// before it is written again, so only the values that a run touches need a look.
+std::vector<std::vector<ValueIndex>> find_frees(const Graph& graph, const std::vector<Run>& runs) {
+  std::vector<char> is_result(graph.values.size(), 0);
+  for (const ValueIndex result : graph.results) is_result[result] = 1;
+  std::vector<Next> next(graph.values.size(), Next::kNothing);
+  std::vector<std::vector<ValueIndex>> frees(runs.size());
+  for (size_t r = runs.size(); r-- > 0;) {
+    const Variant& variant = variant_of(graph, runs[r]);
+    for (const auto* list : {&variant.reads, &variant.writes}) {
+      for (const ValueIndex value : *list) {
+        const bool stays = graph.values[value].kind == ValueKind::kInput ||
+                           next[value] == Next::kRead ||
+                           (next[value] == Next::kNothing && is_result[value]);
+        if (!stays && !takes(variant, value)) frees[r].push_back(value);
+      }
+    }
+    std::sort(frees[r].begin(), frees[r].end());
+    for (const ValueIndex value : variant.writes) next[value] = Next::kWrite;
+    for (const ValueIndex value : variant.reads) next[value] = Next::kRead;
+  }
+  return frees;
+}
+
+}  // namespace
+
+std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs) {
+  const std::vector<std::vector<ValueIndex>> frees = find_frees(graph, runs);
+  std::vector<char> live(graph.values.size(), 0);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    live[v] = graph.values[v].kind == ValueKind::kInput;
+  }
+  std::vector<Action> actions;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const Variant& variant = variant_of(graph, runs[r]);
+    const std::string& op = graph.ops[runs[r].op].id;
+    for (const ValueIndex value : variant.reads) {
+      if (!live[value]) {
+        throw InternalError(fmt::format("run {} ({} {}) reads {}, which is not there", r, op,
+                                        variant.name, graph.values[value].id));
+      }
+    }
+    actions.push_back({ActionKind::kRun, op, variant.name});
+    for (const ValueIndex value : variant.reads) live[value] = !takes(variant, value);
+    for (const ValueIndex value : variant.writes) live[value] = 1;
+    for (const ValueIndex value : frees[r]) {
+      live[value] = 0;
+      actions.push_back({ActionKind::kFree, graph.values[value].id, ""});
+    }
+  }
+  return actions;
+}
+
+namespace {
+
+// The first variant that can be the only run of its op: it writes all that later runs need of the
+// op, and leaves alone what they read.
+int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>& needed) {
+  const auto serves = [&](const Variant& variant) {
+    if (variant.role == Role::kReplay) return false;
+    for (const Variant& other : op.variants) {
+      for (const ValueIndex value : other.writes) {
+        if (needed[value] && !contains(variant.writes, value)) return false;
+      }
+    }
+    return std::none_of(variant.reads.begin(), variant.reads.end(),
+                        [&](ValueIndex value) { return needed[value] && takes(variant, value); });
+  };
+  const auto found = std::find_if(op.variants.begin(), op.variants.end(), serves);
+  if (found == op.variants.end()) {
+    throw InputError(fmt::format(
+        "graph \"{}\" has no plain training: no variant of \"{}\" writes all that the operations "
+        "after it read and leaves what they read alone",
+        graph.name, op.id));
+  }
+  return static_cast<int32_t>(found - op.variants.begin());
+}
+
+}  // namespace
+
+std::vector<Run> plain_runs(const Graph& graph) {
+  std::vector<char> skipped(graph.ops.size(), 0);
+  for (const Choice& choice : graph.choices) {
+    for (size_t r = 1; r < choice.realizations.size(); ++r) {
+      for (const OpIndex op : choice.realizations[r]) skipped[op] = 1;
+    }
+  }
+  std::vector<char> needed(graph.values.size(), 0);  // by the runs after the current one
+  for (const ValueIndex result : graph.results) needed[result] = 1;
+  std::vector<Run> runs;
+  for (size_t o = graph.ops.size(); o-- > 0;) {
+    if (skipped[o]) continue;
+    const int32_t choice = plain_variant(graph, graph.ops[o], needed);
+    const Variant& variant = graph.ops[o].variants[choice];
+    for (const ValueIndex value : variant.writes) needed[value] = 0;
+    for (const ValueIndex value : variant.reads) needed[value] = 1;
+    runs.push_back({static_cast<OpIndex>(o), choice});
+  }
+  std::reverse(runs.begin(), runs.end());
+  return runs;
+}
+
+const char* to_string(Termination termination) {
+  switch (termination) {
+    case Termination::kOptimal:
+      return "optimal";
+    case Termination::kFeasible:
+      return "feasible";
+    case Termination::kInfeasible:
+      return "infeasible";
+    case Termination::kTimeLimit:
+      return "time_limit";
+  }
+  return "?";
+}
+
+}  // namespace reprise

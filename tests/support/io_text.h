@@ -1,0 +1,81 @@
+// Small files of every format, for tests of reading them.
+#pragma once
+
+#include <string>
+
+namespace reprise::testing {
+
+// Line numbers matter to the tests that use this.
+inline const std::string kChainText = R"({
+  "format": "reprise.chain",
+  "version": 1,
+  "name": "two",
+  "input": {"bytes": 10},
+  "stages": [
+    {
+      "name": "first",
+      "output_bytes": 20,
+      "forward": {"ns": 10},
+      "options": [
+        {"name": "keep", "saved_bytes": 7, "forward": {"ns": 11}, "backward": {"ns": 30}},
+        {"name": "lean", "saved_bytes": 3, "forward": {"ns": 12}, "backward": {"ns": 33}}
+      ]
+    },
+    {
+      "name": "second",
+      "output_bytes": 30,
+      "forward": {"ns": 20, "workspace_bytes": 4},
+      "options": [
+        {"name": "keep", "saved_bytes": 9, "forward": {"ns": 21}, "backward": {"ns": 40}}
+      ]
+    }
+  ],
+  "loss": {"ns": 5}
+}
+)";
+
+inline const std::string kGraphText = R"({
+  "format": "reprise.graph",
+  "version": 1,
+  "name": "small",
+  "values": [
+    {"id": "x", "bytes": 8, "kind": "input"},
+    {"id": "y", "bytes": 8},
+    {"id": "z", "bytes": 8, "kind": "gradient"}
+  ],
+  "ops": [
+    {"id": "f", "variants": [{"ns": 1, "reads": ["x"], "writes": ["y"]}]},
+    {"id": "b", "phase": "backward",
+     "variants": [{"ns": 2, "reads": ["y"], "writes": ["z"], "reuses": [["z", "y"]]}]}
+  ],
+  "results": ["z"]
+}
+)";
+
+inline const std::string kPlanText = R"({
+  "format": "reprise.plan",
+  "version": 1,
+  "problem": {"format": "reprise.graph", "name": "small"},
+  "planner": "hand",
+  "termination": "feasible",
+  "schedule_class": "all",
+  "budget_bytes": 100,
+  "peak_bytes": 16,
+  "time_ns": 3,
+  "lower_bound_ns": 3,
+  "baseline": {"peak_bytes": 16, "time_ns": 3},
+  "actions": [
+    ["run", "f", "default"],
+    ["run", "b", "default"]
+  ]
+}
+)";
+
+// `text` with the first `from` replaced. The empty string if it does not occur: a test that meant
+// to damage a file must not pass on an intact one.
+inline std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  return at == std::string::npos ? "" : text.replace(at, from.size(), to);
+}
+
+}  // namespace reprise::testing

@@ -1,0 +1,29 @@
+// The rules of a valid plan and what it costs, written a second time straight from the text: by
+// name, on sets of strings, with no index, no early end and no thought of speed. The oracle for
+// simulate() and verify(). Small numbers only.
+#pragma once
+
+#include <cstdint>
+
+#include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
+
+namespace reprise::testing {
+
+struct NaiveResult {
+  bool valid = true;  // the actions; says nothing about budget and claims
+  int64_t peak = 0;   // of a valid plan
+  int64_t time = 0;
+
+  bool operator==(const NaiveResult&) const = default;
+};
+
+NaiveResult naive_check(const Graph& graph, const std::vector<Action>& actions);
+
+// Actions, budget and all claims hold.
+bool naive_accepts(const Graph& graph, const Plan& plan, int64_t budget);
+
+// A plan of these actions with true claims; they must be valid enough to be simulated.
+Plan claimed_plan(const Graph& graph, const std::vector<Action>& actions);
+
+}  // namespace reprise::testing

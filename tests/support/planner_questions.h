@@ -1,0 +1,53 @@
+// Helpers of the tests that ask planners about many random chains.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "reprise/plan/plan.h"
+#include "support/random_chain.h"
+#include "support/scale.h"
+
+namespace reprise::testing {
+
+inline PlanOptions with(const std::string& planner, Bytes budget) {
+  PlanOptions options;
+  options.planner = planner;
+  options.budget = budget;
+  return options;
+}
+
+inline bool found(const PlanResult& result) {
+  return result.termination == Termination::kOptimal ||
+         result.termination == Termination::kFeasible;
+}
+
+// The random chains of one test: calls check(chain, random) for each.
+template <class Check>
+void for_chains(uint64_t seed, int count, const RandomChainOptions& options, const Check& check) {
+  std::mt19937_64 random(seed);
+  for (int number = 0; number < test_scale(count); ++number) {
+    const Chain chain = random_chain(random, options);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", chain " + std::to_string(number) + ": " +
+                 describe(chain));
+    check(chain, random);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+inline RandomChainOptions any_chain(int stages) {
+  RandomChainOptions options;
+  options.max_stages = stages;
+  return options;
+}
+
+inline RandomChainOptions one_option(int stages) {
+  RandomChainOptions options = any_chain(stages);
+  options.max_options = 1;
+  return options;
+}
+
+}  // namespace reprise::testing

@@ -1,0 +1,84 @@
+#include "reprise/check/explain.h"
+
+#include <gtest/gtest.h>
+
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "support/build_graph.h"
+#include "support/example_chain.h"
+#include "support/naive_check.h"
+
+namespace reprise {
+namespace {
+
+using testing::claimed_plan;
+using testing::example_chain;
+using testing::release;
+using testing::run;
+using testing::two_op_graph;
+
+TEST(Explain, HoldersAtThePeakAreSortedAndSumToIt) {
+  const Graph graph = lower(example_chain());
+  const Plan plan = claimed_plan(graph, with_frees(graph, plain_runs(graph)));
+  const Explanation explanation = explain(graph, plan);
+  EXPECT_EQ(explanation.peak_action, "run B1 keep");
+  const std::vector<Holder> expected = {
+      {"fixed", Bytes(100)}, {"x2", Bytes(30)},     {"g2", Bytes(30)},
+      {"x1", Bytes(20)},     {"g1", Bytes(20)},     {"x0", Bytes(10)},
+      {"s1.keep", Bytes(9)}, {"s0.keep", Bytes(7)}, {"workspace of B1", Bytes(4)},
+      {"w1", Bytes(2)}};
+  EXPECT_EQ(explanation.holders, expected);
+  Bytes sum;
+  for (const Holder& holder : explanation.holders) sum += holder.bytes;
+  EXPECT_EQ(sum, explanation.timeline.peak);
+  EXPECT_TRUE(explanation.recomputed.empty());
+  EXPECT_EQ(explanation.recomputed_time, Nanos(0));
+  EXPECT_EQ(explanation.baseline, plan.baseline);
+}
+
+TEST(Explain, RecomputedOpsCostAllRunsButTheFirst) {
+  const Graph graph = lower(example_chain());
+  // F0 fast, F1 fast, F0 fast, F1 keep, loss, B1, F0 keep, B0
+  const Plan plan = claimed_plan(
+      graph, with_frees(graph, {{0, 0}, {1, 0}, {0, 0}, {1, 1}, {2, 0}, {3, 0}, {0, 1}, {4, 0}}));
+  const Explanation explanation = explain(graph, plan);
+  const std::vector<Recomputed> expected = {{"F0", 3, Nanos(10 + 11)}, {"F1", 2, Nanos(21)}};
+  EXPECT_EQ(explanation.recomputed, expected);
+  EXPECT_EQ(explanation.recomputed_time, Nanos(42));
+}
+
+TEST(Explain, ASecondCopyIsPartOfItsValuesBytes) {
+  const Graph graph = two_op_graph();
+  Plan plan;
+  plan.actions = {run("a"), run("a")};
+  const Explanation explanation = explain(graph, plan);
+  const std::vector<Holder> expected = {
+      {"fixed", Bytes(100)}, {"y", Bytes(40)}, {"x", Bytes(10)}, {"workspace of a", Bytes(5)}};
+  EXPECT_EQ(explanation.holders, expected);
+}
+
+TEST(Explain, ConsumedAndReusedValuesHoldNothingWhileTheirTakerRuns) {
+  Graph graph = two_op_graph();
+  graph.ops[1].variants[0].consumes = {1};
+  Plan plan;
+  plan.actions = {run("a"), run("b")};
+  const std::vector<Holder> expected = {
+      {"fixed", Bytes(100)}, {"z", Bytes(30)}, {"x", Bytes(10)}, {"workspace of b", Bytes(7)}};
+  EXPECT_EQ(explain(graph, plan).holders, expected);
+}
+
+TEST(Explain, APlanWithoutActionsPeaksAtTheStart) {
+  const Explanation explanation = explain(two_op_graph(), Plan{});
+  EXPECT_EQ(explanation.peak_action, "start");
+  const std::vector<Holder> expected = {{"fixed", Bytes(100)}, {"x", Bytes(10)}};
+  EXPECT_EQ(explanation.holders, expected);
+}
+
+TEST(Explain, PlansThatCannotRunAreInputErrors) {
+  Plan plan;
+  plan.actions = {run("b")};
+  EXPECT_THROW(explain(two_op_graph(), plan), InputError);
+}
+
+}  // namespace
+}  // namespace reprise

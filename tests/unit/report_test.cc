@@ -1,0 +1,146 @@
+// Results as text, picture and JSON: sums are right, nothing from a file can drive a terminal or
+// break out of the picture.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "reprise/check/explain.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/plan.h"
+#include "reprise/report/json.h"
+#include "reprise/report/svg.h"
+#include "reprise/report/text.h"
+#include "support/example_chain.h"
+
+namespace reprise {
+namespace {
+
+using testing::example_chain;
+
+Explanation many_holders() {
+  Explanation explanation;
+  for (int64_t i = 0; i < 10; ++i) {
+    explanation.holders.push_back({"v" + std::to_string(i), Bytes(100 - i)});
+    explanation.timeline.peak += Bytes(100 - i);
+  }
+  explanation.baseline = {.peak = Bytes(2000), .time = Nanos(10)};
+  explanation.timeline.time = Nanos(15);
+  explanation.recomputed = {{"F1", 3, Nanos(4)}, {"F0", 2, Nanos(1)}};
+  explanation.recomputed_time = Nanos(5);
+  return explanation;
+}
+
+bool has_line(const std::string& text, const std::string& line) {
+  return text.find(line + "\n") != std::string::npos;
+}
+
+TEST(ExplanationText, WhatIsLeftOutIsSummedUp) {
+  const std::string text = explanation_text(many_holders(), {.rows = 3});
+  EXPECT_NE(text.find("v2"), std::string::npos);
+  EXPECT_EQ(text.find("v3"), std::string::npos);
+  EXPECT_TRUE(has_line(text, "  7 others    658  658 B   68.9 %")) << text;
+  EXPECT_TRUE(has_line(text, "  sum         955  955 B  100.0 %")) << text;
+  EXPECT_NE(text.find("+50.0 %"), std::string::npos);
+}
+
+TEST(ExplanationText, ColorsOnlyWhenAsked) {
+  EXPECT_EQ(explanation_text(many_holders()).find('\x1b'), std::string::npos);
+  EXPECT_NE(explanation_text(many_holders(), {.color = true}).find('\x1b'), std::string::npos);
+}
+
+TEST(PlanText, ShowsBothOutcomes) {
+  const Chain chain = example_chain();
+  const PlanResult good = plan(chain, {.budget = "100%", .planner = "keep_all"});
+  const std::string text = plan_text(good);
+  EXPECT_NE(text.find("keep_all"), std::string::npos);
+  EXPECT_NE(text.find("100.0 % of plain"), std::string::npos) << text;
+
+  PlanResult bad;
+  bad.termination = Termination::kInfeasible;
+  bad.smallest_budget = Bytes(12345);
+  bad.blocking_op = "B1";
+  EXPECT_NE(plan_text(bad).find("12345"), std::string::npos);
+  EXPECT_NE(plan_text(bad).find("B1"), std::string::npos);
+}
+
+TEST(FrontierText, LongCurvesKeepBothEnds) {
+  Frontier frontier;
+  for (int64_t i = 0; i < 1000; ++i) {
+    frontier.points.push_back({Bytes(100'000 + i), Bytes(100'000 + i), Nanos(5000 - i), Nanos(1)});
+  }
+  const std::string text = frontier_text(frontier, {Bytes(200'000), Nanos(4001)}, {.rows = 10});
+  EXPECT_NE(text.find("100000 "), std::string::npos);
+  EXPECT_NE(text.find("100999 "), std::string::npos);
+  EXPECT_NE(text.find("10 of 1000 points"), std::string::npos);
+}
+
+TEST(ViolationsText, ListsAllOfThem) {
+  std::vector<Violation> violations;
+  for (int i = 0; i < 100; ++i) {
+    violations.push_back({ViolationKind::kNotLive, i, "x", Bytes(0), "fault " + std::to_string(i)});
+  }
+  const std::string text = violations_text(violations, {.rows = 3});
+  EXPECT_NE(text.find("100 violations"), std::string::npos);
+  EXPECT_NE(text.find("fault 99"), std::string::npos);
+}
+
+TEST(PlannersText, NamesEveryPlanner) {
+  const std::string text = planners_text(planners());
+  for (const PlannerInfo& planner : planners()) {
+    EXPECT_NE(text.find(planner.name), std::string::npos);
+  }
+}
+
+TEST(Printable, ReplacesControlCharactersOnly) {
+  EXPECT_EQ(printable("a\x1b[31mb\n\x7f"), "a?[31mb??");
+  EXPECT_EQ(printable("a\nb\x07", true), "a\nb?");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "31m"),
+            "?31m");  // one byte of CSI
+  EXPECT_EQ(printable("sch\xC3\xB6n \xE2\x9C\x93"), "sch\xC3\xB6n \xE2\x9C\x93");
+}
+
+TEST(FrontierSvg, EscapesNames) {
+  Frontier frontier{.problem = {"reprise.chain", "</text><script>alert(1)</script>&\"", ""},
+                    .planner = "<b>",
+                    .points = {{Bytes(10), Bytes(10), Nanos(20), Nanos(20)},
+                               {Bytes(20), Bytes(20), Nanos(10), Nanos(10)}}};
+  const std::vector<FrontierPoint> periodic = {{Bytes(15), Bytes(15), Nanos(25), Nanos(0)}};
+  const std::string svg = frontier_svg(frontier, {Bytes(20), Nanos(10)}, periodic);
+  EXPECT_EQ(svg.find("<script"), std::string::npos);
+  EXPECT_EQ(svg.find("<b>"), std::string::npos);
+  EXPECT_NE(svg.find("periodic checkpoints"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+}
+
+TEST(FrontierSvg, DegenerateCurvesAreDrawn) {
+  const Frontier zero{.problem = {}, .planner = "p", .points = {{}}};
+  for (const Baseline& baseline : {Baseline{}, Baseline{Bytes(1), Nanos(1)}}) {
+    const std::string svg = frontier_svg(zero, baseline);
+    EXPECT_EQ(svg.find("nan"), std::string::npos);
+    EXPECT_EQ(svg.find("inf"), std::string::npos);
+  }
+  EXPECT_THROW(frontier_svg(Frontier{}, Baseline{}), InputError);
+}
+
+TEST(ResultJson, Parses) {
+  const Chain chain = example_chain();
+  const PlanResult result = plan(chain, {.budget = "100%", .planner = "keep_all"});
+  EXPECT_EQ(nlohmann::json::parse(result_json(result))["planner"], "keep_all");
+  const auto explained = nlohmann::json::parse(explanation_json(many_holders()));
+  EXPECT_EQ(explained["holders"].size(), 10u);
+  EXPECT_EQ(explained["recomputed_ns"], 5);
+  const std::vector<Violation> violations = {
+      {ViolationKind::kOverBudget, 3, "op \"q\"", Bytes(7), "seven over"}};
+  const auto verdict = nlohmann::json::parse(violations_json(violations, Plan{}, Bytes(5)));
+  EXPECT_FALSE(verdict["valid"]);
+  EXPECT_EQ(verdict["violations"][0]["over_bytes"], 7);
+  EXPECT_EQ(nlohmann::json::parse(planners_json(planners())).size(), planners().size());
+}
+
+}  // namespace
+}  // namespace reprise
