@@ -1,0 +1,24 @@
+// Results as JSON for machines: what the commands print with --json. Sizes are bytes, times
+// nanoseconds. These are answers, not files of the project: nothing reads them back, and keys may
+// be added.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reprise/check/explain.h"
+#include "reprise/check/verify.h"
+#include "reprise/plan/plan.h"
+#include "reprise/plan/registry.h"
+
+namespace reprise {
+
+// Without the plan's actions.
+std::string result_json(const PlanResult& result);
+std::string explanation_json(const Explanation& explanation);
+std::string violations_json(const std::vector<Violation>& violations, const Plan& plan,
+                            Bytes budget);
+std::string planners_json(std::span<const PlannerInfo> planners);
+
+}  // namespace reprise

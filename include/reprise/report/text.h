@@ -1,0 +1,47 @@
+// Results as plain text for people: fixed-width tables that fit a terminal, every sum shown.
+// Nothing here prints; the caller decides where text goes. Names from files are shown with control
+// characters replaced, so that no file can drive a terminal.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reprise/check/explain.h"
+#include "reprise/check/verify.h"
+#include "reprise/model/frontier.h"
+#include "reprise/plan/plan.h"
+#include "reprise/plan/registry.h"
+
+namespace reprise {
+
+struct TextOptions {
+  bool color = false;  // ANSI escapes for headings and faults
+  size_t rows = 40;    // most rows of a table; what is left out is summed up or counted
+
+  bool operator==(const TextOptions&) const = default;
+};
+
+// Who holds bytes at the peak (largest first, then the rest; the sum is the peak), what is
+// recomputed, what that costs, and plain training beside it.
+std::string explanation_text(const Explanation& explanation, const TextOptions& options = {});
+
+// One screen: how good the plan is, what it costs, what the search took. Also for results without a
+// plan.
+std::string plan_text(const PlanResult& result, const TextOptions& options = {});
+
+// A row a point. Long curves are thinned out evenly, first and last point kept.
+std::string frontier_text(const Frontier& frontier, const Baseline& baseline,
+                          const TextOptions& options = {});
+
+// All of them, whatever `rows` says.
+std::string violations_text(const std::vector<Violation>& violations,
+                            const TextOptions& options = {});
+
+std::string planners_text(std::span<const PlannerInfo> planners, const TextOptions& options = {});
+
+// The text with every control character replaced by '?' (line breaks too unless `lines`).
+std::string printable(std::string_view text, bool lines = false);
+
+}  // namespace reprise

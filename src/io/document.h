@@ -1,0 +1,83 @@
+// A parsed JSON text in which every element knows its line.
+//
+// The text is read once, by nlohmann::json's SAX parser, into a flat tape. An element is followed
+// by its children; a member of an object is a key followed by its value. {"a": [1, 2]} becomes
+//
+//   0 object   end = 5
+//   1 string   end = 2   "a"
+//   2 array    end = 5
+//   3 integer  end = 4   1
+//   4 integer  end = 5   2
+//
+// Twenty-four bytes an element, so the limits below bound what a hostile file can make us allocate.
+// JSON pointers are worked out from the tape when an error needs one, never before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::io {
+
+inline constexpr size_t kMaxTextBytes = size_t{1} << 30;
+inline constexpr size_t kMaxDepth = 64;
+inline constexpr size_t kMaxElements = 10'000'000;  // of one array or object
+inline constexpr size_t kMaxNodes = 64'000'000;     // of one text
+inline constexpr size_t kMaxStringBytes = size_t{1} << 20;
+inline constexpr size_t kMaxKeyBytes = 4096;
+
+enum class NodeType : uint8_t {
+  kNull,
+  kBoolean,
+  kInteger,   // 0..2^63-1
+  kNegative,  // a minus sign
+  kTooLarge,  // an integer above 2^63-1
+  kFraction,  // a point or an exponent
+  kString,
+  kArray,
+  kObject,
+};
+
+struct Node {
+  int64_t payload = 0;  // the boolean or integer; first byte of the string; the bits of the double
+  uint32_t length = 0;  // bytes of a string, elements of an array, members of an object
+  uint32_t end = 0;     // index after the last node of this subtree
+  uint32_t line : 28 = 0;
+  uint32_t type : 4 = 0;
+};
+
+class Document {
+ public:
+  // Throws InputError: syntax, encoding, a limit, a duplicate key. `name` stands for the file.
+  Document(std::string_view text, std::string name);
+
+  const Node& node(uint32_t index) const { return nodes_[index]; }
+  NodeType type(uint32_t index) const { return static_cast<NodeType>(nodes_[index].type); }
+  std::string_view text(uint32_t index) const {
+    return std::string_view(strings_).substr(static_cast<size_t>(nodes_[index].payload),
+                                             nodes_[index].length);
+  }
+  double fraction(uint32_t index) const;
+  const std::string& name() const { return name_; }
+
+  Location locate(uint32_t index) const;
+  // The element that `pointer`, relative to `base`, leads to, or its nearest ancestor that exists.
+  uint32_t resolve(uint32_t base, std::string_view pointer) const;
+
+  // Throws InputError with the location of the element.
+  [[noreturn]] void fail(uint32_t index, const std::string& message) const;
+
+ private:
+  friend class TapeBuilder;
+  std::string name_;
+  std::vector<Node> nodes_;
+  std::string strings_;
+};
+
+// As a JSON string for messages: escaped, and cut when it is long.
+std::string quoted(std::string_view text);
+
+}  // namespace reprise::io

@@ -1,0 +1,194 @@
+// Whole files: read with a limit, written atomically.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+
+namespace reprise {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw InputError(what, {.file = path.string(), .pointer = {}, .line = 0});
+}
+
+[[noreturn]] void fail_errno(const fs::path& path, const std::string& what, int error) {
+  fail(path, what + ": " + std::generic_category().message(error));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  // Network file systems report a failed write only here.
+  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+// A C string ends at the first zero byte: such a path would name another file.
+void check_path(const fs::path& path) {
+  if (path.empty()) throw InputError("a file name is needed, and it is empty");
+  if (path.native().find('\0') != std::string::npos) {
+    throw InputError("a file name with a zero byte in it");
+  }
+}
+
+int open_retrying(const fs::path& path, int flags, mode_t mode = 0) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+// False with errno set.
+bool write_all(int fd, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t count = ::write(fd, content.data(), content.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return false;
+    content.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+// A file beside the target that is removed unless it is renamed onto the target.
+class TemporaryFile {
+ public:
+  TemporaryFile(const fs::path& target, mode_t mode) {
+    static std::atomic<unsigned> counter = 0;
+    const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+    constexpr int kAttempts = 100;  // names left behind by a process with our id that was killed
+    for (int i = 0; i < kAttempts && fd_ < 0; ++i) {
+      path_ = folder /
+              (".reprise-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp");
+      fd_ = open_retrying(path_, O_WRONLY | O_CREAT | O_EXCL, mode);
+      if (fd_ < 0 && errno != EEXIST) break;
+    }
+    if (fd_ < 0) fail_errno(target, "cannot write: no file can be made in its folder", errno);
+  }
+  ~TemporaryFile() {
+    if (!renamed_) ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  int descriptor() const { return fd_; }
+  const fs::path& path() const { return path_; }
+  bool rename_to(const fs::path& target) {
+    renamed_ = ::rename(path_.c_str(), target.c_str()) == 0;
+    return renamed_;
+  }
+
+ private:
+  fs::path path_;
+  int fd_ = -1;  // closed by the FileDescriptor that takes it over
+  bool renamed_ = false;
+};
+
+// Pipes and devices cannot be replaced (renaming onto /dev/null would destroy it): written in
+// place.
+void write_in_place(const fs::path& path, std::string_view content) {
+  FileDescriptor file(open_retrying(path, O_WRONLY));
+  if (!file.valid()) fail_errno(path, "cannot write", errno);
+  if (!write_all(file.get(), content) || !file.close()) fail_errno(path, "cannot write", errno);
+}
+
+// Follows symbolic links, so that a link stays a link and what it points at is written; the target
+// need not exist.
+fs::path follow_links(const fs::path& path) {
+  fs::path target = path;
+  constexpr int kMostLinks = 40;  // as the kernel does
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code error;
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) return target;
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  fail_errno(path, "cannot write", ELOOP);
+}
+
+void sync_folder(const fs::path& target) {
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  // The new file is in place already; a file system that cannot sync folders is no reason to say
+  // that nothing was written.
+  const FileDescriptor descriptor(open_retrying(folder, O_RDONLY | O_DIRECTORY));
+  if (descriptor.valid()) static_cast<void>(::fsync(descriptor.get()));
+}
+
+}  // namespace
+
+void write_file(const std::filesystem::path& path, std::string_view content) {
+  check_path(path);
+  struct stat status = {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (!exists && errno != ENOENT) fail_errno(path, "cannot write", errno);
+  if (exists && S_ISDIR(status.st_mode)) fail_errno(path, "cannot write", EISDIR);
+  if (exists && !S_ISREG(status.st_mode)) return write_in_place(path, content);
+  // rename() needs no permission for the file that it replaces.
+  if (exists && ::access(path.c_str(), W_OK) != 0) fail_errno(path, "cannot write", errno);
+
+  const fs::path target = follow_links(path);
+  if (!target.has_filename()) fail_errno(path, "cannot write", EISDIR);
+  TemporaryFile temporary(target, 0666);  // less the umask
+  FileDescriptor file(temporary.descriptor());
+  if (exists) static_cast<void>(::fchmod(file.get(), status.st_mode & 07777));
+  if (!write_all(file.get(), content)) fail_errno(path, "cannot write", errno);
+  if (::fsync(file.get()) != 0) fail_errno(path, "cannot write", errno);
+  if (!file.close()) fail_errno(path, "cannot write", errno);
+  if (!temporary.rename_to(target)) fail_errno(path, "cannot write", errno);
+  sync_folder(target);
+}
+
+std::string read_file(const std::filesystem::path& path, size_t limit) {
+  check_path(path);
+  const FileDescriptor file(open_retrying(path, O_RDONLY));
+  if (!file.valid()) fail_errno(path, "cannot read", errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) fail_errno(path, "cannot read", errno);
+  if (S_ISDIR(status.st_mode)) fail_errno(path, "cannot read", EISDIR);
+  const std::string too_large = "is larger than " + std::to_string(limit) + " bytes";
+  const auto announced = static_cast<size_t>(status.st_size);
+  if (S_ISREG(status.st_mode) && announced > limit) fail(path, too_large);
+
+  // The announced size is a hint only: pipes have none, and files can grow while they are read.
+  std::string content;
+  size_t filled = 0;
+  while (true) {
+    if (filled == content.size()) {
+      constexpr size_t kLeast = 4096;
+      const size_t wanted = filled == 0 && S_ISREG(status.st_mode) ? announced : filled * 2;
+      content.resize(std::min(std::max(wanted, kLeast), limit) + 1);
+    }
+    const ssize_t count = ::read(file.get(), content.data() + filled, content.size() - filled);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_errno(path, "cannot read", errno);
+    if (count == 0) break;
+    filled += static_cast<size_t>(count);
+    if (filled > limit) fail(path, too_large);
+  }
+  content.resize(filled);
+  return content;
+}
+
+}  // namespace reprise

@@ -1,0 +1,48 @@
+// How each structure is read from an element of a document, and written. One source file a format.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "io/reader.h"
+#include "io/writer.h"
+#include "reprise/model/chain.h"
+#include "reprise/model/frontier.h"
+#include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
+#include "reprise/model/profile.h"
+
+namespace reprise::io {
+
+inline constexpr const char* kChainFormat = "reprise.chain";
+inline constexpr const char* kGraphFormat = "reprise.graph";
+inline constexpr const char* kPlanFormat = "reprise.plan";
+inline constexpr const char* kFrontierFormat = "reprise.frontier";
+inline constexpr const char* kProfileFormat = "reprise.profile";
+inline constexpr int64_t kFormatVersion = 1;
+
+// Read and validated.
+Chain read_chain(const Element& root);
+Graph read_graph(const Element& root);
+std::variant<Chain, Graph> read_model(const Element& root);  // by its "format"
+Plan read_plan(const Element& root);
+Frontier read_frontier(const Element& root);
+Profile read_profile(const Element& root);
+
+void write_chain(Writer& writer, const Chain& chain);
+void write_graph(Writer& writer, const Graph& graph);
+
+// Shared by several formats.
+void open_document(Writer& writer, const char* format);
+void write_problem_id(Writer& writer, const ProblemId& id);
+ProblemId read_problem_id(const Element& element);
+Exactness read_exactness(const Element& element);
+Cost read_cost(const Element& element);
+void write_cost(Writer& writer, const Cost& cost);
+
+// Of the subtree: keys sorted, no white space, no "x-" keys.
+std::string canonical_text(const Element& root);
+std::string sha256_hex(std::string_view bytes);
+
+}  // namespace reprise::io

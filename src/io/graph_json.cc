@@ -1,0 +1,215 @@
+// reprise.graph
+#include <unordered_map>
+
+#include "io/formats.h"
+#include "reprise/io/json.h"
+
+namespace reprise {
+namespace io {
+
+namespace {
+
+constexpr std::pair<const char*, ValueKind> kValueKinds[] = {
+    {"input", ValueKind::kInput}, {"activation", ValueKind::kActivation},
+    {"saved", ValueKind::kSaved}, {"gradient", ValueKind::kGradient},
+    {"state", ValueKind::kState},
+};
+constexpr std::pair<const char*, Phase> kPhases[] = {
+    {"forward", Phase::kForward}, {"loss", Phase::kLoss}, {"backward", Phase::kBackward}};
+constexpr std::pair<const char*, Role> kRoles[] = {
+    {"any", Role::kAny}, {"first", Role::kFirst}, {"replay", Role::kReplay}};
+
+// Positions by id. The first of equal ids wins here; validate() refuses the second.
+class Ids {
+ public:
+  explicit Ids(const char* what) : what_(what) {}
+
+  void add(const std::string& id) { positions_.emplace(id, static_cast<int32_t>(next_++)); }
+
+  int32_t find(const Element& element) const {
+    const auto found = positions_.find(element.string());
+    if (found == positions_.end()) {
+      element.fail("there is no " + std::string(what_) + " " + quoted(element.text()));
+    }
+    return found->second;
+  }
+
+  std::vector<int32_t> find_all(const Element& array) const {
+    std::vector<int32_t> result;
+    array.for_each([&](const Element& id) { result.push_back(find(id)); });
+    return result;
+  }
+
+ private:
+  const char* what_;
+  std::unordered_map<std::string, int32_t> positions_;
+  size_t next_ = 0;
+};
+
+Value read_value(const Element& element) {
+  Object object(element);
+  Value value;
+  value.id = object.required("id").string();
+  value.bytes = object.required("bytes").bytes();
+  if (const auto kind = object.optional("kind")) value.kind = kind->word(kValueKinds);
+  object.finish();
+  return value;
+}
+
+Variant read_variant(const Element& element, const Ids& values) {
+  Object object(element);
+  Variant variant;
+  if (const auto name = object.optional("name")) variant.name = name->string();
+  variant.time = object.required("ns").nanos();
+  if (const auto size = object.optional("workspace_bytes")) variant.workspace = size->bytes();
+  if (const auto list = object.optional("reads")) variant.reads = values.find_all(*list);
+  if (const auto list = object.optional("writes")) variant.writes = values.find_all(*list);
+  if (const auto list = object.optional("consumes")) variant.consumes = values.find_all(*list);
+  if (const auto list = object.optional("reuses")) {
+    list->for_each([&](const Element& pair) {
+      const std::vector<int32_t> both = values.find_all(pair);
+      if (both.size() != 2) pair.fail("a reuse is a pair [written, read]");
+      variant.reuses.emplace_back(both[0], both[1]);
+    });
+  }
+  if (const auto role = object.optional("role")) variant.role = role->word(kRoles);
+  if (const auto word = object.optional("exactness")) variant.exactness = read_exactness(*word);
+  object.finish();
+  return variant;
+}
+
+Op read_op(const Element& element, const Ids& values) {
+  Object object(element);
+  Op op;
+  op.id = object.required("id").string();
+  if (const auto phase = object.optional("phase")) op.phase = phase->word(kPhases);
+  if (const auto flag = object.optional("once")) op.once = flag->boolean();
+  if (const auto flag = object.optional("random")) op.random = flag->boolean();
+  object.required("variants").for_each([&](const Element& variant) {
+    op.variants.push_back(read_variant(variant, values));
+  });
+  object.finish();
+  return op;
+}
+
+Choice read_choice(const Element& element, const Ids& ops) {
+  Object object(element);
+  Choice choice;
+  choice.id = object.required("id").string();
+  object.required("realizations").for_each([&](const Element& realization) {
+    choice.realizations.push_back(ops.find_all(realization));
+  });
+  object.finish();
+  return choice;
+}
+
+// An array of the ids at these positions.
+template <class Items>
+void write_ids(Writer& writer, const Items& items, const std::vector<int32_t>& positions) {
+  writer.open_array(Layout::kInline);
+  for (const int32_t position : positions) writer.value(items[position].id);
+  writer.close();
+}
+
+void write_variant(Writer& writer, const Graph& graph, const Variant& variant) {
+  writer.open_object(Layout::kInline)
+      .field("name", variant.name)
+      .field("ns", variant.time)
+      .field("workspace_bytes", variant.workspace);
+  write_ids(writer.key("reads"), graph.values, variant.reads);
+  write_ids(writer.key("writes"), graph.values, variant.writes);
+  if (!variant.reuses.empty()) {
+    writer.key("reuses").open_array();
+    for (const auto& [written, read] : variant.reuses) {
+      write_ids(writer, graph.values, {written, read});
+    }
+    writer.close();
+  }
+  if (!variant.consumes.empty()) {
+    write_ids(writer.key("consumes"), graph.values, variant.consumes);
+  }
+  if (variant.role != Role::kAny) writer.field("role", to_string(variant.role));
+  if (variant.exactness != Exactness::kBitwise) {
+    writer.field("exactness", to_string(variant.exactness));
+  }
+  writer.close();
+}
+
+void write_op(Writer& writer, const Graph& graph, const Op& op) {
+  writer.open_object().field("id", op.id).field("phase", to_string(op.phase));
+  if (op.once) writer.field("once", true);
+  if (op.random) writer.field("random", true);
+  writer.key("variants").open_array();
+  for (const Variant& variant : op.variants) write_variant(writer, graph, variant);
+  writer.close().close();
+}
+
+void write_choices(Writer& writer, const Graph& graph) {
+  writer.key("choices").open_array();
+  for (const Choice& choice : graph.choices) {
+    writer.open_object(Layout::kInline).field("id", choice.id).key("realizations").open_array();
+    for (const auto& realization : choice.realizations) {
+      write_ids(writer, graph.ops, realization);
+    }
+    writer.close().close();
+  }
+  writer.close();
+}
+
+}  // namespace
+
+Graph read_graph(const Element& root) {
+  Object object(root);
+  read_header(object, kGraphFormat);
+  Graph graph;
+  Ids values("value");
+  Ids ops("operation");
+  graph.name = object.required("name").string();
+  if (const auto size = object.optional("fixed_bytes")) graph.fixed = size->bytes();
+  object.required("values").for_each([&](const Element& value) {
+    graph.values.push_back(read_value(value));
+    values.add(graph.values.back().id);
+  });
+  object.required("ops").for_each([&](const Element& op) {
+    graph.ops.push_back(read_op(op, values));
+    ops.add(graph.ops.back().id);
+  });
+  if (const auto choices = object.optional("choices")) {
+    choices->for_each(
+        [&](const Element& choice) { graph.choices.push_back(read_choice(choice, ops)); });
+  }
+  graph.results = values.find_all(object.required("results"));
+  object.finish();
+  validate_at(root, [&] { validate(graph); });
+  return graph;
+}
+
+void write_graph(Writer& writer, const Graph& graph) {
+  validate(graph);  // every index below is in range
+  open_document(writer, kGraphFormat);
+  writer.field("name", graph.name).field("fixed_bytes", graph.fixed);
+  writer.key("values").open_array();
+  for (const Value& value : graph.values) {
+    writer.open_object(Layout::kInline)
+        .field("id", value.id)
+        .field("bytes", value.bytes)
+        .field("kind", to_string(value.kind))
+        .close();
+  }
+  writer.close().key("ops").open_array();
+  for (const Op& op : graph.ops) write_op(writer, graph, op);
+  writer.close();
+  write_choices(writer, graph);
+  write_ids(writer.key("results"), graph.values, graph.results);
+  writer.close();
+}
+
+}  // namespace io
+
+std::string to_json(const Graph& graph) {
+  io::Writer writer;
+  io::write_graph(writer, graph);
+  return writer.take();
+}
+
+}  // namespace reprise

@@ -1,0 +1,96 @@
+// The entry points: text or file in, structure out.
+#include "io/formats.h"
+#include "reprise/io/json.h"
+#include "reprise/model/lower.h"
+
+namespace reprise {
+namespace {
+
+using io::Document;
+using io::Element;
+
+// The element that holds the chain or graph: the root, or a profile's "problem". The profile as a
+// whole is read, too, so that its mistakes are found.
+Element problem_element(const Element& root) {
+  const std::string_view format = io::read_format(root);
+  if (format == io::kProfileFormat) {
+    io::read_profile(root);
+    return io::Object(root).required("problem");
+  }
+  if (format != io::kChainFormat && format != io::kGraphFormat) {
+    io::Object(root).required("format").fail(
+        "is " + io::quoted(format) +
+        ", where \"reprise.chain\", \"reprise.graph\" or \"reprise.profile\" is expected");
+  }
+  return root;
+}
+
+template <class Model>
+ProblemId id_of(const Model& model, const char* format, std::string_view json) {
+  return {.format = format, .name = model.name, .sha256 = canonical_sha256(json)};
+}
+
+}  // namespace
+
+Chain parse_chain(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_chain(problem_element({document, 0}));
+}
+
+Graph parse_graph(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_graph(problem_element({document, 0}));
+}
+
+Plan parse_plan(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_plan({document, 0});
+}
+
+Frontier parse_frontier(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_frontier({document, 0});
+}
+
+Profile parse_profile(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_profile({document, 0});
+}
+
+Problem parse_problem(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  const Element element = problem_element({document, 0});
+  Problem problem;
+  problem.model = io::read_model(element);
+  problem.id.format = problem.chain() != nullptr ? io::kChainFormat : io::kGraphFormat;
+  problem.id.name = std::visit([](const auto& model) { return model.name; }, problem.model);
+  problem.id.sha256 = io::sha256_hex(io::canonical_text(element));
+  return problem;
+}
+
+Graph Problem::graph() const {
+  const Chain* chain_model = chain();
+  return chain_model != nullptr ? lower(*chain_model) : std::get<Graph>(model);
+}
+
+Chain load_chain(const std::filesystem::path& path) {
+  return parse_chain(read_file(path), path.string());
+}
+
+Graph load_graph(const std::filesystem::path& path) {
+  return parse_graph(read_file(path), path.string());
+}
+
+Problem load_problem(const std::filesystem::path& path) {
+  return parse_problem(read_file(path), path.string());
+}
+
+Plan load_plan(const std::filesystem::path& path) {
+  return parse_plan(read_file(path), path.string());
+}
+
+ProblemId problem_id(const Chain& chain) { return id_of(chain, io::kChainFormat, to_json(chain)); }
+
+ProblemId problem_id(const Graph& graph) { return id_of(graph, io::kGraphFormat, to_json(graph)); }
+
+}  // namespace reprise

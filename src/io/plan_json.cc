@@ -1,0 +1,170 @@
+// reprise.plan and reprise.frontier
+#include <limits>
+
+#include "io/formats.h"
+#include "reprise/io/json.h"
+
+namespace reprise {
+namespace io {
+
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+
+constexpr std::pair<const char*, Termination> kTerminations[] = {
+    {"optimal", Termination::kOptimal},
+    {"feasible", Termination::kFeasible},
+    {"infeasible", Termination::kInfeasible},
+    {"time_limit", Termination::kTimeLimit},
+};
+
+Baseline read_baseline(const Element& element) {
+  Object object(element);
+  Baseline baseline;
+  baseline.peak = object.required("peak_bytes").bytes();
+  baseline.time = object.required("time_ns").nanos();
+  object.finish();
+  return baseline;
+}
+
+SearchCost read_search(const Element& element) {
+  Object object(element);
+  SearchCost search;
+  const Element wall = object.required("wall_ms");
+  const int64_t milliseconds = wall.integer();
+  if (milliseconds > std::numeric_limits<int64_t>::max() / kNanosPerMilli) {
+    wall.fail("does not fit 64 bits in nanoseconds");
+  }
+  search.wall = Nanos(milliseconds * kNanosPerMilli);
+  search.memory = object.required("memory_bytes").bytes();
+  object.finish();
+  return search;
+}
+
+Action read_action(const Element& element) {
+  const std::vector<Element> parts = element.elements();
+  if (parts.empty()) element.fail("an action is [\"run\", op, variant] or [\"free\", value]");
+  const std::string_view verb = parts[0].text();
+  if (verb == "run") {
+    if (parts.size() != 3) element.fail("a run is [\"run\", op, variant]");
+    return {ActionKind::kRun, parts[1].string(), parts[2].string()};
+  }
+  if (verb == "free") {
+    if (parts.size() != 2) element.fail("a free is [\"free\", value]");
+    return {ActionKind::kFree, parts[1].string(), {}};
+  }
+  parts[0].fail("must be \"run\" or \"free\", is " + quoted(verb));
+}
+
+void write_action(Writer& writer, const Action& action) {
+  writer.open_array(Layout::kInline);
+  if (action.kind == ActionKind::kRun) {
+    writer.value("run").value(action.id).value(action.variant);
+  } else {
+    writer.value("free").value(action.id);
+  }
+  writer.close();
+}
+
+FrontierPoint read_point(const Element& element) {
+  Object object(element);
+  FrontierPoint point;
+  point.budget = object.required("budget_bytes").bytes();
+  point.peak = object.required("peak_bytes").bytes();
+  point.time = object.required("time_ns").nanos();
+  point.lower_bound = object.required("lower_bound_ns").nanos();
+  object.finish();
+  return point;
+}
+
+}  // namespace
+
+Plan read_plan(const Element& root) {
+  Object object(root);
+  read_header(object, kPlanFormat);
+  Plan plan;
+  plan.problem = read_problem_id(object.required("problem"));
+  plan.planner = object.required("planner").string();
+  plan.termination = object.required("termination").word(kTerminations);
+  plan.schedule_class = object.required("schedule_class").string();
+  plan.budget = object.required("budget_bytes").bytes();
+  plan.peak = object.required("peak_bytes").bytes();
+  plan.time = object.required("time_ns").nanos();
+  plan.lower_bound = object.required("lower_bound_ns").nanos();
+  plan.baseline = read_baseline(object.required("baseline"));
+  if (const auto search = object.optional("search")) plan.search = read_search(*search);
+  const Element actions = object.required("actions");
+  plan.actions.reserve(actions.array_size());
+  actions.for_each([&](const Element& action) { plan.actions.push_back(read_action(action)); });
+  object.finish();
+  return plan;
+}
+
+Frontier read_frontier(const Element& root) {
+  Object object(root);
+  read_header(object, kFrontierFormat);
+  Frontier frontier;
+  frontier.problem = read_problem_id(object.required("problem"));
+  frontier.planner = object.required("planner").string();
+  object.required("points").for_each([&](const Element& element) {
+    const FrontierPoint point = read_point(element);
+    if (!frontier.points.empty()) {
+      if (point.budget <= frontier.points.back().budget) element.fail("budgets must ascend");
+      if (point.time >= frontier.points.back().time) element.fail("times must descend");
+    }
+    frontier.points.push_back(point);
+  });
+  object.finish();
+  return frontier;
+}
+
+}  // namespace io
+
+std::string to_json(const Plan& plan) {
+  io::Writer writer;
+  io::open_document(writer, io::kPlanFormat);
+  io::write_problem_id(writer.key("problem"), plan.problem);
+  writer.field("planner", plan.planner)
+      .field("termination", to_string(plan.termination))
+      .field("schedule_class", plan.schedule_class)
+      .field("budget_bytes", plan.budget)
+      .field("peak_bytes", plan.peak)
+      .field("time_ns", plan.time)
+      .field("lower_bound_ns", plan.lower_bound);
+  writer.key("baseline")
+      .open_object(io::Layout::kInline)
+      .field("peak_bytes", plan.baseline.peak)
+      .field("time_ns", plan.baseline.time)
+      .close();
+  if (plan.search) {
+    // Whole milliseconds in the file: what is below one is rounded down.
+    writer.key("search")
+        .open_object(io::Layout::kInline)
+        .field("wall_ms", plan.search->wall.count() / io::kNanosPerMilli)
+        .field("memory_bytes", plan.search->memory)
+        .close();
+  }
+  writer.key("actions").open_array();
+  for (const Action& action : plan.actions) io::write_action(writer, action);
+  writer.close().close();
+  return writer.take();
+}
+
+std::string to_json(const Frontier& frontier) {
+  io::Writer writer;
+  io::open_document(writer, io::kFrontierFormat);
+  io::write_problem_id(writer.key("problem"), frontier.problem);
+  writer.field("planner", frontier.planner).key("points").open_array();
+  for (const FrontierPoint& point : frontier.points) {
+    writer.open_object(io::Layout::kInline)
+        .field("budget_bytes", point.budget)
+        .field("peak_bytes", point.peak)
+        .field("time_ns", point.time)
+        .field("lower_bound_ns", point.lower_bound)
+        .close();
+  }
+  writer.close().close();
+  return writer.take();
+}
+
+}  // namespace reprise

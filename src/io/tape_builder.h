@@ -1,0 +1,37 @@
+// Fills a Document's tape from SAX events.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/document.h"
+
+namespace reprise::io {
+
+class TapeBuilder {
+ public:
+  TapeBuilder(std::string_view text, Document& document) : text_(text), document_(document) {}
+  void build();
+
+  // Called by the parser. `line` is that of the token that the event is about.
+  void literal(NodeType type, int64_t payload, int64_t line);
+  void string(std::string_view value, int64_t line);
+  void key(std::string_view value, int64_t line);
+  void open(NodeType type, int64_t line);
+  void close();
+  [[noreturn]] void syntax_error(std::string_view message, int64_t line) const;
+
+ private:
+  void push(NodeType type, int64_t payload, size_t length, int64_t line);
+  void push_string(std::string_view value, int64_t line);
+  void count_element();
+  void check_duplicate_keys(uint32_t object) const;
+
+  std::string_view text_;
+  Document& document_;
+  std::vector<uint32_t> open_;  // containers that are not closed yet
+};
+
+}  // namespace reprise::io

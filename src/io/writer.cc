@@ -1,0 +1,99 @@
+#include "io/writer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::io {
+
+Writer& Writer::open(char begin, char end, Layout layout) {
+  separate();
+  const bool inside_inline = !open_.empty() && !open_.back().lines;
+  text_ += begin;
+  open_.push_back({end, layout == Layout::kLines && !inside_inline, true});
+  return *this;
+}
+
+Writer& Writer::close() {
+  const Container container = open_.back();
+  open_.pop_back();
+  if (container.lines && !container.empty) new_line();
+  text_ += container.close;
+  return *this;
+}
+
+Writer& Writer::key(std::string_view name) {
+  separate();
+  append_json_string(text_, name);
+  text_ += ": ";
+  after_key_ = true;
+  return *this;
+}
+
+Writer& Writer::value(std::string_view text) {
+  separate();
+  append_json_string(text_, text);
+  return *this;
+}
+
+Writer& Writer::value(bool boolean) {
+  separate();
+  text_ += boolean ? "true" : "false";
+  return *this;
+}
+
+Writer& Writer::value(int64_t number) {
+  separate();
+  text_ += std::to_string(number);
+  return *this;
+}
+
+std::string Writer::take() {
+  text_ += '\n';
+  return std::move(text_);
+}
+
+Writer& Writer::count(int64_t number) {
+  if (number < 0) {
+    throw InputError("cannot write " + std::to_string(number) +
+                     ": sizes, times and counts are integers >= 0");
+  }
+  return value(number);
+}
+
+void Writer::separate() {
+  if (after_key_) {
+    after_key_ = false;
+    return;
+  }
+  if (open_.empty()) return;
+  Container& container = open_.back();
+  if (!container.empty) text_ += container.lines ? "," : ", ";
+  container.empty = false;
+  if (container.lines) new_line();
+}
+
+void Writer::new_line() {
+  text_ += '\n';
+  text_.append(2 * open_.size(), ' ');
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+  });
+  if (plain) {
+    out += '"';
+    out += text;
+    out += '"';
+    return;
+  }
+  try {
+    out += nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw InputError("cannot write a name that is not valid UTF-8");
+  }
+}
+
+}  // namespace reprise::io

@@ -1,0 +1,113 @@
+#include "reprise/report/json.h"
+
+#include "io/writer.h"
+
+namespace reprise {
+
+namespace {
+
+using io::Layout;
+using io::Writer;
+
+void write_baseline(Writer& writer, const Baseline& baseline) {
+  writer.key("baseline")
+      .open_object(Layout::kInline)
+      .field("peak_bytes", baseline.peak)
+      .field("time_ns", baseline.time)
+      .close();
+}
+
+}  // namespace
+
+std::string result_json(const PlanResult& result) {
+  Writer writer;
+  writer.open_object()
+      .field("termination", to_string(result.termination))
+      .field("planner", result.planner)
+      .field("schedule_class", result.schedule_class)
+      .field("budget_bytes", result.budget.count());
+  if (result.plan) {
+    writer.field("peak_bytes", result.plan->peak)
+        .field("time_ns", result.plan->time)
+        .field("lower_bound_ns", result.lower_bound)
+        .field("actions", static_cast<int64_t>(result.plan->actions.size()));
+  }
+  if (result.smallest_budget) writer.field("smallest_budget_bytes", *result.smallest_budget);
+  if (!result.blocking_op.empty()) writer.field("blocking_op", result.blocking_op);
+  write_baseline(writer, result.baseline);
+  writer.key("search")
+      .open_object(Layout::kInline)
+      .field("wall_ns", result.search.wall)
+      .field("memory_bytes", result.search.memory)
+      .close();
+  writer.close();
+  return writer.take();
+}
+
+std::string explanation_json(const Explanation& explanation) {
+  const Timeline& timeline = explanation.timeline;
+  Writer writer;
+  writer.open_object()
+      .field("peak_bytes", timeline.peak)
+      .field("peak_position", timeline.peak_action)
+      .field("peak_action", explanation.peak_action)
+      .field("time_ns", timeline.time);
+  write_baseline(writer, explanation.baseline);
+  writer.key("holders").open_array();
+  for (const Holder& holder : explanation.holders) {
+    writer.open_object(Layout::kInline).field("id", holder.id).field("bytes", holder.bytes).close();
+  }
+  writer.close().field("recomputed_ns", explanation.recomputed_time);
+  writer.key("recomputed").open_array();
+  for (const Recomputed& recomputed : explanation.recomputed) {
+    writer.open_object(Layout::kInline)
+        .field("op", recomputed.op)
+        .field("runs", recomputed.runs)
+        .field("extra_ns", recomputed.extra)
+        .close();
+  }
+  writer.close().close();
+  return writer.take();
+}
+
+std::string violations_json(const std::vector<Violation>& violations, const Plan& plan,
+                            Bytes budget) {
+  Writer writer;
+  writer.open_object()
+      .field("valid", violations.empty())
+      .field("budget_bytes", budget.count())
+      .field("peak_bytes", plan.peak)
+      .field("time_ns", plan.time);
+  writer.key("violations").open_array();
+  for (const Violation& violation : violations) {
+    writer.open_object(Layout::kInline)
+        .field("kind", to_string(violation.kind))
+        .field("action", violation.action)
+        .field("id", violation.id)
+        .field("over_bytes", violation.over.count())
+        .field("message", violation.message)
+        .close();
+  }
+  writer.close().close();
+  return writer.take();
+}
+
+std::string planners_json(std::span<const PlannerInfo> planners) {
+  Writer writer;
+  writer.open_array();
+  for (const PlannerInfo& planner : planners) {
+    writer.open_object()
+        .field("name", planner.name)
+        .field("summary", planner.summary)
+        .field("schedule_class", planner.schedule_class)
+        .field("source", planner.source)
+        .field("chains", planner.plan_chain != nullptr)
+        .field("graphs", planner.plan_graph != nullptr)
+        .field("chain_frontier", planner.chain_frontier != nullptr)
+        .close();
+  }
+  writer.close();
+  return writer.take();
+}
+
+}  // namespace reprise

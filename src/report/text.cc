@@ -1,0 +1,229 @@
+#include "reprise/report/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/table.h"
+
+namespace reprise {
+
+namespace {
+
+using report::Align;
+using report::relative_change;
+using report::share;
+using report::Table;
+
+std::string heading(const std::string& text, const TextOptions& options) {
+  return options.color ? "\x1b[1m" + text + "\x1b[0m\n" : text + "\n";
+}
+
+std::string count_of(size_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string holders_table(const Explanation& explanation, const TextOptions& options) {
+  const int64_t peak = explanation.timeline.peak.count();
+  Table table;
+  table.column("holder", Align::kLeft)
+      .column("bytes", Align::kRight)
+      .column("", Align::kRight)
+      .column("share", Align::kRight);
+  const auto row = [&](const std::string& name, Bytes bytes) {
+    table.row(
+        {name, std::to_string(bytes.count()), format_bytes(bytes), share(bytes.count(), peak)});
+  };
+  const std::vector<Holder>& holders = explanation.holders;
+  // A last row "1 other" would take the place of that other one.
+  const size_t shown = holders.size() <= options.rows + 1 ? holders.size() : options.rows;
+  Bytes sum;
+  for (size_t h = 0; h < shown; ++h) {
+    row(printable(holders[h].id), holders[h].bytes);
+    sum += holders[h].bytes;
+  }
+  if (shown < holders.size()) {
+    Bytes rest;
+    for (size_t h = shown; h < holders.size(); ++h) rest += holders[h].bytes;
+    row(fmt::format("{} others", holders.size() - shown), rest);
+    sum += rest;
+  }
+  row("sum", sum);
+  return table.text();
+}
+
+std::string recomputed_table(const Explanation& explanation, const TextOptions& options) {
+  const int64_t plain = explanation.baseline.time.count();
+  Table table;
+  table.column("operation", Align::kLeft)
+      .column("runs", Align::kRight)
+      .column("extra time", Align::kRight)
+      .column("of plain training", Align::kRight);
+  const std::vector<Recomputed>& all = explanation.recomputed;
+  const size_t shown = all.size() <= options.rows + 1 ? all.size() : options.rows;
+  for (size_t i = 0; i < shown; ++i) {
+    table.row({printable(all[i].op), std::to_string(all[i].runs), format_duration(all[i].extra),
+               share(all[i].extra.count(), plain)});
+  }
+  if (shown < all.size()) {
+    Nanos rest;
+    for (size_t i = shown; i < all.size(); ++i) rest += all[i].extra;
+    table.row({fmt::format("{} others", all.size() - shown), "", format_duration(rest),
+               share(rest.count(), plain)});
+  }
+  table.row({"sum", "", format_duration(explanation.recomputed_time),
+             share(explanation.recomputed_time.count(), plain)});
+  return table.text();
+}
+
+std::string_view outcome(Termination termination) {
+  switch (termination) {
+    case Termination::kOptimal:
+      return "optimal: no plan of the class is faster within the budget";
+    case Termination::kFeasible:
+      return "feasible: a plan, not proven to be the fastest";
+    case Termination::kInfeasible:
+      return "infeasible: no plan fits the budget";
+    case Termination::kTimeLimit:
+      return "out of time: no plan found so far";
+  }
+  return "?";
+}
+
+void add_plan_rows(Table& table, const PlanResult& result) {
+  const Plan& plan = *result.plan;
+  const Baseline& plain = result.baseline;
+  table.row({"peak", format_bytes_exact(plan.peak),
+             fmt::format("{} of plain training's", share(plan.peak.count(), plain.peak.count()))});
+  table.row({"time of a step", format_duration(plan.time),
+             fmt::format("{} against plain training",
+                         relative_change(plan.time.count(), plain.time.count()))});
+  table.row(
+      {"lower bound", format_duration(result.lower_bound),
+       fmt::format("gap {}", relative_change(plan.time.count(), result.lower_bound.count()))});
+  const auto runs = std::count_if(plan.actions.begin(), plan.actions.end(),
+                                  [](const Action& a) { return a.kind == ActionKind::kRun; });
+  table.row({"actions", std::to_string(plan.actions.size()), fmt::format("{} of them runs", runs)});
+}
+
+}  // namespace
+
+std::string explanation_text(const Explanation& explanation, const TextOptions& options) {
+  const Timeline& timeline = explanation.timeline;
+  const Baseline& plain = explanation.baseline;
+  Table summary;
+  summary.column("", Align::kLeft).column("", Align::kLeft).column("", Align::kLeft);
+  const std::string where = timeline.peak_action < 0
+                                ? "at the start"
+                                : fmt::format("in action {}, {}", timeline.peak_action,
+                                              printable(explanation.peak_action));
+  summary.row({"peak", format_bytes_exact(timeline.peak), where});
+  summary.row(
+      {"plain training", format_bytes_exact(plain.peak),
+       fmt::format("the plan needs {} of it", share(timeline.peak.count(), plain.peak.count()))});
+  summary.row({"time of a step", format_duration(timeline.time),
+               fmt::format("{} against plain {}",
+                           relative_change(timeline.time.count(), plain.time.count()),
+                           format_duration(plain.time))});
+  std::string text = heading("Plan", options) + summary.text();
+  text += "\n";
+  text += heading("Who holds bytes at the peak", options);
+  text += holders_table(explanation, options);
+  text += "\n";
+  text += heading("What runs more than once", options);
+  text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_table(explanation, options);
+  return text;
+}
+
+std::string plan_text(const PlanResult& result, const TextOptions& options) {
+  Table table;
+  table.column("", Align::kLeft).column("", Align::kLeft).column("", Align::kLeft);
+  table.row({"planner", result.planner, "schedule class " + result.schedule_class});
+  table.row({"budget", format_bytes_exact(result.budget),
+             share(result.budget.count(), result.baseline.peak.count()) + " of plain training's"});
+  if (result.plan) add_plan_rows(table, result);
+  if (result.smallest_budget) {
+    table.row({"smallest budget", format_bytes_exact(*result.smallest_budget),
+               "needed by " + printable(result.blocking_op)});
+  }
+  table.row({"plain training", format_bytes_exact(result.baseline.peak),
+             format_duration(result.baseline.time)});
+  table.row({"search", format_duration(result.search.wall), format_bytes(result.search.memory)});
+  std::string title(outcome(result.termination));
+  title[0] = static_cast<char>(title[0] - 'a' + 'A');
+  return heading(title, options) + table.text();
+}
+
+std::string frontier_text(const Frontier& frontier, const Baseline& baseline,
+                          const TextOptions& options) {
+  Table table;
+  table.column("budget", Align::kRight)
+      .column("bytes", Align::kRight)
+      .column("of plain", Align::kRight)
+      .column("time", Align::kRight)
+      .column("over plain", Align::kRight)
+      .column("gap", Align::kRight);
+  const std::vector<FrontierPoint>& points = frontier.points;
+  const size_t shown = std::min(points.size(), std::max<size_t>(options.rows, 2));
+  for (size_t row = 0; row < shown; ++row) {
+    const size_t index = shown == points.size() ? row : row * (points.size() - 1) / (shown - 1);
+    const FrontierPoint& point = points[index];
+    table.row({format_bytes(point.budget), std::to_string(point.budget.count()),
+               share(point.budget.count(), baseline.peak.count()), format_duration(point.time),
+               relative_change(point.time.count(), baseline.time.count()),
+               relative_change(point.time.count(), point.lower_bound.count())});
+  }
+  std::string text =
+      heading(fmt::format("Best time of every budget: {}, planner {}",
+                          printable(frontier.problem.name), printable(frontier.planner)),
+              options);
+  text += table.text();
+  if (shown < points.size()) text += fmt::format("  ({} of {} points)\n", shown, points.size());
+  text += fmt::format("  plain training: {}, {}\n", format_bytes_exact(baseline.peak),
+                      format_duration(baseline.time));
+  return text;
+}
+
+std::string violations_text(const std::vector<Violation>& violations, const TextOptions& options) {
+  if (violations.empty()) return "no violations\n";
+  std::string text = heading(count_of(violations.size(), "violation"), options);
+  Table table;
+  table.column("rule", Align::kLeft).column("where and what", Align::kLeft);
+  for (const Violation& violation : violations) {
+    table.row({to_string(violation.kind), printable(violation.message)});
+  }
+  return text + table.text();
+}
+
+std::string planners_text(std::span<const PlannerInfo> planners, const TextOptions& options) {
+  std::string text = heading(count_of(planners.size(), "planner"), options);
+  for (const PlannerInfo& planner : planners) {
+    const bool chains = planner.plan_chain != nullptr;
+    const bool graphs = planner.plan_graph != nullptr;
+    text += fmt::format("  {:<14} {}\n", planner.name, planner.summary);
+    text += fmt::format(
+        "  {:<14} plans {}{}{}{}; bound and optimum over: {}\n", "", chains ? "chains" : "",
+        chains && graphs ? " and " : "", graphs ? "graphs" : "",
+        planner.chain_frontier != nullptr ? ", whole curves" : "", planner.schedule_class);
+    const std::string_view source = planner.source;
+    if (!source.empty() && source != "-") text += fmt::format("  {:<14} {}\n", "", source);
+  }
+  return text;
+}
+
+std::string printable(std::string_view text, bool lines) {
+  std::string result(text);
+  for (size_t i = 0; i < result.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(result[i]);
+    const bool control = (byte < 0x20 && !(lines && byte == '\n')) || byte == 0x7f;
+    if (control) result[i] = '?';
+    // U+0080 to U+009F are control characters, too; some terminals obey them.
+    const bool c1 = byte == 0xC2 && i + 1 < result.size() &&
+                    static_cast<unsigned char>(result[i + 1]) < 0xA0 &&
+                    static_cast<unsigned char>(result[i + 1]) >= 0x80;
+    if (c1) result.replace(i, 2, "?");
+  }
+  return result;
+}
+
+}  // namespace reprise
