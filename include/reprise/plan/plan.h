@@ -1,0 +1,49 @@
+// Planning: a problem, a budget, an answer that says how good it is.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reprise/model/chain.h"
+#include "reprise/model/frontier.h"
+#include "reprise/model/graph.h"
+#include "reprise/model/observer.h"
+#include "reprise/model/plan.h"
+#include "reprise/model/units.h"
+
+namespace reprise {
+
+struct PlanOptions {
+  Budget budget = {};                  // default: no limit; shares are of plain training's peak
+  std::string planner{};               // empty: "chain" for chains, "keep_all" for graphs
+  Nanos time_limit{10'000'000'000};    // of the search
+  int threads = 0;                     // 0: as many as the machine has
+  Exactness allow = Exactness::kBitwise;  // the least exact option or variant that may be used
+  Observer observer{};                 // progress; may be empty
+};
+
+struct PlanResult {
+  Termination termination = Termination::kTimeLimit;
+  std::optional<Plan> plan;            // with kOptimal and kFeasible; verified before it is returned
+  std::string planner;
+  std::string schedule_class;          // what the bound and `optimal` refer to
+  Bytes budget;                        // resolved
+  Nanos lower_bound;                   // on the time of every plan of the class within the budget
+  Baseline baseline;
+  // kInfeasible: the smallest budget at which this planner has a plan, and the op that needs it.
+  std::optional<Bytes> smallest_budget;
+  std::string blocking_op;
+  SearchCost search;
+};
+
+// Throws InputError for a malformed problem, an unknown planner, a planner of the other kind of problem,
+// a budget that is negative. An infeasible budget is an answer, not an error. InternalError when the
+// answer fails verification: never returned.
+PlanResult plan(const Chain& chain, const PlanOptions& options = {});
+PlanResult plan(const Graph& graph, const PlanOptions& options = {});
+
+// options.budget is ignored. Planners without a curve of their own are asked at their candidates.
+Frontier frontier(const Chain& chain, const PlanOptions& options = {});
+
+}  // namespace reprise

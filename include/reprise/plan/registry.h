@@ -1,0 +1,55 @@
+// The planners there are: one row each, no static registration.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "reprise/plan/plan.h"
+
+namespace reprise {
+
+// What a chain planner is asked. The chain is valid and has no inadmissible option left.
+struct ChainProblem {
+  const Chain& chain;
+  const Graph& graph;  // lower(chain)
+  Baseline baseline;
+  Bytes budget;
+  PlanOptions options;
+};
+
+struct GraphProblem {
+  const Graph& graph;
+  Baseline baseline;
+  Bytes budget;
+  PlanOptions options;
+};
+
+// What a planner answers; plan() adds frees, simulates, verifies and fills in the rest.
+struct Answer {
+  Termination termination = Termination::kTimeLimit;
+  std::vector<Run> runs;  // with kOptimal and kFeasible
+  Nanos lower_bound;
+  std::optional<Bytes> smallest_budget;  // with kInfeasible
+  std::string blocking_op;               // with kInfeasible
+  Bytes search_memory;
+};
+
+struct PlannerInfo {
+  const char* name;
+  const char* summary;         // one line for people
+  const char* schedule_class;  // what its optimum and its bound refer to
+  const char* source;          // paper
+  Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
+  Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
+  // Points of the planner's curve, budgets ascending, times strictly descending. Null: none.
+  std::vector<FrontierPoint> (*chain_frontier)(const ChainProblem&) = nullptr;
+};
+
+std::span<const PlannerInfo> planners();
+
+// Throws InputError that lists the names there are.
+const PlannerInfo& find_planner(std::string_view name);
+
+}  // namespace reprise

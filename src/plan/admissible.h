@@ -1,0 +1,13 @@
+// Graphs without the variants that a user did not allow.
+#pragma once
+
+#include "reprise/model/graph.h"
+
+namespace reprise::internal {
+
+// The graph without the variants that are less exact than `allowed`, and without the realizations
+// of choices that thereby lose an op. Ids stay, positions of ops may change. Throws InputError if
+// an op or a choice has nothing left.
+Graph restrict_exactness(const Graph& graph, Exactness allowed);
+
+}  // namespace reprise::internal

@@ -1,0 +1,96 @@
+#include "plan/chain_cells.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace reprise::internal {
+namespace {
+
+// Equal numbers for stages with equal parameters. The loss is stage L.
+std::vector<int32_t> stage_classes(const ChainModel& model) {
+  std::map<std::vector<int64_t>, int32_t> known;
+  std::vector<int32_t> classes;
+  for (size_t i = 0; i < model.stages; ++i) {
+    std::vector<int64_t> key{model.x[i + 1], model.g[i + 1], model.weights(i, i)};
+    for (const SweepVariant& way : model.sweeps[i]) {
+      key.insert(key.end(), {way.memory, way.cost, way.variant});
+    }
+    key.push_back(-1);
+    for (const KeepOption& option : model.options[i]) {
+      key.insert(key.end(), {option.saved, option.forward, option.backward, option.cost,
+                             option.reads_input, option.reads_output});
+    }
+    classes.push_back(known.try_emplace(key, static_cast<int32_t>(known.size())).first->second);
+  }
+  classes.push_back(static_cast<int32_t>(known.size()));
+  return classes;
+}
+
+// Equal numbers for boundaries with equal sizes. Boundary 0 is like no other: its bytes are never
+// given back.
+std::vector<int32_t> boundary_classes(const ChainModel& model) {
+  std::map<std::pair<int64_t, int64_t>, int32_t> known;
+  std::vector<int32_t> classes{0};
+  for (size_t k = 1; k <= model.stages; ++k) {
+    const auto number = static_cast<int32_t>(known.size() + 1);
+    classes.push_back(known.try_emplace({model.x[k], model.g[k]}, number).first->second);
+  }
+  return classes;
+}
+
+}  // namespace
+
+ChainCells::ChainCells(const ChainModel& model, bool share) {
+  size_t cells = 0;
+  for (size_t i = 0; i <= model.stages; ++i) {
+    row_.push_back(cells);
+    cells += model.stages - i + 1;
+    depends_on_pin_.push_back(model.depends_on_pin(i));
+  }
+  classes_.resize(cells);
+  classify(model, share);
+  list_cells(model);
+}
+
+// The class of first..last follows from the class of first..last-1 and the stage `last`.
+void ChainCells::classify(const ChainModel& model, bool share) {
+  const std::vector<int32_t> stages = stage_classes(model);
+  const std::vector<int32_t> boundaries = boundary_classes(model);
+  std::unordered_map<uint64_t, int32_t> known;
+  for (size_t first = 0; first <= model.stages; ++first) {
+    int32_t before = -1 - boundaries[first];
+    for (size_t last = first; last <= model.stages; ++last) {
+      const auto fresh = static_cast<int32_t>(class_count_);
+      const uint64_t key =
+          uint64_t{static_cast<uint32_t>(before)} << 32 | static_cast<uint32_t>(stages[last]);
+      before = share ? known.try_emplace(key, fresh).first->second : fresh;
+      if (before == fresh) ++class_count_;
+      classes_[row_[first] + last - first] = before;
+    }
+  }
+}
+
+// Shorter segments first. A segment behind a checkpoint is unpinned; one after a kept stage is
+// pinned if an option of that stage reads its output; the whole chain's input is pinned.
+void ChainCells::list_cells(const ChainModel& model) {
+  std::vector<bool> listed(slots(), false);
+  const auto list = [&](size_t first, size_t last, bool pinned) {
+    const size_t where = slot(first, last, pinned);
+    if (listed[where]) return;
+    listed[where] = true;
+    order_.push_back({static_cast<int32_t>(first), static_cast<int32_t>(last),
+                      static_cast<int32_t>(where), pinned});
+  };
+  for (size_t length = 0; length <= model.stages; ++length) {
+    for (size_t first = 0; first + length <= model.stages; ++first) {
+      const auto reads_output = [](const KeepOption& option) { return option.reads_output; };
+      const bool pinned = first == 0 || std::any_of(model.options[first - 1].begin(),
+                                                    model.options[first - 1].end(), reads_output);
+      if (first > 0) list(first, first + length, false);
+      if (pinned) list(first, first + length, true);
+    }
+  }
+}
+
+}  // namespace reprise::internal

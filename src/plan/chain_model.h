@@ -1,0 +1,67 @@
+// A chain as the exact recurrences see it: plain integers, one row a stage, with every sum that a
+// test of the recurrence repeats worked out once. Symbols are those of chain.cc's table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "reprise/model/chain.h"
+
+namespace reprise::internal {
+
+// Keeping a stage with one of its options.
+struct KeepOption {
+  int64_t saved = 0;     // s
+  int64_t forward = 0;   // bytes while the forward runs, beyond g_{l+1}: x_{i+1} + s + of
+  int64_t backward = 0;  // bytes while the backward runs, beyond W(i+1,l)
+  int64_t cost = 0;      // of its f + b above the stage's smallest f + b
+  bool reads_input = true;
+  bool reads_output = true;
+
+  bool operator==(const KeepOption&) const = default;
+};
+
+// One way to run a stage in a sweep: nothing is kept for its backward.
+struct SweepVariant {
+  int64_t memory = 0;   // bytes while it runs, beyond g_{l+1} and its own input
+  int64_t cost = 0;     // of a run
+  int32_t variant = 0;  // of F_i
+
+  bool operator==(const SweepVariant&) const = default;
+};
+
+// Costs are lexicographic pairs (time, re-runs) in one integer: time * time_weight + re-runs *
+// rerun_weight, above the smallest time that any plan can have. When so large a number does not
+// fit, rerun_weight is 0 and ties in time are not broken by re-runs.
+struct ChainModel {
+  size_t stages = 0;                             // L
+  int64_t fixed = 0;                             //
+  std::vector<int64_t> x;                        // x_0..x_L
+  std::vector<int64_t> g;                        // g_0..g_L, and g_{L+1} = 0
+  std::vector<int64_t> weight_gradients;         // [i] = w_0 + .. + w_{i-1}, i in 0..L+1 (w_L = 0)
+  std::vector<std::vector<KeepOption>> options;  // of stages 0..L-1
+  // Of stages 0..L-1: memory ascending, cost strictly descending. Usually just "fast".
+  std::vector<std::vector<SweepVariant>> sweeps;
+  int64_t loss[2] = {0, 0};  // bytes at the loss, x_L unpinned and pinned
+  int64_t least_time = 0;    // sum of min(f + b), and the loss
+  int64_t time_weight = 1;
+  int64_t rerun_weight = 0;
+
+  // W(a, l): bytes of the weight gradients of stages a..l.
+  int64_t weights(size_t a, size_t l) const {
+    return a > l ? 0 : weight_gradients[l + 1] - weight_gradients[a];
+  }
+  // u: bytes that keeping stage i with this option gives back once its forward has run.
+  int64_t given_back(size_t i, const KeepOption& option, bool pinned) const {
+    return pinned || option.reads_input ? 0 : x[i];
+  }
+  // Whether C(i,.,.,p) depends on p.
+  bool depends_on_pin(size_t i) const;
+  int64_t time_of(int64_t cost) const { return least_time + cost / time_weight; }
+};
+
+// The chain must be valid. Throws InputError if the time of some schedule may not fit 64 bits.
+ChainModel make_model(const Chain& chain);
+
+}  // namespace reprise::internal

@@ -1,0 +1,152 @@
+// From a question to a verified answer: everything that planners share.
+#include "reprise/plan/plan.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/admissible.h"
+#include "plan/candidates.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/registry.h"
+
+namespace reprise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const PlannerInfo& chosen_planner(const PlanOptions& options, const char* preferred) {
+  return find_planner(options.planner.empty() ? preferred : options.planner);
+}
+
+[[noreturn]] void throw_wrong_kind(const PlannerInfo& planner, const char* kind) {
+  throw InputError(std::string("planner '") + planner.name + "' does not plan " + kind);
+}
+
+void check_options(const PlanOptions& options) {
+  if (options.time_limit < Nanos()) throw InputError("the time limit is negative");
+  if (options.threads < 0) throw InputError("the number of threads is negative");
+}
+
+Bytes resolve_budget(const PlanOptions& options, const Baseline& plain) {
+  const Bytes budget = options.budget.resolve(plain.peak);
+  if (budget < Bytes()) throw InputError("the budget is negative");
+  return budget;
+}
+
+Nanos since(Clock::time_point start) {
+  return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+// All violations in one message; an answer that has any is a defect of ours.
+void require_valid(const Graph& graph, const Plan& plan) {
+  const std::vector<Violation> violations = verify(graph, plan, plan.budget, plan.problem);
+  std::string text;
+  for (const Violation& violation : violations) text += "\n  " + violation.message;
+  if (plan.time < plan.lower_bound) text += "\n  the plan is faster than its lower bound";
+  if (plan.termination == Termination::kOptimal && plan.time != plan.lower_bound) {
+    text += "\n  the plan is called optimal but does not reach its lower bound";
+  }
+  if (!text.empty()) {
+    throw InternalError("planner '" + plan.planner + "' made an invalid plan for '" +
+                        plan.problem.name + "':" + text);
+  }
+}
+
+// The planner's view and the caller's: without and with inadmissible options or variants.
+struct Graphs {
+  const Graph& admissible;
+  const Graph& whole;
+};
+
+Plan complete_plan(const Graphs& graphs, const Answer& answer, const PlanResult& result,
+                   ProblemId problem) {
+  Plan plan;
+  plan.problem = std::move(problem);
+  plan.planner = result.planner;
+  plan.termination = result.termination;
+  plan.schedule_class = result.schedule_class;
+  plan.budget = result.budget;
+  plan.lower_bound = result.lower_bound;
+  plan.baseline = result.baseline;
+  plan.search = result.search;
+  plan.actions = with_frees(graphs.admissible, answer.runs);
+  const Timeline timeline = simulate(graphs.whole, plan.actions);
+  plan.peak = timeline.peak;
+  plan.time = timeline.time;
+  require_valid(graphs.whole, plan);
+  return plan;
+}
+
+PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Baseline& plain,
+                    Bytes budget, const Answer& answer, Nanos wall, ProblemId problem) {
+  PlanResult result;
+  result.termination = answer.termination;
+  result.planner = planner.name;
+  result.schedule_class = planner.schedule_class;
+  result.budget = budget;
+  result.lower_bound = answer.lower_bound;
+  result.baseline = plain;
+  result.smallest_budget = answer.smallest_budget;
+  result.blocking_op = answer.blocking_op;
+  result.search = {wall, answer.search_memory};
+  const bool found =
+      answer.termination == Termination::kOptimal || answer.termination == Termination::kFeasible;
+  if (found) result.plan = complete_plan(graphs, answer, result, std::move(problem));
+  if (answer.termination == Termination::kInfeasible &&
+      (!answer.smallest_budget || *answer.smallest_budget <= budget)) {
+    throw InternalError("planner '" + result.planner + "' refused a budget that suffices");
+  }
+  return result;
+}
+
+}  // namespace
+
+PlanResult plan(const Chain& chain, const PlanOptions& options) {
+  validate(chain);
+  check_options(options);
+  const PlannerInfo& planner = chosen_planner(options, "chain");
+  if (planner.plan_chain == nullptr) throw_wrong_kind(planner, "chains");
+  const Chain admissible = restrict_exactness(chain, options.allow);
+  const Graph graph = lower(admissible);
+  const Graph whole = admissible == chain ? graph : lower(chain);
+  const Baseline plain = baseline(whole);
+  const Bytes budget = resolve_budget(options, plain);
+  const Clock::time_point start = Clock::now();
+  const Answer answer = planner.plan_chain({admissible, graph, plain, budget, options});
+  return complete(planner, {graph, whole}, plain, budget, answer, since(start), problem_id(chain));
+}
+
+PlanResult plan(const Graph& graph, const PlanOptions& options) {
+  validate(graph);
+  check_options(options);
+  const PlannerInfo& planner = chosen_planner(options, "keep_all");
+  if (planner.plan_graph == nullptr) throw_wrong_kind(planner, "graphs");
+  const Graph admissible = internal::restrict_exactness(graph, options.allow);
+  const Baseline plain = baseline(graph);
+  const Bytes budget = resolve_budget(options, plain);
+  const Clock::time_point start = Clock::now();
+  const Answer answer = planner.plan_graph({admissible, plain, budget, options});
+  return complete(planner, {admissible, graph}, plain, budget, answer, since(start),
+                  problem_id(graph));
+}
+
+Frontier frontier(const Chain& chain, const PlanOptions& options) {
+  validate(chain);
+  check_options(options);
+  const PlannerInfo& planner = chosen_planner(options, "chain");
+  if (planner.chain_frontier == nullptr) throw_wrong_kind(planner, "curves");
+  const Chain admissible = restrict_exactness(chain, options.allow);
+  const Graph graph = lower(admissible);
+  const Graph whole = admissible == chain ? graph : lower(chain);
+  const ChainProblem problem{admissible, graph, baseline(whole), Budget().resolve(Bytes()),
+                             options};
+  return {problem_id(chain), planner.name, planner.chain_frontier(problem)};
+}
+
+}  // namespace reprise

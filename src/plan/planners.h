@@ -1,0 +1,31 @@
+// The functions behind the registry's rows; each is described in its own source file.
+#pragma once
+
+#include <vector>
+
+#include "plan/candidates.h"
+#include "plan/search_control.h"
+#include "reprise/model/frontier.h"
+#include "reprise/plan/registry.h"
+
+namespace reprise::internal {
+
+Answer keep_all_chain(const ChainProblem& problem);
+Answer keep_all_graph(const GraphProblem& problem);
+std::vector<FrontierPoint> keep_all_frontier(const ChainProblem& problem);
+
+Answer periodic_chain(const ChainProblem& problem);
+std::vector<FrontierPoint> periodic_frontier(const ChainProblem& problem);
+
+Answer revolve_chain(const ChainProblem& problem);
+std::vector<FrontierPoint> revolve_frontier(const ChainProblem& problem);
+
+Answer exact_chain(const ChainProblem& problem);
+std::vector<FrontierPoint> exact_frontier(const ChainProblem& problem);
+
+// Their families, for planners that need a plan to start from or to fall back on. False when time
+// ran out before every candidate was considered.
+bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control);
+bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control);
+
+}  // namespace reprise::internal

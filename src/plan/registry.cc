@@ -1,0 +1,55 @@
+#include "reprise/plan/registry.h"
+
+#include <string>
+
+#include "plan/planners.h"
+#include "reprise/model/errors.h"
+
+namespace reprise {
+namespace {
+
+// A new planner: a file, a declaration in planners.h, a row here, a row in
+// tests/support/planner_matrix.h.
+constexpr PlannerInfo kPlanners[] = {
+    {.name = "chain",
+     .summary = "exact optimum over persistent schedules of a chain; also the whole curve",
+     .schedule_class = "persistent",
+     .source = "Beaumont et al., Optimal checkpointing for heterogeneous chains, arXiv 1911.13214",
+     .plan_chain = internal::exact_chain,
+     .chain_frontier = internal::exact_frontier},
+    {.name = "keep_all",
+     .summary = "plain training: nothing is computed twice",
+     .schedule_class = "all",
+     .source = "-",
+     .plan_chain = internal::keep_all_chain,
+     .plan_graph = internal::keep_all_graph,
+     .chain_frontier = internal::keep_all_frontier},
+    {.name = "periodic",
+     .summary = "checkpoints at regular distances, every segment recomputed once",
+     .schedule_class = "all",
+     .source = "Chen et al., Training deep nets with sublinear memory cost, arXiv 1604.06174",
+     .plan_chain = internal::periodic_chain,
+     .chain_frontier = internal::periodic_frontier},
+    {.name = "revolve",
+     .summary = "binomial checkpointing, optimal for equal stages and one size of slot",
+     .schedule_class = "all",
+     .source = "Griewank, Walther, Algorithm 799: revolve, ACM TOMS 26(1), 2000",
+     .plan_chain = internal::revolve_chain,
+     .chain_frontier = internal::revolve_frontier},
+};
+
+}  // namespace
+
+std::span<const PlannerInfo> planners() { return kPlanners; }
+
+const PlannerInfo& find_planner(std::string_view name) {
+  std::string known;
+  for (const PlannerInfo& planner : kPlanners) {
+    if (name == planner.name) return planner;
+    known += known.empty() ? "" : ", ";
+    known += planner.name;
+  }
+  throw InputError("there is no planner '" + std::string(name) + "'; there are: " + known);
+}
+
+}  // namespace reprise

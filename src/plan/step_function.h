@@ -1,0 +1,72 @@
+// Non-increasing step functions of memory: what a part of a chain costs when m bytes are at its
+// disposal. A function is the list of its steps (memory from which, cost), memory ascending and
+// cost strictly descending; below the first step it is infeasible.
+//
+//   cost |      o-----            f = {(3, 9), (5, 4), (8, 1)}
+//        |        o-------        f(2) infeasible, f(3) = f(4) = 9, f(5) = 4, f(100) = 1
+//        |           o------->
+//        +------3-5--8-------- m
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace reprise::internal {
+
+struct Step {
+  int64_t memory = 0;
+  int64_t cost = 0;
+
+  bool operator==(const Step&) const = default;
+};
+
+using StepFunction = std::vector<Step>;
+using Steps = std::span<const Step>;
+
+inline constexpr int64_t kInfeasible = std::numeric_limits<int64_t>::max();
+
+// f(memory), or kInfeasible. O(log steps).
+int64_t cost_at(Steps function, int64_t memory);
+
+// m -> function(m - shift). The shift may be negative.
+struct Shifted {
+  Steps function;
+  int64_t shift = 0;
+};
+
+// The constant 0, feasible everywhere.
+Steps zero_function();
+
+// The lower envelope (point-wise minimum) of functions that are added one by one.
+class Envelope {
+ public:
+  // Steps that need more than memory_cap or cost more than cost_cap are left out.
+  void reset(int64_t memory_cap, int64_t cost_cap);
+
+  // Takes the minimum with m -> left(m) + right(m) + extra for m >= from. Costs O(steps that change
+  // + log): the cheap steps of the envelope that the sum cannot beat are never touched.
+  void add_sum(const Shifted& left, const Shifted& right, int64_t extra, int64_t from);
+
+  bool empty() const { return steps_.empty(); }
+  // A copy with memory ascending. Steps that save less than `trim` over the last one that stays are
+  // left out, so that the copy is never below the envelope, and feasible where it is.
+  StepFunction function(int64_t trim = 0) const;
+
+ private:
+  struct Cursor;
+
+  size_t count_up_to(int64_t cost, size_t count) const;
+  bool skip_dominated(Cursor& cursor, size_t& settled) const;
+  void push(const Step& step);
+
+  // Memory descending, cost strictly ascending: new steps only ever change the end.
+  std::vector<Step> steps_;
+  std::vector<Step> tail_;  // scratch
+  int64_t memory_cap_ = 0;
+  int64_t cost_cap_ = 0;
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,189 @@
+// The chain planner against exhaustive search: equal to the best persistent schedule at every
+// budget, never below the best schedule of any kind.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "oracle/exhaustive.h"
+#include "oracle/persistent.h"
+#include "plan/chain_cells.h"
+#include "plan/chain_model.h"
+#include "plan/chain_table.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/plan.h"
+#include "support/random_chain.h"
+#include "support/scale.h"
+
+namespace reprise::testing {
+namespace {
+
+// More schedules than this and the chain is passed over.
+constexpr size_t kScheduleLimit = 1500;
+
+struct Family {
+  const char* name;
+  int chains;  // in a quick run
+  RandomChainOptions options;
+  uint64_t seed = 1;
+};
+
+RandomChainOptions founding(int stages, bool dominant) {
+  RandomChainOptions options;
+  options.founding_model = true;
+  options.max_stages = stages;
+  options.dominant_workspaces = dominant;
+  return options;
+}
+
+RandomChainOptions free(int stages, int options_a_stage, bool dominant, bool cheap) {
+  RandomChainOptions options;
+  options.max_stages = stages;
+  options.max_options = options_a_stage;
+  options.dominant_workspaces = dominant;
+  options.cheap_options = cheap;
+  return options;
+}
+
+RandomChainOptions tiny_numbers() {
+  RandomChainOptions options = free(5, 1, false, false);
+  options.max_size = 2;  // ties everywhere
+  options.max_time = 2;
+  return options;
+}
+
+std::vector<Family> families() {
+  return {{"founding", 200, founding(5, false)},
+          {"founding_large_workspaces", 200, founding(5, true)},
+          {"free", 200, free(5, 1, false, false)},
+          {"free_large_workspaces", 200, free(5, 1, true, false)},
+          {"options", 200, free(3, 3, false, false)},
+          {"cheap_options", 200, free(3, 3, false, true)},
+          {"cheap_options_large_workspaces", 200, free(4, 2, true, true)},
+          {"ties", 200, tiny_numbers()}};
+}
+
+class ChainOracle : public ::testing::TestWithParam<Family> {};
+
+std::string context(const Family& family, int number, const Chain& chain) {
+  return std::string("family ") + family.name + ", seed " + std::to_string(family.seed) +
+         ", chain " + std::to_string(number) + ": " + describe(chain);
+}
+
+// One budget: the planner's answer against the persistent frontier.
+void expect_best(const Chain& chain, const Graph& graph, const std::vector<PeakAndTime>& frontier,
+                 int64_t budget) {
+  const PlanResult result = plan(chain, {.budget = Bytes(budget)});
+  const std::optional<int64_t> best = best_within(frontier, budget);
+  ASSERT_EQ(result.schedule_class, "persistent");
+  if (!best) {
+    ASSERT_EQ(result.termination, Termination::kInfeasible) << "budget " << budget;
+    ASSERT_EQ(result.smallest_budget, Bytes(frontier.front().peak));
+    return;
+  }
+  ASSERT_EQ(result.termination, Termination::kOptimal) << "budget " << budget;
+  ASSERT_EQ(result.plan->time.count(), *best) << "budget " << budget;
+  ASSERT_EQ(result.lower_bound.count(), *best) << "budget " << budget;
+  const Timeline timeline = simulate(graph, *result.plan);
+  ASSERT_EQ(timeline.time, result.plan->time);
+  ASSERT_EQ(timeline.peak, result.plan->peak);
+  ASSERT_TRUE(verify(graph, *result.plan, Bytes(budget)).empty()) << "budget " << budget;
+  for (const PeakAndTime& point : frontier) {
+    if (point.time != *best) continue;
+    ASSERT_LE(point.peak, result.plan->peak.count());
+  }
+}
+
+TEST_P(ChainOracle, EqualsTheBestPersistentScheduleAtEveryBudget) {
+  const Family& family = GetParam();
+  std::mt19937_64 random(family.seed);
+  int compared = 0;
+  for (int number = 0; number < test_scale(family.chains); ++number) {
+    const Chain chain = random_chain(random, family.options);
+    const auto frontier = persistent_frontier(chain, kScheduleLimit);
+    if (!frontier) continue;
+    ++compared;
+    SCOPED_TRACE(context(family, number, chain));
+    const Graph graph = lower(chain);
+    const int64_t plain = baseline(graph).peak.count();
+    for (int64_t budget = frontier->front().peak - 1; budget <= plain + 1; ++budget) {
+      if (budget < 0) continue;
+      expect_best(chain, graph, *frontier, budget);
+      if (HasFatalFailure()) return;
+    }
+  }
+  RecordProperty("compared", compared);
+  EXPECT_GT(compared, test_scale(family.chains) / 3) << "too many chains were passed over";
+}
+
+// At budgets between the points of the curve the optimum can only be smaller than at the point
+// below, and the planner's time is the same.
+TEST_P(ChainOracle, NeverBelowTheBestOfAllSchedules) {
+  const Family& family = GetParam();
+  std::mt19937_64 random(family.seed + 1000);
+  RandomChainOptions options = family.options;
+  options.max_options = std::min(options.max_options, 2);
+  int equal = 0, points = 0;
+  for (int number = 0; number < test_scale(family.chains); ++number) {
+    const Chain chain = random_chain(random, options);
+    SCOPED_TRACE(context(family, number, chain));
+    const Graph graph = lower(chain);
+    for (const FrontierPoint& point : frontier(chain).points) {
+      const auto least = least_time_of_any_plan(graph, point.budget.count());
+      ASSERT_TRUE(least.has_value()) << "budget " << point.budget.count();
+      ASSERT_GE(point.time.count(), *least) << "budget " << point.budget.count();
+      ++points;
+      equal += point.time.count() == *least;
+    }
+  }
+  RecordProperty("points", points);
+  RecordProperty("equal_to_the_optimum", equal);
+  EXPECT_GT(equal, points / 4);
+}
+
+// Switches of the search: sharing equal cells, the bound of a known plan on the cost, the cap on
+// the memory. None of them may change the answer.
+TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
+  const Family& family = GetParam();
+  std::mt19937_64 random(family.seed + 2000);
+  for (int number = 0; number < test_scale(family.chains / 5); ++number) {
+    Chain chain = random_chain(random, family.options);
+    // Repeat a stage or two, so that there is something to share.
+    const std::vector<Stage> block(chain.stages.begin(),
+                                   chain.stages.begin() + 1 + (chain.stages.size() > 1));
+    chain.stages.insert(chain.stages.begin(), block.begin(), block.end());
+    SCOPED_TRACE(context(family, number, chain));
+    const internal::ChainModel model = internal::make_model(chain);
+    const PlanOptions options;
+    internal::SearchControl control(options, "chain");
+    const internal::ChainCells shared(model, true), apart(model, false);
+    ASSERT_LE(shared.order().size(), apart.order().size());
+    const size_t root = apart.slot(0, model.stages, true);
+    const internal::CurveTable whole(model, apart, {}, control);
+    ASSERT_EQ(internal::smallest_memory(model, apart)[root], whole.curve(root).front().memory);
+    for (const internal::Step& step : whole.curve(root)) {
+      for (const internal::ChainCells* cells : {&shared, &apart}) {
+        const size_t slot = cells->slot(0, model.stages, true);
+        for (const internal::CurveLimits limits :
+             {internal::CurveLimits{step.memory, step.cost},
+              internal::CurveLimits{step.memory, internal::kInfeasible},
+              internal::CurveLimits{internal::kInfeasible, step.cost}}) {
+          const internal::CurveTable table(model, *cells, limits, control);
+          ASSERT_EQ(internal::cost_at(table.curve(slot), step.memory), step.cost);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ChainOracle, ::testing::ValuesIn(families()),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace reprise::testing

@@ -1,0 +1,154 @@
+// The families of schedules that the simpler planners try.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "plan/candidates.h"
+#include "plan/planners.h"
+#include "plan/revolve.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/plan.h"
+
+namespace reprise::testing {
+namespace {
+
+// t(n, s): fast runs that reversing n equal steps takes with s slots, the input in one of them.
+std::vector<std::vector<int64_t>> least_fast_runs(size_t most) {
+  std::vector<std::vector<int64_t>> t(most + 1, std::vector<int64_t>(most + 1, 0));
+  for (size_t n = 2; n <= most; ++n) {
+    t[n][1] = static_cast<int64_t>(n * (n - 1) / 2);
+    for (size_t s = 2; s <= most; ++s) {
+      t[n][s] = INT64_MAX;
+      for (size_t j = 1; j < n; ++j) {
+        t[n][s] = std::min(t[n][s], static_cast<int64_t>(j) + t[n - j][s - 1] + t[j][s]);
+      }
+    }
+  }
+  return t;
+}
+
+TEST(Revolve, SchedulesAreOptimal) {
+  constexpr size_t kMost = 60;
+  const auto least = least_fast_runs(kMost);
+  for (size_t n = 1; n <= kMost; ++n) {
+    for (size_t s = 1; s <= n; ++s) {
+      const auto runs = static_cast<int64_t>(internal::revolve_runs(n, s).size());
+      ASSERT_EQ(runs - static_cast<int64_t>(2 * n + 1), least[n][s]) << n << " stages, " << s;
+    }
+  }
+}
+
+// Stages of unit time and size: the slots of a schedule are what it holds.
+Chain unit_chain(size_t stages, std::vector<int64_t> kept = {}) {
+  Chain chain;
+  chain.name = "unit";
+  chain.input.bytes = Bytes(1);
+  for (size_t i = 0; i < stages; ++i) {
+    Stage stage;
+    stage.output = Bytes(1);
+    stage.output_gradient = Bytes(0);
+    stage.forward.time = Nanos(1);
+    const Bytes saved(kept.empty() ? 0 : kept[i] - 1);
+    stage.options.push_back(
+        {.saved = saved, .forward = {Nanos(1), {}}, .backward = {Nanos(1), {}}});
+    chain.stages.push_back(stage);
+  }
+  return chain;
+}
+
+TEST(Revolve, SchedulesHoldNoMoreThanTheirSlots) {
+  const Chain chain = unit_chain(30);
+  const Graph graph = lower(chain);
+  for (size_t slots = 1; slots <= 30; ++slots) {
+    const auto actions = with_frees(graph, internal::revolve_runs(30, slots));
+    // Besides the slots: the state that a forward reads and the one that it writes.
+    EXPECT_LE(simulate(graph, actions).peak.count(), static_cast<int64_t>(slots) + 2);
+  }
+}
+
+TEST(Periodic, TriesEveryCutThatAThresholdOnKeptBytesGives) {
+  const std::vector<int64_t> kept{5, 1, 1, 9, 2, 4, 4, 1};
+  const Chain chain = unit_chain(kept.size(), kept);
+  // The peaks and times of every greedy cut, by trying every threshold.
+  std::set<std::pair<int64_t, int64_t>> tried;
+  PlanOptions options;
+  options.planner = "periodic";
+  const Frontier curve = frontier(chain, options);
+  for (const FrontierPoint& point : curve.points) {
+    tried.insert({point.peak.count(), point.time.count()});
+  }
+  const Graph graph = lower(chain);
+  const ChainIndex index{kept.size()};
+  for (int64_t threshold = 0; threshold <= 27; ++threshold) {
+    std::vector<size_t> cuts{0};
+    for (int64_t i = 1, sum = kept[0]; i < static_cast<int64_t>(kept.size()); ++i) {
+      const int64_t next = kept[static_cast<size_t>(i)];
+      sum = sum + next <= threshold ? sum + next : (cuts.push_back(static_cast<size_t>(i)), next);
+    }
+    std::vector<reprise::Run> runs;
+    for (size_t i = 0; i < cuts.back(); ++i) runs.push_back({index.forward(i), 0});
+    cuts.push_back(kept.size());
+    for (size_t c = cuts.size() - 1; c-- > 0;) {
+      for (size_t i = cuts[c]; i < cuts[c + 1]; ++i) runs.push_back({index.forward(i), 1});
+      if (cuts[c + 1] == kept.size()) runs.push_back({index.loss(), 0});
+      for (size_t i = cuts[c + 1]; i-- > cuts[c];) runs.push_back({index.backward(i), 0});
+    }
+    const Timeline timeline = simulate(graph, with_frees(graph, runs));
+    // The planner has this cut or a better one at this budget.
+    options.budget = timeline.peak;
+    ASSERT_LE(plan(chain, options).plan->time, timeline.time) << "threshold " << threshold;
+  }
+  EXPECT_GT(tried.size(), 2u);
+}
+
+// y is made by op "a" or, in one piece with z, by "b"; both have an approximate variant first.
+Graph graph_with_a_choice() {
+  Graph graph;
+  graph.name = "choice";
+  graph.values = {{"x", Bytes(1), ValueKind::kInput}, {"y", Bytes(2)}, {"z", Bytes(4)}};
+  Variant rough;
+  rough.name = "rough";
+  rough.time = Nanos(1);
+  rough.reads = {0};
+  rough.writes = {1};
+  rough.exactness = Exactness::kApproximate;
+  Variant exact = rough;
+  exact.name = "exact";
+  exact.time = Nanos(5);
+  exact.exactness = Exactness::kBitwise;
+  Variant last = exact;
+  last.reads = {1};
+  last.writes = {2};
+  graph.ops = {{.id = "a", .variants = {rough}},
+               {.id = "b", .variants = {rough, exact}},
+               {.id = "c", .variants = {last}}};
+  graph.choices = {{"which", {{0}, {1}}}};
+  graph.results = {2};
+  return graph;
+}
+
+TEST(KeepAll, RunsOnlyVariantsAndRealizationsThatAreAllowed) {
+  const Graph graph = graph_with_a_choice();
+  PlanOptions options;
+  options.allow = Exactness::kApproximate;
+  const PlanResult rough = plan(graph, options);
+  ASSERT_EQ(rough.termination, Termination::kOptimal);
+  EXPECT_EQ(rough.plan->actions.front(), (Action{ActionKind::kRun, "a", "rough"}));
+  options.allow = Exactness::kBitwise;
+  const PlanResult exact = plan(graph, options);
+  ASSERT_EQ(exact.termination, Termination::kOptimal);
+  EXPECT_EQ(exact.plan->actions.front(), (Action{ActionKind::kRun, "b", "exact"}));
+  EXPECT_EQ(exact.plan->time, Nanos(10));
+
+  Graph without = graph;
+  without.ops[1].variants.pop_back();
+  EXPECT_THROW(plan(without, options), InputError);
+}
+
+}  // namespace
+}  // namespace reprise::testing
