@@ -1,0 +1,78 @@
+// reprise check PROBLEM PLAN
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "command.h"
+#include "output.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/report/json.h"
+#include "reprise/report/text.h"
+
+namespace reprise::cli {
+
+namespace {
+
+struct Arguments {
+  std::string problem;
+  std::string plan;
+  std::string budget;
+  bool json = false;
+  bool quiet = false;
+};
+
+// A plan that was made from the problem in memory names the hash of the file that would be written
+// for it. The same problem: judged as if it named the file's.
+ProblemId id_for(const Problem& problem, const Plan& plan) {
+  if (plan.problem.sha256.empty() || plan.problem.sha256 == problem.id.sha256) return problem.id;
+  const ProblemId own =
+      std::visit([](const auto& model) { return problem_id(model); }, problem.model);
+  return plan.problem.sha256 == own.sha256 ? own : problem.id;
+}
+
+int run(const Arguments& arguments) {
+  const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
+  const Problem problem = load_problem(arguments.problem);
+  const Plan plan = load_plan(arguments.plan);
+  const Graph graph = problem.graph();
+  const Bytes budget = arguments.budget.empty() ? plan.budget : asked.resolve(baseline(graph).peak);
+  const std::vector<Violation> violations = verify(graph, plan, budget, id_for(problem, plan));
+  if (arguments.json) {
+    print(violations_json(violations, plan, budget));
+  } else if (!violations.empty()) {
+    print(violations_text(violations, text_options()));
+  } else {
+    print(fmt::format("valid: {} actions, peak {} within {}, time {}\n", plan.actions.size(),
+                      format_bytes_exact(plan.peak), format_bytes_exact(budget),
+                      format_duration(plan.time)));
+  }
+  if (violations.empty()) return kDone;
+  if (!arguments.quiet) {
+    say(fmt::format("{} is not a valid plan for {}", arguments.plan, arguments.problem));
+  }
+  return kBroken;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("check", "verify a plan from anywhere; list all faults");
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PLAN", arguments->plan, "a plan file")->required();
+  command
+      ->add_option("--budget,-b", arguments->budget,
+                   "judge it by this budget instead of the one that it names")
+      ->type_name("BYTES");
+  command->add_flag("--json", arguments->json, "the verdict as JSON");
+  command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
+  command->footer(
+      "Exits 1 if the plan is invalid, is for another problem, or makes a false claim.\n\n"
+      "Example:\n  reprise check resnet18.json plan.json --budget \"700 MiB\"");
+  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,33 @@
+// What the commands have in common: how they register, and the exit codes.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace reprise::cli {
+
+enum ExitCode : int {
+  kDone = 0,
+  kBroken = 1,      // an invalid plan (check), or a run that broke its promise
+  kBadInput = 2,    // usage, input, unwritable output, unknown planner
+  kInfeasible = 3,  // stderr says the smallest feasible budget
+  kOutOfTime = 4,   // without a plan
+  kInternal = 70,
+};
+
+// What the command that the user asked for does; its result is the exit code. Expected failures are
+// exceptions of reprise/model/errors.h, which main() turns into messages and codes.
+using Action = std::function<int()>;
+
+// Each adds one command to `app`; parsing its arguments sets `action`.
+void add_plan(CLI::App& app, Action& action);
+void add_frontier(CLI::App& app, Action& action);
+void add_check(CLI::App& app, Action& action);
+void add_explain(CLI::App& app, Action& action);
+void add_planners(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
+
+}  // namespace reprise::cli

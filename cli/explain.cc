@@ -1,0 +1,61 @@
+// reprise explain PROBLEM PLAN
+#include "reprise/check/explain.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "command.h"
+#include "output.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/report/json.h"
+#include "reprise/report/text.h"
+
+namespace reprise::cli {
+
+namespace {
+
+struct Arguments {
+  std::string problem;
+  std::string plan;
+  size_t rows = 12;
+  bool json = false;
+  bool quiet = false;
+};
+
+int run(const Arguments& arguments) {
+  const Problem problem = load_problem(arguments.problem);
+  const Plan plan = load_plan(arguments.plan);
+  const Graph graph = problem.graph();
+  const Explanation explanation = explain(graph, plan);
+  TextOptions options = text_options();
+  options.rows = arguments.rows;
+  print(arguments.json ? explanation_json(explanation) : explanation_text(explanation, options));
+  const size_t faults = verify(graph, plan, plan.budget).size();
+  if (faults > 0 && !arguments.quiet) {
+    say(fmt::format("this plan is not valid ({} violation{}); see `reprise check`", faults,
+                    faults == 1 ? "" : "s"));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "explain", "who holds the bytes at the peak, what is recomputed, what that costs");
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PLAN", arguments->plan, "a plan file")->required();
+  command->add_option("--rows", arguments->rows, "most rows of a table (default 12)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000).description(""));
+  command->add_flag("--json", arguments->json, "everything, as JSON");
+  command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
+  command->footer("Example:\n  reprise explain resnet18.json plan.json");
+  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace reprise::cli

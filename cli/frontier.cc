@@ -1,0 +1,75 @@
+// reprise frontier PROBLEM
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "command.h"
+#include "output.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+#include "reprise/plan/registry.h"
+#include "reprise/report/svg.h"
+#include "reprise/report/text.h"
+#include "search_arguments.h"
+
+namespace reprise::cli {
+
+namespace {
+
+struct Arguments {
+  std::string problem;
+  std::string output;
+  std::string svg;
+  bool json = false;
+  SearchArguments search;
+};
+
+int run(const Arguments& arguments) {
+  PlanOptions options = search_options(arguments.search);
+  if (!options.planner.empty()) find_planner(options.planner);
+  if (!arguments.output.empty()) require_writable(arguments.output);
+  if (!arguments.svg.empty()) require_writable(arguments.svg);
+  const Problem problem = load_problem(arguments.problem);
+  const Chain* chain = problem.chain();
+  if (chain == nullptr) {
+    throw InputError(
+        "is a graph, and whole curves are for chains; ask `reprise plan` for single budgets",
+        {.file = arguments.problem, .pointer = {}, .line = 0});
+  }
+
+  StatusLine status(arguments.search.quiet);
+  options.observer = status.observer();
+  Frontier curve = frontier(*chain, options);
+  status.wipe();
+  curve.problem = problem.id;
+  if (curve.points.empty()) {
+    complain(
+        fmt::format("out of time: no point of the curve was found in {}.\n"
+                    "Give a longer --time-limit or a faster --planner.",
+                    arguments.search.time_limit));
+    return kOutOfTime;
+  }
+  const Baseline plain = baseline(problem.graph());
+  if (!arguments.output.empty()) write_output(arguments.output, to_json(curve));
+  if (!arguments.svg.empty()) write_output(arguments.svg, frontier_svg(curve, plain));
+  print(arguments.json ? to_json(curve) : frontier_text(curve, plain, text_options()));
+  return kDone;
+}
+
+}  // namespace
+
+void add_frontier(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("frontier", "the best time of every budget: the whole curve");
+  command->add_option("PROBLEM", arguments->problem, "a chain or profile file")->required();
+  command->add_option("--output,-o", arguments->output, "frontier file (JSON)")->type_name("FILE");
+  command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");
+  command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
+  add_search_options(*command, arguments->search, "60s");
+  command->footer("Example:\n  reprise frontier resnet18.json -o frontier.json --svg frontier.svg");
+  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,111 @@
+#include "output.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::cli {
+
+namespace {
+
+// stderr is for people: a failure to write to it is nobody's to hear of.
+void to_stderr(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
+// Holds back interrupts while it lives.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+    pthread_sigmask(SIG_BLOCK, &signals, &old_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t old_;
+};
+
+[[noreturn]] void fail_errno(const std::filesystem::path& path, int error) {
+  throw InputError("cannot write: " + std::generic_category().message(error),
+                   {.file = path.string(), .pointer = {}, .line = 0});
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return;
+  if (errno == EPIPE) return;
+  throw InputError("cannot write to standard output: " + std::generic_category().message(errno));
+}
+
+void say(std::string_view text) { to_stderr("reprise: " + printable(text, true) + "\n"); }
+
+void complain(std::string_view text) { say(fmt::format("error: {}", text)); }
+
+void require_writable(const std::filesystem::path& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) fail_errno(path, EISDIR);
+    if (::access(path.c_str(), W_OK) != 0) fail_errno(path, errno);
+    if (!S_ISREG(status.st_mode)) return;
+  } else if (errno != ENOENT) {
+    fail_errno(path, errno);
+  }
+  if (std::filesystem::is_symlink(path)) return;  // its folder is the target's; write_file() judges
+  const std::filesystem::path folder =
+      path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) fail_errno(path, errno);
+}
+
+void write_output(const std::filesystem::path& path, std::string_view content) {
+  const SignalsBlocked blocked;
+  write_file(path, content);
+}
+
+TextOptions text_options() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool forbidden = no_color != nullptr && *no_color != '\0';
+  return {.color = ::isatty(STDOUT_FILENO) == 1 && !forbidden};
+}
+
+StatusLine::StatusLine(bool quiet) : enabled_(!quiet && ::isatty(STDERR_FILENO) == 1) {}
+
+Observer StatusLine::observer() {
+  if (!enabled_) return {};
+  return [this](const Progress& progress) { show(progress); };
+}
+
+void StatusLine::show(const Progress& progress) {
+  constexpr std::chrono::milliseconds kInterval(100);
+  const auto now = std::chrono::steady_clock::now();
+  if (shown_ && now - last_ < kInterval) return;
+  last_ = now;
+  shown_ = true;
+  constexpr size_t kWidth = 76;  // longer lines would wrap, and could not be wiped
+  std::string line = progress.task;
+  if (progress.fraction >= 0) line += fmt::format(" {:3.0f} %", 100 * progress.fraction);
+  if (!progress.message.empty()) line += " " + progress.message;
+  line = printable(line).substr(0, kWidth);
+  to_stderr("\r\x1b[K" + line);
+}
+
+void StatusLine::wipe() {
+  if (shown_) to_stderr("\r\x1b[K");
+  shown_ = false;
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,123 @@
+// reprise plan PROBLEM --budget B
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "command.h"
+#include "output.h"
+#include "reprise/plan/registry.h"
+#include "reprise/report/json.h"
+#include "reprise/report/text.h"
+#include "search_arguments.h"
+
+namespace reprise::cli {
+
+namespace {
+
+struct Arguments {
+  std::string problem;
+  std::string budget;
+  std::string output;
+  bool json = false;
+  SearchArguments search;
+};
+
+PlanResult search(const Problem& problem, const PlanOptions& options) {
+  const Chain* chain = problem.chain();
+  return chain != nullptr ? plan(*chain, options) : plan(std::get<Graph>(problem.model), options);
+}
+
+// Exit 3: the smallest feasible budget stands in the message as a plain decimal number.
+int report_infeasible(const PlanResult& result) {
+  std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),
+                                 format_bytes(result.budget));
+  if (result.smallest_budget) {
+    const int64_t smallest = result.smallest_budget->count();
+    text += fmt::format("\nThe smallest feasible budget is {} bytes ({})", smallest,
+                        format_bytes(*result.smallest_budget));
+    if (!result.blocking_op.empty()) text += fmt::format(", needed by {}", result.blocking_op);
+    text += fmt::format(
+        ".\nAsk for --budget {} or more, make the batch smaller, or try another planner.",
+        smallest);
+  } else {
+    text += "\nAsk for a larger budget, make the batch smaller, or try another planner.";
+  }
+  complain(text);
+  return kInfeasible;
+}
+
+int report_no_time(const Arguments& arguments) {
+  complain(
+      fmt::format("out of time: no plan was found in {}, and none was proven impossible.\n"
+                  "Give a longer --time-limit, a larger --budget, or a faster --planner.",
+                  arguments.search.time_limit));
+  return kOutOfTime;
+}
+
+void report_plan(const Arguments& arguments, const PlanResult& result) {
+  const std::string json = to_json(*result.plan);
+  if (arguments.output.empty()) {
+    print(json);
+  } else {
+    write_output(arguments.output, json);
+    print(arguments.json ? result_json(result) : plan_text(result, text_options()));
+  }
+  if (arguments.search.quiet) return;
+  const Baseline& plain = result.baseline;
+  const auto percent = [](int64_t part, int64_t whole) {
+    return whole == 0 ? 100.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  };
+  say(fmt::format("{}: peak {} ({:.1f} % of plain training), time {} ({:+.1f} %)",
+                  to_string(result.termination), format_bytes(result.plan->peak),
+                  percent(result.plan->peak.count(), plain.peak.count()),
+                  format_duration(result.plan->time),
+                  percent(result.plan->time.count(), plain.time.count()) - 100));
+}
+
+int run(const Arguments& arguments) {
+  PlanOptions options = search_options(arguments.search);
+  options.budget = Budget(arguments.budget);
+  if (!options.planner.empty()) find_planner(options.planner);
+  if (!arguments.output.empty()) require_writable(arguments.output);
+  const Problem problem = load_problem(arguments.problem);
+
+  StatusLine status(arguments.search.quiet);
+  options.observer = status.observer();
+  PlanResult result = search(problem, options);
+  status.wipe();
+  // Bound to the file that was read, not to the file that would be written for it.
+  if (result.plan) result.plan->problem = problem.id;
+
+  if (result.plan) {
+    report_plan(arguments, result);
+    return kDone;
+  }
+  if (arguments.json) print(result_json(result));
+  return result.termination == Termination::kInfeasible ? report_infeasible(result)
+                                                        : report_no_time(arguments);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("plan", "find the fastest plan within a byte budget");
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command
+      ->add_option(
+          "--budget,-b", arguments->budget,
+          "device bytes: \"700 MiB\", \"1.5GB\", \"123456\", or \"60%\" of plain training's peak")
+      ->type_name("BYTES")
+      ->required();
+  command->add_option("--output,-o", arguments->output, "plan file (default: standard output)")
+      ->type_name("FILE");
+  command->add_flag("--json", arguments->json, "the result on standard output as JSON");
+  add_search_options(*command, arguments->search, "10s");
+  command->footer(
+      "Without -o the plan itself goes to standard output.\n\n"
+      "Example:\n  reprise plan resnet18.json --budget 60% -o plan.json");
+  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace reprise::cli

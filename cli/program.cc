@@ -1,0 +1,72 @@
+#include "program.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <new>
+#include <sstream>
+
+#include "output.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::cli {
+namespace {
+
+int parse_and_run(int argc, char** argv, const ProgramInfo& info) {
+  CLI::App app(info.description, "reprise");
+  app.set_version_flag("--version", "reprise " REPRISE_VERSION);
+  app.require_subcommand(1);
+  app.footer(info.footer);
+  Action action;
+  for (const auto add : info.commands) add(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    std::ostringstream out, err;
+    app.exit(help_or_version, out, err);
+    print(out.str());
+    return kDone;
+  } catch (const CLI::ParseError& error) {
+    const auto commands = app.get_subcommands();
+    const std::string help =
+        commands.empty() ? "reprise --help" : "reprise " + commands.front()->get_name() + " --help";
+    complain(fmt::format("{}\nTry `{}`.", error.what(), help));
+    return kBadInput;
+  }
+  return action();
+}
+
+int internal(const char* what) {
+  complain(fmt::format("internal: {}. This is a defect of reprise; please report it.", what));
+  return kInternal;
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv, const ProgramInfo& info) {
+  // A reader that goes away is seen as a failed write, see print().
+  signal(SIGPIPE, SIG_IGN);
+  return guarded([&] { return parse_and_run(argc, argv, info); });
+}
+
+int guarded(const Action& work) {
+  try {
+    return work();
+  } catch (const InputError& error) {
+    complain(error.what());
+    return kBadInput;
+  } catch (const BudgetError& error) {
+    complain(error.what());
+    return kBroken;
+  } catch (const std::bad_alloc&) {
+    complain("out of memory");
+    return kInternal;
+  } catch (const std::exception& error) {
+    return internal(error.what());
+  } catch (...) {
+    return internal("an exception of unknown type");
+  }
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,30 @@
+// The commands of reprise-runtime, and the options they share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "command.h"
+#include "reprise/runtime/zoo.h"
+
+namespace reprise::cli {
+
+void add_train(CLI::App& app, Action& action);
+void add_profile(CLI::App& app, Action& action);
+void add_models(CLI::App& app, Action& action);
+void add_runtime_doctor(CLI::App& app, Action& action);
+
+// The model as the user wrote it.
+struct ModelArguments {
+  std::string model, input;
+  int64_t batch = 0, classes = 0, width = 0, layers = 0, heads = 0, vocabulary = 0;
+  double dropout = -1;
+  int threads = 0;
+};
+
+void add_model_options(CLI::App& command, ModelArguments& arguments);
+
+// Throws InputError for an input that is no shape ("64x1x28x28"). Also sets LibTorch's threads.
+runtime::ModelConfig model_config(const ModelArguments& arguments);
+
+}  // namespace reprise::cli

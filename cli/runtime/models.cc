@@ -1,0 +1,109 @@
+// reprise models; and the options that say which model train and profile mean.
+#include <ATen/Parallel.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "output.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::cli {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("{}", fmt::join(shape, "x"));
+}
+
+std::vector<int64_t> parse_shape(const std::string& text) {
+  std::vector<int64_t> shape;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (true) {
+    int64_t size = 0;
+    const auto [next, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size < 1 || (next != end && *next != 'x')) break;
+    shape.push_back(size);
+    if (next == end) return shape;
+    at = next + 1;
+  }
+  throw InputError("--input '" + text +
+                   "' is no shape: write positive sizes with an x between them, such as "
+                   "64x1x28x28, the batch first");
+}
+
+int run(bool json) {
+  if (json) {
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const runtime::ModelInfo& model : runtime::models()) {
+      rows.push_back({{"name", model.name},
+                      {"summary", model.summary},
+                      {"task", model.task},
+                      {"input", model.default_input}});
+    }
+    print(rows.dump(2) + "\n");
+    return kDone;
+  }
+  std::string text = fmt::format("{:<14}{:<14}{:<14}{}\n", "model", "data", "input", "what it is");
+  for (const runtime::ModelInfo& model : runtime::models()) {
+    text += fmt::format("{:<14}{:<14}{:<14}{}\n", model.name, model.task,
+                        shape_text(model.default_input), model.summary);
+  }
+  print(text);
+  return kDone;
+}
+
+}  // namespace
+
+void add_models(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("models", "list the models that train and profile know");
+  command->footer("Example:\n  reprise models --json");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "for machines");
+  command->callback([&action, json] { action = [json] { return run(*json); }; });
+}
+
+void add_model_options(CLI::App& command, ModelArguments& arguments) {
+  command.add_option("--model", arguments.model, "see `reprise models`")
+      ->required()
+      ->type_name("NAME");
+  command
+      .add_option("--input", arguments.input,
+                  "shape of a batch, such as 64x1x28x28 (default: the model's)")
+      ->type_name("SHAPE");
+  command.add_option("--batch", arguments.batch, "samples in a batch, in place of the shape's first")
+      ->type_name("N");
+  command.add_option("--width", arguments.width, "of mlp, unet, gpt, lstm")->type_name("N");
+  command.add_option("--layers", arguments.layers, "of mlp, gpt, lstm")->type_name("N");
+  command.add_option("--heads", arguments.heads, "of gpt")->type_name("N");
+  command.add_option("--vocabulary", arguments.vocabulary, "of gpt")->type_name("N");
+  command.add_option("--classes", arguments.classes, "of the output")->type_name("N");
+  command.add_option("--dropout", arguments.dropout, "of gpt, mobilenet_v2")->type_name("P");
+  command.add_option("--threads", arguments.threads, "of LibTorch (default: all cores)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096).description(""));
+}
+
+runtime::ModelConfig model_config(const ModelArguments& arguments) {
+  if (arguments.threads > 0) at::set_num_threads(arguments.threads);
+  runtime::ModelConfig config;
+  config.model = arguments.model;
+  if (!arguments.input.empty()) config.input = parse_shape(arguments.input);
+  config.classes = arguments.classes;
+  config.width = arguments.width;
+  config.layers = arguments.layers;
+  config.heads = arguments.heads;
+  config.vocabulary = arguments.vocabulary;
+  config.dropout = arguments.dropout;
+  if (arguments.batch != 0) {
+    if (arguments.batch < 0) throw InputError("--batch must be at least 1");
+    for (const runtime::ModelInfo& model : runtime::models()) {
+      if (config.input.empty() && config.model == model.name) config.input = model.default_input;
+    }
+    if (!config.input.empty()) config.input[0] = arguments.batch;
+  }
+  return config;
+}
+
+}  // namespace reprise::cli

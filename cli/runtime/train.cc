@@ -1,0 +1,273 @@
+// reprise train: the main job.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "output.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/train.h"
+
+namespace reprise::cli {
+namespace {
+
+struct Arguments {
+  ModelArguments model;
+  std::string data = "fashion-mnist", budget, mode = "chain", planner = "chain",
+              time_limit = "10s", optimizer = "sgd", save_plan, save_profile;
+  int64_t steps = 0, epochs = 0, test = 2000;
+  double rate = 0;
+  uint64_t seed = 1;
+  bool no_check = false, json = false, quiet = false;
+};
+
+volatile sig_atomic_t interrupted = 0;
+
+// The first Ctrl-C ends training after the step under way; the second one ends the program.
+void on_interrupt(int) {
+  interrupted = 1;
+  signal(SIGINT, SIG_DFL);
+}
+
+runtime::TrainOptions train_options(const Arguments& arguments) {
+  runtime::TrainOptions options;
+  options.model = model_config(arguments.model);
+  options.data = arguments.data;
+  options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
+  options.planner = arguments.planner;
+  options.time_limit = parse_duration(arguments.time_limit);
+  options.steps = arguments.steps;
+  options.epochs = std::max<int64_t>(1, arguments.epochs);
+  options.optimizer = arguments.optimizer == "adam" ? runtime::OptimizerKind::kAdam
+                                                    : runtime::OptimizerKind::kSgd;
+  options.learning_rate = arguments.rate;
+  options.seed = arguments.seed;
+  options.check = !arguments.no_check;
+  options.test_samples = arguments.test;
+  return options;
+}
+
+double percent(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string milliseconds(Nanos time) {
+  return fmt::format("{:.1f} ms", static_cast<double>(time.count()) / 1e6);
+}
+
+void row(std::string& text, const std::string& what, const std::string& plain,
+         const std::string& planned, const std::string& note = "") {
+  text += fmt::format("  {:<24}{:>18}{:>18}  {}\n", what, plain, planned, note);
+}
+
+std::string with_commas(int64_t number) {
+  std::string digits = std::to_string(number), text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+// What training in less memory gained and cost.
+std::string report_text(const Arguments& arguments, const runtime::TrainReport& report) {
+  const Plan& plan = *report.plan.plan;
+  const bool plain = report.plain_peak.has_value();
+  const int64_t whole = plain ? report.plain_peak->count() : report.plan.baseline.peak.count();
+  std::string text =
+      fmt::format("\n{} on {}, {} steps\n\n", arguments.model.model, report.data, report.steps);
+  row(text, "", "plain", "Reprise");
+  row(text, "budget, bytes", "-", with_commas(report.budget.count()),
+      fmt::format("{:.1f} % of the plain peak", percent(report.budget.count(), whole)));
+  row(text, "peak predicted, bytes", with_commas(report.plan.baseline.peak.count()),
+      with_commas(report.predicted_peak.count()));
+  row(text, "peak measured, bytes", plain ? with_commas(report.plain_peak->count()) : "-",
+      with_commas(report.measured_peak.count()),
+      report.peaks_equal ? "as predicted, to the byte" : "NOT as predicted");
+  row(text, "memory saved", "-",
+      fmt::format("{:.1f} %", 100 - percent(report.measured_peak.count(), whole)));
+  row(text, "step, measured", plain ? milliseconds(*report.plain_time) : "-",
+      milliseconds(report.step_time),
+      plain ? fmt::format("{:+.1f} %", percent(report.step_time.count(),
+                                               report.plain_time->count()) - 100)
+            : "");
+  row(text, "step, predicted", milliseconds(report.plan.baseline.time), milliseconds(plan.time),
+      fmt::format("{:+.1f} %", percent(plan.time.count(), report.plan.baseline.time.count()) - 100));
+  row(text, "lower bound", "-", milliseconds(plan.lower_bound),
+      fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
+  if (report.gradients_equal) {
+    row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
+        "loss, gradients, buffers, random state, bit by bit");
+  }
+  row(text, "loss, first to last", "-",
+      fmt::format("{:.3f} to {:.3f}", report.first_loss, report.last_loss));
+  if (report.accuracy) {
+    row(text, "accuracy", "-", fmt::format("{:.1f} %", 100 * *report.accuracy),
+        fmt::format("on {} test samples", report.tested));
+  }
+  return text;
+}
+
+nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::TrainReport& report) {
+  nlohmann::ordered_json json = {{"model", arguments.model.model},
+                                 {"data", report.data},
+                                 {"steps", report.steps},
+                                 {"stopped", report.stopped},
+                                 {"budget_bytes", report.budget.count()},
+                                 {"predicted_peak_bytes", report.predicted_peak.count()},
+                                 {"measured_peak_bytes", report.measured_peak.count()},
+                                 {"peaks_equal", report.peaks_equal},
+                                 {"step_ns", report.step_time.count()},
+                                 {"first_loss", report.first_loss},
+                                 {"last_loss", report.last_loss}};
+  if (report.plain_peak) {
+    json["plain_peak_bytes"] = report.plain_peak->count();
+    json["plain_step_ns"] = report.plain_time->count();
+  }
+  if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
+  if (report.accuracy) {
+    json["accuracy"] = *report.accuracy;
+    json["test_samples"] = report.tested;
+  }
+  const Plan& plan = *report.plan.plan;
+  json["plan"] = {{"planner", plan.planner},
+                  {"termination", to_string(plan.termination)},
+                  {"schedule_class", plan.schedule_class},
+                  {"peak_bytes", plan.peak.count()},
+                  {"time_ns", plan.time.count()},
+                  {"lower_bound_ns", plan.lower_bound.count()},
+                  {"baseline_peak_bytes", plan.baseline.peak.count()},
+                  {"baseline_time_ns", plan.baseline.time.count()}};
+  return json;
+}
+
+// Where nobody watches a terminal: one line now and then.
+void print_step(const runtime::TrainStep& step, Bytes budget) {
+  say(fmt::format("step {}/{}  epoch {}  loss {:.4f}  {}  peak {} of {}", step.number, step.of,
+                  step.epoch, step.loss, milliseconds(step.time), format_bytes(step.peak),
+                  format_bytes(budget)));
+}
+
+int infeasible(const runtime::TrainReport& report) {
+  const PlanResult& result = report.plan;
+  if (result.termination != Termination::kInfeasible) {
+    complain("out of time: no plan was found; give a longer --time-limit or a larger --budget");
+    return kOutOfTime;
+  }
+  std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),
+                                 format_bytes(result.budget));
+  if (result.smallest_budget) {
+    text += fmt::format(
+        "\nThe smallest feasible budget is {} bytes ({}), needed by {}.\n"
+        "Ask for --budget {} or more, or make the batch smaller.",
+        result.smallest_budget->count(), format_bytes(*result.smallest_budget), result.blocking_op,
+        result.smallest_budget->count());
+  }
+  complain(text);
+  return kInfeasible;
+}
+
+// A promise that does not hold is the program's failure, however good the numbers are.
+int verdict(const runtime::TrainReport& report) {
+  const bool kept = report.gradients_equal.value_or(true) && report.measured_peak <= report.budget;
+  if (!kept) complain("the run broke its promise; please report this");
+  return kept ? kDone : kBroken;
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.mode != "chain") {
+    throw InputError("--mode " + arguments.mode + " is not there yet; use --mode chain");
+  }
+  if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
+    throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
+  }
+  if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0) {
+    throw InputError("--steps, --epochs, --test and --learning-rate must not be negative");
+  }
+  for (const std::string& path : {arguments.save_plan, arguments.save_profile}) {
+    if (!path.empty()) require_writable(path);
+  }
+  runtime::TrainOptions options = train_options(arguments);
+  StatusLine status(arguments.quiet);
+  options.observer = status.observer();
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  auto last_line = std::chrono::steady_clock::now() - std::chrono::hours(1);
+  Bytes budget;
+  options.on_step = [&](const runtime::TrainStep& step) {
+    if (arguments.quiet) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (terminal) {
+      if (options.observer) {
+        options.observer(
+            {"train", static_cast<double>(step.number) / static_cast<double>(step.of),
+             fmt::format("step {}/{}  loss {:.4f}  {}  peak {}", step.number, step.of, step.loss,
+                         milliseconds(step.time), format_bytes(step.peak))});
+      }
+    } else if (now - last_line > std::chrono::seconds(5) || step.number == step.of) {
+      print_step(step, options.budget.relative() ? step.peak : options.budget.resolve(step.peak));
+      last_line = now;
+    }
+  };
+  signal(SIGINT, on_interrupt);
+  options.stop = [] { return interrupted != 0; };
+
+  const runtime::TrainReport report = runtime::train(options);
+  status.wipe();
+  if (!arguments.save_profile.empty()) write_output(arguments.save_profile, to_json(report.profile));
+  if (!report.plan.plan) return infeasible(report);
+  if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
+  if (arguments.json) {
+    print(report_json(arguments, report).dump(2) + "\n");
+  } else {
+    print(report_text(arguments, report));
+  }
+  if (report.stopped) say(fmt::format("stopped after step {}", report.steps));
+  return verdict(report);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("train", "train a model on real data inside a byte budget");
+  command->footer(
+      "Examples:\n"
+      "  reprise train --model resnet18 --data fashion-mnist --budget 60% --steps 50\n"
+      "  reprise train --model gpt --data corpus.txt --budget \"150 MiB\" --optimizer adam\n\n"
+      "--budget is all device memory of a step: parameters, gradients, optimizer state, the batch.\n"
+      "A share is of plain training's peak. Without it, plain training is measured only.");
+  auto arguments = std::make_shared<Arguments>();
+  add_model_options(*command, arguments->model);
+  auto text = [&](const char* name, std::string& field, const char* help, const char* type) {
+    command->add_option(name, field, help)->type_name(type);
+  };
+  text("--data", arguments->data,
+       "fashion-mnist (default), synthetic, a folder of IDX files, or a text file", "DATA");
+  text("--budget", arguments->budget, "bytes (\"700 MiB\") or a share (60%)", "BUDGET");
+  text("--mode", arguments->mode, "chain", "MODE");
+  text("--planner", arguments->planner, "see `reprise planners` (default chain)", "NAME");
+  text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
+  text("--optimizer", arguments->optimizer, "sgd (default; momentum 0.9) or adam", "NAME");
+  text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");
+  text("--save-profile", arguments->save_profile, "write what was measured here", "FILE");
+  command->add_option("--steps", arguments->steps, "training steps")->type_name("N");
+  command->add_option("--epochs", arguments->epochs, "passes over the data (default 1)")
+      ->type_name("N")
+      ->excludes("--steps");
+  command->add_option("--learning-rate", arguments->rate, "default 0.02 for sgd, 0.001 for adam")
+      ->type_name("R");
+  command->add_option("--test", arguments->test, "test samples at the end (default 2000; 0: none)")
+      ->type_name("N");
+  command->add_option("--seed", arguments->seed, "of weights, data order and dropout (default 1)")
+      ->type_name("N");
+  command->add_flag("--no-check", arguments->no_check,
+                    "no plain step to compare with (it needs the full memory)");
+  command->add_flag("--json", arguments->json, "the result as JSON");
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace reprise::cli

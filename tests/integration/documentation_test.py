@@ -1,0 +1,45 @@
+"""The examples in the documentation are read by the program, and the commands in it run."""
+
+import json
+import re
+import shlex
+import subprocess
+import unittest
+
+from harness import BROKEN, CHAINS, DONE, INFEASIBLE, PROGRAM, SOURCE, ProgramTest
+
+
+class DocumentationTest(ProgramTest):
+    def test_format_examples(self):
+        text = (SOURCE / "docs" / "formats.md").read_text(encoding="utf-8")
+        examples = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+        seen = set()
+        for example in examples:
+            kind = json.loads(example)["format"]
+            seen.add(kind)
+            path = self.write("example.json", example)
+            if kind in ("reprise.chain", "reprise.graph", "reprise.profile"):
+                self.run_program("plan", path, "--budget", "100%")
+            elif kind == "reprise.plan":  # an excerpt: read, and judged incomplete
+                self.run_program("check", CHAINS / "uniform8.json", path, expect=BROKEN)
+        self.assertEqual(len(seen), 5)
+
+    def test_command_examples(self):
+        """In the order of the page: later commands use files of earlier ones."""
+        text = (SOURCE / "docs" / "commands.md").read_text(encoding="utf-8")
+        commands = re.findall(r"(?m)^    (?:\$ )?reprise ((?:plan|frontier|check|explain) data/.*)$",
+                              text)
+        self.assertGreaterEqual(len(commands), 5)
+        (self.folder / "data").symlink_to(SOURCE / "data")
+        for command in commands:
+            result = subprocess.run([PROGRAM, *shlex.split(command)], cwd=self.folder, text=True,
+                                    capture_output=True, check=False, timeout=120)
+            infeasible = "--budget 5" in command
+            self.assertEqual(result.returncode, INFEASIBLE if infeasible else DONE, result.stderr)
+            if infeasible:
+                for line in result.stderr.splitlines():
+                    self.assertIn("    " + line, text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,79 @@
+"""Outputs that cannot be written: exit 2, the path is named, and what was there before stays."""
+
+import os
+import unittest
+
+from harness import BAD_INPUT, CHAINS, ProgramTest
+
+CHAIN = CHAINS / "uniform8.json"
+
+
+class OutputFilesTest(ProgramTest):
+    def commands(self, path):
+        yield ["plan", CHAIN, "--budget", "80%", "-o", path]
+        yield ["frontier", CHAIN, "-o", path]
+        yield ["frontier", CHAIN, "--svg", path]
+
+    def refused(self, path):
+        before = self.files()
+        for arguments in self.commands(path):
+            result = self.run_program(*arguments, expect=BAD_INPUT)
+            self.assertIn(str(path), result.stderr)
+            self.assertEqual(result.stdout, "")
+        self.assertEqual(self.files(), before)
+
+    def test_missing_folder(self):
+        self.refused(self.folder / "missing" / "out.json")
+
+    def test_a_folder(self):
+        (self.folder / "here").mkdir()
+        self.refused(self.folder / "here")
+
+    def test_a_file_as_folder(self):
+        self.refused(self.write("file", "old") / "out.json")
+
+    def test_a_loop_of_links(self):
+        os.symlink("loop", self.folder / "loop")
+        self.refused(self.folder / "loop")
+
+    def test_a_name_that_is_too_long(self):
+        self.refused(self.folder / ("n" * 300))
+
+    def test_full_device(self):
+        for arguments in self.commands("/dev/full"):
+            result = self.run_program(*arguments, expect=BAD_INPUT)
+            self.assertIn("/dev/full", result.stderr)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everything")
+    def test_no_permission(self):
+        locked = self.folder / "locked"
+        locked.mkdir()
+        locked.chmod(0o555)
+        self.refused(locked / "out.json")
+        read_only = self.write("read_only.json", "old")
+        read_only.chmod(0o444)
+        self.refused(read_only)
+
+    def test_devices_stay_devices(self):
+        for arguments in self.commands("/dev/null"):
+            self.run_program(*arguments)
+        self.assertFalse(os.path.isfile("/dev/null"))
+
+    def test_links_stay_links(self):
+        os.symlink("target.json", self.folder / "link.json")
+        self.run_program("plan", CHAIN, "--budget", "80%", "-o", self.folder / "link.json")
+        self.assertTrue((self.folder / "link.json").is_symlink())
+        self.assertTrue((self.folder / "target.json").is_file())
+
+    def test_permissions_follow_the_umask(self):
+        path = self.folder / "plan.json"
+        old = os.umask(0o027)
+        try:
+            self.run_program("plan", CHAIN, "--budget", "80%", "-o", path)
+        finally:
+            os.umask(old)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o640)
+
+
+if __name__ == "__main__":
+    unittest.main()
