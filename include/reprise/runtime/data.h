@@ -1,0 +1,112 @@
+// Data sets for the models of the zoo: Fashion-MNIST, text as bytes, and synthetic data.
+//
+// Guarantees: raw data live in host memory of this library's own (std::vector), outside the
+// allocator that enforces a budget; a batch costs exactly its two tensors there, and nothing when
+// it is written into existing ones. Everything is deterministic, and torch's random state is never
+// touched.
+//
+// Not handled: other devices (move the batch there), augmentation, data that do not fit into
+// memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace reprise::runtime {
+
+struct Model;  // zoo.h
+
+// What a model takes and what its loss compares with: contiguous CPU tensors. Inputs are float32
+// (tokens int64), targets int64: {batch}; {batch, height, width} for segmentation; {batch, time}
+// for text.
+struct Batch {
+  at::Tensor input;
+  at::Tensor target;
+};
+
+enum class Split { kTrain, kTest };
+
+// One split of one source, in the form that one model takes.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual std::string description() const = 0;  // "fashion-mnist, 60000 images, resized to 64x64"
+  virtual int64_t size() const = 0;             // samples, at least one batch of the model
+
+  int64_t batch_size() const { return input_shape_.at(0); }
+
+  // A batch of the right shapes and types, of memory that nothing has written.
+  Batch allocate() const;
+  // Writes batch_size() samples, numbers from 0 to size() - 1, into `batch`. No step that used the
+  // tensors may still be under way. Throws InputError unless they have the shapes and types of
+  // allocate() and are contiguous, on the CPU. No allocation through torch.
+  void write(std::span<const int64_t> samples, Batch& batch) const;
+
+ protected:
+  explicit Dataset(const Model& model);
+
+  // The values of one sample; `position` is its place in the batch.
+  virtual void write_sample(int64_t sample, int64_t position, Batch& batch) const = 0;
+
+  const std::vector<int64_t>& input_shape() const { return input_shape_; }
+  const std::vector<int64_t>& target_shape() const { return target_shape_; }
+
+ private:
+  std::vector<int64_t> input_shape_, target_shape_;
+  bool tokens_ = false;
+};
+
+// `source`:
+// - "fashion-mnist": looked for where Debian's package dataset-fashion-mnist puts it, in the user's
+//   cache folder and in ./data;
+// - a directory: the four IDX files of MNIST's layout (train-images-idx3-ubyte, ..., plain or .gz);
+// - a file: text, one token a byte; the first 90 % are for training. A sample is `time` bytes and
+// the
+//   `time` bytes one further; samples do not overlap;
+// - "synthetic": 64 batches (test: 8) of random samples that can be learned, for any model.
+// Images become what the model takes: grey values, as (value / 255 - 0.286) / 0.353 (the mean and
+// the deviation of Fashion-MNIST), repeated over all channels, resized bilinearly (half-pixel
+// centres, no smoothing when shrinking). An LSTM reads the rows of the image as time steps. For
+// segmentation every pixel of at least 1/8 of full intensity has the class 1 + the image's label,
+// all others 0.
+//
+// Throws InputError, naming the file, for a source that is missing, truncated, damaged or not of
+// the model's kind, that has labels or bytes the model has no class for, or less than one batch.
+// Time: reading the files (Fashion-MNIST: about half a second; 47 MB of host memory).
+std::shared_ptr<const Dataset> open_dataset(const std::string& source, Split split,
+                                            const Model& model);
+
+// An endless sequence of batches: pass after pass over the data, each sample at most once a pass.
+// The samples left over when a pass does not divide into batches are skipped. Batch number n
+// depends only on the data set, the seed and n. Memory: 8 bytes a sample.
+class BatchStream {
+ public:
+  BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, bool shuffle = true);
+
+  const Dataset& dataset() const { return *dataset_; }
+  int64_t per_epoch() const { return dataset_->size() / dataset_->batch_size(); }
+  int64_t position() const { return position_; }             // number of the next batch, from 0
+  int64_t epoch() const { return position_ / per_epoch(); }  // of the next batch
+  void seek(int64_t position);                               // continue there; at least 0
+
+  Batch next();             // in new tensors
+  void next(Batch& reuse);  // in the given ones, see Dataset::write
+
+ private:
+  void shuffle_for(int64_t epoch);
+
+  std::shared_ptr<const Dataset> dataset_;
+  uint64_t seed_;
+  bool shuffle_;
+  int64_t position_ = 0;
+  int64_t shuffled_epoch_ = -1;
+  std::vector<int64_t> order_;
+};
+
+}  // namespace reprise::runtime
