@@ -1,0 +1,10 @@
+// Everything of the runtime; needs LibTorch.
+#pragma once
+
+#include "reprise/runtime/allocator.h"   // IWYU pragma: export
+#include "reprise/runtime/data.h"        // IWYU pragma: export
+#include "reprise/runtime/measure.h"     // IWYU pragma: export
+#include "reprise/runtime/remat.h"       // IWYU pragma: export
+#include "reprise/runtime/sequential.h"  // IWYU pragma: export
+#include "reprise/runtime/stage.h"       // IWYU pragma: export
+#include "reprise/runtime/zoo.h"         // IWYU pragma: export

@@ -1,0 +1,53 @@
+// Device bytes: counted everywhere, enforced on CPU.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace reprise::runtime {
+
+// Makes LibTorch take all CPU tensor memory (oneDNN's scratch included) from an allocator that counts
+// live bytes exactly and can enforce a limit. Blocks count as multiples of 64 bytes, the alignment.
+// Idempotent and thread-safe. Memory that was taken before stays valid and is not counted. Does not see
+// memory that LibTorch takes elsewhere: files mapped by torch::load, share_memory(), from_blob.
+void install_cpu_allocator();
+bool cpu_allocator_installed();
+
+struct MemoryCount {
+  int64_t live = 0;         // bytes
+  int64_t peak = 0;         // largest `live` since the last reset_peak()
+  int64_t allocations = 0;  // since the last reset_peak()
+
+  bool operator==(const MemoryCount&) const = default;
+};
+
+// CPU: this allocator's count. Other devices: the statistics of LibTorch's caching allocator
+// (`allocated_bytes`), where 512-byte rounding applies.
+MemoryCount memory_count(c10::Device device);
+void reset_peak(c10::Device device);
+
+// Whether the CPU allocator handed out this block.
+bool cpu_allocator_owns(const void* data);
+
+// A CPU request that would make the live bytes exceed the limit throws BudgetError; nothing is taken.
+// Absent: no limit. Other devices are not limited here.
+void set_cpu_limit(std::optional<int64_t> bytes);
+std::optional<int64_t> cpu_limit();
+
+// Sets a limit for a scope and puts the old one back.
+class CpuLimitGuard {
+ public:
+  explicit CpuLimitGuard(std::optional<int64_t> bytes) : before_(cpu_limit()) {
+    set_cpu_limit(bytes);
+  }
+  ~CpuLimitGuard() { set_cpu_limit(before_); }
+  CpuLimitGuard(const CpuLimitGuard&) = delete;
+  CpuLimitGuard& operator=(const CpuLimitGuard&) = delete;
+
+ private:
+  std::optional<int64_t> before_;
+};
+
+}  // namespace reprise::runtime

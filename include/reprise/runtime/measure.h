@@ -1,0 +1,35 @@
+// Measure a sequence of stages into a chain: times by median, bytes exactly.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "reprise/model/observer.h"
+#include "reprise/model/profile.h"
+#include "reprise/runtime/stage.h"
+
+namespace reprise::runtime {
+
+// What the last stage's outputs cost to turn into one number. Called with gradients enabled; returns a
+// tensor of one element. Its own memory (log-probabilities, masks, ...) is part of the budget.
+using Loss = std::function<at::Tensor(const Tensors& outputs)>;
+
+struct MeasureOptions {
+  // Each time is the median of at least `min_repeats` runs; more until `min_time` has passed.
+  int min_repeats = 3;
+  int max_repeats = 20;
+  Nanos min_time{10'000'000};
+  std::string name = "model";  // of the chain
+  Observer observer = {};
+};
+
+// Runs every stage forward and backward a few times on `sample`, one stage in memory at a time (the
+// boundaries wait in host memory). Parameters, buffers, gradients and random state are left as they
+// were. Installs the counting allocator when the model is on the CPU.
+//
+// Sizes are exact for these shapes, this thread count and this LibTorch. Throws InputError when a stage
+// fails or cannot be used, naming it.
+Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
+                const MeasureOptions& options = {});
+
+}  // namespace reprise::runtime

@@ -1,0 +1,72 @@
+// The main job: train a model of the zoo on data inside a budget, and compare with plain training.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "reprise/model/observer.h"
+#include "reprise/model/profile.h"
+#include "reprise/model/units.h"
+#include "reprise/plan/plan.h"
+#include "reprise/runtime/zoo.h"
+
+namespace reprise::runtime {
+
+enum class OptimizerKind { kSgd, kAdam };
+
+struct TrainStep {
+  int64_t number = 0;  // from 1
+  int64_t of = 0;      // steps asked for
+  int64_t epoch = 0;   // from 1
+  double loss = 0;
+  Nanos time = {};  // forward, loss and backward
+  Bytes peak = {};  // measured
+};
+
+struct TrainOptions {
+  ModelConfig model = {};
+  std::string data = "synthetic";  // see open_dataset()
+  Budget budget = {};              // a share is of plain training's measured peak
+  std::string planner = "chain";
+  Nanos time_limit{10'000'000'000};
+  int64_t steps = 0;   // 0: epochs
+  int64_t epochs = 1;
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  double learning_rate = 0;  // 0: 0.02 for SGD (momentum 0.9), 0.001 for Adam
+  uint64_t seed = 1;
+  // Runs plain training first (it needs its full memory), for the comparison and the check of the first
+  // step. Without: shares of the budget are of the predicted plain peak.
+  bool check = true;
+  int compare_steps = 3;       // plain steps that are timed
+  int64_t test_samples = 2000;  // at most; 0: no test
+  Observer observer = {};                                // measuring and planning
+  std::function<void(const TrainStep&)> on_step = {};
+  std::function<bool()> stop = {};                       // asked after every step
+};
+
+struct TrainReport {
+  PlanResult plan;   // termination kInfeasible or kTimeLimit: nothing was trained
+  Profile profile;
+  std::string data;  // description of the data set
+  Bytes budget;
+  Bytes parameters;      // bytes of parameters, buffers and optimizer state
+  int64_t steps = 0;     // done
+  bool stopped = false;  // by options.stop
+  // Plain training; absent without check.
+  std::optional<Bytes> plain_peak;
+  std::optional<Nanos> plain_time;          // median
+  std::optional<bool> gradients_equal;      // loss, gradients, buffers, random state of the first step
+  Bytes predicted_peak, measured_peak;      // the largest of all steps
+  bool peaks_equal = true;                  // predicted = measured in every step
+  Nanos step_time;                          // median
+  double first_loss = 0, last_loss = 0;
+  std::optional<double> accuracy;           // on the test set, 0..1; of pixels or tokens where these have classes
+  int64_t tested = 0;                       // samples
+};
+
+// Throws InputError for a wrong model or data, BudgetError when a step goes over the budget.
+TrainReport train(const TrainOptions& options);
+
+}  // namespace reprise::runtime

@@ -1,0 +1,132 @@
+#include "reprise/runtime/allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <string>
+#include <unordered_map>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t rounded(size_t bytes) {
+  return (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Data pointer and context pointer of its blocks are the same, as raw_allocate() demands.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t requested) override {
+    if (requested == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
+    const int64_t bytes = rounded(requested);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (limit_ && count_.live + bytes > *limit_) refuse(bytes);
+    void* data = nullptr;
+    if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) throw std::bad_alloc();
+    blocks_.emplace(data, bytes);
+    count_.live += bytes;
+    count_.peak = std::max(count_.peak, count_.live);
+    ++count_.allocations;
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+
+  MemoryCount count() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return count_;
+  }
+  void reset_peak() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    count_.peak = count_.live;
+    count_.allocations = 0;
+  }
+  bool owns(const void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return blocks_.contains(const_cast<void*>(data));
+  }
+  void set_limit(std::optional<int64_t> bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    limit_ = bytes;
+  }
+  std::optional<int64_t> limit() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return limit_;
+  }
+
+ private:
+  [[noreturn]] void refuse(int64_t bytes) const {
+    throw BudgetError("the budget of " + std::to_string(*limit_) + " bytes is exceeded: " +
+                          std::to_string(count_.live) + " bytes are live and " +
+                          std::to_string(bytes) + " more were requested",
+                      *limit_, count_.live, bytes);
+  }
+  static void release(void* data);
+
+  std::mutex mutex_;
+  std::unordered_map<void*, int64_t> blocks_;
+  MemoryCount count_;
+  std::optional<int64_t> limit_;
+};
+
+// Never destroyed: tensors of static lifetime give their memory back after main().
+CountingAllocator& allocator() {
+  static auto* instance = new CountingAllocator;
+  return *instance;
+}
+
+void CountingAllocator::release(void* data) {
+  if (!data) return;
+  CountingAllocator& self = allocator();
+  {
+    std::lock_guard<std::mutex> lock(self.mutex_);
+    // Raw blocks that were taken before the allocator was installed may come back here.
+    if (auto block = self.blocks_.find(data); block != self.blocks_.end()) {
+      self.count_.live -= block->second;
+      self.blocks_.erase(block);
+    }
+  }
+  std::free(data);
+}
+
+}  // namespace
+
+void install_cpu_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetAllocator(c10::kCPU, &allocator(), /*priority=*/255); });
+}
+
+bool cpu_allocator_installed() { return c10::GetAllocator(c10::kCPU) == &allocator(); }
+
+MemoryCount memory_count(c10::Device device) {
+  if (device.is_cpu()) return allocator().count();
+  auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {.live = stats.allocated_bytes[all].current,
+          .peak = stats.allocated_bytes[all].peak,
+          .allocations = stats.allocation[all].allocated};
+}
+
+void reset_peak(c10::Device device) {
+  if (device.is_cpu()) {
+    allocator().reset_peak();
+  } else {
+    c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  }
+}
+
+bool cpu_allocator_owns(const void* data) { return allocator().owns(data); }
+void set_cpu_limit(std::optional<int64_t> bytes) { allocator().set_limit(bytes); }
+std::optional<int64_t> cpu_limit() { return allocator().limit(); }
+
+}  // namespace reprise::runtime

@@ -1,0 +1,158 @@
+#include "execute.h"
+
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+
+PlannedModel::PlannedModel(PreparedModel prepared)
+    : model(std::move(prepared)), buffers_before(model.buffers) {
+  for (const PreparedStage& stage : model.stages) replay.emplace_back(stage.traits.buffers);
+}
+
+void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
+  program = std::make_shared<const Program>(graph, actions);
+  saved_stage.clear();
+  for (size_t i = 0; i < chain.stages.size(); ++i) {
+    saved_stage.insert(saved_stage.end(), chain.stages[i].options.size(), i);
+  }
+}
+
+Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
+    : planned_(std::move(planned)),
+      program_(planned_->program),
+      index_{planned_->model.stages.size()},
+      activations_(index_.stages + 1),
+      gradients_(index_.stages + 1),
+      kept_(index_.stages),
+      random_(index_.stages),
+      book_(planned_->model.parameters.size()),
+      random_before_(planned_->model.device),
+      autocast_(planned_->model.device),
+      number_(++planned_->last_step) {
+  activations_[0] = std::move(input);
+  for (const at::Tensor& parameter : planned_->model.parameters) {
+    versions_.push_back(parameter._version());
+  }
+}
+
+template <class Work>
+void Step::guarded(Work&& work) {
+  try {
+    work();
+  } catch (...) {
+    // Give everything back first: what is left must fit beside the caller's next step.
+    done_ = true;
+    activations_.clear();
+    gradients_.clear();
+    kept_.clear();
+    book_.clear();
+    drain_backward_queue();
+    random_before_.restore();
+    if (number_ == planned_->last_step) planned_->buffers_before.restore();
+    throw;
+  }
+}
+
+Tensors Step::forward() {
+  planned_->buffers_before.save();
+  Tensors outputs;
+  guarded([&] {
+    execute(*program_, 0, program_->loss(), *this);
+    Tensors& last = activations_[index_.stages];
+    outputs = planned_->chain.loss.consumes ? std::move(last) : last;
+    if (planned_->chain.loss.consumes) last.clear();
+  });
+  return outputs;
+}
+
+Tensors Step::backward(Tensors output_gradients) {
+  if (done_) {
+    throw InputError(
+        "this step's backward has run already and its memory is given back; run forward again "
+        "(retain_graph=true does not reach into a planned step)");
+  }
+  Tensors result;
+  guarded([&] {
+    AutocastScope autocast(autocast_, planned_->model.device);
+    gradients_[index_.stages] = std::move(output_gradients);
+    execute(*program_, program_->loss() + 1, program_->steps().size(), *this);
+    result = std::move(gradients_[0]);
+    result.resize(planned_->model.stages[0].traits.input_needs_grad.size());
+    for (at::Tensor& gradient : book_) result.push_back(std::move(gradient));
+  });
+  done_ = true;
+  activations_.clear();
+  return result;
+}
+
+void Step::run(const RunStep& step) {
+  const size_t op = static_cast<size_t>(step.op);
+  if (op < index_.stages) {
+    run_forward_op(op, step);
+  } else {
+    run_backward_op(2 * index_.stages - op);
+  }
+}
+
+void Step::check_parameters(size_t stage) const {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  for (size_t p : prepared.parameters) {
+    if (planned_->model.parameters[p]._version() == versions_[p]) continue;
+    throw InputError("a parameter of stage '" + prepared.stage.name +
+                     "' was changed in place between the forward pass and the backward pass, which "
+                     "runs the stage again; change parameters after backward()");
+  }
+}
+
+void Step::run_forward_op(size_t stage, const RunStep& step) {
+  const PreparedModel& model = planned_->model;
+  const PreparedStage& prepared = model.stages[stage];
+  std::optional<RandomState> current;
+  if (step.save_random) random_[stage].emplace(model.device);
+  if (step.replay_random) {
+    current.emplace(model.device);
+    random_[stage]->restore();
+  }
+  ValueKeeper* buffers = nullptr;
+  if (!step.first) {
+    check_parameters(stage);
+    if (!prepared.traits.buffers.empty()) buffers = &planned_->replay[stage];
+  }
+  if (buffers) buffers->save();
+  if (step.variant == 0) {
+    activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
+  } else {
+    auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters);
+    activations_[stage + 1] = std::move(outputs);
+    kept_[stage] = std::move(kept);
+  }
+  if (buffers) buffers->restore();
+  if (current) current->restore();
+}
+
+void Step::run_backward_op(size_t stage) {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  const StageOption& option = planned_->chain.stages[stage].options[0];
+  // What the run consumes is autograd's alone from here on.
+  Kept kept = std::move(*kept_[stage]);
+  kept_[stage].reset();
+  if (option.reads_output) activations_[stage + 1].clear();
+  gradients_[stage] = run_backward(prepared, std::move(kept), std::move(gradients_[stage + 1]),
+                                   planned_->model.parameters, book_);
+  gradients_[stage + 1].clear();
+}
+
+void Step::free(ValueIndex value) {
+  const size_t v = static_cast<size_t>(value), boundaries = index_.stages + 1;
+  if (v < boundaries) {
+    activations_[v].clear();
+  } else if (v < 2 * boundaries) {
+    gradients_[v - boundaries].clear();
+  } else if (v >= 2 * boundaries + index_.stages) {
+    kept_[planned_->saved_stage[v - 2 * boundaries - index_.stages]].reset();
+  } else {
+    throw InternalError("a plan frees the weight gradients of a stage");
+  }
+}
+
+}  // namespace reprise::runtime

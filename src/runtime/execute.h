@@ -1,0 +1,67 @@
+// One training step of a chain: the forward half of its plan, and, when the gradient of the loss arrives,
+// the backward half.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "autocast.h"
+#include "prepare.h"
+#include "random_state.h"
+#include "reprise/model/chain.h"
+#include "reprise/model/lower.h"
+#include "reprise/run/interpreter.h"
+#include "stage_runner.h"
+
+namespace reprise::runtime {
+
+// A model with a plan: all that its steps have in common. Outlives them.
+struct PlannedModel {
+  PreparedModel model;
+  ValueKeeper buffers_before;        // of the step that began last
+  std::vector<ValueKeeper> replay;   // per stage: buffers around a run that is not the first
+  Chain chain;
+  std::vector<size_t> saved_stage;   // stage of each saved value, from value 3L+2 on
+  std::shared_ptr<const Program> program;
+  int64_t last_step = 0;             // number of the step that began last
+
+  explicit PlannedModel(PreparedModel prepared);
+  void set_plan(const Graph& graph, const std::vector<Action>& actions);
+};
+
+// Not thread-safe; one object a step. After an exception of either half the random state and the
+// advanced buffers are as they were before the step; gradients are only handed over at its end.
+class Step final : public Backend {
+ public:
+  Step(std::shared_ptr<PlannedModel> planned, Tensors input);
+
+  Tensors forward();                        // x_L, detached
+  Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
+  const PlannedModel& planned() const { return *planned_; }
+
+  void run(const RunStep& step) override;
+  void free(ValueIndex value) override;
+
+ private:
+  void run_forward_op(size_t stage, const RunStep& step);
+  void run_backward_op(size_t stage);
+  void check_parameters(size_t stage) const;
+  template <class Work>
+  void guarded(Work&& work);
+
+  std::shared_ptr<PlannedModel> planned_;
+  std::shared_ptr<const Program> program_;
+  ChainIndex index_;
+  std::vector<Tensors> activations_, gradients_;   // per boundary
+  std::vector<std::optional<Kept>> kept_;          // per stage
+  std::vector<std::optional<RandomState>> random_;  // per stage, before its first run
+  std::vector<int64_t> versions_;                  // of the parameters
+  GradientBook book_;
+  RandomState random_before_;
+  AutocastState autocast_;
+  int64_t number_ = 0;
+  bool done_ = false;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,339 @@
+#include "measure.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "device.h"
+#include "park.h"
+#include "random_state.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Memory and time of one thing that runs.
+struct Reading {
+  int64_t before, after, peak;  // bytes
+};
+
+class Measurement {
+ public:
+  Measurement(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+              const MeasureOptions& options)
+      : model_(model), loss_(loss), options_(options), book_(model.parameters.size()) {
+    measured_.chain.name = options.name;
+    const MemoryCount start = memory_count(model.device);
+    measured_.chain.input.bytes = Bytes(storage_bytes(sample));
+    measured_.chain.fixed = Bytes(start.live) - Bytes(storage_bytes(sample));
+    boundaries_.emplace_back(sample);
+  }
+
+  Measured run() {
+    const size_t n = model_.stages.size();
+    for (size_t i = 0; i < n; ++i) {
+      report(static_cast<double>(i) / static_cast<double>(4 * n), model_.stages[i].stage.name);
+      measure_forward(i);
+    }
+    Parked gradient = measure_loss();
+    for (size_t i = n; i-- > 0;) {
+      report(1 - static_cast<double>(3 * i) / static_cast<double>(4 * n),
+             model_.stages[i].stage.name);
+      gradient = measure_backward(i, gradient);
+    }
+    std::reverse(measured_.spread.begin() + static_cast<std::ptrdiff_t>(backward_times_),
+                 measured_.spread.end());
+    return std::move(measured_);
+  }
+
+ private:
+  void report(double fraction, const std::string& stage) const {
+    if (options_.observer) options_.observer({"profile", fraction, stage});
+  }
+
+  template <class Work>
+  Reading read(Work&& work) const {
+    const int64_t before = memory_count(model_.device).live;
+    reset_peak(model_.device);
+    work();
+    const MemoryCount after = memory_count(model_.device);
+    return {before, after.live, after.peak};
+  }
+
+  // Median of repeated times; `once` returns the nanoseconds of one run.
+  template <class Once>
+  Nanos median_time(const std::string& op, const std::string& variant, Once&& once) {
+    std::vector<int64_t> times;
+    int64_t total = 0;
+    while (static_cast<int>(times.size()) < options_.min_repeats ||
+           (total < options_.min_time.count() &&
+            static_cast<int>(times.size()) < options_.max_repeats)) {
+      times.push_back(once());
+      total += times.back();
+    }
+    std::sort(times.begin(), times.end());
+    const Nanos median(times[times.size() / 2]);
+    measured_.spread.push_back({op, variant, static_cast<int64_t>(times.size()),
+                                Nanos(times.front()), median, Nanos(times.back())});
+    return median;
+  }
+
+  template <class Work>
+  int64_t nanoseconds(Work&& work) const {
+    synchronize(model_.device);
+    const auto start = Clock::now();
+    work();
+    synchronize(model_.device);
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  }
+
+  void measure_forward(size_t i) {
+    const PreparedStage& prepared = model_.stages[i];
+    reprise::Stage& row = measured_.chain.stages.emplace_back();
+    row.name = prepared.stage.name;
+    row.random = prepared.traits.random;
+    StageOption option;
+    const RandomState random(model_.device);
+    Tensors x = boundaries_[i].restore();
+    measure_kept_bytes(prepared, x, row, option);
+
+    x = boundaries_[i].restore();
+    Tensors y;
+    random.restore();
+    Reading fast = read([&] { y = run_fast(prepared, x, model_.parameters); });
+    row.forward.workspace = Bytes(std::max<int64_t>(0, fast.peak - fast.after));
+    row.forward.time = median_time(fmt::format("F{}", i), "fast", [&] {
+      y.clear();
+      random.restore();
+      return nanoseconds([&] { y = run_fast(prepared, x, model_.parameters); });
+    });
+    boundaries_.emplace_back(y);
+    row.options.push_back(std::move(option));
+  }
+
+  // What a kept run holds, and of which boundary its backward needs the memory: that which does not come
+  // back when nobody else holds the boundary. Clears x.
+  void measure_kept_bytes(const PreparedStage& prepared, Tensors& x, reprise::Stage& row,
+                          StageOption& option) {
+    std::pair<Tensors, Kept> result;
+    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters); });
+    const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
+    row.output = Bytes(output);
+    option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
+    option.forward.workspace = Bytes(keep.peak - keep.after);
+    option.consumes = true;
+    result.first.clear();
+    const int64_t without_output = memory_count(model_.device).live;
+    option.reads_output = keep.after - without_output < output;
+    x.clear();
+    option.reads_input = without_output - memory_count(model_.device).live < input;
+  }
+
+  // The loss as the user's code runs it on the outputs of the chain, up to where the gradient reaches
+  // the chain. What stays until the end of the step (the loss itself, the one it is differentiated
+  // with) is counted with g_L, and from then on with the last stage's weight gradients.
+  Parked measure_loss() {
+    const size_t n = model_.stages.size();
+    reprise::Stage& last = measured_.chain.stages.back();
+    ChainLoss& row = measured_.chain.loss;
+    row.consumes = !last.options[0].reads_output;
+    Tensors gradients;
+    int64_t level_before = 0, level_reached = 0, peak = 0;
+    auto once = [&] {
+      Tensors x = boundaries_[n].restore();
+      Tensors held = row.consumes ? Tensors() : x;
+      auto sink = make_node<LossSink>(model_.device);
+      for (size_t e = 0; e < x.size(); ++e) {
+        if (model_.stages.back().traits.output_needs_grad[e]) {
+          torch::autograd::set_history(x[e], sink.pointer);
+        }
+      }
+      level_before = memory_count(model_.device).live;
+      reset_peak(model_.device);
+      const int64_t time = nanoseconds([&] {
+        at::AutoGradMode with_grad(true);
+        at::Tensor loss = run_loss(std::move(x));
+        loss.backward();
+      });
+      if (!sink.node->reached) throw InputError("the loss does not depend on the model's output");
+      gradients = std::move(sink.node->gradients);
+      level_reached = sink.node->level;
+      peak = sink.node->peak;
+      return time;
+    };
+    once();  // warm up
+    row.cost.time = median_time("loss", "default", once);
+    backward_times_ = measured_.spread.size();
+
+    const int64_t gradient = storage_bytes(gradients);
+    const int64_t consumed = row.consumes ? last.output.count() : 0;
+    resident_ = std::max<int64_t>(0, level_reached - (level_before - consumed) - gradient);
+    last.output_gradient = Bytes(gradient + resident_);
+    row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));
+    return Parked(gradients);
+  }
+
+  at::Tensor run_loss(Tensors x) const {
+    at::Tensor loss = loss_(x);
+    if (!loss.defined() || loss.numel() != 1) {
+      throw InputError("the loss must return a tensor of one element");
+    }
+    return loss;
+  }
+
+  // Takes the gradients where the chain would, and the level of memory at that moment.
+  struct LossSink final : torch::autograd::Node {
+    c10::Device device;
+    Tensors gradients;
+    int64_t level = 0, peak = 0;
+    bool reached = false;
+
+    explicit LossSink(c10::Device d) : device(d) {}
+    std::string name() const override { return "reprise::LossSink"; }
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override {
+      gradients = std::move(inputs);
+      const MemoryCount now = memory_count(device);
+      level = now.live;
+      peak = now.peak;
+      reached = true;
+      return {};
+    }
+  };
+
+  // From g_{i+1} to g_i.
+  Parked measure_backward(size_t i, const Parked& gradient) {
+    const PreparedStage& prepared = model_.stages[i];
+    reprise::Stage& row = measured_.chain.stages[i];
+    StageOption& option = row.options[0];
+    const RandomState random(model_.device);
+    const Tensors x = boundaries_[i].restore();
+
+    Tensors result;
+    {
+      Kept kept = run_keep(prepared, x, model_.parameters).second;
+      Tensors g = gradient.restore();
+      const int64_t g_bytes = storage_bytes(g);
+      const int64_t freed = g_bytes + option.saved.count() +
+                            (option.reads_output ? row.output.count() : 0);
+      Reading reading = read([&] {
+        result = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book_);
+      });
+      const int64_t g_in = storage_bytes(result);
+      const bool last = i + 1 == model_.stages.size();
+      row.weight_gradient = Bytes(std::max<int64_t>(
+          0, reading.after - reading.before + freed - g_in + (last ? resident_ : 0)));
+      option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));
+      if (i == 0) {
+        measured_.chain.input.gradient = Bytes(g_in);
+      } else {
+        measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
+      }
+    }
+    measure_kept_times(i, x, gradient, random);
+    return Parked(result);
+  }
+
+  void measure_kept_times(size_t i, const Tensors& x, const Parked& gradient,
+                          const RandomState& random) {
+    const PreparedStage& prepared = model_.stages[i];
+    StageOption& option = measured_.chain.stages[i].options[0];
+    std::vector<int64_t> forward_times;
+    option.backward.time = median_time(fmt::format("B{}", i), option.name, [&] {
+      random.restore();
+      std::pair<Tensors, Kept> kept;
+      forward_times.push_back(
+          nanoseconds([&] { kept = run_keep(prepared, x, model_.parameters); }));
+      kept.first.clear();
+      Tensors g = gradient.restore();
+      GradientBook scratch(book_.size());
+      for (size_t p : prepared.parameters) {
+        if (book_[p].defined() && shared_later(p, i)) scratch[p] = book_[p].clone();
+      }
+      return nanoseconds([&] {
+        run_backward(prepared, std::move(kept.second), std::move(g), model_.parameters, scratch);
+      });
+    });
+    size_t next = 0;
+    option.forward.time = median_time(fmt::format("F{}", i), option.name,
+                                      [&] { return forward_times[next++ % forward_times.size()]; });
+  }
+
+  // Whether a stage behind i uses the parameter, too: then its backward finds a running sum.
+  bool shared_later(size_t parameter, size_t i) const {
+    for (size_t k = i + 1; k < model_.stages.size(); ++k) {
+      const auto& own = model_.stages[k].parameters;
+      if (std::find(own.begin(), own.end(), parameter) != own.end()) return true;
+    }
+    return false;
+  }
+
+  const PreparedModel& model_;
+  const Loss& loss_;
+  const MeasureOptions& options_;
+  Measured measured_;
+  std::vector<Parked> boundaries_;
+  GradientBook book_;
+  int64_t resident_ = 0;        // bytes that the loss leaves until the end of the step
+  size_t backward_times_ = 0;   // where the spreads of the backward sweep begin
+};
+
+std::string shape_text(const at::Tensor& tensor) {
+  return fmt::format("{}[{}]", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
+}
+
+}  // namespace
+
+Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+                 const MeasureOptions& options) {
+  ValueKeeper buffers(model.buffers);
+  buffers.save();
+  const RandomState random(model.device);
+  auto put_back = [&] {
+    buffers.restore();
+    random.restore();
+  };
+  try {
+    Measured measured = Measurement(model, sample, loss, options).run();
+    put_back();
+    validate(measured.chain);
+    return measured;
+  } catch (...) {
+    put_back();
+    throw;
+  }
+}
+
+Profile describe(const PreparedModel& model, const Tensors& sample, Measured measured) {
+  Profile profile;
+  profile.device = model.device.str();
+  profile.versions = {{"reprise", REPRISE_VERSION}, {"torch", TORCH_VERSION}};
+  profile.threads = at::get_num_threads();
+  for (const at::Tensor& tensor : sample) profile.inputs.push_back(shape_text(tensor));
+  profile.signature = measured.chain.name;
+  for (const PreparedStage& stage : model.stages) profile.signature += "|" + stage.stage.name;
+  profile.spread = std::move(measured.spread);
+  profile.problem = std::move(measured.chain);
+  return profile;
+}
+
+Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
+                const MeasureOptions& options) {
+  if (!sample.empty() && sample[0].defined() && sample[0].device().is_cpu()) {
+    install_cpu_allocator();
+  }
+  const PreparedModel model = prepare(stages, sample);
+  return describe(model, sample, measure(model, sample, loss, options));
+}
+
+}  // namespace reprise::runtime

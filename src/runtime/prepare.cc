@@ -1,0 +1,252 @@
+#include "prepare.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "random_state.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+[[noreturn]] void reject(const Stage& stage, const std::string& why) {
+  throw InputError("stage '" + stage.name + "' " + why);
+}
+
+// `first`, then `second`, as one stage.
+Stage joined(const Stage& first, const Stage& second) {
+  return {first.name + "+" + second.name, nullptr,
+          [a = first.forward, b = second.forward](const Tensors& x) { return b(a(x)); }};
+}
+
+struct Piece {
+  Stage stage;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+};
+
+bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && a.has_storage() && b.has_storage() &&
+         a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
+// What one watched run of a stage showed.
+struct Observation {
+  Tensors outputs;
+  bool changes_input = false;
+  std::vector<bool> aliases;       // per output: shares memory with an input
+  std::vector<bool> needs_grad;    // per output
+  bool random = false;
+};
+
+class Observer {
+ public:
+  Observer(const Piece& piece, const PreparedModel& model, const std::vector<size_t>& parameters,
+           const std::vector<bool>& input_needs_grad)
+      : piece_(piece), model_(model) {
+    watched_.parameters = parameters;
+    watched_.traits.input_needs_grad = input_needs_grad;
+    watched_.traits.copies_input = true;  // whatever it does to its input, x_i stays as it is
+    watched_.stage = piece.stage;
+    watched_.stage.forward = [this](const Tensors& x) { return watch(x); };
+  }
+
+  Observation keep(const Tensors& x) {
+    const RandomState before(model_.device);
+    auto [outputs, kept] = run_keep(watched_, x, model_.parameters);
+    seen_.random = !(before == RandomState(model_.device));
+    for (const auto& root : kept.roots) seen_.needs_grad.push_back(root.is_valid());
+    seen_.outputs = std::move(outputs);
+    return std::move(seen_);
+  }
+  Tensors fast(const Tensors& x) { return run_fast(watched_, x, model_.parameters); }
+
+ private:
+  Tensors watch(const Tensors& x) {
+    std::vector<int64_t> versions;
+    for (const at::Tensor& tensor : x) versions.push_back(tensor._version());
+    Tensors outputs = piece_.stage.forward(x);
+    if (outputs.empty()) reject(piece_.stage, "returns no tensor");
+    seen_.aliases.clear();
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined()) reject(piece_.stage, "returns an undefined tensor");
+      if (output.device() != model_.device) {
+        reject(piece_.stage, "returns a tensor on " + output.device().str() + " where " +
+                                 model_.device.str() + " was given; use one device");
+      }
+      seen_.aliases.push_back(std::any_of(
+          x.begin(), x.end(), [&](const at::Tensor& in) { return shares_storage(in, output); }));
+    }
+    for (size_t e = 0; e < x.size(); ++e) seen_.changes_input |= x[e]._version() != versions[e];
+    return outputs;
+  }
+
+  const Piece& piece_;
+  const PreparedModel& model_;
+  PreparedStage watched_;
+  Observation seen_;
+};
+
+int64_t version_sum(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += tensor._version();
+  return sum;
+}
+
+// Adds the parameters of the piece to the model's list; their positions.
+std::vector<size_t> register_parameters(const Piece& piece, PreparedModel& model,
+                                        std::unordered_map<void*, size_t>& known) {
+  std::vector<size_t> positions;
+  std::unordered_set<size_t> own;
+  for (const auto& module : piece.modules) {
+    for (const at::Tensor& parameter : module->parameters()) {
+      if (!parameter.requires_grad()) continue;
+      if (!parameter.is_leaf()) reject(piece.stage, "has a parameter that is not a leaf");
+      auto [entry, fresh] =
+          known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
+      if (fresh) model.parameters.push_back(parameter);
+      if (own.insert(entry->second).second) positions.push_back(entry->second);
+    }
+  }
+  return positions;
+}
+
+// The traits of one piece on x; x becomes its output. False: the piece only returns views of x and
+// should be joined to the one before.
+bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tensors& x,
+                   std::vector<bool>& needs_grad, std::unordered_map<void*, size_t>& known) {
+  PreparedStage prepared{piece.stage, {}, register_parameters(piece, model, known)};
+  std::vector<at::Tensor> all_buffers;
+  for (const auto& module : piece.modules) {
+    for (const at::Tensor& buffer : module->buffers()) all_buffers.push_back(buffer);
+  }
+  ValueKeeper buffers(all_buffers);
+  const RandomState random(model.device);
+  Observer observer(piece, model, prepared.parameters, needs_grad);
+  Observation seen;
+  Tensors fast;
+  bool advances = false;
+  try {
+    buffers.save();
+    const int64_t version = version_sum(all_buffers);
+    seen = observer.keep(x);
+    // Batch norm writes its statistics without a new version, so values are looked at, too.
+    advances = version_sum(all_buffers) != version || buffers.changed();
+    buffers.restore();
+    random.restore();
+    fast = observer.fast(x);
+    buffers.restore();
+  } catch (const c10::Error& error) {
+    reject(piece.stage, std::string("fails on its input: ") + error.what_without_backtrace());
+  }
+  const bool all_views = std::all_of(seen.aliases.begin(), seen.aliases.end(), [](bool b) { return b; });
+  if (all_views && may_join) return false;
+
+  StageTraits& traits = prepared.traits;
+  traits.random = seen.random;
+  traits.copies_input = seen.changes_input;
+  // A changed input is a copy, which the output may be.
+  traits.copies_output = seen.changes_input ? std::vector<bool>(seen.aliases.size()) : seen.aliases;
+  traits.input_needs_grad = needs_grad;
+  traits.output_needs_grad = seen.needs_grad;
+  if (advances) traits.buffers = all_buffers;
+  for (size_t e = 0; e < seen.outputs.size(); ++e) {
+    traits.fast_with_grad |= e >= fast.size() || !bitwise_equal(seen.outputs[e], fast[e]);
+  }
+  for (const at::Tensor& buffer : traits.buffers) model.buffers.push_back(buffer);
+  needs_grad = seen.needs_grad;
+  x = std::move(seen.outputs);
+  model.stages.push_back(std::move(prepared));
+  return true;
+}
+
+c10::Device device_of(const Tensors& sample) {
+  if (sample.empty()) throw InputError("the sample input has no tensor");
+  for (const at::Tensor& tensor : sample) {
+    if (!tensor.defined()) throw InputError("the sample input has an undefined tensor");
+    if (tensor.device() != sample[0].device()) {
+      throw InputError("the sample input's tensors are on " + sample[0].device().str() + " and " +
+                       tensor.device().str() + "; use one device");
+    }
+  }
+  return sample[0].device();
+}
+
+}  // namespace
+
+PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
+  PreparedModel model;
+  model.device = device_of(sample);
+  if (stages.empty()) throw InputError("the model has no stage");
+  const RandomState random(model.device);
+  std::unordered_map<void*, size_t> known;
+  std::vector<bool> needs_grad;
+  for (const at::Tensor& tensor : sample) needs_grad.push_back(tensor.requires_grad());
+  Tensors x = sample;
+  // What stood before the last piece, to go back to when the next one is joined to it.
+  Piece last;
+  Tensors before_x;
+  std::vector<bool> before_needs_grad;
+  for (const Stage& stage : stages) {
+    Piece piece{stage, {}};
+    if (stage.module) piece.modules.push_back(stage.module);
+    Tensors input = x;
+    std::vector<bool> input_needs_grad = needs_grad;
+    if (!prepare_piece(piece, !model.stages.empty(), model, x, needs_grad, known)) {
+      model.stages.pop_back();
+      last.modules.insert(last.modules.end(), piece.modules.begin(), piece.modules.end());
+      piece = {joined(last.stage, stage), last.modules};
+      input = x = before_x;
+      input_needs_grad = needs_grad = before_needs_grad;
+      prepare_piece(piece, false, model, x, needs_grad, known);
+    }
+    last = piece;
+    before_x = std::move(input);
+    before_needs_grad = std::move(input_needs_grad);
+  }
+  // A stage that was joined registered its buffers twice; shared modules do, too.
+  std::unordered_set<void*> seen;
+  std::erase_if(model.buffers, [&](const at::Tensor& buffer) {
+    return !seen.insert(buffer.unsafeGetTensorImpl()).second;
+  });
+  random.restore();
+  return model;
+}
+
+ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    tensors_.push_back(tensor.variable_data());  // same memory, a version counter of its own
+    copies_.push_back(at::empty_like(tensor));
+  }
+}
+
+void ValueKeeper::save() {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors_.size(); ++i) copies_[i].copy_(tensors_[i]);
+}
+
+void ValueKeeper::restore() const {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors_.size(); ++i) at::Tensor(tensors_[i]).copy_(copies_[i]);
+}
+
+bool ValueKeeper::changed() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!bitwise_equal(tensors_[i], copies_[i])) return true;
+  }
+  return false;
+}
+
+bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  if (!a.defined()) return true;
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  const at::Tensor x = a.detach().cpu().contiguous(), y = b.detach().cpu().contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+}  // namespace reprise::runtime

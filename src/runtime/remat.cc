@@ -1,0 +1,354 @@
+#include "reprise/runtime/remat.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "execute.h"
+#include "measure.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+// Everything that a plan is bound to.
+struct Key {
+  struct Input {
+    std::vector<int64_t> sizes, strides;
+    at::ScalarType dtype;
+    c10::Device device;
+    bool requires_grad;
+    bool operator==(const Input&) const = default;
+  };
+  std::vector<Input> inputs;
+  std::vector<bool> flags;  // training of every module, requires_grad of every parameter
+  AutocastState autocast;
+  bool operator==(const Key&) const = default;
+};
+
+at::Tensor default_loss(const Tensors& outputs) {
+  const at::Tensor& y = outputs.at(0);
+  if (y.dim() < 2) return y.square().mean();
+  std::vector<int64_t> sizes = y.sizes().vec();
+  sizes.erase(sizes.begin() + 1);
+  return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
+}
+
+// Bytes of tensors on CPU that the counting allocator does not know.
+int64_t uncounted_bytes(const Tensors& tensors, c10::Device device) {
+  if (!device.is_cpu()) return 0;
+  Tensors foreign;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() > 0 &&
+        !cpu_allocator_owns(tensor.storage().data())) {
+      foreign.push_back(tensor);
+    }
+  }
+  return storage_bytes(foreign);
+}
+
+}  // namespace
+
+struct Remat::State {
+  // One kind of input.
+  struct Instance {
+    Key key;
+    std::shared_ptr<PlannedModel> planned;
+    std::vector<TimeSpread> spread;
+    Tensors example_shape;  // for describe(): geometry only
+    int64_t offset = 0;     // live bytes beyond the chain's fixed + input when the plan was made
+    PlanResult result;
+    Bytes baseline_peak;
+
+    explicit Instance(Key k) : key(std::move(k)) {}
+  };
+
+  std::vector<Stage> stages;
+  RematOptions options;
+  std::vector<std::unique_ptr<Instance>> instances;
+  Instance* last = nullptr;
+  StepReport report;
+  int in_flight = 0;  // steps between forward and the end of backward
+  std::optional<int64_t> limit_before;
+
+  Key key_of(const Tensors& inputs) const;
+  Instance& instance_for(const Tensors& inputs);
+  void make_plan(Instance& instance, int64_t offset);
+  // The level that the plan starts from, relative to the chain; plans again if that is needed.
+  int64_t settle(Instance& instance, const Tensors& inputs);
+
+  void enter(std::optional<int64_t> limit) {
+    if (in_flight++ == 0) limit_before = cpu_limit();
+    if (limit) set_cpu_limit(limit);
+  }
+  void leave() {
+    if (--in_flight == 0) set_cpu_limit(limit_before);
+  }
+};
+
+namespace {
+
+// One step in flight: the autograd node of the whole model.
+struct RematNode final : torch::autograd::Node {
+  std::shared_ptr<Remat::State> state;
+  std::unique_ptr<Step> step;
+  StepReport report;
+  c10::Device device;
+  int64_t uncounted = 0;
+
+  RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<Step> new_step, c10::Device d)
+      : state(std::move(s)), step(std::move(new_step)), device(d) {}
+  ~RematNode() override { finish(); }
+  std::string name() const override { return "reprise::Remat"; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (at::GradMode::is_enabled()) {
+      throw InputError("double backward (create_graph=true) through a planned model is not "
+                       "supported; call backward() without it");
+    }
+    if (!step) {
+      throw InputError("backward() ran through this step already; run forward again");
+    }
+    Tensors result;
+    try {
+      result = step->backward(std::move(gradients));
+    } catch (...) {
+      finish();
+      throw;
+    }
+    report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+    finish();
+    report.steps = state->report.steps + 1;
+    report.plans = state->report.plans;
+    state->report = report;
+    return result;
+  }
+  void release_variables() override { finish(); }
+
+  void finish() {
+    if (!step) return;
+    step.reset();
+    state->leave();
+  }
+};
+
+}  // namespace
+
+Key Remat::State::key_of(const Tensors& inputs) const {
+  Key key{{}, {}, AutocastState(inputs.at(0).device())};
+  for (const at::Tensor& x : inputs) {
+    key.inputs.push_back(
+        {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
+  }
+  for (const Stage& stage : stages) {
+    if (!stage.module) continue;
+    for (const auto& module : stage.module->modules()) key.flags.push_back(module->is_training());
+    for (const at::Tensor& parameter : stage.module->parameters()) {
+      key.flags.push_back(parameter.requires_grad());
+    }
+  }
+  return key;
+}
+
+Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs) {
+  Key key = key_of(inputs);
+  for (const auto& instance : instances) {
+    if (instance->key == key) return *instance;
+  }
+  auto instance = std::make_unique<Instance>(std::move(key));
+  MeasureOptions measuring = options.measure;
+  if (!measuring.observer) measuring.observer = options.observer;
+  const Loss loss = options.loss ? options.loss : default_loss;
+  instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
+  Measured measured = measure(instance->planned->model, inputs, loss, measuring);
+  instance->planned->chain = std::move(measured.chain);
+  instance->spread = std::move(measured.spread);
+  for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.to(at::kMeta));
+  instances.push_back(std::move(instance));
+  return *instances.back();
+}
+
+void Remat::State::make_plan(Instance& instance, int64_t offset) {
+  Chain& chain = instance.planned->chain;
+  chain.fixed += Bytes(offset - instance.offset);
+  instance.offset = offset;
+  PlanOptions planning{.budget = options.budget,
+                       .planner = options.planner,
+                       .time_limit = options.time_limit,
+                       .observer = options.observer};
+  if (options.budget.relative()) {
+    // A share is of the first plan's baseline: other memory that comes later does not raise it.
+    if (instance.baseline_peak == Bytes(0)) instance.baseline_peak = baseline(lower(chain)).peak;
+    planning.budget = options.budget.resolve(instance.baseline_peak);
+  }
+  PlanResult result = reprise::plan(chain, planning);
+  ++report.plans;
+  if (!result.plan) {
+    std::string message = "no plan for a budget of " + std::to_string(result.budget.count()) +
+                          " bytes: ";
+    if (result.termination == Termination::kInfeasible && result.smallest_budget) {
+      message += "the smallest feasible budget is " +
+                 std::to_string(result.smallest_budget->count()) + " bytes (" + result.blocking_op +
+                 " needs it)";
+    } else {
+      message += "the search ran out of time; raise time_limit";
+    }
+    throw BudgetError(message, result.budget.count(), (chain.fixed + chain.input.bytes).count(),
+                      result.smallest_budget.value_or(Bytes(0)).count());
+  }
+  instance.planned->set_plan(lower(chain), result.plan->actions);
+  instance.result = std::move(result);
+}
+
+int64_t Remat::State::settle(Instance& instance, const Tensors& inputs) {
+  const c10::Device device = instance.planned->model.device;
+  Tensors resident = inputs;
+  for (const Stage& stage : stages) {
+    if (!stage.module) continue;
+    for (const at::Tensor& t : stage.module->parameters()) {
+      resident.push_back(t);
+      resident.push_back(t.grad());
+    }
+    for (const at::Tensor& t : stage.module->buffers()) resident.push_back(t);
+  }
+  const int64_t uncounted = uncounted_bytes(resident, device);
+  const Chain& chain = instance.planned->chain;
+  const int64_t level = memory_count(device).live + uncounted;
+  const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
+  const int64_t drift = level - planned_level;
+  const bool planned = instance.result.plan.has_value();
+  const bool too_little_room =
+      planned && instance.result.plan->peak + Bytes(drift) > instance.result.budget;
+  const bool much_more_room = planned && -drift > instance.result.budget.count() / 100;
+  if (!planned || too_little_room || much_more_room) make_plan(instance, instance.offset + drift);
+  return uncounted;
+}
+
+Remat::Remat(std::vector<Stage> stages, RematOptions options)
+    : torch::nn::Module("Remat"), state_(std::make_shared<State>()) {
+  std::unordered_set<torch::nn::Module*> seen;
+  for (const Stage& stage : stages) {
+    if (!stage.module || !seen.insert(stage.module.get()).second) continue;
+    std::string name = stage.name;
+    std::replace(name.begin(), name.end(), '.', '_');
+    register_module(name, stage.module);
+  }
+  state_->stages = std::move(stages);
+  state_->options = std::move(options);
+}
+
+Remat::~Remat() = default;
+
+at::Tensor Remat::forward(const at::Tensor& input) {
+  Tensors outputs = forward(Tensors{input});
+  if (outputs.size() != 1) {
+    throw InputError("the model returns " + std::to_string(outputs.size()) +
+                     " tensors; call forward with a list");
+  }
+  return std::move(outputs[0]);
+}
+
+Tensors Remat::forward(const Tensors& inputs) {
+  auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  const std::vector<at::Tensor> parameters = this->parameters();
+  const bool grad = at::GradMode::is_enabled() &&
+                    (std::any_of(inputs.begin(), inputs.end(), wants_grad) ||
+                     std::any_of(parameters.begin(), parameters.end(), wants_grad));
+  if (!grad) {
+    Tensors x = inputs;
+    for (const Stage& stage : state_->stages) x = stage.forward(x);
+    return x;
+  }
+  plan_for(inputs);
+  State::Instance& instance = *state_->last;
+  const int64_t uncounted = state_->settle(instance, inputs);
+
+  const PlannedModel& planned = *instance.planned;
+  const c10::Device device = planned.model.device;
+  const int64_t start = memory_count(device).live + uncounted;
+  auto step = std::make_unique<Step>(instance.planned, inputs);
+  auto node = make_node<RematNode>(state_, std::move(step), device);
+  node.node->uncounted = uncounted;
+  node.node->report.budget = instance.result.budget;
+  node.node->report.predicted_peak =
+      instance.result.plan->peak + Bytes(start) - (planned.chain.fixed + planned.chain.input.bytes);
+  const bool limited = device.is_cpu() && state_->options.enforce &&
+                       !state_->options.budget.unlimited();
+  state_->enter(limited ? std::optional(instance.result.budget.count() - uncounted) : std::nullopt);
+  reset_peak(device);
+
+  Tensors outputs;
+  try {
+    outputs = node.node->step->forward();
+  } catch (...) {
+    node.node->finish();
+    throw;
+  }
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& input : inputs) {
+    edges.push_back(input.requires_grad() ? torch::autograd::impl::gradient_edge(input)
+                                          : torch::autograd::Edge());
+  }
+  for (const at::Tensor& parameter : planned.model.parameters) {
+    edges.push_back(torch::autograd::impl::gradient_edge(parameter));
+  }
+  node.node->set_next_edges(std::move(edges));
+  const auto& needs_grad = planned.model.stages.back().traits.output_needs_grad;
+  for (size_t e = 0; e < outputs.size(); ++e) {
+    outputs[e] = outputs[e].detach();
+    if (needs_grad[e]) {
+      torch::autograd::set_history(outputs[e], node.pointer);
+    } else {
+      node.node->add_input_metadata(outputs[e]);
+    }
+  }
+  return outputs;
+}
+
+void Remat::plan_for(const Tensors& inputs) {
+  if (inputs.empty() || !inputs[0].defined()) throw InputError("the model was given no input");
+  if (inputs[0].device().is_cpu()) install_cpu_allocator();
+  State::Instance& instance = state_->instance_for(inputs);
+  state_->settle(instance, inputs);
+  state_->last = &instance;
+}
+
+void Remat::set_budget(Budget budget) {
+  state_->options.budget = budget;
+  for (const auto& instance : state_->instances) instance->result = {};
+}
+
+const PlanResult& Remat::plan() const {
+  if (!state_->last) throw InputError("nothing is planned yet; call forward or plan_for first");
+  return state_->last->result;
+}
+
+const Chain& Remat::chain() const {
+  plan();
+  return state_->last->planned->chain;
+}
+
+Profile Remat::profile() const {
+  plan();
+  const State::Instance& instance = *state_->last;
+  return describe(instance.planned->model, instance.example_shape,
+                  {instance.planned->chain, instance.spread});
+}
+
+StepReport Remat::last_step() const { return state_->report; }
+
+std::shared_ptr<Remat> remat(std::vector<Stage> stages, const Tensors& sample,
+                             RematOptions options) {
+  auto model = std::make_shared<Remat>(std::move(stages), std::move(options));
+  model->plan_for(sample);
+  return model;
+}
+
+}  // namespace reprise::runtime

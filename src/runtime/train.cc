@@ -1,0 +1,297 @@
+#include "reprise/runtime/train.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "park.h"
+#include "prepare.h"
+#include "random_state.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/data.h"
+#include "reprise/runtime/remat.h"
+
+namespace reprise::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Nanos since(Clock::time_point start) {
+  return Nanos(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+Nanos median(std::vector<Nanos> times) {
+  if (times.empty()) return Nanos(0);
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
+  return times[times.size() / 2];
+}
+
+// With its state made beforehand, so that no step takes more memory than the first. The same values that
+// the first step would start from.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
+                                                        const std::vector<at::Tensor>& parameters) {
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  const bool sgd = options.optimizer == OptimizerKind::kSgd;
+  const double rate = options.learning_rate > 0 ? options.learning_rate : sgd ? 0.02 : 0.001;
+  if (sgd) {
+    optimizer = std::make_unique<torch::optim::SGD>(
+        parameters, torch::optim::SGDOptions(rate).momentum(0.9));
+  } else {
+    optimizer =
+        std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(rate));
+  }
+  for (const at::Tensor& parameter : parameters) {
+    void* key = parameter.unsafeGetTensorImpl();
+    if (sgd) {
+      auto state = std::make_unique<torch::optim::SGDParamState>();
+      state->momentum_buffer(at::zeros_like(parameter));
+      optimizer->state()[key] = std::move(state);
+    } else {
+      auto state = std::make_unique<torch::optim::AdamParamState>();
+      state->step(0);
+      state->exp_avg(at::zeros_like(parameter));
+      state->exp_avg_sq(at::zeros_like(parameter));
+      optimizer->state()[key] = std::move(state);
+    }
+  }
+  return optimizer;
+}
+
+// Everything a step leaves behind, outside the memory that is counted.
+struct Outcome {
+  Parked loss, gradients, buffers;
+  RandomState random;
+};
+
+class Training {
+ public:
+  explicit Training(const TrainOptions& options)
+      : options_(options),
+        model_(make_model(options.model)),
+        train_(open_dataset(options.data, Split::kTrain, model_)),
+        stream_(train_, options.seed),
+        batch_(train_->allocate()),
+        remat_(model_.stages, remat_options()),
+        parameters_(remat_.parameters()),
+        buffers_(remat_.buffers()),
+        optimizer_(make_optimizer(options, parameters_)) {
+    report_.data = train_->description();
+    report_.parameters = Bytes(memory_count(c10::kCPU).live);
+    stream_.next(batch_);
+  }
+
+  TrainReport run() {
+    std::optional<Outcome> plain;
+    if (options_.check) plain = run_plain();
+    if (!make_plan()) return std::move(report_);
+    if (plain) compare_first_step(*plain);
+    train_steps();
+    if (options_.test_samples > 0 && !report_.stopped) test();
+    return std::move(report_);
+  }
+
+ private:
+  RematOptions remat_options() {
+    RematOptions remat;
+    remat.planner = options_.planner;
+    remat.time_limit = options_.time_limit;
+    remat.loss = [this](const Tensors& y) { return model_.loss(y.at(0), batch_.target); };
+    remat.measure.name = options_.model.model;
+    remat.observer = options_.observer;
+    return remat;
+  }
+
+  void progress(const std::string& message) const {
+    if (options_.observer) options_.observer({"train", -1, message});
+  }
+
+  at::Tensor plain_loss() {
+    Tensors x{batch_.input};
+    for (const Stage& stage : model_.stages) x = stage.forward(x);
+    return model_.loss(std::move(x)[0], batch_.target);
+  }
+
+  void drop_gradients() {
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  }
+
+  Outcome outcome(const at::Tensor& loss) const {
+    Tensors gradients;
+    for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+    return {Parked({loss.detach()}), Parked(gradients), Parked(buffers_), RandomState(c10::kCPU)};
+  }
+
+  // Plain steps on the first batch: peak, time, and what the first one did. Leaves everything as it was.
+  Outcome run_plain() {
+    const Parked buffers(buffers_);
+    const RandomState random(c10::kCPU);
+    auto put_back = [&] {
+      drop_gradients();
+      const Tensors saved = buffers.restore();
+      at::NoGradGuard no_grad;
+      for (size_t b = 0; b < buffers_.size(); ++b) buffers_[b].variable_data().copy_(saved[b]);
+      random.restore();
+    };
+    std::optional<Outcome> first;
+    std::vector<Nanos> times;
+    for (int k = 0; k <= options_.compare_steps; ++k) {
+      progress("plain step " + std::to_string(k));
+      reset_peak(c10::kCPU);
+      const auto start = Clock::now();
+      {
+        at::Tensor loss = plain_loss();
+        loss.backward();
+        if (k > 0) times.push_back(since(start));  // the first one warms up
+        report_.plain_peak = Bytes(memory_count(c10::kCPU).peak);
+        if (k > 0 && !first) first.emplace(outcome(loss));
+      }
+      put_back();
+    }
+    report_.plain_time = median(times);
+    return std::move(*first);
+  }
+
+  bool make_plan() {
+    remat_.plan_for({batch_.input});
+    report_.profile = remat_.profile();
+    Budget budget = options_.budget;
+    if (budget.relative()) {
+      budget = budget.resolve(report_.plain_peak ? *report_.plain_peak
+                                                 : remat_.plan().baseline.peak);
+    }
+    report_.plan = reprise::plan(remat_.chain(), {.budget = budget,
+                                                  .planner = options_.planner,
+                                                  .time_limit = options_.time_limit,
+                                                  .observer = options_.observer});
+    report_.budget = report_.plan.budget;
+    if (!report_.plan.plan) return false;
+    remat_.set_budget(budget);
+    return true;
+  }
+
+  at::Tensor planned_loss() {
+    return model_.loss(remat_.forward(batch_.input), batch_.target);
+  }
+
+  void note_peak() {
+    const StepReport step = remat_.last_step();
+    report_.predicted_peak = std::max(report_.predicted_peak, step.predicted_peak);
+    report_.measured_peak = std::max(report_.measured_peak, step.measured_peak);
+    report_.peaks_equal &= step.predicted_peak == step.measured_peak;
+  }
+
+  // The step that training starts with, once beforehand, against plain training's.
+  void compare_first_step(const Outcome& plain) {
+    progress("first step against plain training");
+    const Parked buffers(buffers_);
+    const RandomState random(c10::kCPU);
+    {
+      at::Tensor loss = planned_loss();
+      loss.backward();
+      note_peak();
+      const Outcome planned = outcome(loss);
+      report_.gradients_equal = equal(plain.loss, planned.loss) &&
+                                equal(plain.gradients, planned.gradients) &&
+                                equal(plain.buffers, planned.buffers) &&
+                                plain.random == planned.random;
+    }
+    drop_gradients();
+    const Tensors saved = buffers.restore();
+    at::NoGradGuard no_grad;
+    for (size_t b = 0; b < buffers_.size(); ++b) buffers_[b].variable_data().copy_(saved[b]);
+    random.restore();
+  }
+
+  static bool equal(const Parked& a, const Parked& b) {
+    const Tensors x = a.restore(), y = b.restore();
+    if (x.size() != y.size()) return false;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!bitwise_equal(x[i], y[i])) return false;
+    }
+    return true;
+  }
+
+  void train_steps() {
+    const int64_t steps =
+        options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
+    std::vector<Nanos> times;
+    for (int64_t number = 1; number <= steps; ++number) {
+      TrainStep step{.number = number, .of = steps};
+      step.epoch = (number - 1) / stream_.per_epoch() + 1;
+      const auto start = Clock::now();
+      {
+        at::Tensor loss = planned_loss();
+        loss.backward();
+        step.time = since(start);
+        step.loss = loss.item<double>();
+      }
+      times.push_back(step.time);
+      note_peak();
+      step.peak = remat_.last_step().measured_peak;
+      optimizer_->step();
+      optimizer_->zero_grad(/*set_to_none=*/true);
+      report_.steps = number;
+      if (number == 1) report_.first_loss = step.loss;
+      report_.last_loss = step.loss;
+      if (options_.on_step) options_.on_step(step);
+      if (options_.stop && options_.stop()) {
+        report_.stopped = true;
+        break;
+      }
+      if (number < steps) stream_.next(batch_);
+    }
+    report_.step_time = median(times);
+  }
+
+  void test() {
+    const auto data = open_dataset(options_.data, Split::kTest, model_);
+    BatchStream stream(data, options_.seed, /*shuffle=*/false);
+    remat_.eval();
+    at::NoGradGuard no_grad;
+    const int64_t batches =
+        std::min(stream.per_epoch(), std::max<int64_t>(1, options_.test_samples / data->batch_size()));
+    int64_t right = 0, all = 0;
+    for (int64_t b = 0; b < batches; ++b) {
+      progress("test batch " + std::to_string(b + 1) + " of " + std::to_string(batches));
+      stream.next(batch_);
+      at::Tensor output = remat_.forward(batch_.input);
+      // Classes are in dimension 1, of text in the last.
+      const int64_t dimension = model_.task == "text" ? output.dim() - 1 : 1;
+      const at::Tensor hits = output.argmax(dimension).reshape(-1).eq(batch_.target.reshape(-1));
+      right += hits.sum().item<int64_t>();
+      all += hits.numel();
+      if (options_.stop && options_.stop()) break;
+    }
+    report_.accuracy = static_cast<double>(right) / static_cast<double>(all);
+    report_.tested = batches * data->batch_size();
+    remat_.train();
+  }
+
+  const TrainOptions& options_;
+  Model model_;
+  std::shared_ptr<const Dataset> train_;
+  BatchStream stream_;
+  Batch batch_;
+  Remat remat_;
+  std::vector<at::Tensor> parameters_, buffers_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  TrainReport report_;
+};
+
+}  // namespace
+
+TrainReport train(const TrainOptions& options) {
+  install_cpu_allocator();
+  at::manual_seed(options.seed);
+  return Training(options).run();
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,138 @@
+// The promise of the runtime: every model, every budget, the same bits and the predicted bytes.
+#include "reprise/runtime/remat.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "plain_step.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/zoo.h"
+
+namespace reprise::runtime {
+namespace {
+
+using testing::StepResult;
+using testing::StepState;
+
+// Small enough for a test, large enough that activations and every kind of layer matter.
+std::vector<ModelConfig> small_models() {
+  return {
+      {.model = "mlp", .input = {32, 1, 8, 8}, .width = 64, .layers = 6},
+      {.model = "resnet18", .input = {4, 3, 32, 32}},
+      {.model = "resnet34", .input = {2, 3, 32, 32}},
+      {.model = "resnet50", .input = {2, 3, 32, 32}},
+      {.model = "resnet101", .input = {2, 3, 32, 32}},
+      {.model = "vgg16_bn", .input = {2, 3, 32, 32}},
+      {.model = "densenet121", .input = {2, 3, 32, 32}},
+      {.model = "mobilenet_v2", .input = {2, 3, 32, 32}},
+      {.model = "unet", .input = {2, 3, 32, 32}},
+      {.model = "gpt", .input = {2, 32}, .width = 64, .layers = 3, .heads = 4, .vocabulary = 128},
+      {.model = "lstm", .input = {4, 8, 16}, .width = 32},
+  };
+}
+
+Loss loss_of(const Model& model, const at::Tensor& target) {
+  return [loss = model.loss, target](const Tensors& y) { return loss(y.at(0), target); };
+}
+
+MeasureOptions quick() {
+  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0)};
+}
+
+// One planned step from the state as it is.
+StepResult planned_step(Remat& remat, const std::vector<Stage>& stages, const Tensors& inputs,
+                        const Loss& loss) {
+  at::Tensor value = loss(remat.forward(inputs));
+  value.backward();
+  return testing::snapshot(stages, inputs, value);
+}
+
+class EveryModel : public ::testing::TestWithParam<ModelConfig> {};
+
+TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
+  install_cpu_allocator();
+  at::manual_seed(7);
+  const Model model = make_model(GetParam());
+  const Tensors inputs{model.sample_input()};
+  const at::Tensor target = model.sample_target();
+  const Loss loss = loss_of(model, target);
+  const StepState state(model.stages, inputs);
+  testing::plain_step(model.stages, inputs, loss);  // warm up
+  state.restore();
+  int64_t plain_peak = 0;
+  const int64_t plain_level = memory_count(c10::kCPU).live;
+  const StepResult plain = testing::plain_step(model.stages, inputs, loss, &plain_peak);
+  state.restore();
+
+  auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = quick()});
+  const Frontier curve = frontier(remat->chain());
+  ASSERT_FALSE(curve.points.empty());
+  const int64_t smallest = curve.points.front().budget.count();
+  const int64_t largest = curve.points.back().budget.count();
+  // Plain training was measured before the copies that this test compares with were made.
+  const int64_t level = (remat->chain().fixed + remat->chain().input.bytes).count();
+  fmt::print("{}: plain peak {}, keep-all plan {}, smallest {} above level ({} points)\n",
+             GetParam().model, plain_peak - plain_level, largest - level, smallest - level,
+             curve.points.size());
+  for (int k = 0; k <= 4; ++k) {
+    const int64_t budget = smallest + (largest - smallest) * k / 4;
+    SCOPED_TRACE(fmt::format("budget {} of plain peak {}", budget, plain_peak));
+    remat->set_budget(Bytes(budget));
+    state.restore();
+    const StepResult planned = planned_step(*remat, model.stages, inputs, loss);
+    EXPECT_EQ(testing::difference(plain, planned), "");
+    const StepReport report = remat->last_step();
+    EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
+    EXPECT_LE(report.measured_peak.count(), budget);
+  }
+}
+
+TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
+  install_cpu_allocator();
+  at::manual_seed(7);
+  const Model model = make_model(GetParam());
+  const Tensors inputs{model.sample_input()};
+  const Loss loss = loss_of(model, model.sample_target());
+  // The plan's budget is right; the limit is set behind its back, when the first stage runs.
+  int64_t limit = 0;
+  std::vector<Stage> stages = model.stages;
+  stages[0].forward = [&limit, inner = model.stages[0].forward](const Tensors& x) {
+    if (limit) set_cpu_limit(limit);
+    return inner(x);
+  };
+  const StepState state(stages, inputs);
+  const StepResult plain = testing::plain_step(stages, inputs, loss);
+  state.restore();
+  const StepResult before = testing::snapshot(stages, inputs, {});
+
+  auto remat = reprise::runtime::remat(stages, inputs, {.loss = loss, .measure = quick()});
+  const Frontier curve = frontier(remat->chain());
+  for (size_t k : {size_t{0}, curve.points.size() / 2, curve.points.size() - 1}) {
+    remat->set_budget(curve.points[k].budget);
+    state.restore();
+    EXPECT_EQ(testing::difference(plain, planned_step(*remat, stages, inputs, loss)), "");
+    const int64_t peak = remat->last_step().measured_peak.count();
+    EXPECT_EQ(peak, curve.points[k].budget.count());
+
+    state.restore();
+    const int64_t live = memory_count(c10::kCPU).live;
+    limit = peak - 1;
+    EXPECT_THROW(planned_step(*remat, stages, inputs, loss), BudgetError);
+    limit = 0;
+    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_count(c10::kCPU).live, live) << "something of the failed step is still held";
+    EXPECT_EQ(testing::difference(before, testing::snapshot(stages, inputs, {})), "");
+    state.restore();
+    EXPECT_EQ(testing::difference(plain, planned_step(*remat, stages, inputs, loss)), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Zoo, EveryModel, ::testing::ValuesIn(small_models()),
+                         [](const auto& param) { return param.param.model; });
+
+}  // namespace
+}  // namespace reprise::runtime
