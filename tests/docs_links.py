@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Fails with file:line where a document is wrong about this project.
+
+In README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and all .md files under docs/ and examples/:
+- relative links must lead to a file or folder, and their #anchors to a heading;
+- every `reprise COMMAND` in code must be a command, and with --program PATH answer to --help;
+- code after <!-- snippet: FILE NAME --> must equal the lines between // [NAME] and // [/NAME] of FILE.
+
+Usage: docs_links.py SOURCE_DIR [--program build/release/reprise] | docs_links.py --self-test
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "planners", "models", "doctor"}
+RUNTIME_COMMANDS = {"train", "profile", "models"}
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+SPAN = re.compile(r"`([^`]+)`")
+COMMAND = re.compile(r"(?:^|[\s/$(|])reprise ([a-z][a-z-]*)(?=[\s`.,;:|)\]]|$)")
+SNIPPET = re.compile(r"<!-- snippet: (\S+) (\S+) -->")
+SHELL = {"", "sh", "bash", "shell", "console", "text"}
+
+
+def documents(root):
+    found = [root / name for name in TOP if (root / name).is_file()]
+    for folder in ("docs", "examples"):
+        found += sorted((root / folder).rglob("*.md"))
+    return found
+
+
+def fences(lines):
+    """For each line the language of the code block it stands in; None outside, "```" for the marks."""
+    language = None
+    for line in lines:
+        if line.lstrip().startswith("```"):
+            language = line.strip()[3:].strip() if language is None else None
+            yield "```"
+        else:
+            yield language
+
+
+def anchors(path):
+    """The anchors of the headings of a document, as code hosts make them."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    seen, result = {}, set()
+    for line, fence in zip(lines, fences(lines)):
+        heading = re.match(r"#{1,6} +(.*?)\s*#*$", line)
+        if fence is not None or not heading:
+            continue
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.group(1)).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        count = seen.get(slug, 0)
+        seen[slug] = count + 1
+        result.add(slug if count == 0 else f"{slug}-{count}")
+    return result
+
+
+def check_link(path, target):
+    if re.match(r"[a-z][a-z0-9+.-]*:", target):
+        return None  # elsewhere
+    name, _, anchor = target.partition("#")
+    file = (path.parent / name).resolve() if name else path
+    if not file.exists():
+        return f"{target} leads nowhere"
+    if anchor and file.suffix == ".md" and anchor not in anchors(file):
+        return f"{target}: no such heading"
+    return None
+
+
+def check_snippet(root, lines, number, match):
+    """lines[number] is the marker; compares the block behind it with the example."""
+    file, name = match.groups()
+    if not (root / file).is_file():
+        return f"snippet of {file}, which is not there"
+    source = (root / file).read_text(encoding="utf-8").splitlines()
+    try:
+        wanted = source[source.index(f"// [{name}]") + 1:source.index(f"// [/{name}]")]
+    except ValueError:
+        return f"{file} has no part '{name}'"
+    end = number + 2
+    while end < len(lines) and lines[end] != "```":
+        end += 1
+    return None if lines[number + 2:end] == wanted else f"differs from part '{name}' of {file}"
+
+
+def check_document(root, path, used):
+    faults = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, (line, fence) in enumerate(zip(lines, fences(lines))):
+        found = []
+        if fence is None:
+            prose = SPAN.sub("", line)
+            found += [check_link(path, target) for target in LINK.findall(prose)]
+            code = SPAN.findall(line)
+            if line.startswith("    "):
+                code.append(line)
+        else:
+            code = [line] if fence in SHELL else []
+        for command in (c for piece in code for c in COMMAND.findall(piece)):
+            used.add(command)
+            if command not in COMMANDS:
+                found.append(f"there is no command `reprise {command}`")
+        match = SNIPPET.search(line)
+        if match:
+            found.append(check_snippet(root, lines, number, match))
+        place = f"{path.relative_to(root)}:{number + 1}"
+        faults += [f"{place}: {fault}" for fault in found if fault]
+    return faults
+
+
+def check_program(program, used):
+    faults = []
+    has_runtime = (program.parent / "reprise-runtime").is_file()
+    for command in sorted(used & COMMANDS):
+        if command in RUNTIME_COMMANDS and not has_runtime:
+            continue
+        done = subprocess.run([program, command, "--help"], stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=60, check=False)
+        if done.returncode != 0 or not done.stdout:
+            faults.append(f"`reprise {command} --help` exits with {done.returncode}")
+    return faults
+
+
+def check(root, program=None):
+    root = root.resolve()
+    faults, used = [], set()
+    for path in documents(root):
+        faults += check_document(root, path, used)
+    return faults + (check_program(program.resolve(), used) if program else [])
+
+
+def self_test():
+    """Every rule is broken once; the script must name exactly those lines."""
+    tree = {
+        "README.md": "# One `two`\n[a](docs/a.md) [b](docs/b.md)\n[c](#one-two) [d](#three)\n"
+                     "[e](https://example.org/x) `[f](nowhere)`\n[`g`](docs/h.md)\n",
+        "docs/a.md": "## Same\n## Same\n[s](#same-1) [t](#same-2)\n`reprise plan x`, `reprise fly`\n"
+                     "```sh\nbuild/release/reprise run\n```\n```cpp\nreprise nothing\n```\n"
+                     "We reprise everything.\n",
+        "docs/c.md": "<!-- snippet: x.cc good -->\n```cpp\nint a;\n```\n"
+                     "<!-- snippet: x.cc bad -->\n```cpp\nint a;\n```\n<!-- snippet: x.cc no -->\n",
+        "x.cc": "// [good]\nint a;\n// [/good]\n// [bad]\nint b;\n// [/bad]\n",
+    }
+    wrong = {"README.md:2", "README.md:3", "README.md:5", "docs/a.md:3", "docs/a.md:4", "docs/a.md:6",
+             "docs/c.md:5", "docs/c.md:9"}
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in tree.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        found = {":".join(fault.split(":")[:2]) for fault in check(root)}
+    for line in sorted(found ^ wrong):
+        print(f"{line}: {'not found' if line in wrong else 'found, but nothing is wrong there'}")
+    return 1 if found != wrong else 0
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments == ["--self-test"]:
+        return self_test()
+    if len(arguments) == 3 and arguments[1] == "--program":
+        faults = check(pathlib.Path(arguments[0]), pathlib.Path(arguments[2]))
+    elif len(arguments) == 1 and not arguments[0].startswith("-"):
+        faults = check(pathlib.Path(arguments[0]))
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    print("\n".join(faults) or "the documents agree with the project")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
