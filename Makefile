@@ -22,7 +22,7 @@ TEST_JOBS ?= $(JOBS)
 CTEST := ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 
 # What `make demo` runs.
-DEMO ?= train --model resnet18 --data fashion-mnist --budget 60% --steps 20
+DEMO ?= train --model resnet18 --data fashion-mnist --batch 512 --budget 60% --steps 20
 
 REPRISE := build/release/reprise
 

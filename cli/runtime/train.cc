@@ -1,7 +1,6 @@
 // reprise train: the main job.
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -19,7 +18,7 @@ struct Arguments {
   std::string data = "fashion-mnist", budget, mode = "chain", planner = "chain",
               time_limit = "10s", optimizer = "sgd", save_plan, save_profile;
   int64_t steps = 0, epochs = 0, test = 2000;
-  double rate = 0;
+  double rate = 0, momentum = 0;
   uint64_t seed = 1;
   bool no_check = false, json = false, quiet = false;
 };
@@ -44,6 +43,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.optimizer = arguments.optimizer == "adam" ? runtime::OptimizerKind::kAdam
                                                     : runtime::OptimizerKind::kSgd;
   options.learning_rate = arguments.rate;
+  options.momentum = arguments.momentum;
   options.seed = arguments.seed;
   options.check = !arguments.no_check;
   options.test_samples = arguments.test;
@@ -56,6 +56,10 @@ double percent(int64_t part, int64_t whole) {
 
 std::string milliseconds(Nanos time) {
   return fmt::format("{:.1f} ms", static_cast<double>(time.count()) / 1e6);
+}
+
+std::string overhead(Nanos time, Nanos plain) {
+  return fmt::format("{:+.1f} %", percent(time.count(), plain.count()) - 100);
 }
 
 void row(std::string& text, const std::string& what, const std::string& plain,
@@ -80,28 +84,32 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
   std::string text =
       fmt::format("\n{} on {}, {} steps\n\n", arguments.model.model, report.data, report.steps);
   row(text, "", "plain", "Reprise");
-  row(text, "budget, bytes", "-", with_commas(report.budget.count()),
-      fmt::format("{:.1f} % of the plain peak", percent(report.budget.count(), whole)));
-  row(text, "peak predicted, bytes", with_commas(report.plan.baseline.peak.count()),
-      with_commas(report.predicted_peak.count()));
+  if (arguments.budget.empty()) {
+    row(text, "budget, bytes", "-", "none");
+  } else {
+    row(text, "budget, bytes", "-", with_commas(report.budget.count()),
+        fmt::format("{:.1f} % of the plain peak", percent(report.budget.count(), whole)));
+  }
+  row(text, "peak predicted, bytes", "-", with_commas(report.predicted_peak.count()));
   row(text, "peak measured, bytes", plain ? with_commas(report.plain_peak->count()) : "-",
       with_commas(report.measured_peak.count()),
       report.peaks_equal ? "as predicted, to the byte" : "NOT as predicted");
   row(text, "memory saved", "-",
       fmt::format("{:.1f} %", 100 - percent(report.measured_peak.count(), whole)));
-  row(text, "step, measured", plain ? milliseconds(*report.plain_time) : "-",
-      milliseconds(report.step_time),
-      plain ? fmt::format("{:+.1f} %", percent(report.step_time.count(),
-                                               report.plain_time->count()) - 100)
-            : "");
+  if (plain) {
+    row(text, "step, side by side", milliseconds(*report.plain_time),
+        milliseconds(*report.planned_time),
+        overhead(*report.planned_time, *report.plain_time) + ", in turn before training");
+  }
   row(text, "step, predicted", milliseconds(report.plan.baseline.time), milliseconds(plan.time),
-      fmt::format("{:+.1f} %", percent(plan.time.count(), report.plan.baseline.time.count()) - 100));
+      overhead(plan.time, report.plan.baseline.time));
   row(text, "lower bound", "-", milliseconds(plan.lower_bound),
       fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
   if (report.gradients_equal) {
     row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
         "loss, gradients, buffers, random state, bit by bit");
   }
+  row(text, "step, in training", "-", milliseconds(report.step_time));
   row(text, "loss, first to last", "-",
       fmt::format("{:.3f} to {:.3f}", report.first_loss, report.last_loss));
   if (report.accuracy) {
@@ -126,6 +134,7 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
   if (report.plain_peak) {
     json["plain_peak_bytes"] = report.plain_peak->count();
     json["plain_step_ns"] = report.plain_time->count();
+    json["compared_step_ns"] = report.planned_time->count();
   }
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
   if (report.accuracy) {
@@ -144,11 +153,11 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
   return json;
 }
 
-// Where nobody watches a terminal: one line now and then.
-void print_step(const runtime::TrainStep& step, Bytes budget) {
-  say(fmt::format("step {}/{}  epoch {}  loss {:.4f}  {}  peak {} of {}", step.number, step.of,
-                  step.epoch, step.loss, milliseconds(step.time), format_bytes(step.peak),
-                  format_bytes(budget)));
+std::string step_text(const runtime::TrainStep& step) {
+  std::string text = fmt::format("step {}/{}  loss {:.4f}  {}  peak {}", step.number, step.of,
+                                 step.loss, milliseconds(step.time), format_bytes(step.peak));
+  if (step.budget != Budget().resolve(step.peak)) text += " of " + format_bytes(step.budget);
+  return text;
 }
 
 int infeasible(const runtime::TrainReport& report) {
@@ -184,8 +193,11 @@ int run(const Arguments& arguments) {
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
   }
-  if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0) {
-    throw InputError("--steps, --epochs, --test and --learning-rate must not be negative");
+  if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0 ||
+      arguments.momentum < 0 || arguments.momentum >= 1) {
+    throw InputError(
+        "--steps, --epochs, --test and --learning-rate must not be negative, --momentum must be in "
+        "[0, 1)");
   }
   for (const std::string& path : {arguments.save_plan, arguments.save_profile}) {
     if (!path.empty()) require_writable(path);
@@ -193,21 +205,15 @@ int run(const Arguments& arguments) {
   runtime::TrainOptions options = train_options(arguments);
   StatusLine status(arguments.quiet);
   options.observer = status.observer();
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
   auto last_line = std::chrono::steady_clock::now() - std::chrono::hours(1);
-  Bytes budget;
   options.on_step = [&](const runtime::TrainStep& step) {
     if (arguments.quiet) return;
     const auto now = std::chrono::steady_clock::now();
-    if (terminal) {
-      if (options.observer) {
-        options.observer(
-            {"train", static_cast<double>(step.number) / static_cast<double>(step.of),
-             fmt::format("step {}/{}  loss {:.4f}  {}  peak {}", step.number, step.of, step.loss,
-                         milliseconds(step.time), format_bytes(step.peak))});
-      }
+    if (options.observer) {
+      const double done = static_cast<double>(step.number) / static_cast<double>(step.of);
+      options.observer({"train", done, step_text(step)});
     } else if (now - last_line > std::chrono::seconds(5) || step.number == step.of) {
-      print_step(step, options.budget.relative() ? step.peak : options.budget.resolve(step.peak));
+      say(step_text(step));  // nobody watches a terminal: a line now and then
       last_line = now;
     }
   };
@@ -250,15 +256,16 @@ void add_train(CLI::App& app, Action& action) {
   text("--mode", arguments->mode, "chain", "MODE");
   text("--planner", arguments->planner, "see `reprise planners` (default chain)", "NAME");
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
-  text("--optimizer", arguments->optimizer, "sgd (default; momentum 0.9) or adam", "NAME");
+  text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");
   text("--save-profile", arguments->save_profile, "write what was measured here", "FILE");
   command->add_option("--steps", arguments->steps, "training steps")->type_name("N");
   command->add_option("--epochs", arguments->epochs, "passes over the data (default 1)")
       ->type_name("N")
       ->excludes("--steps");
-  command->add_option("--learning-rate", arguments->rate, "default 0.02 for sgd, 0.001 for adam")
+  command->add_option("--learning-rate", arguments->rate, "default 0.05 for sgd (0.02 with momentum), 0.001 for adam")
       ->type_name("R");
+  command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
   command->add_option("--test", arguments->test, "test samples at the end (default 2000; 0: none)")
       ->type_name("N");
   command->add_option("--seed", arguments->seed, "of weights, data order and dropout (default 1)")

@@ -136,7 +136,16 @@ class Measurement {
     const int64_t without_output = memory_count(model_.device).live;
     option.reads_output = keep.after - without_output < output;
     x.clear();
-    option.reads_input = without_output - memory_count(model_.device).live < input;
+    const int64_t held = input - (without_output - memory_count(model_.device).live);
+    option.reads_input = held > 0;
+    // Of a tuple, the backward may read only a part. Where nothing else needs x_i by then, it is given
+    // back after the forward run, and the part that stays is the stage's own.
+    const size_t i = measured_.chain.stages.size() - 1;
+    if (held > 0 && held < input && i > 0 &&
+        !measured_.chain.stages[i - 1].options[0].reads_output) {
+      option.reads_input = false;
+      option.saved += Bytes(held);
+    }
   }
 
   // The loss as the user's code runs it on the outputs of the chain, up to where the gradient reaches
@@ -216,11 +225,11 @@ class Measurement {
     reprise::Stage& row = measured_.chain.stages[i];
     StageOption& option = row.options[0];
     const RandomState random(model_.device);
-    const Tensors x = boundaries_[i].restore();
-
     Tensors result;
     {
+      Tensors x = boundaries_[i].restore();
       Kept kept = run_keep(prepared, x, model_.parameters).second;
+      if (!option.reads_input) x.clear();
       Tensors g = gradient.restore();
       const int64_t g_bytes = storage_bytes(g);
       const int64_t freed = g_bytes + option.saved.count() +
@@ -239,7 +248,7 @@ class Measurement {
         measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
       }
     }
-    measure_kept_times(i, x, gradient, random);
+    measure_kept_times(i, boundaries_[i].restore(), gradient, random);
     return Parked(result);
   }
 

@@ -28,4 +28,18 @@ std::vector<Stage> stages_of(const torch::nn::Sequential& model) {
   return stages;
 }
 
+std::shared_ptr<Remat> remat(const torch::nn::Sequential& model, const at::Tensor& sample,
+                             RematOptions options) {
+  auto planned = std::make_shared<Remat>(stages_of(model), std::move(options));
+  // The children as they are in `model`, instead of one a stage: nested keys ("1.0.weight") stay.
+  for (const std::string& name : planned->named_children().keys()) {
+    planned->unregister_module(name);
+  }
+  for (const auto& child : model->named_children()) {
+    planned->register_module(child.key(), child.value());
+  }
+  planned->plan_for({sample});
+  return planned;
+}
+
 }  // namespace reprise::runtime

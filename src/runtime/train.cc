@@ -40,20 +40,24 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
                                                         const std::vector<at::Tensor>& parameters) {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   const bool sgd = options.optimizer == OptimizerKind::kSgd;
-  const double rate = options.learning_rate > 0 ? options.learning_rate : sgd ? 0.02 : 0.001;
+  const bool momentum = sgd && options.momentum > 0;
+  const double usual = !sgd ? 0.001 : momentum ? 0.02 : 0.05;
+  const double rate = options.learning_rate > 0 ? options.learning_rate : usual;
   if (sgd) {
     optimizer = std::make_unique<torch::optim::SGD>(
-        parameters, torch::optim::SGDOptions(rate).momentum(0.9));
+        parameters, torch::optim::SGDOptions(rate).momentum(options.momentum));
   } else {
     optimizer =
         std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(rate));
   }
   for (const at::Tensor& parameter : parameters) {
     void* key = parameter.unsafeGetTensorImpl();
-    if (sgd) {
+    if (momentum) {
       auto state = std::make_unique<torch::optim::SGDParamState>();
       state->momentum_buffer(at::zeros_like(parameter));
       optimizer->state()[key] = std::move(state);
+    } else if (sgd) {
+      continue;
     } else {
       auto state = std::make_unique<torch::optim::AdamParamState>();
       state->step(0);
@@ -89,10 +93,9 @@ class Training {
   }
 
   TrainReport run() {
-    std::optional<Outcome> plain;
-    if (options_.check) plain = run_plain();
+    if (options_.check) measure_plain_peak();
     if (!make_plan()) return std::move(report_);
-    if (plain) compare_first_step(*plain);
+    if (options_.check) compare();
     train_steps();
     if (options_.test_samples > 0 && !report_.stopped) test();
     return std::move(report_);
@@ -129,34 +132,83 @@ class Training {
     return {Parked({loss.detach()}), Parked(gradients), Parked(buffers_), RandomState(c10::kCPU)};
   }
 
-  // Plain steps on the first batch: peak, time, and what the first one did. Leaves everything as it was.
-  Outcome run_plain() {
-    const Parked buffers(buffers_);
-    const RandomState random(c10::kCPU);
-    auto put_back = [&] {
-      drop_gradients();
-      const Tensors saved = buffers.restore();
-      at::NoGradGuard no_grad;
-      for (size_t b = 0; b < buffers_.size(); ++b) buffers_[b].variable_data().copy_(saved[b]);
-      random.restore();
-    };
-    std::optional<Outcome> first;
-    std::vector<Nanos> times;
-    for (int k = 0; k <= options_.compare_steps; ++k) {
-      progress("plain step " + std::to_string(k));
+  // What the next step would change, to try a step and take it back.
+  struct Before {
+    Parked buffers;
+    RandomState random;
+  };
+  Before before() const { return {Parked(buffers_), RandomState(c10::kCPU)}; }
+
+  void take_back(const Before& saved) {
+    drop_gradients();
+    saved.random.restore();
+    const Tensors buffers = saved.buffers.restore();
+    at::NoGradGuard no_grad;
+    for (size_t b = 0; b < buffers.size(); ++b) buffers_[b].variable_data().copy_(buffers[b]);
+  }
+
+  // A step on the batch that is there, up to its gradients; what it left behind if `keep`.
+  std::optional<Outcome> try_step(bool planned, Nanos& time, bool keep) {
+    const Before saved = before();
+    std::optional<Outcome> result;
+    {
       reset_peak(c10::kCPU);
       const auto start = Clock::now();
-      {
-        at::Tensor loss = plain_loss();
-        loss.backward();
-        if (k > 0) times.push_back(since(start));  // the first one warms up
+      at::Tensor loss = planned ? planned_loss() : plain_loss();
+      loss.backward();
+      time = since(start);
+      if (planned) {
+        note_peak();
+      } else {
         report_.plain_peak = Bytes(memory_count(c10::kCPU).peak);
-        if (k > 0 && !first) first.emplace(outcome(loss));
       }
-      put_back();
+      if (keep) result.emplace(outcome(loss));
     }
-    report_.plain_time = median(times);
-    return std::move(*first);
+    take_back(saved);
+    return result;
+  }
+
+  // Twice: the first step of a process may take memory that later ones find in caches.
+  void measure_plain_peak() {
+    Nanos time;
+    for (int k = 0; k < 2; ++k) {
+      progress("plain training");
+      try_step(false, time, false);
+    }
+  }
+
+  // Plain and planned steps in turn, so that a machine that slows down slows both. The first pair is
+  // compared bit by bit.
+  void compare() {
+    std::vector<Nanos> plain_times, planned_times;
+    const Bytes plain_peak = *report_.plain_peak;  // now Reprise's own copies of buffers are live, too
+    for (int k = 0; k < std::max(1, options_.compare_steps); ++k) {
+      progress("plain training against the plan");
+      const bool first = k == 0;
+      Nanos time;
+      const std::optional<Outcome> plain = try_step(false, time, first);
+      plain_times.push_back(time);
+      const std::optional<Outcome> planned = try_step(true, time, first);
+      planned_times.push_back(time);
+      if (first) report_.gradients_equal = equal(*plain, *planned);
+    }
+    report_.plain_peak = plain_peak;
+    report_.plain_time = median(plain_times);
+    report_.planned_time = median(planned_times);
+  }
+
+  static bool equal(const Outcome& a, const Outcome& b) {
+    return equal(a.loss, b.loss) && equal(a.gradients, b.gradients) &&
+           equal(a.buffers, b.buffers) && a.random == b.random;
+  }
+
+  static bool equal(const Parked& a, const Parked& b) {
+    const Tensors x = a.restore(), y = b.restore();
+    if (x.size() != y.size()) return false;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!bitwise_equal(x[i], y[i])) return false;
+    }
+    return true;
   }
 
   bool make_plan() {
@@ -188,43 +240,12 @@ class Training {
     report_.peaks_equal &= step.predicted_peak == step.measured_peak;
   }
 
-  // The step that training starts with, once beforehand, against plain training's.
-  void compare_first_step(const Outcome& plain) {
-    progress("first step against plain training");
-    const Parked buffers(buffers_);
-    const RandomState random(c10::kCPU);
-    {
-      at::Tensor loss = planned_loss();
-      loss.backward();
-      note_peak();
-      const Outcome planned = outcome(loss);
-      report_.gradients_equal = equal(plain.loss, planned.loss) &&
-                                equal(plain.gradients, planned.gradients) &&
-                                equal(plain.buffers, planned.buffers) &&
-                                plain.random == planned.random;
-    }
-    drop_gradients();
-    const Tensors saved = buffers.restore();
-    at::NoGradGuard no_grad;
-    for (size_t b = 0; b < buffers_.size(); ++b) buffers_[b].variable_data().copy_(saved[b]);
-    random.restore();
-  }
-
-  static bool equal(const Parked& a, const Parked& b) {
-    const Tensors x = a.restore(), y = b.restore();
-    if (x.size() != y.size()) return false;
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (!bitwise_equal(x[i], y[i])) return false;
-    }
-    return true;
-  }
-
   void train_steps() {
     const int64_t steps =
         options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
     std::vector<Nanos> times;
     for (int64_t number = 1; number <= steps; ++number) {
-      TrainStep step{.number = number, .of = steps};
+      TrainStep step{.number = number, .of = steps, .budget = report_.budget};
       step.epoch = (number - 1) / stream_.per_epoch() + 1;
       const auto start = Clock::now();
       {

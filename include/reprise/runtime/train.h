@@ -23,6 +23,7 @@ struct TrainStep {
   double loss = 0;
   Nanos time = {};  // forward, loss and backward
   Bytes peak = {};  // measured
+  Bytes budget = {};  // the largest Bytes without one
 };
 
 struct TrainOptions {
@@ -34,12 +35,13 @@ struct TrainOptions {
   int64_t steps = 0;   // 0: epochs
   int64_t epochs = 1;
   OptimizerKind optimizer = OptimizerKind::kSgd;
-  double learning_rate = 0;  // 0: 0.02 for SGD (momentum 0.9), 0.001 for Adam
+  double learning_rate = 0;  // 0: 0.05 for SGD (0.02 with momentum), 0.001 for Adam
+  double momentum = 0;       // of SGD; above 0 it keeps one more tensor a parameter
   uint64_t seed = 1;
   // Runs plain training first (it needs its full memory), for the comparison and the check of the first
   // step. Without: shares of the budget are of the predicted plain peak.
   bool check = true;
-  int compare_steps = 3;       // plain steps that are timed
+  int compare_steps = 3;       // pairs of a plain and a planned step that are timed beforehand
   int64_t test_samples = 2000;  // at most; 0: no test
   Observer observer = {};                                // measuring and planning
   std::function<void(const TrainStep&)> on_step = {};
@@ -56,11 +58,12 @@ struct TrainReport {
   bool stopped = false;  // by options.stop
   // Plain training; absent without check.
   std::optional<Bytes> plain_peak;
-  std::optional<Nanos> plain_time;          // median
+  std::optional<Nanos> plain_time;          // median of the compared steps
+  std::optional<Nanos> planned_time;        // of the planned steps between them
   std::optional<bool> gradients_equal;      // loss, gradients, buffers, random state of the first step
   Bytes predicted_peak, measured_peak;      // the largest of all steps
   bool peaks_equal = true;                  // predicted = measured in every step
-  Nanos step_time;                          // median
+  Nanos step_time;                          // median of the training steps
   double first_loss = 0, last_loss = 0;
   std::optional<double> accuracy;           // on the test set, 0..1; of pixels or tokens where these have classes
   int64_t tested = 0;                       // samples

@@ -1,0 +1,112 @@
+"""Commands of reprise-runtime, on small models: training keeps its promises, files fit together."""
+
+import json
+import re
+import signal
+import subprocess
+import unittest
+
+from harness import BAD_INPUT, DONE, INFEASIBLE, PROGRAM, ProgramTest
+
+SMALL = ["train", "--data", "synthetic", "--test", "8", "--quiet"]
+GPT = ["--model", "gpt", "--input", "2x32", "--width", "32", "--layers", "4", "--heads", "2"]
+
+
+class TrainTest(ProgramTest):
+    def train(self, *arguments, expect=DONE):
+        return self.run_program(*SMALL, *arguments, expect=expect)
+
+    def test_keeps_its_promises(self):
+        result = self.train(*GPT, "--budget", "85%", "--steps", "3", "--json")
+        report = json.loads(result.stdout)
+        self.assertTrue(report["gradients_equal"])
+        self.assertTrue(report["peaks_equal"])
+        self.assertEqual(report["steps"], 3)
+        self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+        self.assertLess(report["budget_bytes"], report["plain_peak_bytes"])
+        self.assertGreater(report["plan"]["time_ns"], report["plan"]["baseline_time_ns"])
+
+    def test_table_says_what_was_saved(self):
+        text = self.train(*GPT, "--budget", "85%", "--steps", "2").stdout
+        for words in ("peak measured", "as predicted, to the byte", "bit by bit", "lower bound",
+                      "accuracy", "memory saved"):
+            self.assertIn(words, text)
+
+    def test_same_training_inside_any_budget(self):
+        losses = set()
+        for budget in ("100%", "85%", "75%"):
+            report = json.loads(self.train(*GPT, "--budget", budget, "--steps", "4", "--no-check",
+                                           "--optimizer", "adam", "--json").stdout)
+            losses.add(report["last_loss"])
+        self.assertEqual(len(losses), 1, losses)
+
+    def test_saved_files_check(self):
+        plan, profile = self.folder / "plan.json", self.folder / "profile.json"
+        self.train(*GPT, "--budget", "80%", "--steps", "1", "--save", plan,
+                   "--save-profile", profile)
+        self.run_program("check", profile, plan, expect=DONE)
+        self.run_program("explain", profile, plan, expect=DONE)
+
+    def test_infeasible_names_the_smallest_budget(self):
+        result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)
+        smallest = re.search(r"smallest feasible budget is (\d+) bytes", result.stderr).group(1)
+        report = json.loads(self.train(*GPT, "--budget", smallest, "--steps", "1",
+                                       "--json").stdout)
+        self.assertTrue(report["gradients_equal"])
+        self.assertLessEqual(report["measured_peak_bytes"], int(smallest))
+
+    def test_interrupt_ends_cleanly(self):
+        process = subprocess.Popen(
+            [PROGRAM, "train", *GPT, "--data", "synthetic", "--steps", "1000000", "--json",
+             "--no-check"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in process.stderr:
+            if "step" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, DONE, err)
+        report = json.loads(out)
+        self.assertTrue(report["stopped"])
+        self.assertGreater(report["steps"], 0)
+
+    def test_bad_arguments(self):
+        for arguments, words in (
+                (["--model", "resnet19"], "resnet18"),
+                (["--model", "mlp", "--input", "4x"], "shape"),
+                (["--model", "vgg16_bn", "--input", "2x3x8x8"], "32"),
+                (["--model", "mlp", "--budget", "lots"], "lots"),
+                (["--model", "mlp", "--optimizer", "lion"], "adam"),
+                (["--model", "mlp", "--mode", "graph"], "chain"),
+                (["--model", "mlp", "--planner", "magic"], "periodic"),
+                (["--model", "mlp", "--save", "/no/such/folder/plan.json"], "/no/such/folder"),
+                (["--model", "mlp", "--steps", "-1"], "steps"),
+                ([], "--model")):
+            with self.subTest(arguments=arguments):
+                result = self.train(*arguments, expect=BAD_INPUT)
+                self.assertIn(words, result.stderr)
+        result = self.run_program("train", "--model", "mlp", "--data", "/no/such/data",
+                                  expect=BAD_INPUT)
+        self.assertIn("/no/such/data", result.stderr)
+
+
+class ProfileTest(ProgramTest):
+    def test_profile_plan_check(self):
+        profile, plan = self.folder / "p.json", self.folder / "plan.json"
+        self.run_program("profile", "--model", "mlp", "--batch", "8", "-o", profile, expect=DONE)
+        self.assertEqual(json.loads(profile.read_text())["format"], "reprise.profile")
+        self.run_program("plan", profile, "--budget", "100%", "-o", plan, expect=DONE)
+        self.run_program("check", profile, plan, expect=DONE)
+
+    def test_models_are_listed(self):
+        models = json.loads(self.run_program("models", "--json", expect=DONE).stdout)
+        self.assertIn("resnet50", [model["name"] for model in models])
+        self.assertIn("resnet50", self.run_program("models", expect=DONE).stdout)
+
+    def test_help_has_examples(self):
+        for command in ("train", "profile", "models"):
+            self.assertIn("Example", self.run_program(command, "--help", expect=DONE).stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
