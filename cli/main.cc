@@ -24,7 +24,8 @@ int run(int argc, char** argv) {
     return guarded([&]() -> int { become_runtime(argv); });
   }
   return run_program(argc, argv,
-                     {"Train neural networks inside a byte budget.", footer(),
+                     {"Train neural networks inside a byte budget.",
+                      footer(),
                       {add_plan, add_frontier, add_check, add_explain, add_planners, add_doctor}});
 }
 

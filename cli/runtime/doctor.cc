@@ -37,18 +37,18 @@ std::string try_one_step(bool& well) {
   const runtime::TrainReport report = runtime::train(options);
   well = report.plan.plan && report.gradients_equal.value_or(false) && report.peaks_equal &&
          report.measured_peak <= report.budget;
-  return fmt::format("resnet18 inside {}: same bits as plain training: {}; predicted peak {} B, "
-                     "measured {} B",
-                     format_bytes(report.budget),
-                     report.gradients_equal.value_or(false) ? "yes" : "NO",
-                     report.predicted_peak.count(), report.measured_peak.count());
+  return fmt::format(
+      "resnet18 inside {}: same bits as plain training: {}; predicted peak {} B, "
+      "measured {} B",
+      format_bytes(report.budget), report.gradients_equal.value_or(false) ? "yes" : "NO",
+      report.predicted_peak.count(), report.measured_peak.count());
 }
 
 int run() {
   runtime::install_cpu_allocator();
   bool well = false;
-  std::string text = fmt::format("LibTorch       {} ({} threads)\n", TORCH_VERSION,
-                                 at::get_num_threads());
+  std::string text =
+      fmt::format("LibTorch       {} ({} threads)\n", TORCH_VERSION, at::get_num_threads());
   text += fmt::format("CPU features   {}\n", at::get_cpu_capability());
   text += fmt::format("accelerator    {}\n", at::getAccelerator().has_value()
                                                  ? c10::DeviceTypeName(*at::getAccelerator())

@@ -72,7 +72,8 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       .add_option("--input", arguments.input,
                   "shape of a batch, such as 64x1x28x28 (default: the model's)")
       ->type_name("SHAPE");
-  command.add_option("--batch", arguments.batch, "samples in a batch, in place of the shape's first")
+  command
+      .add_option("--batch", arguments.batch, "samples in a batch, in place of the shape's first")
       ->type_name("N");
   command.add_option("--width", arguments.width, "of mlp, unet, gpt, lstm")->type_name("N");
   command.add_option("--layers", arguments.layers, "of mlp, gpt, lstm")->type_name("N");

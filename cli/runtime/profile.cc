@@ -1,8 +1,7 @@
 // reprise profile --model M -o problem.json
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
-
-#include <ATen/Context.h>
 
 #include "commands.h"
 #include "output.h"
@@ -38,6 +37,7 @@ int run(const Arguments& arguments) {
   StatusLine status(arguments.quiet);
   runtime::MeasureOptions options;
   options.name = model.config.model;
+  options.output_held = false;  // as `reprise train` runs it
   options.observer = status.observer();
   const Profile profile = runtime::profile(
       model.stages, {model.sample_input()},
@@ -71,8 +71,7 @@ void add_profile(CLI::App& app, Action& action) {
   command->add_option("-o,--output", arguments->output, "file to write (default: stdout)")
       ->type_name("FILE");
   command->add_option("--mode", arguments->mode, "chain")->type_name("MODE");
-  command->add_option("--seed", arguments->seed, "of the random state (default 1)")
-      ->type_name("N");
+  command->add_option("--seed", arguments->seed, "of the random state (default 1)")->type_name("N");
   command->add_flag("--quiet", arguments->quiet, "no progress, no summary");
   command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });
 }

@@ -1,4 +1,6 @@
 // reprise train: the main job.
+#include "reprise/runtime/train.h"
+
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -8,15 +10,14 @@
 #include "output.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
-#include "reprise/runtime/train.h"
 
 namespace reprise::cli {
 namespace {
 
 struct Arguments {
   ModelArguments model;
-  std::string data = "fashion-mnist", budget, mode = "chain", planner = "chain",
-              time_limit = "10s", optimizer = "sgd", save_plan, save_profile;
+  std::string data = "fashion-mnist", budget, mode = "chain", planner = "chain", time_limit = "10s",
+              optimizer = "sgd", save_plan, save_profile;
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
@@ -40,8 +41,8 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.time_limit = parse_duration(arguments.time_limit);
   options.steps = arguments.steps;
   options.epochs = std::max<int64_t>(1, arguments.epochs);
-  options.optimizer = arguments.optimizer == "adam" ? runtime::OptimizerKind::kAdam
-                                                    : runtime::OptimizerKind::kSgd;
+  options.optimizer =
+      arguments.optimizer == "adam" ? runtime::OptimizerKind::kAdam : runtime::OptimizerKind::kSgd;
   options.learning_rate = arguments.rate;
   options.momentum = arguments.momentum;
   options.seed = arguments.seed;
@@ -222,7 +223,8 @@ int run(const Arguments& arguments) {
 
   const runtime::TrainReport report = runtime::train(options);
   status.wipe();
-  if (!arguments.save_profile.empty()) write_output(arguments.save_profile, to_json(report.profile));
+  if (!arguments.save_profile.empty())
+    write_output(arguments.save_profile, to_json(report.profile));
   if (!report.plan.plan) return infeasible(report);
   if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
   if (arguments.json) {
@@ -243,7 +245,8 @@ void add_train(CLI::App& app, Action& action) {
       "Examples:\n"
       "  reprise train --model resnet18 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"150 MiB\" --optimizer adam\n\n"
-      "--budget is all device memory of a step: parameters, gradients, optimizer state, the batch.\n"
+      "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
+      "batch.\n"
       "A share is of plain training's peak. Without it, plain training is measured only.");
   auto arguments = std::make_shared<Arguments>();
   add_model_options(*command, arguments->model);
@@ -263,7 +266,9 @@ void add_train(CLI::App& app, Action& action) {
   command->add_option("--epochs", arguments->epochs, "passes over the data (default 1)")
       ->type_name("N")
       ->excludes("--steps");
-  command->add_option("--learning-rate", arguments->rate, "default 0.05 for sgd (0.02 with momentum), 0.001 for adam")
+  command
+      ->add_option("--learning-rate", arguments->rate,
+                   "default 0.05 for sgd (0.02 with momentum), 0.001 for adam")
       ->type_name("R");
   command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
   command->add_option("--test", arguments->test, "test samples at the end (default 2000; 0: none)")

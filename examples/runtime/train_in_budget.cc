@@ -12,8 +12,8 @@ torch::nn::Sequential make_network() {
   torch::nn::Sequential network;
   int64_t channels = 3;
   for (int64_t block = 0; block < 8; ++block) {
-    network->push_back(torch::nn::Conv2d(
-        torch::nn::Conv2dOptions(channels, 32, 3).padding(1).bias(false)));
+    network->push_back(
+        torch::nn::Conv2d(torch::nn::Conv2dOptions(channels, 32, 3).padding(1).bias(false)));
     network->push_back(torch::nn::BatchNorm2d(32));
     network->push_back(torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)));
     channels = 32;
@@ -46,7 +46,7 @@ int main() {
               << " B\n";
   }
   const reprise::Plan& plan = *remat->plan().plan;
-  std::cout << "plain training: " << plan.baseline.peak.count() << " B; time of a step, predicted: "
-            << reprise::format_duration(plan.time) << " against "
-            << reprise::format_duration(plan.baseline.time) << "\n";
+  std::cout << "plain training: " << plan.baseline.peak.count()
+            << " B; time of a step, predicted: " << reprise::format_duration(plan.time)
+            << " against " << reprise::format_duration(plan.baseline.time) << "\n";
 }

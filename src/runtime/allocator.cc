@@ -66,9 +66,9 @@ class CountingAllocator final : public c10::Allocator {
 
  private:
   [[noreturn]] void refuse(int64_t bytes) const {
-    throw BudgetError("the budget of " + std::to_string(*limit_) + " bytes is exceeded: " +
-                          std::to_string(count_.live) + " bytes are live and " +
-                          std::to_string(bytes) + " more were requested",
+    throw BudgetError("the budget of " + std::to_string(*limit_) +
+                          " bytes is exceeded: " + std::to_string(count_.live) +
+                          " bytes are live and " + std::to_string(bytes) + " more were requested",
                       *limit_, count_.live, bytes);
   }
   static void release(void* data);

@@ -22,8 +22,8 @@ using WeakNodePtr =
 
 template <class T>
 struct SharedNode {
-  NodePtr pointer;      // owns
-  T* node = nullptr;    // the same object
+  NodePtr pointer;    // owns
+  T* node = nullptr;  // the same object
 };
 
 template <class T, class... Args>

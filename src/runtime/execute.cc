@@ -3,10 +3,20 @@
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
+namespace {
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+}
+
+}  // namespace
 
 PlannedModel::PlannedModel(PreparedModel prepared)
     : model(std::move(prepared)), buffers_before(model.buffers) {
-  for (const PreparedStage& stage : model.stages) replay.emplace_back(stage.traits.buffers);
+  for (const PreparedStage& stage : model.stages) {
+    start.emplace_back(stage.traits.buffers);
+    replay.emplace_back(stage.traits.buffers);
+  }
 }
 
 void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
@@ -29,6 +39,7 @@ Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
       random_before_(planned_->model.device),
       autocast_(planned_->model.device),
       number_(++planned_->last_step) {
+  for (const at::Tensor& tensor : input) input_versions_.push_back(version_of(tensor));
   activations_[0] = std::move(input);
   for (const at::Tensor& parameter : planned_->model.parameters) {
     versions_.push_back(parameter._version());
@@ -94,19 +105,25 @@ void Step::run(const RunStep& step) {
   }
 }
 
-void Step::check_parameters(size_t stage) const {
+void Step::check_unchanged(size_t stage) const {
   const PreparedStage& prepared = planned_->model.stages[stage];
+  const char* const advice =
+      " was changed in place between the forward pass and the backward pass, "
+      "which runs the stage again; change it after backward()";
+  for (size_t e = 0; stage == 0 && e < input_versions_.size(); ++e) {
+    if (version_of(activations_[0][e]) == input_versions_[e]) continue;
+    throw InputError("the input of the model" + std::string(advice));
+  }
   for (size_t p : prepared.parameters) {
     if (planned_->model.parameters[p]._version() == versions_[p]) continue;
-    throw InputError("a parameter of stage '" + prepared.stage.name +
-                     "' was changed in place between the forward pass and the backward pass, which "
-                     "runs the stage again; change parameters after backward()");
+    throw InputError("a parameter of stage '" + prepared.stage.name + "'" + advice);
   }
 }
 
 void Step::run_forward_op(size_t stage, const RunStep& step) {
   const PreparedModel& model = planned_->model;
   const PreparedStage& prepared = model.stages[stage];
+  if (!step.first) check_unchanged(stage);
   std::optional<RandomState> current;
   if (step.save_random) random_[stage].emplace(model.device);
   if (step.replay_random) {
@@ -114,20 +131,33 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
     random_[stage]->restore();
   }
   ValueKeeper* buffers = nullptr;
-  if (!step.first) {
-    check_parameters(stage);
-    if (!prepared.traits.buffers.empty()) buffers = &planned_->replay[stage];
+  if (!prepared.traits.buffers.empty()) {
+    const bool newest = number_ == planned_->last_step;  // the one whose buffers were kept
+    if (step.first) {
+      planned_->start[stage].save();
+    } else {
+      buffers = &planned_->replay[stage];
+      buffers->save();
+      if (newest) planned_->start[stage].restore();
+    }
   }
-  if (buffers) buffers->save();
-  if (step.variant == 0) {
-    activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
-  } else {
-    auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters);
-    activations_[stage + 1] = std::move(outputs);
-    kept_[stage] = std::move(kept);
+  auto put_back = [&] {
+    if (buffers) buffers->restore();
+    if (current) current->restore();
+  };
+  try {
+    if (step.variant == 0) {
+      activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
+    } else {
+      auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters);
+      activations_[stage + 1] = std::move(outputs);
+      kept_[stage] = std::move(kept);
+    }
+  } catch (...) {
+    put_back();
+    throw;
   }
-  if (buffers) buffers->restore();
-  if (current) current->restore();
+  put_back();
 }
 
 void Step::run_backward_op(size_t stage) {

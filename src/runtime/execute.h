@@ -19,12 +19,13 @@ namespace reprise::runtime {
 // A model with a plan: all that its steps have in common. Outlives them.
 struct PlannedModel {
   PreparedModel model;
-  ValueKeeper buffers_before;        // of the step that began last
-  std::vector<ValueKeeper> replay;   // per stage: buffers around a run that is not the first
+  ValueKeeper buffers_before;       // of the step that began last
+  std::vector<ValueKeeper> start;   // per stage: buffers before its first run in that step
+  std::vector<ValueKeeper> replay;  // per stage: buffers around a run that is not the first
   Chain chain;
-  std::vector<size_t> saved_stage;   // stage of each saved value, from value 3L+2 on
+  std::vector<size_t> saved_stage;  // stage of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
-  int64_t last_step = 0;             // number of the step that began last
+  int64_t last_step = 0;  // number of the step that began last
 
   explicit PlannedModel(PreparedModel prepared);
   void set_plan(const Graph& graph, const std::vector<Action>& actions);
@@ -36,7 +37,7 @@ class Step final : public Backend {
  public:
   Step(std::shared_ptr<PlannedModel> planned, Tensors input);
 
-  Tensors forward();                        // x_L, detached
+  Tensors forward();                           // x_L, detached
   Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
   const PlannedModel& planned() const { return *planned_; }
 
@@ -46,17 +47,18 @@ class Step final : public Backend {
  private:
   void run_forward_op(size_t stage, const RunStep& step);
   void run_backward_op(size_t stage);
-  void check_parameters(size_t stage) const;
+  void check_unchanged(size_t stage) const;
   template <class Work>
   void guarded(Work&& work);
 
   std::shared_ptr<PlannedModel> planned_;
   std::shared_ptr<const Program> program_;
   ChainIndex index_;
-  std::vector<Tensors> activations_, gradients_;   // per boundary
-  std::vector<std::optional<Kept>> kept_;          // per stage
+  std::vector<Tensors> activations_, gradients_;    // per boundary
+  std::vector<std::optional<Kept>> kept_;           // per stage
   std::vector<std::optional<RandomState>> random_;  // per stage, before its first run
-  std::vector<int64_t> versions_;                  // of the parameters
+  std::vector<int64_t> versions_;                   // of the parameters
+  std::vector<int64_t> input_versions_;
   GradientBook book_;
   RandomState random_before_;
   AutocastState autocast_;

@@ -33,9 +33,13 @@ class Measurement {
               const MeasureOptions& options)
       : model_(model), loss_(loss), options_(options), book_(model.parameters.size()) {
     measured_.chain.name = options.name;
-    const MemoryCount start = memory_count(model.device);
-    measured_.chain.input.bytes = Bytes(storage_bytes(sample));
-    measured_.chain.fixed = Bytes(start.live) - Bytes(storage_bytes(sample));
+    const int64_t input = storage_bytes(sample);
+    measured_.chain.input.bytes = Bytes(input);
+    // What was made before the allocator was installed is resident, too.
+    Tensors resident = sample;
+    resident.insert(resident.end(), model.parameters.begin(), model.parameters.end());
+    const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
+    measured_.chain.fixed = Bytes(std::max<int64_t>(0, level - input));
     boundaries_.emplace_back(sample);
   }
 
@@ -145,6 +149,9 @@ class Measurement {
         !measured_.chain.stages[i - 1].options[0].reads_output) {
       option.reads_input = false;
       option.saved += Bytes(held);
+      // Until x_i is given back that part counts twice; as far as there is workspace, it makes up for it.
+      option.forward.workspace =
+          Bytes(std::max<int64_t>(0, option.forward.workspace.count() - held));
     }
   }
 
@@ -160,7 +167,7 @@ class Measurement {
     int64_t level_before = 0, level_reached = 0, peak = 0;
     auto once = [&] {
       Tensors x = boundaries_[n].restore();
-      Tensors held = row.consumes ? Tensors() : x;
+      Tensors held = row.consumes && !options_.output_held ? Tensors() : x;
       auto sink = make_node<LossSink>(model_.device);
       for (size_t e = 0; e < x.size(); ++e) {
         if (model_.stages.back().traits.output_needs_grad[e]) {
@@ -188,6 +195,8 @@ class Measurement {
     const int64_t consumed = row.consumes ? last.output.count() : 0;
     resident_ = std::max<int64_t>(0, level_reached - (level_before - consumed) - gradient);
     last.output_gradient = Bytes(gradient + resident_);
+    // The last backward gives back an output that it reads; the caller does not.
+    if (options_.output_held && !row.consumes) resident_ += last.output.count();
     row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));
     return Parked(gradients);
   }
@@ -228,13 +237,15 @@ class Measurement {
     Tensors result;
     {
       Tensors x = boundaries_[i].restore();
-      Kept kept = run_keep(prepared, x, model_.parameters).second;
+      auto [y, kept] = run_keep(prepared, x, model_.parameters);
       if (!option.reads_input) x.clear();
+      if (!option.reads_output) y.clear();
       Tensors g = gradient.restore();
       const int64_t g_bytes = storage_bytes(g);
-      const int64_t freed = g_bytes + option.saved.count() +
-                            (option.reads_output ? row.output.count() : 0);
-      Reading reading = read([&] {
+      const int64_t freed =
+          g_bytes + option.saved.count() + (option.reads_output ? row.output.count() : 0);
+      Reading reading = read([&, &y = y, &kept = kept] {
+        y.clear();  // of a tuple, autograd may hold a part only
         result = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book_);
       });
       const int64_t g_in = storage_bytes(result);
@@ -292,8 +303,8 @@ class Measurement {
   Measured measured_;
   std::vector<Parked> boundaries_;
   GradientBook book_;
-  int64_t resident_ = 0;        // bytes that the loss leaves until the end of the step
-  size_t backward_times_ = 0;   // where the spreads of the backward sweep begin
+  int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
+  size_t backward_times_ = 0;  // where the spreads of the backward sweep begin
 };
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -318,6 +329,7 @@ Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& 
     validate(measured.chain);
     return measured;
   } catch (...) {
+    drain_backward_queue();
     put_back();
     throw;
   }

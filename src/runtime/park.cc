@@ -31,8 +31,12 @@ Parked::Parked(const Tensors& tensors) {
         storages_.emplace_back(storage.nbytes());
         bytes_of_host(storages_.back()).copy_(raw);
       }
-      geometry = {true, entry->second, tensor.storage_offset(), tensor.sizes().vec(),
-                  tensor.strides().vec(), tensor.options().requires_grad(false)};
+      geometry = {true,
+                  entry->second,
+                  tensor.storage_offset(),
+                  tensor.sizes().vec(),
+                  tensor.strides().vec(),
+                  tensor.options().requires_grad(false)};
     }
     tensors_.push_back(std::move(geometry));
   }

@@ -38,8 +38,8 @@ bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
 struct Observation {
   Tensors outputs;
   bool changes_input = false;
-  std::vector<bool> aliases;       // per output: shares memory with an input
-  std::vector<bool> needs_grad;    // per output
+  std::vector<bool> aliases;     // per output: shares memory with an input
+  std::vector<bool> needs_grad;  // per output
   bool random = false;
 };
 
@@ -106,8 +106,7 @@ std::vector<size_t> register_parameters(const Piece& piece, PreparedModel& model
     for (const at::Tensor& parameter : module->parameters()) {
       if (!parameter.requires_grad()) continue;
       if (!parameter.is_leaf()) reject(piece.stage, "has a parameter that is not a leaf");
-      auto [entry, fresh] =
-          known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
+      auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
       if (fresh) model.parameters.push_back(parameter);
       if (own.insert(entry->second).second) positions.push_back(entry->second);
     }
@@ -130,8 +129,8 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   Observation seen;
   Tensors fast;
   bool advances = false;
+  buffers.save();
   try {
-    buffers.save();
     const int64_t version = version_sum(all_buffers);
     seen = observer.keep(x);
     // Batch norm writes its statistics without a new version, so values are looked at, too.
@@ -141,9 +140,14 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     fast = observer.fast(x);
     buffers.restore();
   } catch (const c10::Error& error) {
+    buffers.restore();
     reject(piece.stage, std::string("fails on its input: ") + error.what_without_backtrace());
+  } catch (...) {
+    buffers.restore();
+    throw;
   }
-  const bool all_views = std::all_of(seen.aliases.begin(), seen.aliases.end(), [](bool b) { return b; });
+  const bool all_views =
+      std::all_of(seen.aliases.begin(), seen.aliases.end(), [](bool b) { return b; });
   if (all_views && may_join) return false;
 
   StageTraits& traits = prepared.traits;
@@ -182,7 +186,7 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   PreparedModel model;
   model.device = device_of(sample);
   if (stages.empty()) throw InputError("the model has no stage");
-  const RandomState random(model.device);
+  const RandomScope random(model.device);
   std::unordered_map<void*, size_t> known;
   std::vector<bool> needs_grad;
   for (const at::Tensor& tensor : sample) needs_grad.push_back(tensor.requires_grad());
@@ -213,14 +217,13 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   std::erase_if(model.buffers, [&](const at::Tensor& buffer) {
     return !seen.insert(buffer.unsafeGetTensorImpl()).second;
   });
-  random.restore();
   return model;
 }
 
 ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    tensors_.push_back(tensor.variable_data());  // same memory, a version counter of its own
-    copies_.push_back(at::empty_like(tensor));
+    tensors_.push_back(tensor);
+    copies_.push_back(at::empty_like(tensor, tensor.options().requires_grad(false)));
   }
 }
 
@@ -231,7 +234,10 @@ void ValueKeeper::save() {
 
 void ValueKeeper::restore() const {
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < tensors_.size(); ++i) at::Tensor(tensors_[i]).copy_(copies_[i]);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    // variable_data(): the same memory, a version counter of its own.
+    tensors_[i].variable_data().copy_(copies_[i]);
+  }
 }
 
 bool ValueKeeper::changed() const {

@@ -25,6 +25,7 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
 
 // Copies the values of tensors and puts them back; the copies' memory is taken once. Does not touch the
 // tensors' version counters: autograd saves the statistics of a batch norm, and would refuse them.
+// Follows a tensor whose memory is replaced (to(), torch::load).
 class ValueKeeper {
  public:
   explicit ValueKeeper(const std::vector<at::Tensor>& tensors);

@@ -27,4 +27,16 @@ class RandomState {
   at::Tensor other_;  // host memory; undefined when the device is the CPU
 };
 
+// Puts the state at its construction back when the scope ends.
+class RandomScope {
+ public:
+  explicit RandomScope(c10::Device device) : before_(device) {}
+  ~RandomScope() { before_.restore(); }
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+ private:
+  RandomState before_;
+};
+
 }  // namespace reprise::runtime

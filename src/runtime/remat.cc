@@ -6,7 +6,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
-#include <limits>
+#include <mutex>
+#include <set>
 #include <unordered_set>
 
 #include "execute.h"
@@ -28,7 +29,16 @@ struct Key {
     bool operator==(const Input&) const = default;
   };
   std::vector<Input> inputs;
-  std::vector<bool> flags;  // training of every module, requires_grad of every parameter
+  // A parameter or a buffer, by identity: its memory may be replaced, not its type.
+  struct Resident {
+    const void* tensor;
+    at::ScalarType dtype;
+    c10::Device device;
+    bool requires_grad;
+    bool operator==(const Resident&) const = default;
+  };
+  std::vector<Resident> residents;
+  std::vector<bool> training;  // of every module
   AutocastState autocast;
   bool operator==(const Key&) const = default;
 };
@@ -41,17 +51,37 @@ at::Tensor default_loss(const Tensors& outputs) {
   return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
 }
 
-// Bytes of tensors on CPU that the counting allocator does not know.
-int64_t uncounted_bytes(const Tensors& tensors, c10::Device device) {
-  if (!device.is_cpu()) return 0;
-  Tensors foreign;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() > 0 &&
-        !cpu_allocator_owns(tensor.storage().data())) {
-      foreign.push_back(tensor);
-    }
+// The limits of all steps in flight, of all models, and the one that was there before them: a budget is of
+// all live bytes, so the smallest holds.
+class Limits {
+ public:
+  void add(int64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (active_.empty()) before_ = cpu_limit();
+    active_.insert(bytes);
+    apply();
   }
-  return storage_bytes(foreign);
+  void remove(int64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    active_.erase(active_.find(bytes));
+    apply();
+  }
+
+ private:
+  void apply() const {
+    std::optional<int64_t> limit = before_;
+    if (!active_.empty()) limit = std::min(*active_.begin(), before_.value_or(*active_.begin()));
+    set_cpu_limit(limit);
+  }
+
+  std::mutex mutex_;
+  std::multiset<int64_t> active_;
+  std::optional<int64_t> before_;
+};
+
+Limits& limits() {
+  static auto* instance = new Limits;  // steps of static lifetime may end after main()
+  return *instance;
 }
 
 }  // namespace
@@ -75,22 +105,12 @@ struct Remat::State {
   std::vector<std::unique_ptr<Instance>> instances;
   Instance* last = nullptr;
   StepReport report;
-  int in_flight = 0;  // steps between forward and the end of backward
-  std::optional<int64_t> limit_before;
 
   Key key_of(const Tensors& inputs) const;
   Instance& instance_for(const Tensors& inputs);
   void make_plan(Instance& instance, int64_t offset);
   // The level that the plan starts from, relative to the chain; plans again if that is needed.
   int64_t settle(Instance& instance, const Tensors& inputs);
-
-  void enter(std::optional<int64_t> limit) {
-    if (in_flight++ == 0) limit_before = cpu_limit();
-    if (limit) set_cpu_limit(limit);
-  }
-  void leave() {
-    if (--in_flight == 0) set_cpu_limit(limit_before);
-  }
 };
 
 namespace {
@@ -102,6 +122,7 @@ struct RematNode final : torch::autograd::Node {
   StepReport report;
   c10::Device device;
   int64_t uncounted = 0;
+  std::optional<int64_t> limit;  // in force until the step ends
 
   RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<Step> new_step, c10::Device d)
       : state(std::move(s)), step(std::move(new_step)), device(d) {}
@@ -110,8 +131,9 @@ struct RematNode final : torch::autograd::Node {
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     if (at::GradMode::is_enabled()) {
-      throw InputError("double backward (create_graph=true) through a planned model is not "
-                       "supported; call backward() without it");
+      throw InputError(
+          "double backward (create_graph=true) through a planned model is not "
+          "supported; call backward() without it");
     }
     if (!step) {
       throw InputError("backward() ran through this step already; run forward again");
@@ -135,24 +157,29 @@ struct RematNode final : torch::autograd::Node {
   void finish() {
     if (!step) return;
     step.reset();
-    state->leave();
+    if (limit) limits().remove(*limit);
+    limit.reset();
   }
 };
 
 }  // namespace
 
 Key Remat::State::key_of(const Tensors& inputs) const {
-  Key key{{}, {}, AutocastState(inputs.at(0).device())};
+  Key key{{}, {}, {}, AutocastState(inputs.at(0).device())};
   for (const at::Tensor& x : inputs) {
     key.inputs.push_back(
         {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
   }
+  auto add = [&](const at::Tensor& t) {
+    key.residents.push_back(
+        {t.unsafeGetTensorImpl(), t.scalar_type(), t.device(), t.requires_grad()});
+  };
   for (const Stage& stage : stages) {
     if (!stage.module) continue;
-    for (const auto& module : stage.module->modules()) key.flags.push_back(module->is_training());
-    for (const at::Tensor& parameter : stage.module->parameters()) {
-      key.flags.push_back(parameter.requires_grad());
-    }
+    for (const auto& module : stage.module->modules())
+      key.training.push_back(module->is_training());
+    for (const at::Tensor& parameter : stage.module->parameters()) add(parameter);
+    for (const at::Tensor& buffer : stage.module->buffers()) add(buffer);
   }
   return key;
 }
@@ -170,7 +197,7 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs) {
   Measured measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->planned->chain = std::move(measured.chain);
   instance->spread = std::move(measured.spread);
-  for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.to(at::kMeta));
+  for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
   return *instances.back();
 }
@@ -188,11 +215,12 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
     if (instance.baseline_peak == Bytes(0)) instance.baseline_peak = baseline(lower(chain)).peak;
     planning.budget = options.budget.resolve(instance.baseline_peak);
   }
+  instance.result = {};  // the old plan was for another level; it must not outlive a failure
   PlanResult result = reprise::plan(chain, planning);
   ++report.plans;
   if (!result.plan) {
-    std::string message = "no plan for a budget of " + std::to_string(result.budget.count()) +
-                          " bytes: ";
+    std::string message =
+        "no plan for a budget of " + std::to_string(result.budget.count()) + " bytes: ";
     if (result.termination == Termination::kInfeasible && result.smallest_budget) {
       message += "the smallest feasible budget is " +
                  std::to_string(result.smallest_budget->count()) + " bytes (" + result.blocking_op +
@@ -218,7 +246,7 @@ int64_t Remat::State::settle(Instance& instance, const Tensors& inputs) {
     }
     for (const at::Tensor& t : stage.module->buffers()) resident.push_back(t);
   }
-  const int64_t uncounted = uncounted_bytes(resident, device);
+  const int64_t uncounted = uncounted_bytes(resident);
   const Chain& chain = instance.planned->chain;
   const int64_t level = memory_count(device).live + uncounted;
   const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
@@ -258,9 +286,9 @@ at::Tensor Remat::forward(const at::Tensor& input) {
 Tensors Remat::forward(const Tensors& inputs) {
   auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   const std::vector<at::Tensor> parameters = this->parameters();
-  const bool grad = at::GradMode::is_enabled() &&
-                    (std::any_of(inputs.begin(), inputs.end(), wants_grad) ||
-                     std::any_of(parameters.begin(), parameters.end(), wants_grad));
+  const bool grad =
+      at::GradMode::is_enabled() && (std::any_of(inputs.begin(), inputs.end(), wants_grad) ||
+                                     std::any_of(parameters.begin(), parameters.end(), wants_grad));
   if (!grad) {
     Tensors x = inputs;
     for (const Stage& stage : state_->stages) x = stage.forward(x);
@@ -279,9 +307,13 @@ Tensors Remat::forward(const Tensors& inputs) {
   node.node->report.budget = instance.result.budget;
   node.node->report.predicted_peak =
       instance.result.plan->peak + Bytes(start) - (planned.chain.fixed + planned.chain.input.bytes);
-  const bool limited = device.is_cpu() && state_->options.enforce &&
-                       !state_->options.budget.unlimited();
-  state_->enter(limited ? std::optional(instance.result.budget.count() - uncounted) : std::nullopt);
+  const bool limited =
+      device.is_cpu() && state_->options.enforce && !state_->options.budget.unlimited();
+  if (limited) {
+    const int64_t limit = instance.result.budget.count() - uncounted;
+    limits().add(limit);
+    node.node->limit = limit;
+  }
   reset_peak(device);
 
   Tensors outputs;
@@ -313,7 +345,10 @@ Tensors Remat::forward(const Tensors& inputs) {
 }
 
 void Remat::plan_for(const Tensors& inputs) {
-  if (inputs.empty() || !inputs[0].defined()) throw InputError("the model was given no input");
+  if (inputs.empty()) throw InputError("the model was given no input");
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined()) throw InputError("the model was given an undefined tensor");
+  }
   if (inputs[0].device().is_cpu()) install_cpu_allocator();
   State::Instance& instance = state_->instance_for(inputs);
   state_->settle(instance, inputs);

@@ -1,37 +1,24 @@
 #include "reprise/runtime/sequential.h"
 
 namespace reprise::runtime {
-namespace {
-
-void append_stages(const torch::nn::SequentialImpl& model, const std::string& prefix,
-                   std::vector<Stage>& stages) {
-  const auto children = model.named_children();
-  size_t position = 0;
-  for (torch::nn::AnyModule any : model) {
-    const std::string name = prefix + children[position++].key();
-    std::shared_ptr<torch::nn::Module> module = any.ptr();
-    if (auto nested = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(module)) {
-      append_stages(*nested, name + ".", stages);
-      continue;
-    }
-    stages.push_back({name, module, [any](const Tensors& x) mutable -> Tensors {
-                        return {any.forward(x.at(0))};
-                      }});
-  }
-}
-
-}  // namespace
-
+// A child that is a Sequential is one stage, too: LibTorch only stores those with a forward of their own
+// (a residual block, say), which need not be the composition of their children.
 std::vector<Stage> stages_of(const torch::nn::Sequential& model) {
   std::vector<Stage> stages;
-  append_stages(*model, "", stages);
+  const auto children = model->named_children();
+  size_t position = 0;
+  for (torch::nn::AnyModule any : *model) {
+    stages.push_back(
+        {children[position++].key(), any.ptr(),
+         [any](const Tensors& x) mutable -> Tensors { return {any.forward(x.at(0))}; }});
+  }
   return stages;
 }
 
 std::shared_ptr<Remat> remat(const torch::nn::Sequential& model, const at::Tensor& sample,
                              RematOptions options) {
   auto planned = std::make_shared<Remat>(stages_of(model), std::move(options));
-  // The children as they are in `model`, instead of one a stage: nested keys ("1.0.weight") stay.
+  // The children as they are in `model`: a module of several children has a key under each.
   for (const std::string& name : planned->named_children().keys()) {
     planned->unregister_module(name);
   }

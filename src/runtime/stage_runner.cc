@@ -9,6 +9,7 @@
 #include <set>
 
 #include "autocast.h"
+#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime {
 namespace {
@@ -193,6 +194,17 @@ int64_t storage_bytes(const Tensors& tensors) {
     total += (static_cast<int64_t>(storage.nbytes()) + 63) / 64 * 64;
   }
   return total;
+}
+
+int64_t uncounted_bytes(const Tensors& tensors) {
+  Tensors foreign;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.has_storage() && tensor.device().is_cpu() &&
+        tensor.storage().nbytes() > 0 && !cpu_allocator_owns(tensor.storage().data())) {
+      foreign.push_back(tensor);
+    }
+  }
+  return storage_bytes(foreign);
 }
 
 }  // namespace reprise::runtime

@@ -17,9 +17,9 @@ namespace reprise::runtime {
 
 // What is known about a stage once it was observed (observe.h).
 struct StageTraits {
-  bool random = false;             // draws random numbers
-  bool copies_input = false;       // changes its input in place: it is given a copy
-  bool fast_with_grad = false;     // without gradients its result differs in bits: record, then drop
+  bool random = false;          // draws random numbers
+  bool copies_input = false;    // changes its input in place: it is given a copy
+  bool fast_with_grad = false;  // without gradients its result differs in bits: record, then drop
   std::vector<bool> input_needs_grad;   // per tensor of x_i
   std::vector<bool> copies_output;      // per tensor of x_{i+1}: aliases the input, is copied
   std::vector<bool> output_needs_grad;  // per tensor of x_{i+1}
@@ -46,8 +46,8 @@ struct Sink final : torch::autograd::Node {
 
 // The recorded graph of one run of a stage, by its ends. Holds what autograd saved, not the output.
 struct Kept {
-  torch::autograd::edge_list roots;         // per output; invalid where no gradient flows
-  std::vector<SharedNode<Sink>> inputs;     // per input; null where no gradient is wanted
+  torch::autograd::edge_list roots;          // per output; invalid where no gradient flows
+  std::vector<SharedNode<Sink>> inputs;      // per input; null where no gradient is wanted
   std::vector<SharedNode<Sink>> parameters;  // per parameter of the stage
 };
 
@@ -75,5 +75,8 @@ void drain_backward_queue();
 
 // Bytes of the distinct storages of the tensors, as the allocator counts them.
 int64_t storage_bytes(const Tensors& tensors);
+
+// Those of them on the CPU that the counting allocator did not hand out.
+int64_t uncounted_bytes(const Tensors& tensors);
 
 }  // namespace reprise::runtime

@@ -23,8 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Nanos since(Clock::time_point start) {
-  return Nanos(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+  return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
 Nanos median(std::vector<Nanos> times) {
@@ -47,8 +46,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
     optimizer = std::make_unique<torch::optim::SGD>(
         parameters, torch::optim::SGDOptions(rate).momentum(options.momentum));
   } else {
-    optimizer =
-        std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(rate));
+    optimizer = std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(rate));
   }
   for (const at::Tensor& parameter : parameters) {
     void* key = parameter.unsafeGetTensorImpl();
@@ -108,6 +106,7 @@ class Training {
     remat.time_limit = options_.time_limit;
     remat.loss = [this](const Tensors& y) { return model_.loss(y.at(0), batch_.target); };
     remat.measure.name = options_.model.model;
+    remat.measure.output_held = false;  // planned_loss()
     remat.observer = options_.observer;
     return remat;
   }
@@ -181,7 +180,8 @@ class Training {
   // compared bit by bit.
   void compare() {
     std::vector<Nanos> plain_times, planned_times;
-    const Bytes plain_peak = *report_.plain_peak;  // now Reprise's own copies of buffers are live, too
+    const Bytes plain_peak =
+        *report_.plain_peak;  // now Reprise's own copies of buffers are live, too
     for (int k = 0; k < std::max(1, options_.compare_steps); ++k) {
       progress("plain training against the plan");
       const bool first = k == 0;
@@ -216,8 +216,8 @@ class Training {
     report_.profile = remat_.profile();
     Budget budget = options_.budget;
     if (budget.relative()) {
-      budget = budget.resolve(report_.plain_peak ? *report_.plain_peak
-                                                 : remat_.plan().baseline.peak);
+      budget =
+          budget.resolve(report_.plain_peak ? *report_.plain_peak : remat_.plan().baseline.peak);
     }
     report_.plan = reprise::plan(remat_.chain(), {.budget = budget,
                                                   .planner = options_.planner,
@@ -229,9 +229,7 @@ class Training {
     return true;
   }
 
-  at::Tensor planned_loss() {
-    return model_.loss(remat_.forward(batch_.input), batch_.target);
-  }
+  at::Tensor planned_loss() { return model_.loss(remat_.forward(batch_.input), batch_.target); }
 
   void note_peak() {
     const StepReport step = remat_.last_step();
@@ -277,8 +275,8 @@ class Training {
     BatchStream stream(data, options_.seed, /*shuffle=*/false);
     remat_.eval();
     at::NoGradGuard no_grad;
-    const int64_t batches =
-        std::min(stream.per_epoch(), std::max<int64_t>(1, options_.test_samples / data->batch_size()));
+    const int64_t batches = std::min(
+        stream.per_epoch(), std::max<int64_t>(1, options_.test_samples / data->batch_size()));
     int64_t right = 0, all = 0;
     for (int64_t b = 0; b < batches; ++b) {
       progress("test batch " + std::to_string(b + 1) + " of " + std::to_string(batches));

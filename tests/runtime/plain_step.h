@@ -28,7 +28,8 @@ std::vector<at::Tensor> buffers_of(const std::vector<Stage>& stages);
 Tensors run_plain(const std::vector<Stage>& stages, Tensors x);
 
 // Copies of what there is now.
-StepResult snapshot(const std::vector<Stage>& stages, const Tensors& inputs, const at::Tensor& loss);
+StepResult snapshot(const std::vector<Stage>& stages, const Tensors& inputs,
+                    const at::Tensor& loss);
 
 // Which parts of two results differ in at least one bit, in words; empty when none does.
 std::string difference(const StepResult& a, const StepResult& b);

@@ -40,7 +40,7 @@ Loss loss_of(const Model& model, const at::Tensor& target) {
 }
 
 MeasureOptions quick() {
-  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0)};
+  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
 }
 
 // One planned step from the state as it is.
@@ -128,6 +128,27 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
     EXPECT_EQ(testing::difference(before, testing::snapshot(stages, inputs, {})), "");
     state.restore();
     EXPECT_EQ(testing::difference(plain, planned_step(*remat, stages, inputs, loss)), "");
+  }
+}
+
+// auto y = model->forward(x); loss = f(y); loss.backward(): y lives on, and that is the default.
+TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
+  install_cpu_allocator();
+  at::manual_seed(7);
+  const Model model = make_model(GetParam());
+  const Tensors inputs{model.sample_input()};
+  const Loss loss = loss_of(model, model.sample_target());
+  MeasureOptions measure = quick();
+  measure.output_held = MeasureOptions().output_held;
+  auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = measure});
+  const Frontier curve = frontier(remat->chain());
+  for (const FrontierPoint& point : {curve.points.front(), curve.points.back()}) {
+    remat->set_budget(point.budget);
+    const Tensors y = remat->forward(inputs);
+    loss(y).backward();
+    EXPECT_EQ(remat->last_step().predicted_peak, remat->last_step().measured_peak);
+    EXPECT_LE(remat->last_step().measured_peak, point.budget);
+    for (const at::Tensor& p : remat->parameters()) p.mutable_grad() = at::Tensor();
   }
 }
 

@@ -20,6 +20,11 @@ struct MeasureOptions {
   int max_repeats = 20;
   Nanos min_time{10'000'000};
   std::string name = "model";  // of the chain
+  // Whether the caller still holds what forward returned while backward runs (auto y = forward(x); loss =
+  // f(y); loss.backward();), so that its bytes are needed until the end of the step. False: the output dies
+  // with the loss (loss = f(forward(x))). True is safe for both; then an output that dies earlier
+  // makes the measured peak smaller than the predicted one.
+  bool output_held = true;
   Observer observer = {};
 };
 

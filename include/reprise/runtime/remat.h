@@ -41,8 +41,8 @@ struct StepReport {
   Bytes budget;          // the largest Bytes when there is no limit
   Bytes predicted_peak;  // equal to measured_peak on CPU, to the byte
   Bytes measured_peak;
-  int64_t steps = 0;     // since the model was made
-  int64_t plans = 0;     // made so far: one per kind of input, and when other memory came or went
+  int64_t steps = 0;  // since the model was made
+  int64_t plans = 0;  // made so far: one per kind of input, and when other memory came or went
 
   bool operator==(const StepReport&) const = default;
 };

@@ -11,7 +11,8 @@
 
 namespace reprise::runtime {
 
-// One stage a child; nested Sequentials are flattened. The stages share the modules of `model`.
+// One stage a child. A child that has children of its own is one stage: its forward need not be theirs in
+// order. The stages share the modules of `model`.
 std::vector<Stage> stages_of(const torch::nn::Sequential& model);
 
 // Children keep their names in `model` ("0", "1", ...), so that state_dict keys are unchanged.

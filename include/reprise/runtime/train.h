@@ -21,8 +21,8 @@ struct TrainStep {
   int64_t of = 0;      // steps asked for
   int64_t epoch = 0;   // from 1
   double loss = 0;
-  Nanos time = {};  // forward, loss and backward
-  Bytes peak = {};  // measured
+  Nanos time = {};    // forward, loss and backward
+  Bytes peak = {};    // measured
   Bytes budget = {};  // the largest Bytes without one
 };
 
@@ -32,7 +32,7 @@ struct TrainOptions {
   Budget budget = {};              // a share is of plain training's measured peak
   std::string planner = "chain";
   Nanos time_limit{10'000'000'000};
-  int64_t steps = 0;   // 0: epochs
+  int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
   OptimizerKind optimizer = OptimizerKind::kSgd;
   double learning_rate = 0;  // 0: 0.05 for SGD (0.02 with momentum), 0.001 for Adam
@@ -41,15 +41,15 @@ struct TrainOptions {
   // Runs plain training first (it needs its full memory), for the comparison and the check of the first
   // step. Without: shares of the budget are of the predicted plain peak.
   bool check = true;
-  int compare_steps = 3;       // pairs of a plain and a planned step that are timed beforehand
+  int compare_steps = 3;        // pairs of a plain and a planned step that are timed beforehand
   int64_t test_samples = 2000;  // at most; 0: no test
-  Observer observer = {};                                // measuring and planning
+  Observer observer = {};       // measuring and planning
   std::function<void(const TrainStep&)> on_step = {};
-  std::function<bool()> stop = {};                       // asked after every step
+  std::function<bool()> stop = {};  // asked after every step
 };
 
 struct TrainReport {
-  PlanResult plan;   // termination kInfeasible or kTimeLimit: nothing was trained
+  PlanResult plan;  // termination kInfeasible or kTimeLimit: nothing was trained
   Profile profile;
   std::string data;  // description of the data set
   Bytes budget;
@@ -58,15 +58,16 @@ struct TrainReport {
   bool stopped = false;  // by options.stop
   // Plain training; absent without check.
   std::optional<Bytes> plain_peak;
-  std::optional<Nanos> plain_time;          // median of the compared steps
-  std::optional<Nanos> planned_time;        // of the planned steps between them
-  std::optional<bool> gradients_equal;      // loss, gradients, buffers, random state of the first step
-  Bytes predicted_peak, measured_peak;      // the largest of all steps
-  bool peaks_equal = true;                  // predicted = measured in every step
-  Nanos step_time;                          // median of the training steps
+  std::optional<Nanos> plain_time;      // median of the compared steps
+  std::optional<Nanos> planned_time;    // of the planned steps between them
+  std::optional<bool> gradients_equal;  // loss, gradients, buffers, random state of the first step
+  Bytes predicted_peak, measured_peak;  // the largest of all steps
+  bool peaks_equal = true;              // predicted = measured in every step
+  Nanos step_time;                      // median of the training steps
   double first_loss = 0, last_loss = 0;
-  std::optional<double> accuracy;           // on the test set, 0..1; of pixels or tokens where these have classes
-  int64_t tested = 0;                       // samples
+  std::optional<double>
+      accuracy;        // on the test set, 0..1; of pixels or tokens where these have classes
+  int64_t tested = 0;  // samples
 };
 
 // Throws InputError for a wrong model or data, BudgetError when a step goes over the budget.

@@ -1,0 +1,389 @@
+#include "bench_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <stdexcept>
+
+#include "checkpoint_sequential.h"
+#include "reprise/check/explain.h"
+#include "reprise/model/lower.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/remat.h"
+#include "workload.h"
+
+namespace reprise::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Recomputed gradients of a model in float32 may be rounded differently, not more.
+constexpr double kLargestGradientError = 1e-3;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+int64_t live() { return runtime::memory_count(c10::kCPU).live; }
+
+runtime::RematOptions remat_options(const Workload& work, const BenchOptions& options) {
+  runtime::RematOptions result;
+  result.loss = work.loss();
+  result.measure.name = work.model.config.model;
+  result.measure.output_held = false;  // loss = f(forward(x)), as the plain step has it
+  if (options.quick) {
+    result.measure.min_repeats = result.measure.max_repeats = 1;
+    result.measure.min_time = Nanos(0);
+  }
+  return result;
+}
+
+// Segment counts from 1 to all stages: every one, or a dozen, denser where there are few segments.
+std::vector<int64_t> segment_counts(int64_t stages, bool all) {
+  constexpr int kCounts = 12;
+  std::set<int64_t> counts;
+  for (int i = 0; i < kCounts; ++i) {
+    const double share = static_cast<double>(i) / (kCounts - 1);
+    counts.insert(std::llround(std::pow(static_cast<double>(stages), share)));
+  }
+  for (int64_t k = 1; k <= stages && (all || counts.size() < kCounts); ++k) counts.insert(k);
+  return {counts.begin(), counts.end()};
+}
+
+using MakeLoss = std::function<at::Tensor()>;
+
+// One step from the state as it is. The time is that of everything up to the end of the graph.
+double timed_step(const Workload& work, const MakeLoss& loss) {
+  work.drop_gradients();
+  const auto start = Clock::now();
+  loss().backward();
+  return milliseconds_since(start);
+}
+
+// The mean time of some steps. Leaves no gradients: a plan counts what is live when it is made.
+double sample(const Workload& work, const MakeLoss& loss, int64_t steps) {
+  double sum = 0;
+  for (int64_t i = 0; i < steps; ++i) sum += timed_step(work, loss);
+  work.drop_gradients();
+  return sum / static_cast<double>(steps);
+}
+
+// One step from `initial`, which is put back; what it left behind, and its peak into `setting`.
+Snapshot observed_step(const Workload& work, const Snapshot& initial, const MakeLoss& make_loss,
+                       Setting& setting) {
+  work.restore(initial);
+  const int64_t before = live();
+  runtime::reset_peak(c10::kCPU);
+  Snapshot after;
+  {
+    const at::Tensor loss = make_loss();
+    loss.backward();
+    setting.peak = runtime::memory_count(c10::kCPU).peak;
+    after = work.snapshot(loss);
+  }
+  setting.above = setting.peak - before;
+  work.restore(initial);
+  if (live() != before) {
+    throw std::runtime_error(fmt::format("a step left {} bytes of memory behind", live() - before));
+  }
+  return after;
+}
+
+// A Reprise step at the present budget against plain training's.
+void verify_reprise(const Workload& work, const Snapshot& initial, const Snapshot& plain,
+                    runtime::Remat& remat, Setting& setting) {
+  const MakeLoss loss = [&] { return work.model.loss(remat.forward(work.input), work.target); };
+  const Snapshot after = observed_step(work, initial, loss, setting);
+  if (const std::string differs = difference(plain, after); !differs.empty()) {
+    throw std::runtime_error(
+        fmt::format("at a budget of {} bytes Reprise's step is not plain training's: {}",
+                    setting.budget, differs));
+  }
+  const runtime::StepReport report = remat.last_step();
+  if (report.measured_peak > report.predicted_peak ||
+      report.measured_peak.count() > setting.budget ||
+      report.measured_peak.count() != setting.peak) {
+    throw std::runtime_error(fmt::format(
+        "at a budget of {} bytes Reprise predicts a peak of {}, reports {}, and {} is measured",
+        setting.budget, report.predicted_peak.count(), report.measured_peak.count(), setting.peak));
+  }
+}
+
+ExecutorCost run_pairs(const Workload& work, runtime::Remat& remat, int64_t steps,
+                       const BenchOptions& options) {
+  const MakeLoss plain = [&] { return work.plain_loss(); };
+  const MakeLoss planned = [&] { return work.model.loss(remat.forward(work.input), work.target); };
+  remat.set_budget({});
+  remat.plan_for({work.input});
+  std::vector<double> plain_times, planned_times;
+  for (int pair = 0; pair < options.pairs; ++pair) {
+    for (int half = 0; half < 2; ++half) {
+      if ((pair + half) % 2 == 0) {
+        plain_times.push_back(sample(work, plain, steps));
+      } else {
+        planned_times.push_back(sample(work, planned, steps));
+      }
+    }
+  }
+  return {.config = work.model.config,
+          .plain_median = median(plain_times),
+          .plain_min = quantile(plain_times, 0),
+          .reprise_median = median(planned_times),
+          .reprise_min = quantile(planned_times, 0),
+          .ratios = ratios(planned_times, plain_times)};
+}
+
+int64_t steps_per_sample(const Workload& work, const BenchOptions& options) {
+  const double time = timed_step(work, [&] { return work.plain_loss(); });
+  work.drop_gradients();
+  return std::clamp<int64_t>(std::llround(1e3 * options.sample_seconds / time), 1, 100);
+}
+
+std::string stage_of(const Chain& chain, const std::string& op) {
+  if (op.size() < 2 || (op[0] != 'F' && op[0] != 'B')) return {};
+  const size_t stage = std::stoul(op.substr(1));
+  return stage < chain.stages.size() ? chain.stages[stage].name : std::string();
+}
+
+class ModelBench {
+ public:
+  ModelBench(const runtime::ModelConfig& config, const BenchOptions& options)
+      : options_(options),
+        work_(config),
+        initial_(work_.snapshot()),
+        checkpoint_(work_.model.stages, {work_.input}) {
+    work_.restore(initial_);
+    result_.config = work_.model.config;
+    result_.stages = static_cast<int64_t>(work_.model.stages.size());
+    result_.level = work_.level;
+  }
+
+  ModelResult run() {
+    observe_plain();
+    observe_periodic();
+    progress("measuring the stages");
+    remat_.emplace(work_.model.stages, remat_options(work_, options_));
+    remat_->plan_for({work_.input});
+    chain_ = remat_->chain();
+    result_.held = live() - result_.level;
+    plan_all();
+    time_all();
+    progress("executor cost");
+    result_.executor.push_back(run_pairs(work_, *remat_, result_.steps, options_));
+    return std::move(result_);
+  }
+
+ private:
+  void progress(const std::string& what) const {
+    if (options_.progress) options_.progress(fmt::format("{}: {}", work_.model.config.model, what));
+  }
+
+  MakeLoss loss_of(const Setting& setting) {
+    if (setting.kind == Kind::kPlain) {
+      return [this] { return work_.plain_loss(); };
+    }
+    if (setting.kind == Kind::kPeriodic) {
+      return [this, k = setting.segments] {
+        return work_.model.loss(checkpoint_.forward({work_.input}, k)[0], work_.target);
+      };
+    }
+    return [this] { return work_.model.loss(remat_->forward(work_.input), work_.target); };
+  }
+
+  void observe_plain() {
+    progress("plain training");
+    const MakeLoss loss = [this] { return work_.plain_loss(); };
+    Setting warm_up, setting;
+    observed_step(work_, initial_, loss, warm_up);
+    plain_ = observed_step(work_, initial_, loss, setting);
+    Setting again;
+    if (const std::string differs = difference(plain_, observed_step(work_, initial_, loss, again));
+        !differs.empty()) {
+      throw std::runtime_error(
+          fmt::format("plain training itself is not reproducible: {}", differs));
+    }
+    result_.settings.push_back(setting);
+    result_.steps = steps_per_sample(work_, options_);
+  }
+
+  void observe_periodic() {
+    for (const int64_t k : segment_counts(result_.stages, options_.all_segments)) {
+      progress(fmt::format("periodic, k = {}", k));
+      Setting setting{.kind = Kind::kPeriodic, .segments = k};
+      const Snapshot after = observed_step(work_, initial_, loss_of(setting), setting);
+      setting.gradient_error = gradient_error(plain_, after);
+      setting.bitwise = plain_.gradients == after.gradients;
+      if (!(setting.gradient_error <= kLargestGradientError)) {
+        throw std::runtime_error(fmt::format("periodic with k = {}: gradients are off by {:.2g}", k,
+                                             setting.gradient_error));
+      }
+      result_.settings.push_back(setting);
+    }
+  }
+
+  // Adds the plan for this budget to the settings, unless it is there.
+  void plan(Request request) {
+    const auto start = Clock::now();
+    const PlanResult answer = reprise::plan(chain_, {.budget = Bytes(request.budget)});
+    result_.planning = std::max(result_.planning, 1e-3 * milliseconds_since(start));
+    if (!answer.plan) {
+      if (answer.smallest_budget && !result_.floor)
+        find_floor(*answer.smallest_budget, answer.blocking_op);
+      result_.requests.push_back(request);
+      return;
+    }
+    const auto same = std::find(plans_.begin(), plans_.end(), answer.plan->actions);
+    const size_t index = static_cast<size_t>(same - plans_.begin());
+    if (same == plans_.end()) {
+      int64_t runs = 0;
+      for (const Action& action : answer.plan->actions) {
+        runs += action.kind == ActionKind::kRun && action.id.starts_with('F');
+      }
+      plans_.push_back(answer.plan->actions);
+      result_.settings.push_back(
+          {.kind = Kind::kReprise,
+           .budget = request.budget,
+           .predicted_overhead = static_cast<double>(answer.plan->time.count()) /
+                                     static_cast<double>(answer.baseline.time.count()) -
+                                 1,
+           .recomputed = runs - result_.stages});
+    }
+    request.setting = first_plan_ + index;
+    Setting& setting = result_.settings[*request.setting];
+    setting.budget = std::min(setting.budget, request.budget);
+    result_.requests.push_back(request);
+  }
+
+  void find_floor(Bytes smallest, const std::string& op) {
+    const PlanResult answer = reprise::plan(chain_, {.budget = smallest});
+    if (!answer.plan) return;
+    Floor floor{.budget = smallest.count(), .op = op, .stage = stage_of(chain_, op)};
+    for (const Holder& holder : explain(lower(chain_), *answer.plan).holders) {
+      if (floor.holders.size() < 4) floor.holders.emplace_back(holder.id, holder.bytes.count());
+    }
+    result_.floor = floor;
+  }
+
+  void use(const Setting& setting) {
+    if (setting.kind != Kind::kReprise || budget_ == setting.budget) return;
+    remat_->set_budget(Bytes(setting.budget));
+    remat_->plan_for({work_.input});
+    budget_ = setting.budget;
+  }
+
+  void plan_all() {
+    first_plan_ = result_.settings.size();
+    const int64_t plain_peak = result_.settings[0].peak;
+    for (int tenths = 10; tenths >= 3; --tenths) {
+      progress(fmt::format("planning for {} % of plain's peak", 10 * tenths));
+      plan({.share = tenths / 10.0, .budget = plain_peak * tenths / 10});
+    }
+    std::set<int64_t> seen;
+    for (size_t s = 1; s < first_plan_; ++s) {
+      if (!seen.insert(result_.settings[s].peak).second) continue;
+      progress(fmt::format("planning for the peak of k = {}", result_.settings[s].segments));
+      plan({.periodic = s, .budget = result_.settings[s].peak});
+    }
+    for (size_t s = first_plan_; s < result_.settings.size(); ++s) {
+      progress(fmt::format("verifying plan {} of {}", s - first_plan_ + 1, plans_.size()));
+      use(result_.settings[s]);
+      verify_reprise(work_, initial_, plain_, *remat_, result_.settings[s]);
+    }
+    // No limit, for the cost of the executor.
+    remat_->set_budget({});
+    remat_->plan_for({work_.input});
+    budget_ = -1;
+    Setting unlimited{.kind = Kind::kReprise, .budget = std::numeric_limits<int64_t>::max()};
+    verify_reprise(work_, initial_, plain_, *remat_, unlimited);
+  }
+
+  // Plain first; each periodic setting stands beside the plan for its peak.
+  std::vector<size_t> order() const {
+    std::vector<size_t> result{0};
+    std::set<size_t> placed{0};
+    auto place = [&](size_t s) {
+      if (placed.insert(s).second) result.push_back(s);
+    };
+    for (size_t s = 1; s < first_plan_; ++s) {
+      place(s);
+      for (const Request& request : result_.requests) {
+        if (request.periodic == s && request.setting) place(*request.setting);
+      }
+    }
+    for (size_t s = first_plan_; s < result_.settings.size(); ++s) place(s);
+    return result;
+  }
+
+  void time_all() {
+    std::vector<size_t> settings = order();
+    for (int round = 0; round < options_.rounds; ++round) {
+      progress(fmt::format("round {} of {}, {} settings of {} steps", round + 1, options_.rounds,
+                           settings.size(), result_.steps));
+      for (const size_t s : settings) {
+        Setting& setting = result_.settings[s];
+        use(setting);
+        setting.times.push_back(sample(work_, loss_of(setting), result_.steps));
+      }
+      std::reverse(settings.begin(), settings.end());
+    }
+  }
+
+  const BenchOptions& options_;
+  const Workload work_;
+  const Snapshot initial_;
+  const CheckpointSequential checkpoint_;
+  std::optional<runtime::Remat> remat_;
+  Chain chain_;
+  Snapshot plain_;
+  std::vector<std::vector<Action>> plans_;  // of the settings from first_plan_ on
+  size_t first_plan_ = 0;
+  int64_t budget_ = -1;  // that remat_ has now
+  ModelResult result_;
+};
+
+}  // namespace
+
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::sort(values.begin(), values.end());
+  const double at = q * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<size_t>(at);
+  const size_t high = std::min(low + 1, values.size() - 1);
+  const double part = at - static_cast<double>(low);
+  return values[low] * (1 - part) + values[high] * part;
+}
+
+double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
+std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> result;
+  for (size_t r = 0; r < std::min(a.size(), b.size()); ++r) result.push_back(a[r] / b[r]);
+  return result;
+}
+
+ModelResult bench_model(const runtime::ModelConfig& config, const BenchOptions& options) {
+  return ModelBench(config, options).run();
+}
+
+ExecutorCost executor_cost(const runtime::ModelConfig& config, const BenchOptions& options) {
+  if (options.progress) options.progress(fmt::format("{}: executor cost", config.model));
+  const Workload work(config);
+  const Snapshot initial = work.snapshot();
+  const MakeLoss loss = [&] { return work.plain_loss(); };
+  Setting warm_up, plain;
+  observed_step(work, initial, loss, warm_up);
+  const Snapshot after = observed_step(work, initial, loss, plain);
+  const int64_t steps = steps_per_sample(work, options);
+  work.restore(initial);
+  runtime::Remat remat(work.model.stages, remat_options(work, options));
+  remat.plan_for({work.input});
+  Setting planned{.kind = Kind::kReprise, .budget = std::numeric_limits<int64_t>::max()};
+  verify_reprise(work, initial, after, remat, planned);
+  return run_pairs(work, remat, steps, options);
+}
+
+}  // namespace reprise::bench

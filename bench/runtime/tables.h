@@ -1,0 +1,30 @@
+// Results as Markdown for people and as JSON for programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench_model.h"
+
+namespace reprise::bench {
+
+struct RunInfo {
+  std::string command = {};  // that reproduces the run
+  std::string processor = {};
+  std::string torch = {};
+  std::string build = {};
+  int threads = 0;
+  BenchOptions options = {};
+};
+
+std::string markdown(const RunInfo& info, const std::vector<ModelResult>& results);
+std::string json(const RunInfo& info, const std::vector<ModelResult>& results);
+
+// How the present step compares with a mark, from the ratios of many rounds: "slower" and "faster" if at
+// least three quarters of them say so, "same" otherwise.
+const char* verdict(const std::vector<double>& ratios);
+
+// "resnet18, 64x3x64x64, width 32"
+std::string describe(const runtime::ModelConfig& config);
+
+}  // namespace reprise::bench

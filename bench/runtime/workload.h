@@ -1,0 +1,49 @@
+// A model, one batch, and plain steps on it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "reprise/runtime/measure.h"
+#include "reprise/runtime/zoo.h"
+
+namespace reprise::bench {
+
+// What a step leaves behind, or starts from, in host memory that the allocator does not count.
+struct Snapshot {
+  std::vector<char> loss;
+  std::vector<std::vector<char>> gradients;  // empty where there is none
+  std::vector<std::vector<char>> buffers;
+  std::vector<char> random;
+
+  bool operator==(const Snapshot&) const = default;
+};
+
+struct Workload {
+  runtime::Model model;
+  at::Tensor input, target;
+  std::vector<at::Tensor> parameters, buffers;  // each once
+  int64_t level = 0;  // live bytes with nothing but these: parameters, buffers, batch
+
+  // Installs the counting allocator. The seed is always the same.
+  explicit Workload(const runtime::ModelConfig& config);
+
+  runtime::Loss loss() const;
+  at::Tensor plain_loss() const;  // forward and loss, as plain training runs them
+  void drop_gradients() const;
+
+  // The last argument may be undefined.
+  Snapshot snapshot(const at::Tensor& loss = {}) const;
+  // Buffers and random state; drops all gradients.
+  void restore(const Snapshot& state) const;
+};
+
+// Parts of two snapshots that differ in a bit ("gradient 3; "), at most a few; empty when none does.
+std::string difference(const Snapshot& a, const Snapshot& b);
+// Largest difference of a gradient's element over the largest element of all gradients (float32).
+double gradient_error(const Snapshot& a, const Snapshot& b);
+
+}  // namespace reprise::bench
