@@ -111,6 +111,9 @@ struct Remat::State {
   void make_plan(Instance& instance, int64_t offset);
   // The level that the plan starts from, relative to the chain; plans again if that is needed.
   int64_t settle(Instance& instance, const Tensors& inputs);
+  // Makes `last` the instance of these inputs, with a plan that fits; returns the bytes that are live
+  // but not counted by the allocator.
+  int64_t ready(const Tensors& inputs);
 };
 
 namespace {
@@ -259,6 +262,18 @@ int64_t Remat::State::settle(Instance& instance, const Tensors& inputs) {
   return uncounted;
 }
 
+int64_t Remat::State::ready(const Tensors& inputs) {
+  if (inputs.empty()) throw InputError("the model was given no input");
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined()) throw InputError("the model was given an undefined tensor");
+  }
+  if (inputs[0].device().is_cpu()) install_cpu_allocator();
+  Instance& instance = instance_for(inputs);
+  const int64_t uncounted = settle(instance, inputs);
+  last = &instance;
+  return uncounted;
+}
+
 Remat::Remat(std::vector<Stage> stages, RematOptions options)
     : torch::nn::Module("Remat"), state_(std::make_shared<State>()) {
   std::unordered_set<torch::nn::Module*> seen;
@@ -294,9 +309,8 @@ Tensors Remat::forward(const Tensors& inputs) {
     for (const Stage& stage : state_->stages) x = stage.forward(x);
     return x;
   }
-  plan_for(inputs);
+  const int64_t uncounted = state_->ready(inputs);
   State::Instance& instance = *state_->last;
-  const int64_t uncounted = state_->settle(instance, inputs);
 
   const PlannedModel& planned = *instance.planned;
   const c10::Device device = planned.model.device;
@@ -344,16 +358,7 @@ Tensors Remat::forward(const Tensors& inputs) {
   return outputs;
 }
 
-void Remat::plan_for(const Tensors& inputs) {
-  if (inputs.empty()) throw InputError("the model was given no input");
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined()) throw InputError("the model was given an undefined tensor");
-  }
-  if (inputs[0].device().is_cpu()) install_cpu_allocator();
-  State::Instance& instance = state_->instance_for(inputs);
-  state_->settle(instance, inputs);
-  state_->last = &instance;
-}
+void Remat::plan_for(const Tensors& inputs) { state_->ready(inputs); }
 
 void Remat::set_budget(Budget budget) {
   state_->options.budget = budget;
