@@ -1,0 +1,75 @@
+// The allocator counts every block, and its limit is sharp.
+#include <thread>
+#include <vector>
+
+#include "reprise/runtime/allocator.h"
+#include "tight_step.h"
+
+namespace reprise::runtime {
+namespace {
+
+using testing::live;
+
+TEST(Allocator, CountsBlocksOf64BytesAndGivesThemBack) {
+  install_cpu_allocator();
+  install_cpu_allocator();
+  EXPECT_TRUE(cpu_allocator_installed());
+  const int64_t before = live();
+  for (const int64_t bytes : {1, 63, 64, 65, 128, 4097}) {
+    reset_peak(c10::kCPU);
+    const at::Tensor block = at::empty({bytes}, at::kByte);
+    EXPECT_EQ(live() - before, (bytes + 63) / 64 * 64);
+    EXPECT_TRUE(cpu_allocator_owns(block.const_data_ptr()));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block.const_data_ptr()) % 64, 0u);
+    EXPECT_EQ(memory_count(c10::kCPU).allocations, 1);
+    EXPECT_EQ(memory_count(c10::kCPU).peak, live());
+  }
+  EXPECT_EQ(live(), before);
+  const at::Tensor nothing = at::empty({0});
+  EXPECT_EQ(live(), before);
+  float host = 0;
+  EXPECT_FALSE(cpu_allocator_owns(at::from_blob(&host, {1}).const_data_ptr()));
+}
+
+TEST(Allocator, TheLimitIsSharp) {
+  install_cpu_allocator();
+  const int64_t before = live();
+  {
+    CpuLimitGuard limit(before + 1024);
+    EXPECT_NO_THROW(at::empty({1024}, at::kByte));
+    EXPECT_NO_THROW(at::empty({1000}, at::kByte));
+  }
+  {
+    CpuLimitGuard limit(before + 1023);
+    try {
+      at::empty({1000}, at::kByte);  // counts as 1024
+      ADD_FAILURE() << "over the limit";
+    } catch (const BudgetError& error) {
+      EXPECT_EQ(error.budget(), before + 1023);
+      EXPECT_EQ(error.live(), before);
+      EXPECT_EQ(error.requested(), 1024);
+    }
+    EXPECT_NO_THROW(at::empty({960}, at::kByte));
+  }
+  EXPECT_EQ(cpu_limit(), std::nullopt);
+  EXPECT_EQ(live(), before);
+}
+
+TEST(Allocator, ManyThreads) {
+  install_cpu_allocator();
+  const int64_t before = live();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      std::vector<at::Tensor> held(16);
+      for (int64_t i = 0; i < 2000; ++i) {
+        held[static_cast<size_t>(i % 16)] = at::empty({(i * 37 + t) % 5000 + 1}, at::kByte);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(live(), before);
+}
+
+}  // namespace
+}  // namespace reprise::runtime

@@ -1,0 +1,196 @@
+// What a step reads and advances beside gradients: buffers, random numbers, train flags, grad mode, autocast.
+#include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/optim/sgd.h>
+
+#include "fixture.h"
+#include "runtime/stage_runner.h"
+
+namespace reprise::runtime {
+namespace {
+
+namespace nn = torch::nn;
+using testing::Bits;
+using testing::bits_now;
+using testing::conv_stages;
+using testing::CountedStages;
+using testing::dense_stages;
+using testing::difference;
+using testing::expect_same_steps;
+using testing::largest_budget;
+using testing::mean_square;
+using testing::plain_steps;
+using testing::planned_runs;
+using testing::planned_step;
+using testing::quick;
+using testing::smallest_budget;
+using testing::StepState;
+
+using StateTest = testing::RuntimeTest;
+
+TEST_F(StateTest, DropoutAndBatchNormOverSeveralSteps) {
+  expect_same_steps(conv_stages(), {images_});
+}
+
+TEST_F(StateTest, ParametersAreBitwiseEqualAfterFiveStepsOfMomentum) {
+  const std::vector<Stage> plain = conv_stages();
+  CountedStages counted(plain);
+  std::vector<at::Tensor> parameters = testing::parameters_of(plain);
+  std::vector<at::Tensor> initial;
+  for (const at::Tensor& p : parameters) initial.push_back(p.detach().clone());
+  const StepState state(plain, {images_});
+  auto train = [&](const std::function<Tensors(const Tensors&)>& forward) {
+    torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+    Bits last;
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      at::Tensor loss = mean_square(forward({images_}));
+      loss.backward();
+      optimizer.step();
+      last = bits_now(plain, {images_}, loss);
+    }
+    at::NoGradGuard no_grad;
+    state.restore();
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(initial[i]);
+    return last;
+  };
+  const Bits expected = train([&](const Tensors& x) { return testing::run_plain(plain, x); });
+
+  auto remat =
+      reprise::runtime::remat(counted.stages, {images_}, {.loss = mean_square, .measure = quick()});
+  // The momentum comes after the first step and needs room then.
+  remat->set_budget(smallest_budget(*remat) + Bytes(storage_bytes(parameters)));
+  const Bits planned = train([&](const Tensors& x) {
+    counted.reset();
+    return remat->forward(x);
+  });
+  EXPECT_EQ(difference(expected, planned), "");
+  EXPECT_GT(counted.total(), static_cast<int>(plain.size()));
+  EXPECT_EQ(counted.calls(), planned_runs(*remat));
+  EXPECT_EQ(remat->last_step().steps, 5);
+}
+
+// A stage may depend on a buffer that it changes: a replay must see what the first run saw.
+struct Drifting : nn::Module {
+  nn::Linear linear{64, 64};
+  at::Tensor scale;
+  Drifting() {
+    register_module("linear", linear);
+    scale = register_buffer("scale", at::ones({1}));
+  }
+  at::Tensor drift() {  // the scale before it changes
+    const at::Tensor before = scale.detach().clone();
+    at::NoGradGuard no_grad;
+    scale.mul_(1.25);
+    return before;
+  }
+};
+
+Stage drifting(const std::string& name, const std::shared_ptr<Drifting>& module) {
+  return {name, module, [module](const Tensors& x) {
+            const at::Tensor scale = module->drift();
+            return Tensors{(module->linear->forward(x.at(0)) * scale).tanh()};
+          }};
+}
+
+TEST_F(StateTest, AStageWhoseOutputDependsOnABufferThatItAdvances) {
+  std::vector<Stage> stages = dense_stages(4);
+  stages[1] = drifting("drifting1", std::make_shared<Drifting>());
+  stages[2] = drifting("drifting2", std::make_shared<Drifting>());
+  expect_same_steps(stages, {rows_});
+}
+
+TEST_F(StateTest, EvalModeWithGradients) {
+  std::vector<Stage> stages = conv_stages();
+  for (const Stage& stage : stages) stage.module->eval();
+  expect_same_steps(stages, {images_});
+}
+
+TEST_F(StateTest, SwitchingBetweenTrainAndEvalPlansForEach) {
+  const std::vector<Stage> stages = conv_stages();
+  const StepState state(stages, {images_});
+  auto remat =
+      reprise::runtime::remat(stages, {images_}, {.loss = mean_square, .measure = quick()});
+  for (bool training : {true, false, true}) {
+    remat->train(training);
+    remat->set_budget({});
+    remat->plan_for({images_});
+    remat->set_budget(smallest_budget(*remat));
+    state.restore();
+    const Bits expected = plain_steps(stages, {images_}, mean_square, 1)[0];
+    state.restore();
+    EXPECT_EQ(difference(expected, planned_step(*remat, stages, {images_}, mean_square)), "");
+  }
+}
+
+TEST_F(StateTest, WithoutGradientsNothingIsPlannedAndOutputsAreEqual) {
+  const std::vector<Stage> plain = conv_stages();
+  CountedStages counted(plain);
+  Remat model(counted.stages, {.budget = Bytes(1)});  // no plan could fit
+  const StepState state(plain, {images_});
+  at::Tensor expected, no_grad_output;
+  {
+    at::NoGradGuard no_grad;
+    expected = testing::run_plain(plain, {images_})[0];
+    state.restore();
+    no_grad_output = model.forward(images_);
+  }
+  state.restore();
+  c10::InferenceMode inference;
+  const at::Tensor inference_output = model.forward(images_);
+  EXPECT_TRUE(no_grad_output.equal(expected));
+  EXPECT_TRUE(inference_output.equal(expected));
+  EXPECT_EQ(counted.total(), 2 * static_cast<int>(plain.size()));
+  EXPECT_EQ(model.last_step().plans, 0);
+}
+
+class Autocast {
+ public:
+  Autocast() { at::autocast::set_autocast_enabled(at::kCPU, true); }
+  ~Autocast() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+};
+
+TEST_F(StateTest, AutocastIsReplayedWhenBackwardRunsOutsideIt) {
+  const std::vector<Stage> plain = conv_stages();
+  CountedStages counted(plain);
+  const StepState state(plain, {images_});
+  auto step = [&](const std::function<Tensors(const Tensors&)>& forward) {
+    at::Tensor loss;
+    {
+      Autocast autocast;
+      loss = mean_square(forward({images_}));
+    }
+    loss.backward();
+    return bits_now(plain, {images_}, loss);
+  };
+  const Bits full = plain_steps(plain, {images_}, mean_square, 1)[0];
+  state.restore();
+  const Bits expected = step([&](const Tensors& x) { return testing::run_plain(plain, x); });
+  ASSERT_NE(difference(full, expected), "") << "autocast changed nothing";
+  state.restore();
+  Remat remat(counted.stages, {.loss = mean_square, .measure = quick()});
+  {
+    Autocast autocast;
+    remat.plan_for({images_});
+  }
+  for (const Bytes budget : {smallest_budget(remat), largest_budget(remat)}) {
+    remat.set_budget(budget);
+    state.restore();
+    const Bits planned = step([&](const Tensors& x) {
+      counted.reset();
+      return remat.forward(x);
+    });
+    EXPECT_EQ(difference(expected, planned), "");
+    EXPECT_EQ(counted.calls(), planned_runs(remat));
+  }
+  // Without autocast the same object plans again, and is right.
+  remat.set_budget({});
+  state.restore();
+  EXPECT_EQ(difference(full, planned_step(remat, plain, {images_}, mean_square)), "");
+}
+
+}  // namespace
+}  // namespace reprise::runtime
