@@ -12,12 +12,7 @@ int64_t version_of(const at::Tensor& tensor) {
 }  // namespace
 
 PlannedModel::PlannedModel(PreparedModel prepared)
-    : model(std::move(prepared)), buffers_before(model.buffers) {
-  for (const PreparedStage& stage : model.stages) {
-    start.emplace_back(stage.traits.buffers);
-    replay.emplace_back(stage.traits.buffers);
-  }
-}
+    : model(std::move(prepared)), buffers(model) {}
 
 void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
   program = std::make_shared<const Program>(graph, actions);
@@ -59,13 +54,13 @@ void Step::guarded(Work&& work) {
     book_.clear();
     drain_backward_queue();
     random_before_.restore();
-    if (number_ == planned_->last_step) planned_->buffers_before.restore();
+    if (number_ == planned_->last_step) planned_->buffers.undo_step();
     throw;
   }
 }
 
 Tensors Step::forward() {
-  planned_->buffers_before.save();
+  planned_->buffers.begin_step();
   Tensors outputs;
   guarded([&] {
     execute(*program_, 0, program_->loss(), *this);
@@ -130,19 +125,14 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
     current.emplace(model.device);
     random_[stage]->restore();
   }
-  ValueKeeper* buffers = nullptr;
-  if (!prepared.traits.buffers.empty()) {
-    const bool newest = number_ == planned_->last_step;  // the one whose buffers were kept
-    if (step.first) {
-      planned_->start[stage].save();
-    } else {
-      buffers = &planned_->replay[stage];
-      buffers->save();
-      if (newest) planned_->start[stage].restore();
-    }
+  StepBuffers& buffers = planned_->buffers;
+  if (step.first) {
+    buffers.before_first_run(stage);
+  } else {
+    buffers.begin_replay(stage, number_ == planned_->last_step);
   }
   auto put_back = [&] {
-    if (buffers) buffers->restore();
+    if (!step.first) buffers.end_replay(stage);
     if (current) current->restore();
   };
   try {

@@ -13,15 +13,14 @@
 #include "reprise/model/lower.h"
 #include "reprise/run/interpreter.h"
 #include "stage_runner.h"
+#include "step_buffers.h"
 
 namespace reprise::runtime {
 
 // A model with a plan: all that its steps have in common. Outlives them.
 struct PlannedModel {
   PreparedModel model;
-  ValueKeeper buffers_before;       // of the step that began last
-  std::vector<ValueKeeper> start;   // per stage: buffers before its first run in that step
-  std::vector<ValueKeeper> replay;  // per stage: buffers around a run that is not the first
+  StepBuffers buffers;
   Chain chain;
   std::vector<size_t> saved_stage;  // stage of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;

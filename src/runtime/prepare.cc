@@ -157,15 +157,22 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   traits.copies_output = seen.changes_input ? std::vector<bool>(seen.aliases.size()) : seen.aliases;
   traits.input_needs_grad = needs_grad;
   traits.output_needs_grad = seen.needs_grad;
-  if (advances) traits.buffers = all_buffers;
+  traits.buffers = all_buffers;
   for (size_t e = 0; e < seen.outputs.size(); ++e) {
     traits.fast_with_grad |= e >= fast.size() || !bitwise_equal(seen.outputs[e], fast[e]);
   }
-  for (const at::Tensor& buffer : traits.buffers) model.buffers.push_back(buffer);
+  if (advances) {
+    model.buffers.insert(model.buffers.end(), all_buffers.begin(), all_buffers.end());
+  }
   needs_grad = seen.needs_grad;
   x = std::move(seen.outputs);
   model.stages.push_back(std::move(prepared));
   return true;
+}
+
+// Bytes of a copy that begins where any type of element may.
+int64_t aligned_bytes(const at::Tensor& tensor) {
+  return (static_cast<int64_t>(tensor.nbytes()) + 63) / 64 * 64;
 }
 
 c10::Device device_of(const Tensors& sample) {
@@ -217,6 +224,12 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   std::erase_if(model.buffers, [&](const at::Tensor& buffer) {
     return !seen.insert(buffer.unsafeGetTensorImpl()).second;
   });
+  // A stage that only reads a buffer must see it as it was, too; what nobody advances always is.
+  for (PreparedStage& stage : model.stages) {
+    std::erase_if(stage.traits.buffers, [&](const at::Tensor& buffer) {
+      return !seen.contains(buffer.unsafeGetTensorImpl());
+    });
+  }
   return model;
 }
 
@@ -225,6 +238,34 @@ ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors) {
     tensors_.push_back(tensor);
     copies_.push_back(at::empty_like(tensor, tensor.options().requires_grad(false)));
   }
+}
+
+ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors, const at::Tensor& memory)
+    : tensors_(tensors) {
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor bytes = memory.narrow(0, offset, static_cast<int64_t>(tensor.nbytes()));
+    copies_.push_back(bytes.view(tensor.scalar_type()).view(tensor.sizes()));
+    offset += aligned_bytes(tensor);
+  }
+}
+
+int64_t ValueKeeper::bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += aligned_bytes(tensor);
+  return sum;
+}
+
+ValueKeeper ValueKeeper::part(const std::vector<at::Tensor>& tensors) const {
+  ValueKeeper result;
+  for (const at::Tensor& tensor : tensors) {
+    const auto known = std::find_if(tensors_.begin(), tensors_.end(),
+                                    [&](const at::Tensor& t) { return t.is_same(tensor); });
+    if (known == tensors_.end()) throw InternalError("a part of a keeper that does not keep it");
+    result.tensors_.push_back(tensor);
+    result.copies_.push_back(copies_[static_cast<size_t>(known - tensors_.begin())]);
+  }
+  return result;
 }
 
 void ValueKeeper::save() {

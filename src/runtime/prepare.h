@@ -29,11 +29,19 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
 class ValueKeeper {
  public:
   explicit ValueKeeper(const std::vector<at::Tensor>& tensors);
+  // The copies lie in `memory`, at least bytes_of(tensors) bytes; others may use it in between.
+  ValueKeeper(const std::vector<at::Tensor>& tensors, const at::Tensor& memory);
+  static int64_t bytes_of(const std::vector<at::Tensor>& tensors);
+
+  // A keeper of some of the tensors that shares this one's copies.
+  ValueKeeper part(const std::vector<at::Tensor>& tensors) const;
   void save();
   void restore() const;
   bool changed() const;  // any value since save()
 
  private:
+  ValueKeeper() = default;
+
   std::vector<at::Tensor> tensors_, copies_;
 };
 

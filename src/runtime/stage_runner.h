@@ -23,7 +23,7 @@ struct StageTraits {
   std::vector<bool> input_needs_grad;   // per tensor of x_i
   std::vector<bool> copies_output;      // per tensor of x_{i+1}: aliases the input, is copied
   std::vector<bool> output_needs_grad;  // per tensor of x_{i+1}
-  std::vector<at::Tensor> buffers;      // that a run advances
+  std::vector<at::Tensor> buffers;      // of its modules, that a run of any stage advances
 };
 
 struct PreparedStage {

@@ -1,9 +1,11 @@
-// What a step reads and advances beside gradients: buffers, random numbers, train flags, grad mode, autocast.
+// What a step reads and advances beside gradients: buffers, random numbers, train flags, grad mode,
+// autocast.
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/optim/sgd.h>
 
 #include "fixture.h"
+#include "reprise/runtime/zoo.h"
 #include "runtime/stage_runner.h"
 
 namespace reprise::runtime {
@@ -12,12 +14,15 @@ namespace {
 namespace nn = torch::nn;
 using testing::Bits;
 using testing::bits_now;
+using testing::conv;
 using testing::conv_stages;
 using testing::CountedStages;
 using testing::dense_stages;
 using testing::difference;
 using testing::expect_same_steps;
 using testing::largest_budget;
+using testing::layer;
+using testing::live;
 using testing::mean_square;
 using testing::plain_steps;
 using testing::planned_runs;
@@ -98,6 +103,73 @@ TEST_F(StateTest, AStageWhoseOutputDependsOnABufferThatItAdvances) {
   stages[1] = drifting("drifting1", std::make_shared<Drifting>());
   stages[2] = drifting("drifting2", std::make_shared<Drifting>());
   expect_same_steps(stages, {rows_});
+}
+
+TEST_F(StateTest, ABufferThatSeveralStagesAdvanceOrOnlyRead) {
+  const auto module = std::make_shared<Drifting>();
+  std::vector<Stage> stages = dense_stages(7);
+  stages[2] = drifting("early", module);
+  stages[5] = drifting("late", module);
+  for (size_t reader : {size_t{1}, size_t{3}}) {
+    nn::Linear linear(64, 64);
+    for (at::Tensor p : linear->parameters()) p.set_requires_grad(false);
+    stages[reader] = {fmt::format("reader{}", reader), module,
+                      [module, linear](const Tensors& x) mutable {
+                        const at::Tensor scale = module->scale.clone();
+                        return Tensors{(linear->forward(x.at(0)) * scale).tanh()};
+                      }};
+  }
+  expect_same_steps(stages, {rows_});
+}
+
+TEST_F(StateTest, ABatchNormOfTwoStagesAndOneWithoutStatistics) {
+  const nn::BatchNorm2d shared(8);
+  const nn::BatchNorm2d without(nn::BatchNormOptions(8).track_running_stats(false));
+  std::vector<Stage> stages = conv_stages();
+  stages[1] = layer("bn1", shared);
+  stages[5] = layer("bn2", shared);
+  stages.insert(stages.begin() + 6, layer("without", without));
+  expect_same_steps(stages, {images_});
+}
+
+// One copy of all buffers to undo a step and start replays from, and room for the largest stage.
+TEST_F(StateTest, TheCopiesOfBuffersThatAPlanHolds) {
+  constexpr int64_t kBlock = 64;  // what the allocator gives for eight statistics, or a counter
+  const std::vector<Stage> stages{layer("conv", conv(3)), layer("bn1", nn::BatchNorm2d(8)),
+                            layer("bn2", nn::BatchNorm2d(8)), layer("bn3", nn::BatchNorm2d(8))};
+  const int64_t before = live();
+  auto remat =
+      reprise::runtime::remat(stages, {images_}, {.loss = mean_square, .measure = quick()});
+  EXPECT_EQ(live() - before, (3 + 1) * 3 * kBlock);
+}
+
+TEST_F(StateTest, TheBytesOfAResNet50ThatTheDocumentNames) {
+  const Model model = make_model({.model = "resnet50", .input = {2, 3, 32, 32}});
+  const int64_t before = live();
+  auto remat = reprise::runtime::remat(model.stages, {model.sample_input()}, {.measure = quick()});
+  EXPECT_EQ(storage_bytes(testing::buffers_of(model.stages)), 215'872);
+  EXPECT_EQ(live() - before, 257'088);
+}
+
+TEST_F(StateTest, WhatCodeWritesIntoBuffersBetweenForwardAndBackwardStays) {
+  const std::vector<Stage> plain = conv_stages();
+  const StepState state(plain, {images_});
+  auto step = [&](const std::function<Tensors(const Tensors&)>& forward) {
+    at::Tensor loss = mean_square(forward({images_}));
+    // Autograd saves statistics, too, and would refuse a change that counts as a new version.
+    for (const at::Tensor& buffer : testing::buffers_of(plain)) buffer.variable_data().add_(1);
+    loss.backward();
+    return bits_now(plain, {images_}, loss);
+  };
+  const Bits expected = step([&](const Tensors& x) { return testing::run_plain(plain, x); });
+  state.restore();
+  CountedStages counted(plain);
+  auto remat =
+      reprise::runtime::remat(counted.stages, {images_}, {.loss = mean_square, .measure = quick()});
+  remat->set_budget(smallest_budget(*remat));
+  remat->plan_for({images_});
+  ASSERT_GT(planned_runs(*remat).at("bn1"), 1);
+  EXPECT_EQ(difference(expected, step([&](const Tensors& x) { return remat->forward(x); })), "");
 }
 
 TEST_F(StateTest, EvalModeWithGradients) {
