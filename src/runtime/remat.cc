@@ -6,11 +6,10 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
-#include <mutex>
-#include <set>
 #include <unordered_set>
 
 #include "execute.h"
+#include "limits.h"
 #include "measure.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
@@ -43,45 +42,30 @@ struct Key {
   bool operator==(const Key&) const = default;
 };
 
+// What the stages' modules hold. Walking them is the dearest part of getting a step ready, so it is done
+// once a step; and at every step, because children are replaced and flags set without leaving a trace.
+struct Contents {
+  std::vector<at::Tensor> parameters, buffers;
+  std::vector<bool> training;  // of every module
+
+  explicit Contents(const std::vector<Stage>& stages) {
+    for (const Stage& stage : stages) {
+      if (!stage.module) continue;
+      for (const auto& module : stage.module->modules()) {
+        training.push_back(module->is_training());
+        for (at::Tensor& t : module->parameters(false)) parameters.push_back(std::move(t));
+        for (at::Tensor& t : module->buffers(false)) buffers.push_back(std::move(t));
+      }
+    }
+  }
+};
+
 at::Tensor default_loss(const Tensors& outputs) {
   const at::Tensor& y = outputs.at(0);
   if (y.dim() < 2) return y.square().mean();
   std::vector<int64_t> sizes = y.sizes().vec();
   sizes.erase(sizes.begin() + 1);
   return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
-}
-
-// The limits of all steps in flight, of all models, and the one that was there before them: a budget is of
-// all live bytes, so the smallest holds.
-class Limits {
- public:
-  void add(int64_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (active_.empty()) before_ = cpu_limit();
-    active_.insert(bytes);
-    apply();
-  }
-  void remove(int64_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    active_.erase(active_.find(bytes));
-    apply();
-  }
-
- private:
-  void apply() const {
-    std::optional<int64_t> limit = before_;
-    if (!active_.empty()) limit = std::min(*active_.begin(), before_.value_or(*active_.begin()));
-    set_cpu_limit(limit);
-  }
-
-  std::mutex mutex_;
-  std::multiset<int64_t> active_;
-  std::optional<int64_t> before_;
-};
-
-Limits& limits() {
-  static auto* instance = new Limits;  // steps of static lifetime may end after main()
-  return *instance;
 }
 
 }  // namespace
@@ -106,14 +90,15 @@ struct Remat::State {
   Instance* last = nullptr;
   StepReport report;
 
-  Key key_of(const Tensors& inputs) const;
-  Instance& instance_for(const Tensors& inputs);
+  Key key_of(const Tensors& inputs, const Contents& contents) const;
+  Instance& instance_for(const Tensors& inputs, const Contents& contents);
   void make_plan(Instance& instance, int64_t offset);
   // The level that the plan starts from, relative to the chain; plans again if that is needed.
-  int64_t settle(Instance& instance, const Tensors& inputs);
+  int64_t settle(Instance& instance, const Tensors& inputs, const Contents& contents);
   // Makes `last` the instance of these inputs, with a plan that fits; returns the bytes that are live
   // but not counted by the allocator.
-  int64_t ready(const Tensors& inputs);
+  int64_t ready(const Tensors& inputs, const Contents& contents);
+  Tensors run_plain(Tensors x) const;
 };
 
 namespace {
@@ -167,8 +152,8 @@ struct RematNode final : torch::autograd::Node {
 
 }  // namespace
 
-Key Remat::State::key_of(const Tensors& inputs) const {
-  Key key{{}, {}, {}, AutocastState(inputs.at(0).device())};
+Key Remat::State::key_of(const Tensors& inputs, const Contents& contents) const {
+  Key key{{}, {}, contents.training, AutocastState(inputs.at(0).device())};
   for (const at::Tensor& x : inputs) {
     key.inputs.push_back(
         {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
@@ -177,18 +162,14 @@ Key Remat::State::key_of(const Tensors& inputs) const {
     key.residents.push_back(
         {t.unsafeGetTensorImpl(), t.scalar_type(), t.device(), t.requires_grad()});
   };
-  for (const Stage& stage : stages) {
-    if (!stage.module) continue;
-    for (const auto& module : stage.module->modules())
-      key.training.push_back(module->is_training());
-    for (const at::Tensor& parameter : stage.module->parameters()) add(parameter);
-    for (const at::Tensor& buffer : stage.module->buffers()) add(buffer);
-  }
+  for (const at::Tensor& parameter : contents.parameters) add(parameter);
+  for (const at::Tensor& buffer : contents.buffers) add(buffer);
   return key;
 }
 
-Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs) {
-  Key key = key_of(inputs);
+Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
+                                                    const Contents& contents) {
+  Key key = key_of(inputs, contents);
   for (const auto& instance : instances) {
     if (instance->key == key) return *instance;
   }
@@ -238,17 +219,14 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   instance.result = std::move(result);
 }
 
-int64_t Remat::State::settle(Instance& instance, const Tensors& inputs) {
+int64_t Remat::State::settle(Instance& instance, const Tensors& inputs, const Contents& contents) {
   const c10::Device device = instance.planned->model.device;
   Tensors resident = inputs;
-  for (const Stage& stage : stages) {
-    if (!stage.module) continue;
-    for (const at::Tensor& t : stage.module->parameters()) {
-      resident.push_back(t);
-      resident.push_back(t.grad());
-    }
-    for (const at::Tensor& t : stage.module->buffers()) resident.push_back(t);
+  for (const at::Tensor& parameter : contents.parameters) {
+    resident.push_back(parameter);
+    resident.push_back(parameter.grad());
   }
+  resident.insert(resident.end(), contents.buffers.begin(), contents.buffers.end());
   const int64_t uncounted = uncounted_bytes(resident);
   const Chain& chain = instance.planned->chain;
   const int64_t level = memory_count(device).live + uncounted;
@@ -262,16 +240,21 @@ int64_t Remat::State::settle(Instance& instance, const Tensors& inputs) {
   return uncounted;
 }
 
-int64_t Remat::State::ready(const Tensors& inputs) {
+int64_t Remat::State::ready(const Tensors& inputs, const Contents& contents) {
   if (inputs.empty()) throw InputError("the model was given no input");
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) throw InputError("the model was given an undefined tensor");
   }
   if (inputs[0].device().is_cpu()) install_cpu_allocator();
-  Instance& instance = instance_for(inputs);
-  const int64_t uncounted = settle(instance, inputs);
+  Instance& instance = instance_for(inputs, contents);
+  const int64_t uncounted = settle(instance, inputs, contents);
   last = &instance;
   return uncounted;
+}
+
+Tensors Remat::State::run_plain(Tensors x) const {
+  for (const Stage& stage : stages) x = stage.forward(x);
+  return x;
 }
 
 Remat::Remat(std::vector<Stage> stages, RematOptions options)
@@ -299,17 +282,14 @@ at::Tensor Remat::forward(const at::Tensor& input) {
 }
 
 Tensors Remat::forward(const Tensors& inputs) {
+  if (!at::GradMode::is_enabled()) return state_->run_plain(inputs);
+  const Contents contents(state_->stages);
   auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
-  const std::vector<at::Tensor> parameters = this->parameters();
-  const bool grad =
-      at::GradMode::is_enabled() && (std::any_of(inputs.begin(), inputs.end(), wants_grad) ||
-                                     std::any_of(parameters.begin(), parameters.end(), wants_grad));
-  if (!grad) {
-    Tensors x = inputs;
-    for (const Stage& stage : state_->stages) x = stage.forward(x);
-    return x;
+  if (std::none_of(inputs.begin(), inputs.end(), wants_grad) &&
+      std::none_of(contents.parameters.begin(), contents.parameters.end(), wants_grad)) {
+    return state_->run_plain(inputs);
   }
-  const int64_t uncounted = state_->ready(inputs);
+  const int64_t uncounted = state_->ready(inputs, contents);
   State::Instance& instance = *state_->last;
 
   const PlannedModel& planned = *instance.planned;
@@ -358,7 +338,9 @@ Tensors Remat::forward(const Tensors& inputs) {
   return outputs;
 }
 
-void Remat::plan_for(const Tensors& inputs) { state_->ready(inputs); }
+void Remat::plan_for(const Tensors& inputs) {
+  state_->ready(inputs, Contents(state_->stages));
+}
 
 void Remat::set_budget(Budget budget) {
   state_->options.budget = budget;

@@ -1,5 +1,5 @@
-// A planned model as a module: a Sequential with its keys and files, types, budgets as people write them,
-// memory that was there before.
+// A planned model as a module: a Sequential with its keys and files, types, budgets as people write
+// them, memory that was there before.
 #include <torch/serialize.h>
 
 #include <sstream>
@@ -163,6 +163,20 @@ TEST_F(ModuleTest, WeightsOfAnotherTypeUnderTheSameInputPlanAgain) {
   state.restore();
   EXPECT_EQ(difference(expected, planned_step(*remat, stages, tokens, mean_square)), "");
   EXPECT_EQ(remat->last_step().predicted_peak.count(), remat->last_step().measured_peak.count());
+}
+
+TEST_F(ModuleTest, AParameterFrozenOrThawedBetweenStepsIsNoticed) {
+  nn::Sequential model = nested_model();
+  const std::vector<Stage> stages = stages_of(model);
+  auto remat = reprise::runtime::remat(model, images_, {.loss = mean_square, .measure = quick()});
+  const StepState state(stages, {images_});
+  for (const bool wanted : {false, true}) {
+    at::Tensor(model->named_parameters()["4.0.weight"]).set_requires_grad(wanted);
+    state.restore();
+    const Bits expected = plain_steps(stages, {images_}, mean_square, 1)[0];
+    state.restore();
+    EXPECT_EQ(difference(expected, planned_step(*remat, stages, {images_}, mean_square)), "");
+  }
 }
 
 TEST_F(ModuleTest, BudgetsAsStringsSharesAndBytes) {
