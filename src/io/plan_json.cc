@@ -106,6 +106,9 @@ Frontier read_frontier(const Element& root) {
   Frontier frontier;
   frontier.problem = read_problem_id(object.required("problem"));
   frontier.planner = object.required("planner").string();
+  if (const auto name = object.optional("schedule_class")) {
+    frontier.schedule_class = name->string();
+  }
   object.required("points").for_each([&](const Element& element) {
     const FrontierPoint point = read_point(element);
     if (!frontier.points.empty()) {
@@ -154,7 +157,9 @@ std::string to_json(const Frontier& frontier) {
   io::Writer writer;
   io::open_document(writer, io::kFrontierFormat);
   io::write_problem_id(writer.key("problem"), frontier.problem);
-  writer.field("planner", frontier.planner).key("points").open_array();
+  writer.field("planner", frontier.planner);
+  if (!frontier.schedule_class.empty()) writer.field("schedule_class", frontier.schedule_class);
+  writer.key("points").open_array();
   for (const FrontierPoint& point : frontier.points) {
     writer.open_object(io::Layout::kInline)
         .field("budget_bytes", point.budget)

@@ -1,5 +1,6 @@
 // clang-format off
-// The exact optimum of a chain over all persistent schedules.
+// The exact optimum of a chain over all persistent schedules, and over those that may also drop the
+// input of a kept stage and compute it again.
 //
 // The founding paper: O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal
 // checkpointing for heterogeneous chains: how to train deep neural networks with limited memory",
@@ -18,9 +19,12 @@
 // | S(i,j)       | Sweep                            | F_i..F_{j-1}, nothing kept                  |
 // | p            | pinned                           | x_i must outlive the segment                |
 // | u            | given_back()                     | x_i, if p = 0 and not ri; else 0            |
-// | C(i,l,m,p)   | CurveTable::curve(slot)          | least time to run B_l..B_i (l = L: also the |
+// | C(i,l,m,p)   | Cell, option < 0                 | least time to run B_l..B_i (l = L: also the |
 // |              |                                  | loss) in m bytes; x_i live and outside m,   |
 // |              |                                  | g_{l+1} is live and inside m                |
+// | P            | package()                        | g_{l+1} + s + [ro] x_{l+1}                  |
+// | D(i,l,o,m,p) | Cell, option o                   | the same, but F_l has run with option o, and |
+// |              |                                  | P is live and inside m in place of g_{l+1}  |
 //
 // Loss   C(L,L,m,p) = loss time, if g_L + workspace <= m
 //          (a loss that gives back x_L, p = 0: if g_L + workspace - x_L <= m)
@@ -30,6 +34,11 @@
 //          (a backward that gives back what it reads: W(i+1,l) + g_i + w_i + ob - u <= m)
 // Check- S(i,j) + C(j, l, m - x_j, 0) + C(i, j-1, m - W(j,l), p) for i < j <= l, if
 // point    g_{l+1} + x_{i+1} + off_i <= m, and g_{l+1} + x_k + x_{k+1} + off_k <= m for i < k < j
+// Drop   S(i,k) + f + b + C(k+1, l, m - s - x_{k+1}, ro) + D(i, k, o, m - W(k+1,l), p)
+//          for i < k < l and every option o of stage k with ri, if the tests of the sweep to x_k hold
+//          and g_{l+1} + x_k + x_{k+1} + s + of <= m
+// D      as C, with P for g_{l+1} in the tests of forwards and sweeps and D for the part that ends
+//          with l; D(l,l,o,m,p) = 0 (its time is counted with the drop), if its backward fits
 //
 // g_{L+1} = w_L = 0. The answer for a budget M is C(0, L, M - fixed - x_0, 1). A backward that
 // gives things back starts from a level that an earlier op of the segment left behind and hence
@@ -37,174 +46,98 @@
 // and the smallest, as usual, S(i,j) is one number. Every C is a step function of m
 // (step_function.h): keeping shifts one, a checkpoint adds two, the best of all is their lower
 // envelope. Ties in time go to fewer re-runs (ChainModel), then to the smaller peak: the answer is
-// read at the first step of its cost.
+// read at the first step of its cost. The recurrence is written down once, in chain_branches.h.
 //
-// The smallest feasible budget comes first, from the same recurrence over {feasible, infeasible}:
-// one number a cell. It also gives a greedy plan, and tables of trimmed curves a good one: steps of
-// the exact curves that cost more than that plan are of no use.
+// For one budget only what a plan as good as the best known one can have is computed:
+// chain_search.h. When time runs out the best plan and the bound found until then are the answer.
 //
-// Complexity: O(L^3) sums of step functions, each linear in its steps; how many steps there are
-// depends on how many different sums the sizes and times have. Smallest budget: O(L^3) time, O(L^2)
-// memory. Equal cells are stored once (chain_cells.h).
+// Complexity of a whole curve: O(L^3) sums of step functions, each linear in its steps; how many
+// steps there are depends on how many different sums the sizes and times have. Smallest budget:
+// O(L^3) time, O(L^2) memory. Equal cells are stored once (chain_cells.h).
 //
-// Assumes: every forward may run again. Does not handle: schedules that drop a value which a kept
-// stage needs and recompute it.
+// Assumes: every forward may run again. Does not handle: other schedules that drop a value which a
+// kept stage needs and recompute it.
 //
 // Tests:
 //   oracle/chain_oracle_test.cc: equal to the best persistent schedule at every budget; never below
-//     the best of all schedules; sharing, memory cap and cost bound change nothing
+//     the best of all schedules, and how often equal to it; bounds below every plan; sharing, memory
+//     cap, cost bound, coarse passes and threads change nothing
 //   oracle/published_counterexamples_test.cc: where the published tests go wrong
-//   property/chain_planner_test.cc: ties, long chains; seeds change nothing
+//   property/chain_planner_test.cc: ties, long chains; merged chains; what a time limit leaves
 //   property/planner_property_test.cc: monotone, scaling, frontier equal to single solves
 // clang-format on
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "plan/by_level.h"
 #include "plan/candidates.h"
-#include "plan/chain_cells.h"
+#include "plan/chain_classes.h"
 #include "plan/chain_model.h"
-#include "plan/chain_table.h"
-#include "plan/chain_trace.h"
 #include "plan/planners.h"
 #include "plan/search_control.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::internal {
 namespace {
 
-// Trimmed tables leave out what saves less than the smallest possible time over this; shorter
-// chains are solved faster than trimmed.
-constexpr int64_t kTrimParts = 1000;
-constexpr size_t kSeedStages = 16;
-
-// The model, its cells and the smallest memory of each: what every question begins with.
-struct Solver {
-  explicit Solver(const Chain& chain)
-      : model(make_model(chain)),
-        cells(model, /*share=*/true),
-        floors(smallest_memory(model, cells)) {}
-
-  int64_t outside() const { return model.fixed + model.x[0]; }  // bytes that are not counted in m
-  int64_t floor() const { return floors[root()]; }
-  size_t root() const { return cells.slot(0, model.stages, true); }
-
-  // A feasible plan that keeps whatever it can, first things first.
-  Trace greedy(int64_t memory) const {
-    return trace(
-        model,
-        [this](size_t first, size_t last, bool pinned, int64_t m) {
-          return m >= floors[cells.slot(first, last, pinned)] ? 0 : kInfeasible;
-        },
-        memory);
-  }
-
-  // The plan behind the table's value at so much memory.
-  Trace traced(const CurveTable& table, int64_t memory) const {
-    return trace(
-        model,
-        [&](size_t first, size_t last, bool pinned, int64_t m) {
-          return cost_at(table.curve(cells.slot(first, last, pinned)), m);
-        },
-        memory);
-  }
-
-  // A good plan at a small part of the cost of the best one: the same tables, trimmed.
-  Trace seed(int64_t memory, SearchControl& control) const {
-    Trace plan = greedy(memory);
-    const int64_t trim = model.least_time / kTrimParts * model.time_weight;
-    if (model.stages < kSeedStages || trim == 0) return plan;
-    const CurveTable table(model, cells, {memory, plan.cost, trim}, control);
-    if (!table.complete() || table.curve(root()).empty()) return plan;
-    Trace better = traced(table, table.curve(root()).back().memory);
-    return better.cost < plan.cost ? better : plan;
-  }
-
-  ChainModel model;
-  ChainCells cells;
-  std::vector<int64_t> floors;
-};
-
-PlanOptions with_time_limit(const PlanOptions& options, int64_t limit) {
-  PlanOptions changed = options;
-  changed.time_limit = Nanos(limit);
-  return changed;
+// What is set aside of the time for the plans of simpler planners, should there be no other; and of
+// the rest for persistent schedules, when the larger class comes after them.
+constexpr double kReserve = 0.1, kFirstClass = 0.4;
+// The answer of the larger class, where it found a better plan or proved there is none; otherwise
+// of the smaller one, whose bound is the better one.
+const Outcome& more_telling(const Outcome& small, const Outcome& large) {
+  if (!large.bracket.best) return small.bracket.best ? small : large;
+  if (large.bracket.exact || !small.bracket.best) return large;
+  if (large.bracket.best->cost < small.bracket.best->cost) return large;
+  return small;
 }
 
-// A tenth of the time is set aside for the plans of simpler planners, should the tables not be
-// finished.
-constexpr int64_t kReserve = 10;
+Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome) {
+  Answer answer;
+  answer.schedule_class = class_name(outcome.dropping);
+  answer.search_memory = outcome.bracket.memory;
+  if (outcome.bracket.best) {
+    const bool proven = outcome.bracket.exact || outcome.bracket.closed();
+    answer.termination = proven ? Termination::kOptimal : Termination::kFeasible;
+    answer.runs = outcome.bracket.best->runs;
+    answer.lower_bound = Nanos(model.time_of(outcome.bracket.lower));
+  } else if (!outcome.smallest.empty()) {
+    answer.termination = Termination::kInfeasible;
+    answer.smallest_budget = Bytes(*outcome.floor + bytes_outside(model));
+    answer.blocking_op = peak_op(problem.graph, outcome.smallest);
+  }
+  return answer;
+}
 
-void consider_simpler(const ChainProblem& problem, const Trace& seed, Candidates& candidates) {
-  const int64_t limit = problem.options.time_limit.count();
-  const PlanOptions options = with_time_limit(problem.options, limit / kReserve);
+// When there was no time, or no room, for any plan of ours.
+Answer simplest(const ChainProblem& problem, const ChainModel& model) {
+  PlanOptions options = problem.options;
+  options.time_limit = Nanos(static_cast<int64_t>(
+      static_cast<double>(options.time_limit.count()) * kReserve));
   SearchControl control(options, "chain");
-  candidates.consider(seed.runs);
+  Candidates candidates(problem.graph, problem.budget);
   candidates.consider(plain_runs(problem.graph));
   consider_revolve(problem.chain, candidates, control);
   consider_periodic(problem.chain, candidates, control);
-}
-
-Answer infeasible(const ChainProblem& problem, const Solver& solver) {
-  Answer answer;
-  answer.termination = Termination::kInfeasible;
-  answer.smallest_budget = Bytes(solver.floor() + solver.outside());
-  answer.blocking_op = peak_op(problem.graph, solver.greedy(solver.floor()).runs);
-  return answer;
+  return candidates.answer(Nanos(model.least_time), false);
 }
 
 }  // namespace
 
 Answer exact_chain(const ChainProblem& problem) {
-  const int64_t limit = problem.options.time_limit.count();
-  const PlanOptions options = with_time_limit(problem.options, limit - limit / kReserve);
-  SearchControl control(options, "chain");
-  const Solver solver(problem.chain);
-  const int64_t memory = (problem.budget - Bytes(solver.outside())).count();
-  if (memory < solver.floor()) return infeasible(problem, solver);
-
-  const Trace seed = solver.seed(memory, control);
-  const CurveTable table(solver.model, solver.cells, {memory, seed.cost}, control);
-  if (!table.complete()) {
-    Candidates candidates(problem.graph, problem.budget);
-    consider_simpler(problem, seed, candidates);
-    Answer answer = candidates.answer(Nanos(solver.model.least_time), false);
-    answer.search_memory = table.memory();
-    return answer;
+  const std::vector<Dropping> wanted = wanted_classes(problem.options.schedule_class);
+  SearchControl control = SearchControl(problem.options, "chain").part(1 - kReserve);
+  const ChainModel model = make_model(problem.chain);
+  const int64_t memory = problem.budget.count() - bytes_outside(model);
+  const int threads = thread_count(problem.options.threads);
+  SearchControl first = wanted.size() > 1 ? control.part(kFirstClass) : control;
+  Outcome best = search_class(model, wanted[0], memory, {}, threads, first);
+  if (wanted.size() > 1) {
+    const Outcome large = search_class(model, wanted[1], memory, best.bracket.best, threads, control);
+    best = more_telling(best, large);
   }
-  const Steps curve = table.curve(solver.root());
-  if (curve.empty()) throw InternalError("the tables lost a plan that is known");
-  const Step best = curve.back();
-  Answer answer;
-  answer.termination = Termination::kOptimal;
-  answer.runs = solver.traced(table, best.memory).runs;
-  answer.lower_bound = Nanos(solver.model.time_of(best.cost));
-  answer.search_memory = table.memory();
-  return answer;
-}
-
-// The whole curve, or, when time runs out, that of the simpler planners with the bound that holds
-// for every plan.
-std::vector<FrontierPoint> exact_frontier(const ChainProblem& problem) {
-  const int64_t limit = problem.options.time_limit.count();
-  const PlanOptions options = with_time_limit(problem.options, limit - limit / kReserve);
-  SearchControl control(options, "chain");
-  const Solver solver(problem.chain);
-  const CurveTable table(solver.model, solver.cells, {}, control);
-  if (!table.complete()) {
-    Candidates candidates(problem.graph, problem.budget);
-    consider_simpler(problem, solver.greedy(solver.floor()), candidates);
-    return candidates.curve(Nanos(solver.model.least_time));
-  }
-  std::vector<FrontierPoint> points;
-  for (const Step& step : table.curve(solver.root())) {
-    const Nanos time(solver.model.time_of(step.cost));
-    // The same time with fewer re-runs and more memory is no point of the curve.
-    if (!points.empty() && points.back().time == time) continue;
-    const Bytes budget(step.memory + solver.outside());
-    points.push_back({budget, budget, time, time});
-  }
-  return points;
+  if (!best.bracket.best && best.smallest.empty()) return simplest(problem, model);
+  return to_answer(problem, model, best);
 }
 
 }  // namespace reprise::internal

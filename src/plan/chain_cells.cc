@@ -7,6 +7,10 @@
 namespace reprise::internal {
 namespace {
 
+// Beyond these the cells alone take more than some 300 MB.
+constexpr size_t kMostStages = 8000;
+constexpr size_t kMostSlots = 6'000'000;
+
 // Equal numbers for stages with equal parameters. The loss is stage L.
 std::vector<int32_t> stage_classes(const ChainModel& model) {
   std::map<std::vector<int64_t>, int32_t> known;
@@ -41,7 +45,9 @@ std::vector<int32_t> boundary_classes(const ChainModel& model) {
 
 }  // namespace
 
-ChainCells::ChainCells(const ChainModel& model, bool share) {
+ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
+    : dropping_(dropping) {
+  if (model.stages > kMostStages) return;
   size_t cells = 0;
   for (size_t i = 0; i <= model.stages; ++i) {
     row_.push_back(cells);
@@ -49,47 +55,62 @@ ChainCells::ChainCells(const ChainModel& model, bool share) {
     depends_on_pin_.push_back(model.depends_on_pin(i));
   }
   classes_.resize(cells);
-  classify(model, share);
-  list_cells(model);
+  if (classify(model, share)) list_cells(model);
 }
 
-// The class of first..last follows from the class of first..last-1 and the stage `last`.
-void ChainCells::classify(const ChainModel& model, bool share) {
+// The class of first..last follows from the class of first..last-1 and the stage `last`. False when
+// there are too many.
+bool ChainCells::classify(const ChainModel& model, bool share) {
   const std::vector<int32_t> stages = stage_classes(model);
   const std::vector<int32_t> boundaries = boundary_classes(model);
   std::unordered_map<uint64_t, int32_t> known;
+  base_.push_back(0);
   for (size_t first = 0; first <= model.stages; ++first) {
     int32_t before = -1 - boundaries[first];
     for (size_t last = first; last <= model.stages; ++last) {
-      const auto fresh = static_cast<int32_t>(class_count_);
+      const auto fresh = static_cast<int32_t>(base_.size() - 1);
       const uint64_t key =
           uint64_t{static_cast<uint32_t>(before)} << 32 | static_cast<uint32_t>(stages[last]);
       before = share ? known.try_emplace(key, fresh).first->second : fresh;
-      if (before == fresh) ++class_count_;
+      if (before == fresh) {
+        const bool drops = dropping_ == Dropping::kInputs && last < model.stages;
+        base_.push_back(base_.back() + 2 + (drops ? 2 * model.options[last].size() : 0));
+        if (base_.back() > kMostSlots) return false;
+      }
       classes_[row_[first] + last - first] = before;
     }
   }
+  return true;
 }
 
-// Shorter segments first. A segment behind a checkpoint is unpinned; one after a kept stage is
-// pinned if an option of that stage reads its output; the whole chain's input is pinned.
+// A segment behind a checkpoint is unpinned; one after a kept stage is pinned if an option of that
+// stage reads its output; the whole chain's input is pinned. Only an input that the backward reads
+// is worth dropping, and only from a stage that another one follows.
 void ChainCells::list_cells(const ChainModel& model) {
   std::vector<bool> listed(slots(), false);
-  const auto list = [&](size_t first, size_t last, bool pinned) {
-    const size_t where = slot(first, last, pinned);
+  const auto list = [&](size_t first, size_t last, bool pinned, int option) {
+    const size_t where = slot(first, last, pinned, option);
     if (listed[where]) return;
     listed[where] = true;
     order_.push_back({static_cast<int32_t>(first), static_cast<int32_t>(last),
-                      static_cast<int32_t>(where), pinned});
+                      static_cast<int32_t>(where), static_cast<int16_t>(option), pinned});
+  };
+  const auto list_both = [&](size_t first, size_t last, bool pinned) {
+    list(first, last, pinned, -1);
+    if (dropping_ == Dropping::kNothing || last == model.stages) return;
+    for (size_t o = 0; o < model.options[last].size(); ++o) {
+      if (model.options[last][o].reads_input) list(first, last, pinned, static_cast<int>(o));
+    }
   };
   for (size_t length = 0; length <= model.stages; ++length) {
     for (size_t first = 0; first + length <= model.stages; ++first) {
       const auto reads_output = [](const KeepOption& option) { return option.reads_output; };
       const bool pinned = first == 0 || std::any_of(model.options[first - 1].begin(),
                                                     model.options[first - 1].end(), reads_output);
-      if (first > 0) list(first, first + length, false);
-      if (pinned) list(first, first + length, true);
+      if (first > 0) list_both(first, first + length, false);
+      if (pinned) list_both(first, first + length, true);
     }
+    length_ends_.push_back(order_.size());
   }
 }
 

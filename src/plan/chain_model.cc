@@ -109,6 +109,10 @@ ChainModel make_model(const Chain& chain) {
   model.loss[1] = model.g[stages] + chain.loss.cost.workspace.count();
   model.loss[0] = model.loss[1] - (chain.loss.consumes ? model.x[stages] : 0);
   weigh_costs(model);
+  model.least_sweeps.push_back(0);
+  for (const std::vector<SweepVariant>& ways : model.sweeps) {
+    model.least_sweeps.push_back(model.least_sweeps.back() + ways.back().cost);
+  }
   return model;
 }
 

@@ -43,6 +43,7 @@ struct ChainModel {
   std::vector<std::vector<KeepOption>> options;  // of stages 0..L-1
   // Of stages 0..L-1: memory ascending, cost strictly descending. Usually just "fast".
   std::vector<std::vector<SweepVariant>> sweeps;
+  std::vector<int64_t> least_sweeps;  // [i] = the least cost of sweeping stages 0..i-1
   int64_t loss[2] = {0, 0};  // bytes at the loss, x_L unpinned and pinned
   int64_t least_time = 0;    // sum of min(f + b), and the loss
   int64_t time_weight = 1;
@@ -56,6 +57,12 @@ struct ChainModel {
   int64_t given_back(size_t i, const KeepOption& option, bool pinned) const {
     return pinned || option.reads_input ? 0 : x[i];
   }
+  // P: bytes that a kept stage l holds until its backward, its input dropped, and g_{l+1}.
+  int64_t package(size_t l, const KeepOption& option) const {
+    return g[l + 1] + option.saved + (option.reads_output ? x[l + 1] : 0);
+  }
+  // The least that sweeping from x_i to x_j can cost.
+  int64_t least_sweep(size_t i, size_t j) const { return least_sweeps[j] - least_sweeps[i]; }
   // Whether C(i,.,.,p) depends on p.
   bool depends_on_pin(size_t i) const;
   int64_t time_of(int64_t cost) const { return least_time + cost / time_weight; }

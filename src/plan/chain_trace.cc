@@ -1,6 +1,8 @@
 #include "plan/chain_trace.h"
 
-#include "plan/chain_table.h"
+#include <utility>
+
+#include "plan/chain_branches.h"
 #include "plan/step_function.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
@@ -9,34 +11,30 @@ namespace reprise::internal {
 namespace {
 
 struct Segment {
-  size_t first = 0;
-  size_t last = 0;
-  bool pinned = false;
+  Cell cell;
   int64_t memory = 0;
 };
 
-// The best way found so far to begin a segment: keep its first stage with `option`, or, when
-// checkpoint > 0, sweep to there.
-struct Branch {
-  int64_t cost = kInfeasible;
-  size_t option = 0;
-  size_t checkpoint = 0;
-};
+Cell make_cell(const ChainCells& cells, size_t first, size_t last, bool pinned, int option) {
+  return {static_cast<int32_t>(first), static_cast<int32_t>(last),
+          static_cast<int32_t>(cells.slot(first, last, pinned, option)),
+          static_cast<int16_t>(option), pinned};
+}
 
 class Tracer {
  public:
-  Tracer(const ChainModel& model, const CellCost& cell_cost)
-      : model_(model), cell_cost_(cell_cost), index_{model.stages} {}
+  Tracer(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost, int64_t grid)
+      : model_(model), cells_(cells), cell_cost_(cell_cost), grid_(grid), index_{model.stages} {}
 
   Trace run(int64_t memory) {
-    push({0, model_.stages, true, memory});
+    push({make_cell(cells_, 0, model_.stages, true, -1), memory});
     while (!stack_.empty()) {
       const Task task = stack_.back();
       stack_.pop_back();
       if (task.is_run) {
         trace_.runs.push_back(task.run);
       } else {
-        expand(task.segment);
+        take(task.segment, best_branch(task.segment));
       }
     }
     return std::move(trace_);
@@ -52,95 +50,94 @@ class Tracer {
   void push(const Segment& segment) { stack_.push_back({false, {}, segment}); }
   void push(const Run& run) { stack_.push_back({true, run, {}}); }
 
-  // A branch that is feasible and cheaper than the best becomes the best.
-  static void offer(Branch& best, const Branch& branch) {
-    if (branch.cost < best.cost) best = branch;
-  }
-
-  void expand(const Segment& segment) {
-    if (segment.first == model_.stages) {
-      trace_.runs.push_back({index_.loss(), 0});
-      return;
-    }
+  Branch best_branch(const Segment& segment) const {
     Branch best;
-    consider_keeping(segment, best);
-    consider_checkpoints(segment, best);
-    if (best.cost == kInfeasible)
+    int64_t least = kInfeasible;
+    const auto cost_of = [&](int64_t slot, int64_t memory) {
+      return slot < 0 ? 0 : cell_cost_(static_cast<size_t>(slot), memory);
+    };
+    const auto visit = [&](const Branch& branch) {
+      if (branch.from > segment.memory) return;
+      const int64_t cost = branch.cost - branch.cost % grid_;
+      if (cost >= least) return;
+      const int64_t right = cost_of(branch.right, segment.memory - branch.right_shift);
+      if (right == kInfeasible) return;
+      const int64_t left = cost_of(branch.left, segment.memory - branch.left_shift);
+      if (left == kInfeasible || cost + right + left >= least) return;
+      least = cost + right + left;
+      best = branch;
+    };
+    for_each_branch(model_, cells_, segment.cell, visit, [&](int64_t cost, int64_t memory) {
+      return memory > segment.memory || cost - cost % grid_ >= least;
+    });
+    if (least == kInfeasible) {
       throw InternalError("the tables hold a plan that cannot be traced");
-    if (best.checkpoint == 0) {
-      keep(segment, best.option);
-    } else {
-      checkpoint(segment, best.checkpoint);
+    }
+    return best;
+  }
+
+  // What runs last is pushed first.
+  void take(const Segment& s, const Branch& branch) {
+    trace_.cost += branch.cost;
+    const auto option = static_cast<int32_t>(branch.option);
+    const auto first = static_cast<size_t>(s.cell.first), last = static_cast<size_t>(s.cell.last);
+    const auto part = [&](size_t from, size_t to, bool pinned, int of, int64_t shift) {
+      return Segment{make_cell(cells_, from, to, pinned, of), s.memory - shift};
+    };
+    const auto right = [&](size_t from, bool pinned) {
+      return part(from, last, pinned, s.cell.option, branch.right_shift);
+    };
+    switch (branch.kind) {
+      case BranchKind::kLoss:
+        trace_.runs.push_back({index_.loss(), 0});
+        return;
+      case BranchKind::kReverse:
+        trace_.runs.push_back({index_.backward(branch.at), option});
+        return;
+      case BranchKind::kKeep:
+        trace_.runs.push_back({index_.forward(branch.at), option + 1});
+        push(Run{index_.backward(branch.at), option});
+        if (branch.right >= 0) push(right(first + 1, reads_output(branch)));
+        return;
+      case BranchKind::kCheckpoint:
+        sweep(s, branch);
+        push(part(first, branch.at - 1, s.cell.pinned, -1, branch.left_shift));
+        push(right(branch.at, false));
+        return;
+      case BranchKind::kDrop:
+        sweep(s, branch);
+        trace_.runs.push_back({index_.forward(branch.at), option + 1});
+        push(part(first, branch.at, s.cell.pinned, option, branch.left_shift));
+        push(right(branch.at + 1, reads_output(branch)));
+        return;
     }
   }
 
-  Segment after_keeping(const Segment& s, const KeepOption& option) const {
-    const int64_t given_back = model_.given_back(s.first, option, s.pinned);
-    return {s.first + 1, s.last, option.reads_output,
-            s.memory - option.saved - model_.x[s.first + 1] + given_back};
-  }
-  Segment right_of(const Segment& s, size_t j) const {
-    return {j, s.last, false, s.memory - model_.x[j]};
-  }
-  Segment left_of(const Segment& s, size_t j) const {
-    return {s.first, j - 1, s.pinned, s.memory - model_.weights(j, s.last)};
-  }
-  int64_t cost_of(const Segment& s) const {
-    return cell_cost_(s.first, s.last, s.pinned, s.memory);
+  bool reads_output(const Branch& branch) const {
+    return model_.options[branch.at][branch.option].reads_output;
   }
 
-  void consider_keeping(const Segment& s, Branch& best) const {
-    const std::vector<KeepOption>& options = model_.options[s.first];
-    for (size_t o = 0; o < options.size(); ++o) {
-      const int64_t backward = model_.weights(s.first + 1, s.last) + options[o].backward -
-                               model_.given_back(s.first, options[o], s.pinned);
-      if (model_.g[s.last + 1] + options[o].forward > s.memory || backward > s.memory) continue;
-      int64_t rest = 0;
-      if (s.first < s.last) rest = cost_of(after_keeping(s, options[o]));
-      if (rest != kInfeasible) offer(best, {options[o].cost + rest, o, 0});
+  void sweep(const Segment& s, const Branch& branch) {
+    const auto first = static_cast<size_t>(s.cell.first), last = static_cast<size_t>(s.cell.last);
+    int64_t held = model_.g[last + 1];
+    if (s.cell.option >= 0) {
+      held = model_.package(last, model_.options[last][static_cast<size_t>(s.cell.option)]);
     }
-  }
-
-  void consider_checkpoints(const Segment& s, Branch& best) const {
-    Sweep sweep(model_, s.first);
-    for (size_t j = s.first + 1; j <= s.last; ++j) {
-      sweep.extend();
-      const int64_t swept = cost_at(sweep.steps(), s.memory - model_.g[s.last + 1]);
-      if (swept == kInfeasible) return;  // a longer sweep needs no less
-      if (swept >= best.cost) return;    // nor does it cost less
-      const int64_t right = cost_of(right_of(s, j));
-      const int64_t left = cost_of(left_of(s, j));
-      if (right == kInfeasible || left == kInfeasible) continue;
-      offer(best, {swept + right + left, 0, j});
-    }
-  }
-
-  void keep(const Segment& s, size_t option) {
-    const auto o = static_cast<int32_t>(option);
-    trace_.cost += model_.options[s.first][option].cost;
-    trace_.runs.push_back({index_.forward(s.first), o + 1});
-    push(Run{index_.backward(s.first), o});
-    if (s.first < s.last) push(after_keeping(s, model_.options[s.first][option]));
-  }
-
-  void checkpoint(const Segment& s, size_t j) {
-    for (size_t k = s.first; k < j; ++k) {
-      const int64_t input = k == s.first ? 0 : model_.x[k];
-      const int64_t room = s.memory - model_.g[s.last + 1] - input;
+    for (size_t k = first; k < branch.at; ++k) {
+      const int64_t room = s.memory - held - (k == first ? 0 : model_.x[k]);
       // Memory ascending, cost descending: the last that fits is the cheapest.
       const SweepVariant* best = nullptr;
       for (const SweepVariant& way : model_.sweeps[k]) {
         if (way.memory <= room) best = &way;
       }
-      trace_.cost += best->cost;
       trace_.runs.push_back({index_.forward(k), best->variant});
     }
-    push(left_of(s, j));
-    push(right_of(s, j));
   }
 
   const ChainModel& model_;
+  const ChainCells& cells_;
   const CellCost& cell_cost_;
+  int64_t grid_;
   ChainIndex index_;
   Trace trace_;
   std::vector<Task> stack_;
@@ -148,8 +145,9 @@ class Tracer {
 
 }  // namespace
 
-Trace trace(const ChainModel& model, const CellCost& cell_cost, int64_t memory) {
-  return Tracer(model, cell_cost).run(memory);
+Trace trace(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost,
+            int64_t memory, int64_t grid) {
+  return Tracer(model, cells, cell_cost, grid).run(memory);
 }
 
 }  // namespace reprise::internal

@@ -20,10 +20,10 @@ Answer keep_all_graph(const GraphProblem& problem) {
   return candidates.answer(least_time(problem.graph), true);
 }
 
-std::vector<FrontierPoint> keep_all_frontier(const ChainProblem& problem) {
+Curve keep_all_frontier(const ChainProblem& problem) {
   Candidates candidates(problem.graph, problem.budget);
   candidates.consider(plain_runs(problem.graph));
-  return candidates.curve(least_time(problem.chain));
+  return {candidates.curve(least_time(problem.chain))};
 }
 
 }  // namespace reprise::internal

@@ -110,11 +110,11 @@ Answer periodic_chain(const ChainProblem& problem) {
   return candidates.answer(least_time(problem.chain), all);
 }
 
-std::vector<FrontierPoint> periodic_frontier(const ChainProblem& problem) {
+Curve periodic_frontier(const ChainProblem& problem) {
   SearchControl control(problem.options, "periodic");
   Candidates candidates(problem.graph, problem.budget);
   consider_periodic(problem.chain, candidates, control);
-  return candidates.curve(least_time(problem.chain));
+  return {candidates.curve(least_time(problem.chain))};
 }
 
 }  // namespace reprise::internal

@@ -88,7 +88,8 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   PlanResult result;
   result.termination = answer.termination;
   result.planner = planner.name;
-  result.schedule_class = planner.schedule_class;
+  result.schedule_class =
+      answer.schedule_class.empty() ? planner.schedule_class : answer.schedule_class;
   result.budget = budget;
   result.lower_bound = answer.lower_bound;
   result.baseline = plain;
@@ -146,7 +147,10 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
   const Graph whole = admissible == chain ? graph : lower(chain);
   const ChainProblem problem{admissible, graph, baseline(whole), Budget().resolve(Bytes()),
                              options};
-  return {problem_id(chain), planner.name, planner.chain_frontier(problem)};
+  Curve curve = planner.chain_frontier(problem);
+  if (curve.schedule_class.empty()) curve.schedule_class = planner.schedule_class;
+  return {problem_id(chain), planner.name, std::move(curve.points),
+          std::move(curve.schedule_class)};
 }
 
 }  // namespace reprise

@@ -12,16 +12,16 @@ namespace reprise::internal {
 
 Answer keep_all_chain(const ChainProblem& problem);
 Answer keep_all_graph(const GraphProblem& problem);
-std::vector<FrontierPoint> keep_all_frontier(const ChainProblem& problem);
+Curve keep_all_frontier(const ChainProblem& problem);
 
 Answer periodic_chain(const ChainProblem& problem);
-std::vector<FrontierPoint> periodic_frontier(const ChainProblem& problem);
+Curve periodic_frontier(const ChainProblem& problem);
 
 Answer revolve_chain(const ChainProblem& problem);
-std::vector<FrontierPoint> revolve_frontier(const ChainProblem& problem);
+Curve revolve_frontier(const ChainProblem& problem);
 
-Answer exact_chain(const ChainProblem& problem);
-std::vector<FrontierPoint> exact_frontier(const ChainProblem& problem);
+Answer exact_chain(const ChainProblem& problem);  // chain.cc
+Curve exact_frontier(const ChainProblem& problem);  // chain_frontier.cc
 
 // Their families, for planners that need a plan to start from or to fall back on. False when time
 // ran out before every candidate was considered.

@@ -97,11 +97,11 @@ Answer revolve_chain(const ChainProblem& problem) {
   return candidates.answer(least_time(problem.chain), all);
 }
 
-std::vector<FrontierPoint> revolve_frontier(const ChainProblem& problem) {
+Curve revolve_frontier(const ChainProblem& problem) {
   SearchControl control(problem.options, "revolve");
   Candidates candidates(problem.graph, problem.budget);
   consider_revolve(problem.chain, candidates, control);
-  return candidates.curve(least_time(problem.chain));
+  return {candidates.curve(least_time(problem.chain))};
 }
 
 }  // namespace reprise::internal

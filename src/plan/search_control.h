@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
 
+#include "reprise/model/observer.h"
 #include "reprise/model/units.h"
 #include "reprise/plan/plan.h"
 
@@ -11,30 +13,40 @@ namespace reprise::internal {
 
 class SearchControl {
  public:
-  // Keeps a reference to the options. The clock starts now.
+  // The clock starts now.
   SearchControl(const PlanOptions& options, std::string planner)
-      : options_(options), planner_(std::move(planner)), start_(Clock::now()) {}
+      : observer_(options.observer),
+        planner_(std::move(planner)),
+        end_(Clock::now() + std::chrono::nanoseconds(options.time_limit.count())) {}
 
-  bool out_of_time() const { return elapsed(start_) >= options_.time_limit.count(); }
+  bool out_of_time() const { return Clock::now() >= end_; }
+
+  // The same search with only a part of the time that is left, in 0..1.
+  SearchControl part(double share) const {
+    SearchControl control = *this;
+    const auto now = Clock::now();
+    if (end_ > now) {
+      control.end_ = now + std::chrono::duration_cast<Clock::duration>((end_ - now) * share);
+    }
+    return control;
+  }
 
   // Calls the observer, at most some twenty times a second. Its exceptions pass through.
   void report(double fraction) {
-    constexpr int64_t kInterval = 50'000'000;
-    if (!options_.observer || elapsed(last_report_) < kInterval) return;
-    last_report_ = Clock::now();
-    options_.observer({"plan", fraction, planner_});
+    constexpr auto kInterval = std::chrono::milliseconds(50);
+    if (!observer_) return;
+    const auto now = Clock::now();
+    if (now - last_report_ < kInterval) return;
+    last_report_ = now;
+    observer_({"plan", fraction, planner_});
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  static int64_t elapsed(Clock::time_point since) {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since).count();
-  }
-
-  const PlanOptions& options_;
+  Observer observer_;
   std::string planner_;
-  Clock::time_point start_;
+  Clock::time_point end_;
   Clock::time_point last_report_{};
 };
 

@@ -134,13 +134,4 @@ void Envelope::add_sum(const Shifted& left, const Shifted& right, int64_t extra,
   while (old < tail_.size()) push(tail_[old++]);
 }
 
-StepFunction Envelope::function(int64_t trim) const {
-  if (trim == 0) return {steps_.rbegin(), steps_.rend()};
-  StepFunction kept;
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    if (kept.empty() || kept.back().cost - step->cost >= trim) kept.push_back(*step);
-  }
-  return kept;
-}
-
 }  // namespace reprise::internal

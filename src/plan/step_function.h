@@ -50,10 +50,13 @@ class Envelope {
   // + log): the cheap steps of the envelope that the sum cannot beat are never touched.
   void add_sum(const Shifted& left, const Shifted& right, int64_t extra, int64_t from);
 
+  int64_t memory_cap() const { return memory_cap_; }
+  int64_t cost_cap() const { return cost_cap_; }
   bool empty() const { return steps_.empty(); }
-  // A copy with memory ascending. Steps that save less than `trim` over the last one that stays are
-  // left out, so that the copy is never below the envelope, and feasible where it is.
-  StepFunction function(int64_t trim = 0) const;
+  const Step& dearest() const { return steps_.back(); }  // it needs the least memory, too
+  StepFunction function() const { return {steps_.rbegin(), steps_.rend()}; }
+  // Swaps the steps for others of an envelope: memory descending, cost strictly ascending.
+  void exchange(std::vector<Step>& steps) { steps_.swap(steps); }
 
  private:
   struct Cursor;

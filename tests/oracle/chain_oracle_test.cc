@@ -1,5 +1,6 @@
 // The chain planner against exhaustive search: equal to the best persistent schedule at every
-// budget, never below the best schedule of any kind.
+// budget, never below the best schedule of any kind, and hardly ever above it when inputs may be
+// dropped.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,8 +12,10 @@
 
 #include "oracle/exhaustive.h"
 #include "oracle/persistent.h"
+#include "plan/chain_bound.h"
 #include "plan/chain_cells.h"
 #include "plan/chain_model.h"
+#include "plan/chain_search.h"
 #include "plan/chain_table.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
@@ -69,6 +72,18 @@ std::vector<Family> families() {
           {"ties", 200, tiny_numbers()}};
 }
 
+constexpr internal::Dropping kClasses[] = {internal::Dropping::kNothing,
+                                           internal::Dropping::kInputs};
+
+// The best time of a curve that has a point within the budget.
+int64_t time_within(const Frontier& curve, Bytes budget) {
+  int64_t best = INT64_MAX;
+  for (const FrontierPoint& point : curve.points) {
+    if (point.budget <= budget) best = point.time.count();
+  }
+  return best;
+}
+
 class ChainOracle : public ::testing::TestWithParam<Family> {};
 
 std::string context(const Family& family, int number, const Chain& chain) {
@@ -79,7 +94,8 @@ std::string context(const Family& family, int number, const Chain& chain) {
 // One budget: the planner's answer against the persistent frontier.
 void expect_best(const Chain& chain, const Graph& graph, const std::vector<PeakAndTime>& frontier,
                  int64_t budget) {
-  const PlanResult result = plan(chain, {.budget = Bytes(budget)});
+  const PlanResult result =
+      plan(chain, {.budget = Bytes(budget), .schedule_class = "persistent"});
   const std::optional<int64_t> best = best_within(frontier, budget);
   ASSERT_EQ(result.schedule_class, "persistent");
   if (!best) {
@@ -124,27 +140,67 @@ TEST_P(ChainOracle, EqualsTheBestPersistentScheduleAtEveryBudget) {
 
 // At budgets between the points of the curve the optimum can only be smaller than at the point
 // below, and the planner's time is the same.
-TEST_P(ChainOracle, NeverBelowTheBestOfAllSchedules) {
+TEST_P(ChainOracle, NeverBelowTheBestOfAllSchedulesAndMostlyEqual) {
   const Family& family = GetParam();
   std::mt19937_64 random(family.seed + 1000);
   RandomChainOptions options = family.options;
   options.max_options = std::min(options.max_options, 2);
-  int equal = 0, points = 0;
+  int persistent_equal = 0, equal = 0, points = 0;
   for (int number = 0; number < test_scale(family.chains); ++number) {
     const Chain chain = random_chain(random, options);
     SCOPED_TRACE(context(family, number, chain));
     const Graph graph = lower(chain);
-    for (const FrontierPoint& point : frontier(chain).points) {
+    const Frontier larger = frontier(chain);
+    ASSERT_EQ(larger.schedule_class, "persistent+dropped-inputs");
+    for (const FrontierPoint& point : frontier(chain, {.schedule_class = "persistent"}).points) {
       const auto least = least_time_of_any_plan(graph, point.budget.count());
       ASSERT_TRUE(least.has_value()) << "budget " << point.budget.count();
-      ASSERT_GE(point.time.count(), *least) << "budget " << point.budget.count();
+      const int64_t best = time_within(larger, point.budget);
+      ASSERT_GE(best, *least) << "budget " << point.budget.count();
+      ASSERT_LE(best, point.time.count()) << "budget " << point.budget.count();
       ++points;
-      equal += point.time.count() == *least;
+      persistent_equal += point.time.count() == *least;
+      equal += best == *least;
     }
   }
   RecordProperty("points", points);
+  RecordProperty("persistent_equal_to_the_optimum", persistent_equal);
   RecordProperty("equal_to_the_optimum", equal);
-  EXPECT_GT(equal, points / 4);
+  EXPECT_GT(persistent_equal, points / 4);
+  EXPECT_GT(equal, points * 9 / 10);
+}
+
+// The larger class budget by budget: the plans are real, and never behind the persistent ones.
+TEST_P(ChainOracle, DroppedInputsNeverLoseAgainstPersistentSchedules) {
+  const Family& family = GetParam();
+  std::mt19937_64 random(family.seed + 3000);
+  for (int number = 0; number < test_scale(family.chains / 8); ++number) {
+    const Chain chain = random_chain(random, family.options);
+    SCOPED_TRACE(context(family, number, chain));
+    const Graph graph = lower(chain);
+    const Frontier curve = frontier(chain);
+    const int64_t plain = baseline(graph).peak.count();
+    for (int64_t budget = curve.points.front().budget.count() - 1; budget <= plain; ++budget) {
+      if (budget < 0) continue;
+      const PlanResult result = plan(chain, {.budget = Bytes(budget)});
+      if (budget < curve.points.front().budget.count()) {
+        ASSERT_EQ(result.termination, Termination::kInfeasible);
+        ASSERT_EQ(result.smallest_budget, curve.points.front().budget);
+        continue;
+      }
+      ASSERT_EQ(result.termination, Termination::kOptimal);
+      ASSERT_EQ(result.plan->time.count(), time_within(curve, Bytes(budget)));
+      ASSERT_TRUE(verify(graph, *result.plan, Bytes(budget)).empty()) << "budget " << budget;
+    }
+  }
+}
+
+// Some stages more, repeated so that there are equal cells to share.
+Chain with_repeats(Chain chain) {
+  const std::vector<Stage> block(chain.stages.begin(),
+                                 chain.stages.begin() + 1 + (chain.stages.size() > 1));
+  chain.stages.insert(chain.stages.begin(), block.begin(), block.end());
+  return chain;
 }
 
 // Switches of the search: sharing equal cells, the bound of a known plan on the cost, the cap on
@@ -153,29 +209,56 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
   const Family& family = GetParam();
   std::mt19937_64 random(family.seed + 2000);
   for (int number = 0; number < test_scale(family.chains / 5); ++number) {
-    Chain chain = random_chain(random, family.options);
-    // Repeat a stage or two, so that there is something to share.
-    const std::vector<Stage> block(chain.stages.begin(),
-                                   chain.stages.begin() + 1 + (chain.stages.size() > 1));
-    chain.stages.insert(chain.stages.begin(), block.begin(), block.end());
+    const Chain chain = with_repeats(random_chain(random, family.options));
     SCOPED_TRACE(context(family, number, chain));
     const internal::ChainModel model = internal::make_model(chain);
-    const PlanOptions options;
-    internal::SearchControl control(options, "chain");
-    const internal::ChainCells shared(model, true), apart(model, false);
-    ASSERT_LE(shared.order().size(), apart.order().size());
-    const size_t root = apart.slot(0, model.stages, true);
-    const internal::CurveTable whole(model, apart, {}, control);
-    ASSERT_EQ(internal::smallest_memory(model, apart)[root], whole.curve(root).front().memory);
-    for (const internal::Step& step : whole.curve(root)) {
-      for (const internal::ChainCells* cells : {&shared, &apart}) {
-        const size_t slot = cells->slot(0, model.stages, true);
-        for (const internal::CurveLimits limits :
-             {internal::CurveLimits{step.memory, step.cost},
-              internal::CurveLimits{step.memory, internal::kInfeasible},
-              internal::CurveLimits{internal::kInfeasible, step.cost}}) {
-          const internal::CurveTable table(model, *cells, limits, control);
-          ASSERT_EQ(internal::cost_at(table.curve(slot), step.memory), step.cost);
+    internal::SearchControl control(PlanOptions{}, "chain");
+    for (const internal::Dropping dropping : kClasses) {
+      const internal::ChainCells shared(model, true, dropping), apart(model, false, dropping);
+      ASSERT_LE(shared.order().size(), apart.order().size());
+      const size_t root = apart.slot(0, model.stages, true);
+      const internal::CurveTable whole(model, apart, {}, control);
+      ASSERT_EQ(internal::smallest_memory(model, apart, 1, control)[root],
+                whole.curve(root).front().memory);
+      for (const internal::Step& step : whole.curve(root)) {
+        for (const internal::ChainCells* cells : {&shared, &apart}) {
+          const size_t slot = cells->slot(0, model.stages, true);
+          for (const internal::CurveLimits limits :
+               {internal::CurveLimits{step.memory, step.cost},
+                internal::CurveLimits{step.memory, internal::kInfeasible},
+                internal::CurveLimits{internal::kInfeasible, step.cost}}) {
+            const internal::CurveTable table(model, *cells, limits, control);
+            ASSERT_EQ(internal::cost_at(table.curve(slot), step.memory), step.cost);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The passes from coarse to fine, with the bounds of each on the next, end where the one exact pass
+// does; and no bound is above the optimum.
+TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
+  const Family& family = GetParam();
+  std::mt19937_64 random(family.seed + 4000);
+  for (int number = 0; number < test_scale(family.chains / 5); ++number) {
+    const Chain chain = with_repeats(random_chain(random, family.options));
+    SCOPED_TRACE(context(family, number, chain));
+    const internal::ChainModel model = internal::make_model(chain);
+    internal::SearchControl control(PlanOptions{}, "chain");
+    for (const internal::Dropping dropping : kClasses) {
+      const internal::ChainCells cells(model, true, dropping);
+      const internal::SearchSpace space{model, cells};
+      const internal::CurveTable whole(model, cells, {}, control);
+      const auto floors = internal::smallest_memory(model, cells, 1, control);
+      for (const internal::Step& step : whole.curve(space.root())) {
+        ASSERT_LE(internal::LossBound(model, dropping, step.memory).lower(), step.cost);
+        for (const auto passes : {internal::Passes::kAlways, internal::Passes::kExactOnly}) {
+          internal::Bracket bracket{.best = internal::greedy(space, floors, step.memory)};
+          internal::narrow(space, step.memory, {.passes = passes}, bracket, control);
+          ASSERT_TRUE(bracket.exact);
+          ASSERT_EQ(bracket.lower, step.cost);
+          ASSERT_EQ(bracket.best->cost, step.cost);
         }
       }
     }

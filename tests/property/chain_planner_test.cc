@@ -7,6 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "plan/chain_cells.h"
+#include "plan/chain_classes.h"
+#include "plan/chain_merge.h"
+#include "plan/chain_model.h"
+#include "plan/chain_search.h"
+#include "plan/chain_table.h"
+#include "plan/search_control.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
@@ -16,6 +23,8 @@
 
 namespace reprise::testing {
 namespace {
+
+constexpr Nanos kPatience{600'000'000'000};
 
 size_t run_count(const Plan& plan) {
   return static_cast<size_t>(
@@ -68,22 +77,120 @@ TEST(ChainPlanner, AnIdentityStageOfNoSizeAndNoTimeChangesNothing) {
   });
 }
 
-// Long enough for the seed of the search (trimmed tables) to take part; the curve does without it.
-TEST(ChainPlanner, SeedsDoNotChangeTheOptimum) {
-  RandomChainOptions options = any_chain(28);
-  options.min_stages = 18;
+RandomChainOptions long_chain(int stages) {
+  RandomChainOptions options = any_chain(stages);
+  options.min_stages = stages * 2 / 3;
   options.max_size = 1000;
   options.max_time = 100'000;
-  for_chains(14, 6, options, [](const Chain& chain, std::mt19937_64& random) {
-    const Frontier curve = frontier(chain);
-    for (int draw = 0; draw < 12; ++draw) {
-      const FrontierPoint& point = curve.points[random() % curve.points.size()];
-      const PlanResult result = plan(chain, with("chain", point.budget));
-      ASSERT_TRUE(result.plan.has_value());
-      EXPECT_EQ(result.plan->time, point.time);
-      EXPECT_EQ(result.plan->peak, point.peak);
+  return options;
+}
+
+// Long enough for merged chains, bounds and coarse passes to take part; the curve does without them.
+TEST(ChainPlanner, TheSearchForOneBudgetAgreesWithTheCurve) {
+  for_chains(14, 4, long_chain(96), [](const Chain& chain, std::mt19937_64& random) {
+    for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
+      const Frontier curve = frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
+      ASSERT_EQ(curve.schedule_class, schedules);
+      for (int draw = 0; draw < 6; ++draw) {
+        const FrontierPoint& point = curve.points[random() % curve.points.size()];
+        const PlanResult result = plan(chain, {.budget = point.budget,
+                                               .schedule_class = schedules,
+                                               .time_limit = kPatience});
+        ASSERT_EQ(result.termination, Termination::kOptimal);
+        EXPECT_EQ(result.schedule_class, schedules);
+        EXPECT_EQ(result.plan->time, point.time);
+        EXPECT_EQ(result.plan->peak, point.peak);
+      }
     }
   });
+}
+
+// From the smallest feasible budget to plain training's peak.
+Bytes budget_at(const Chain& chain, double share) {
+  const PlanResult none = plan(chain, {.budget = Bytes(), .time_limit = kPatience});
+  const auto least = static_cast<double>(none.smallest_budget.value().count());
+  const auto most = static_cast<double>(none.baseline.peak.count());
+  return Bytes(static_cast<int64_t>(least + share * (most - least)));
+}
+
+TEST(ChainPlanner, ThreadsChangeNothing) {
+  for_chains(15, 3, long_chain(72), [](const Chain& chain, std::mt19937_64&) {
+    const PlanOptions one{
+        .budget = budget_at(chain, 0.4), .time_limit = kPatience, .threads = 1};
+    const Plan expected = plan(chain, one).plan.value();
+    const Frontier curve = frontier(chain, one);
+    for (const int threads : {2, 4}) {
+      PlanOptions several = one;
+      several.threads = threads;
+      const Plan planned = plan(chain, several).plan.value();
+      EXPECT_EQ(planned.actions, expected.actions) << threads << " threads";
+      EXPECT_EQ(planned.lower_bound, expected.lower_bound) << threads << " threads";
+      EXPECT_EQ(frontier(chain, several), curve) << threads << " threads";
+    }
+  });
+}
+
+// A plan of a merged chain is a plan of the chain: no more memory, the same time.
+TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
+  for_chains(16, 60, any_chain(24), [](const Chain& chain, std::mt19937_64& random) {
+    const Graph graph = lower(chain);
+    const internal::ChainModel model = internal::make_model(chain);
+    internal::SearchControl control(PlanOptions{}, "chain");
+    const internal::MergedChain merged =
+        internal::merge_stages(model, 1 + random() % chain.stages.size());
+    for (const auto dropping : {internal::Dropping::kNothing, internal::Dropping::kInputs}) {
+      const internal::ChainCells cells(merged.model, true, dropping);
+      const internal::SearchSpace space{merged.model, cells};
+      const internal::CurveTable table(merged.model, cells, {}, control);
+      for (const internal::Step& step : table.curve(space.root())) {
+        const internal::Trace plan = internal::split_blocks(
+            model, merged, internal::traced(space, table, step.memory));
+        const Timeline timeline = simulate(graph, with_frees(graph, plan.runs));
+        EXPECT_LE(timeline.peak.count(), step.memory + internal::bytes_outside(model));
+        EXPECT_EQ(timeline.time.count(), model.time_of(step.cost));
+      }
+    }
+  });
+}
+
+TEST(ChainPlanner, WithoutTimeThereIsStillAPlanAndATrueBound) {
+  for_chains(17, 3, long_chain(300), [](const Chain& chain, std::mt19937_64&) {
+    const Bytes budget = budget_at(chain, 0.3);
+    const PlanResult best = plan(chain, {.budget = budget, .time_limit = kPatience});
+    ASSERT_EQ(best.termination, Termination::kOptimal);
+    for (const int64_t limit : {0, 20'000'000, 100'000'000}) {
+      const PlanResult hasty = plan(chain, {.budget = budget, .time_limit = Nanos(limit)});
+      if (!hasty.plan) continue;
+      EXPECT_LE(hasty.lower_bound, hasty.plan->time);
+      if (hasty.schedule_class == best.schedule_class) {
+        EXPECT_LE(hasty.lower_bound, best.plan->time);
+        EXPECT_GE(hasty.plan->time, best.plan->time);
+      }
+    }
+  });
+}
+
+TEST(ChainPlanner, TenThousandStagesHaveAPlanAndABound) {
+  std::mt19937_64 random(18);
+  RandomChainOptions options = one_option(10'000);
+  options.min_stages = 10'000;
+  options.max_size = 1'000'000;
+  options.max_time = 1'000'000;
+  options.weight_gradients = options.own_gradients = false;
+  const PlanResult result = plan(random_chain(random, options), {.budget = "50%"});
+  ASSERT_TRUE(result.plan.has_value());
+  EXPECT_LT(result.search.memory, Bytes(int64_t{2} << 30));
+  EXPECT_LT(result.plan->time.count() - result.lower_bound.count(),
+            result.plan->time.count() / 50);
+}
+
+TEST(ChainPlanner, UnknownScheduleClassesAreRefused) {
+  const PlanOptions options{.schedule_class = "all"};
+  Chain chain;
+  chain.name = "one";
+  chain.stages.emplace_back().options.emplace_back();
+  EXPECT_THROW(plan(chain, options), InputError);
+  EXPECT_THROW(frontier(chain, options), InputError);
 }
 
 TEST(ChainPlanner, NearlyUnlimitedNumbersAreRefusedOrPlanned) {

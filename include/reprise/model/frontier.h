@@ -24,6 +24,7 @@ struct Frontier {
   ProblemId problem;
   std::string planner;
   std::vector<FrontierPoint> points;
+  std::string schedule_class = {};  // what the lower bounds refer to
 
   bool operator==(const Frontier&) const = default;
 };

@@ -17,6 +17,9 @@ namespace reprise {
 struct PlanOptions {
   Budget budget = {};                  // default: no limit; shares are of plain training's peak
   std::string planner{};               // empty: "chain" for chains, "keep_all" for graphs
+  // Of planners that have several: the class to search and to prove. Empty: the largest one that
+  // the time limit allows.
+  std::string schedule_class{};
   Nanos time_limit{10'000'000'000};    // of the search
   int threads = 0;                     // 0: as many as the machine has
   Exactness allow = Exactness::kBitwise;  // the least exact option or variant that may be used

@@ -1,10 +1,10 @@
 // The planners there are: one row each, no static registration.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "reprise/plan/plan.h"
 
@@ -34,6 +34,13 @@ struct Answer {
   std::optional<Bytes> smallest_budget;  // with kInfeasible
   std::string blocking_op;               // with kInfeasible
   Bytes search_memory;
+  std::string schedule_class;  // empty: that of the planner
+};
+
+// What a planner answers to the question for its curve.
+struct Curve {
+  std::vector<FrontierPoint> points;  // budgets ascending, times strictly descending
+  std::string schedule_class = {};    // empty: that of the planner
 };
 
 struct PlannerInfo {
@@ -43,8 +50,7 @@ struct PlannerInfo {
   const char* source;          // paper
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
-  // Points of the planner's curve, budgets ascending, times strictly descending. Null: none.
-  std::vector<FrontierPoint> (*chain_frontier)(const ChainProblem&) = nullptr;
+  Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve
 };
 
 std::span<const PlannerInfo> planners();

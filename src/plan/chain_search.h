@@ -1,0 +1,64 @@
+// The search for the best plan of a chain in so much memory: quick plans of merged chains, a bound
+// from one moment of the plan, then tables on ever finer grids of costs, each within the bounds of
+// the one before, until the last one is exact.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/chain_cells.h"
+#include "plan/chain_model.h"
+#include "plan/chain_table.h"
+#include "plan/chain_trace.h"
+#include "plan/search_control.h"
+#include "reprise/model/units.h"
+
+namespace reprise::internal {
+
+// What is known about the best plan. Costs are those of ChainModel.
+struct Bracket {
+  std::optional<Trace> best = {};  // the best plan known, if any
+  int64_t lower = 0;               // no plan costs less
+  bool exact = false;              // best costs `lower`, and has the smallest peak of all that do
+  Bytes memory = {};               // of the largest tables
+
+  bool closed() const { return best && best->cost == lower; }
+};
+
+struct SearchSpace {
+  const ChainModel& model;
+  const ChainCells& cells;
+  int threads = 1;
+
+  size_t root() const { return cells.slot(0, model.stages, true); }
+};
+
+// A feasible plan that keeps whatever it can, first things first. memory must be at least the
+// root's floor; floors are smallest_memory().
+Trace greedy(const SearchSpace& space, const std::vector<int64_t>& floors, int64_t memory);
+
+// The plan behind the root's value at so much memory.
+Trace traced(const SearchSpace& space, const CurveTable& table, int64_t memory);
+
+// Replaces bracket.best by cheaper plans of merged chains (chain_merge.h), ever longer ones until
+// one saves less than the share `gain`. Finds none for chains of few stages, nor in too little
+// memory for any merged chain.
+void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memory, double gain,
+                       int threads, Bracket& bracket, SearchControl& control);
+
+// Whether bounds and passes on coarser grids come before the exact one. The answer is the same.
+enum class Passes { kWhereUseful, kAlways, kExactOnly };
+
+struct Precision {
+  double gap = 0;  // stop when best - lower is within this share of best
+  Passes passes = Passes::kWhereUseful;
+};
+
+// Narrows the bracket until it is exact, its gap small enough, or the control says stop.
+// bracket.best must be there; it may be a plan of another space that this one contains, of which
+// only the cost is used.
+void narrow(const SearchSpace& space, int64_t memory, const Precision& precision, Bracket& bracket,
+            SearchControl& control);
+
+}  // namespace reprise::internal
