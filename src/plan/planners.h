@@ -23,6 +23,8 @@ std::vector<FrontierPoint> revolve_frontier(const ChainProblem& problem);
 Answer exact_chain(const ChainProblem& problem);
 std::vector<FrontierPoint> exact_frontier(const ChainProblem& problem);
 
+Answer slots_chain(const ChainProblem& problem);
+
 // Their families, for planners that need a plan to start from or to fall back on. False when time
 // ran out before every candidate was considered.
 bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control);

@@ -1,0 +1,237 @@
+// clang-format off
+// Persistent schedules of a chain over slots of memory: a good plan and a proven bound in a time that
+// does not depend on the sizes.
+//
+// The founding paper (O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal
+// checkpointing for heterogeneous chains: how to train deep neural networks with limited memory",
+// arXiv 1911.13214) divides the memory into slots and rounds every size up. Here the recurrence of
+// chain.cc is solved twice: with what a branch takes from the memory rounded up (every value can be
+// reached: a plan) and rounded down (no persistent schedule is below: a bound). Sizes are not
+// rounded one by one: see slot_grid.h.
+//
+// | paper         | identifier             | meaning                                            |
+// |---------------|------------------------|----------------------------------------------------|
+// | C(i, l, m)    | SlotTable::cost()      | bound on the least time to run B_l..B_i in m bytes |
+// | slot          | SlotGrid::unit()       | bytes between two points of a cell                 |
+// | m = 0..M      | 0..SlotGrid::last()    | points, the same number for every cell             |
+// | F_ck, F_none  | sweep_to()             | checkpoint x_j                                     |
+// | F_all         | keep()                 | keep stage i with an option                        |
+//
+// The plan is traced from the upper table with the exact bytes left at every node: the tables only
+// rank the branches, so that nothing is lost twice, and every plan fits. Where the table has no value
+// (memory too short for its slots) but the segment is feasible, any feasible branch is taken.
+//
+// A pass with few slots comes first: its plan bounds the costs of interest, which are then scaled to
+// 32 bits; it is also the answer should time run out.
+//
+// Complexity: O(L^3 slots) additions, 8 or 16 of them at a time, O(L^2 slots) memory; fewer by the
+// number of equal cells. No decision table: O(L) values a node while tracing.
+//
+// Tests: oracle/chain_slots_test.cc (bound <= exact optimum <= plan; threads change nothing; exact
+// where the slots divide everything), and every planner's in property/planner_property_test.cc.
+// clang-format on
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "plan/candidates.h"
+#include "plan/chain_cells.h"
+#include "plan/chain_model.h"
+#include "plan/chain_table.h"
+#include "plan/chain_trace.h"
+#include "plan/planners.h"
+#include "plan/search_control.h"
+#include "plan/slot_table.h"
+
+namespace reprise::internal {
+namespace {
+
+// Sharing equal cells must save this many of them: cells of their own lose less to rounding.
+constexpr size_t kWorthSharing = 2;
+
+ChainCells choose_cells(const ChainModel& model, bool& shared) {
+  ChainCells cells(model, /*share=*/true);
+  const size_t all = (model.stages + 1) * (model.stages + 2) / 2;
+  shared = cells.order().size() * kWorthSharing <= all;
+  return shared ? cells : ChainCells(model, /*share=*/false);
+}
+
+// The m from which the root costs nothing extra: every stage kept with its fastest options. More
+// memory is of no use.
+int64_t enough_memory(const ChainModel& model) {
+  const size_t stages = model.stages, last = stages;
+  std::vector<int64_t> need{model.loss[0], model.loss[1]};  // of the stages from i on, by pinned
+  for (size_t i = stages; i-- > 0;) {
+    std::vector<int64_t> here{kInfeasible, kInfeasible};
+    for (const bool pinned : {false, true}) {
+      for (const KeepOption& option : model.options[i]) {
+        if (option.cost != 0) continue;
+        const int64_t given_back = model.given_back(i, option, pinned);
+        here[pinned] = std::min(
+            here[pinned],
+            std::max({model.g[last + 1] + option.forward,
+                      model.weights(i + 1, last) + option.backward - given_back,
+                      need[option.reads_output] + option.saved + model.x[i + 1] - given_back}));
+      }
+    }
+    need = here;
+  }
+  return need[true];
+}
+
+// The model, its cells, the smallest memory of each, and the best that is known so far.
+struct SlotSolver {
+  explicit SlotSolver(const ChainProblem& problem)
+      : model(make_model(problem.chain)),
+        cells(choose_cells(model, shared)),
+        floors(smallest_memory(model, cells)),
+        memory((problem.budget - Bytes(outside())).count()),
+        threads(static_cast<size_t>(problem.options.threads)) {
+    if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
+    if (memory < floor()) return;
+    memory = std::min(memory, enough_memory(model));
+    plan = greedy(memory);
+  }
+
+  int64_t outside() const { return model.fixed + model.x[0]; }  // bytes that are not counted in m
+  int64_t floor() const { return floors[cells.slot(0, model.stages, true)]; }
+  bool feasible(size_t first, size_t last, bool pinned, int64_t m) const {
+    return m >= floors[cells.slot(first, last, pinned)];
+  }
+
+  // A feasible plan that keeps whatever it can, first things first.
+  Trace greedy(int64_t within) const {
+    return trace(
+        model,
+        [this](size_t first, size_t last, bool pinned, int64_t m) {
+          return feasible(first, last, pinned, m) ? 0 : kInfeasible;
+        },
+        within);
+  }
+  Trace traced(const SlotTable& table) const;
+
+  Nanos gap() const { return Nanos(model.time_of(plan.cost) - model.time_of(bound)); }
+
+  // How many slots are worth their time, and fit.
+  int64_t slots(int64_t time_limit) const;
+  // Improves the plan and the bound by what tables of so many slots know. False when time ran out.
+  bool refine(int64_t slots, SearchControl& control);
+  SlotTable table(int64_t slots, Rounding rounding, SearchControl& control);
+
+  bool shared = true;
+  ChainModel model;
+  ChainCells cells;
+  std::vector<int64_t> floors;
+  int64_t memory;  // bytes beyond fixed and x_0 that a plan may use
+  size_t threads;
+
+  Trace plan;               // the best one known
+  int64_t bound = 0;        // on the cost of every persistent plan
+  int64_t table_bytes = 0;  // of the largest table so far
+};
+
+// Tables never take more than this.
+constexpr int64_t kTableLimit = int64_t{2} << 30;
+// Additions a second that are reckoned with, and those that are worth it whatever the time limit.
+constexpr double kRate = 1.5e9;
+constexpr double kWork = 3e9;
+constexpr double kFewest = 64, kMost = 8192;
+
+// Depends on the problem and the time limit, never on the machine: equal questions have equal
+// answers.
+int64_t SlotSolver::slots(int64_t time_limit) const {
+  double additions = 0;  // a slot, of one table
+  for (const Cell& cell : cells.order()) additions += cell.last - cell.first + 1;
+  const double within = std::min(kWork, kRate * static_cast<double>(time_limit) / 1e9 / 2);
+  const double fit = static_cast<double>(kTableLimit) /
+                     static_cast<double>(cells.order().size() * sizeof(int32_t));
+  return static_cast<int64_t>(std::min(fit, std::clamp(within / additions, kFewest, kMost)));
+}
+
+SlotTable SlotSolver::table(int64_t slots, Rounding rounding, SearchControl& control) {
+  return {model, cells, floors, {memory, slots, plan.cost, shared, threads}, rounding, control};
+}
+
+Trace SlotSolver::traced(const SlotTable& table) const {
+  return trace(
+      model,
+      [&](size_t first, size_t last, bool pinned, int64_t m) {
+        const int64_t cost = table.cost(first, last, pinned, m);
+        if (cost != kInfeasible || !feasible(first, last, pinned, m)) return cost;
+        return plan.cost + 1;  // feasible, but not on the table's grid: the last choice
+      },
+      memory);
+}
+
+bool SlotSolver::refine(int64_t slots, SearchControl& control) {
+  const SlotTable upper = table(slots, Rounding::kUp, control);
+  table_bytes = std::max(table_bytes, upper.memory().count());
+  if (!upper.complete()) return false;
+  Trace found = traced(upper);
+  if (found.cost < plan.cost) plan = std::move(found);
+  if (upper.exact()) {
+    bound = plan.cost;
+    return true;
+  }
+  const SlotTable lower = table(slots, Rounding::kDown, control);
+  table_bytes = std::max(table_bytes, lower.memory().count());
+  if (!lower.complete()) return false;
+  bound = std::max(bound, std::min(lower.cost(0, model.stages, true, memory), plan.cost));
+  return true;
+}
+
+Answer infeasible(const ChainProblem& problem, const SlotSolver& solver) {
+  Answer answer;
+  answer.termination = Termination::kInfeasible;
+  answer.smallest_budget = Bytes(solver.floor() + solver.outside());
+  answer.blocking_op = peak_op(problem.graph, solver.greedy(solver.floor()).runs);
+  return answer;
+}
+
+// A tenth of the time is set aside for the plans of simpler planners, should no table be finished.
+constexpr int64_t kReserve = 10;
+
+Answer best_simple(const ChainProblem& problem, const Trace& greedy, Nanos lower_bound) {
+  PlanOptions options = problem.options;
+  options.time_limit = Nanos(options.time_limit.count() / kReserve);
+  SearchControl control(options, "chain_slots");
+  Candidates candidates(problem.graph, problem.budget);
+  candidates.consider(greedy.runs);
+  candidates.consider(plain_runs(problem.graph));
+  consider_revolve(problem.chain, candidates, control);
+  consider_periodic(problem.chain, candidates, control);
+  return candidates.answer(lower_bound, false);
+}
+
+}  // namespace
+
+Answer slots_chain(const ChainProblem& problem) {
+  PlanOptions options = problem.options;
+  const int64_t limit = options.time_limit.count();
+  options.time_limit = Nanos(limit - limit / kReserve);
+  SearchControl control(options, "chain_slots");
+  control.report(0);
+  SlotSolver solver(problem);
+  if (solver.memory < solver.floor()) return infeasible(problem, solver);
+
+  constexpr int64_t kCoarse = 8;  // one slot in the first pass for so many in the second
+  const int64_t slots = solver.slots(limit);
+  const bool finished = solver.refine(slots / kCoarse, control);
+  if (finished && solver.gap() > Nanos()) solver.refine(slots, control);
+
+  Answer answer;
+  if (finished) {
+    answer.lower_bound = Nanos(solver.model.time_of(solver.bound));
+    answer.termination =
+        solver.gap() == Nanos() ? Termination::kOptimal : Termination::kFeasible;
+    answer.runs = std::move(solver.plan.runs);
+  } else {
+    answer = best_simple(problem, solver.plan, Nanos(solver.model.least_time));
+  }
+  answer.search_memory = Bytes(solver.table_bytes);
+  return answer;
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,14 @@
+// The inner loops of the slot tables, on arrays that do not overlap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace reprise::internal {
+
+// out[k] = min(out[k], a[k] + b[k] + cost). No sum may exceed 32 bits.
+void min_sum(int32_t* out, const int32_t* a, const int32_t* b, int32_t cost, size_t count);
+// out[k] = min(out[k], a[k] + cost).
+void min_shifted(int32_t* out, const int32_t* a, int32_t cost, size_t count);
+
+}  // namespace reprise::internal

@@ -1,0 +1,211 @@
+#include "plan/slot_table.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "plan/chain_table.h"
+#include "plan/slot_kernel.h"
+
+namespace reprise::internal {
+
+class SlotMinimum {
+ public:
+  explicit SlotMinimum(int32_t last)
+      : last_(last), values_(static_cast<size_t>(last) + 1, SlotScale::kNone) {}
+
+  // Feasible at `begin` at the earliest.
+  void reset(int32_t begin) {
+    begin_ = begin;
+    std::fill(values_.begin() + std::min(begin, last_ + 1), values_.end(), SlotScale::kNone);
+  }
+
+  // Takes the minimum with k -> a(k - a_shift) + b(k - b_shift) + cost for k >= from.
+  void add_sum(const SlotRow& a, int32_t a_shift, const SlotRow& b, int32_t b_shift, int32_t cost,
+               int32_t from) {
+    if (a.values.empty() || b.values.empty()) return;
+    int32_t k = std::max({begin_, from, a.low + a_shift, b.low + b_shift});
+    const int32_t least = a.values.back() + b.values.back() + cost;
+    if (k > last_ || values_[at(k)] <= least) return;
+    // Both sides never rise: from the first value that is as small as the sum ever gets, nothing
+    // changes.
+    const auto settled = std::lower_bound(values_.begin() + k, values_.end(), least,
+                                          [](int32_t value, int32_t l) { return value > l; });
+    const auto end = static_cast<int32_t>(settled - values_.begin());
+    const int32_t a_flat = std::min(end, a.low + a_shift + size_of(a) - 1);
+    const int32_t b_flat = std::min(end, b.low + b_shift + size_of(b) - 1);
+    const auto a_at = [&](int32_t point) { return &a.values[at(point - a_shift - a.low)]; };
+    const auto b_at = [&](int32_t point) { return &b.values[at(point - b_shift - b.low)]; };
+    if (const int32_t stop = std::min(a_flat, b_flat); k < stop) {
+      min_sum(&values_[at(k)], a_at(k), b_at(k), cost, at(stop - k));
+      k = stop;
+    }
+    if (k < a_flat) {
+      min_shifted(&values_[at(k)], a_at(k), b.values.back() + cost, at(a_flat - k));
+      k = a_flat;
+    } else if (k < b_flat) {
+      min_shifted(&values_[at(k)], b_at(k), a.values.back() + cost, at(b_flat - k));
+      k = b_flat;
+    }
+    // Everything up to `end` is larger.
+    if (k < end) std::fill(values_.begin() + k, values_.begin() + end, least);
+  }
+
+  SlotRow row() const {
+    SlotRow row;
+    int32_t low = begin_;
+    while (low <= last_ && values_[at(low)] == SlotScale::kNone) ++low;
+    if (low > last_) return row;
+    int32_t high = last_;
+    while (high > low && values_[at(high - 1)] == values_[at(last_)]) --high;
+    row.low = low;
+    row.values.assign(values_.begin() + low, values_.begin() + high + 1);
+    return row;
+  }
+
+ private:
+  static size_t at(int32_t k) { return static_cast<size_t>(k); }
+  static int32_t size_of(const SlotRow& row) { return static_cast<int32_t>(row.values.size()); }
+
+  int32_t last_;
+  int32_t begin_ = 0;
+  std::vector<int32_t> values_;
+};
+
+namespace {
+
+// Costs nothing at every point, however shifted.
+const SlotRow& zero_row() {
+  static const SlotRow kZero{-(1 << 30), {0}};
+  return kZero;
+}
+
+}  // namespace
+
+SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells,
+                     const std::vector<int64_t>& floors, const SlotLimits& limits,
+                     Rounding rounding, SearchControl& control)
+    : model_(model),
+      cells_(cells),
+      floors_(floors),
+      limits_(limits),
+      rounding_(rounding),
+      grid_(model, limits.memory, limits.slots, rounding, limits.shared),
+      scale_(limits.largest_cost, model.time_weight, rounding),
+      rows_(cells.slots()),
+      swept_{0} {
+  bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(SlotRow) + sizeof(int64_t)) +
+                                cells.order().size() * sizeof(Cell));
+  for (const std::vector<SweepVariant>& ways : model.sweeps) {
+    one_sweep_ = one_sweep_ && ways.size() == 1;
+    swept_.push_back(swept_.back() + ways.front().cost);
+  }
+  // Cells of one length do not read each other.
+  const std::vector<Cell>& order = cells.order();
+  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    const auto length = [&](size_t c) { return order[c].last - order[c].first; };
+    while (end < order.size() && length(end) == length(begin)) ++end;
+    if (control.out_of_time()) return;
+    control.report(static_cast<double>(begin) / static_cast<double>(order.size()));
+    compute_cells(begin, end, control);
+  }
+  complete_ = !control.out_of_time();
+}
+
+void SlotTable::compute_cells(size_t begin, size_t end, SearchControl& control) {
+  const std::vector<Cell>& order = cells_.order();
+  std::atomic<size_t> next = begin;
+  const auto work = [&] {
+    SlotMinimum minimum(grid_.last());
+    for (size_t c = next++; c < end && !control.out_of_time(); c = next++) {
+      compute(order[c], minimum);
+    }
+  };
+  // Below some hundred microseconds of work another thread is not worth its start.
+  constexpr size_t kWorthAThread = 500'000;
+  const auto length = static_cast<size_t>(order[begin].last - order[begin].first) + 1;
+  const size_t updates = (end - begin) * length * static_cast<size_t>(grid_.last());
+  const size_t threads =
+      std::clamp<size_t>(updates / kWorthAThread, 1, std::min(limits_.threads, end - begin));
+  std::vector<std::jthread> others;
+  for (size_t t = 1; t < threads; ++t) others.emplace_back(work);
+  work();
+}
+
+int64_t SlotTable::cost(size_t first, size_t last, bool pinned, int64_t memory) const {
+  const SlotRow& row = rows_[cells_.slot(first, last, pinned)];
+  const int64_t phase = grid_.phase(first, last, pinned);
+  const int32_t k = rounding_ == Rounding::kUp
+                        ? grid_.point_below(memory, phase)
+                        : std::min(grid_.first_point(memory, phase), grid_.last());
+  if (row.values.empty() || k < row.low) return kInfeasible;
+  const auto at = std::min(static_cast<size_t>(k - row.low), row.values.size() - 1);
+  return scale_.cost(row.values[at]);
+}
+
+void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
+  const size_t first = cell.first, last = cell.last, slot = cell.slot;
+  const int64_t phase = grid_.phase(first, last, cell.pinned);
+  minimum.reset(grid_.first_point(floors_[slot], phase));
+  if (first == model_.stages) {
+    minimum.add_sum(zero_row(), 0, zero_row(), 0, 0, 0);  // the loss: its test is its floor
+  } else {
+    keep(cell, phase, minimum);
+    checkpoint(cell, phase, minimum);
+  }
+  rows_[slot] = minimum.row();
+  bytes_ += static_cast<int64_t>(rows_[slot].values.size() * sizeof(int32_t));
+}
+
+void SlotTable::keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
+  const size_t i = cell.first, l = cell.last;
+  for (const KeepOption& option : model_.options[i]) {
+    const int64_t given_back = model_.given_back(i, option, cell.pinned);
+    const int64_t test = std::max(model_.g[l + 1] + option.forward,
+                                  model_.weights(i + 1, l) + option.backward - given_back);
+    const int32_t cost = scale_.number(option.cost);
+    const int32_t from = grid_.first_point(test, phase);
+    if (i == l) {
+      minimum.add_sum(zero_row(), 0, zero_row(), 0, cost, from);
+      continue;
+    }
+    const int32_t shift = grid_.shift(option.saved + model_.x[i + 1] - given_back, phase,
+                                      grid_.phase(i + 1, l, option.reads_output));
+    minimum.add_sum(rows_[cells_.slot(i + 1, l, option.reads_output)], shift, zero_row(), 0, cost,
+                    from);
+  }
+}
+
+void SlotTable::checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
+  const size_t i = cell.first, l = cell.last;
+  if (one_sweep_) {
+    int64_t memory = 0;
+    for (size_t j = i + 1; j <= l; ++j) {
+      const int64_t input = j - 1 == i ? 0 : model_.x[j - 1];
+      memory = std::max(memory, input + model_.sweeps[j - 1].front().memory);
+      sweep_to(cell, j, phase, swept_[j] - swept_[i], memory, minimum);
+    }
+    return;
+  }
+  Sweep sweep(model_, i);
+  for (size_t j = i + 1; j <= l; ++j) {
+    sweep.extend();
+    for (const Step& step : sweep.steps()) {
+      sweep_to(cell, j, phase, step.cost, step.memory, minimum);
+    }
+  }
+}
+
+void SlotTable::sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost,
+                         int64_t sweep_memory, SlotMinimum& minimum) const {
+  const size_t i = cell.first, l = cell.last;
+  const int32_t number = scale_.number(cost);
+  if (number == SlotScale::kNone) return;
+  const int32_t right = grid_.shift(model_.x[j], phase, grid_.phase(j, l, false));
+  const int32_t left =
+      grid_.shift(model_.weights(j, l), phase, grid_.phase(i, j - 1, cell.pinned));
+  minimum.add_sum(rows_[cells_.slot(j, l, false)], right,
+                  rows_[cells_.slot(i, j - 1, cell.pinned)], left, number,
+                  grid_.first_point(model_.g[l + 1] + sweep_memory, phase));
+}
+
+}  // namespace reprise::internal
