@@ -135,8 +135,8 @@ struct SlotSolver {
 // Tables never take more than this.
 constexpr int64_t kTableLimit = int64_t{2} << 30;
 // Additions a second that are reckoned with, and those that are worth it whatever the time limit.
-constexpr double kRate = 1.5e9;
-constexpr double kWork = 3e9;
+constexpr double kRate = 2e9;
+constexpr double kWork = 4e9;
 constexpr double kFewest = 64, kMost = 8192;
 
 // Depends on the problem and the time limit, never on the machine: equal questions have equal

@@ -12,8 +12,6 @@ int64_t remainder(int64_t a, int64_t unit) {
   return r < 0 ? r + unit : r;
 }
 
-int64_t floor_div(int64_t a, int64_t unit) { return a / unit - (a % unit < 0 ? 1 : 0); }
-
 // The option whose arguments fall on points: the first of the fastest.
 const KeepOption& preferred(const ChainModel& model, size_t i) {
   return *std::min_element(
@@ -96,10 +94,10 @@ SlotGrid::SlotGrid(const ChainModel& model, int64_t memory, int64_t slots, Round
                    bool shared)
     : rounding_(rounding) {
   const UnitChoice choice(model, rounding);
-  unit_ = choice.best(std::max<int64_t>(memory / std::max<int64_t>(slots, 1), 1));
-  exact_ = choice.divides_all(unit_);
+  unit_ = Divider(choice.best(std::max<int64_t>(memory / std::max<int64_t>(slots, 1), 1)));
+  exact_ = choice.divides_all(unit());
   // One more than is needed, for cells of a small phase.
-  last_ = static_cast<int32_t>(memory / unit_) + 1;
+  last_ = static_cast<int32_t>(memory / unit()) + 1;
   place_phases(model, memory, shared);
 }
 
@@ -116,28 +114,21 @@ void SlotGrid::place_phases(const ChainModel& model, int64_t memory, bool shared
     const bool pinned = l < stages && preferred(model, l).reads_output;
     to_.push_back(shared ? -from_[pinned][std::min(l + 1, stages)] : model.weight_gradients[l + 1]);
   }
-  const int64_t root = remainder(memory - from_[true][0] - to_[stages], unit_);
+  const int64_t root = remainder(memory - from_[true][0] - to_[stages], unit());
   for (std::vector<int64_t>& row : from_) {
-    for (int64_t& sum : row) sum = remainder(sum, unit_);
+    for (int64_t& sum : row) sum = remainder(sum, unit());
   }
-  for (int64_t& sum : to_) sum = remainder(remainder(sum, unit_) + root, unit_);
+  for (int64_t& sum : to_) sum = remainder(remainder(sum, unit()) + root, unit());
 }
 
 int32_t SlotGrid::first_point(int64_t bytes, int64_t phase) const {
   if (bytes <= phase) return 0;
-  return static_cast<int32_t>(std::min<int64_t>((bytes - phase - 1) / unit_ + 1, last_ + 1));
+  return static_cast<int32_t>(std::min<int64_t>((bytes - phase - 1) / unit() + 1, last_ + 1));
 }
 
 int32_t SlotGrid::point_below(int64_t bytes, int64_t phase) const {
   if (bytes < phase) return -1;
-  return static_cast<int32_t>(std::min<int64_t>((bytes - phase) / unit_, last_));
-}
-
-int32_t SlotGrid::shift(int64_t bytes, int64_t phase, int64_t other_phase) const {
-  int64_t distance = bytes + other_phase - phase;
-  if (rounding_ == Rounding::kUp) distance += unit_ - 1;
-  const int64_t limit = last_ + 1;  // moves every point beyond one end: more makes no difference
-  return static_cast<int32_t>(std::clamp(floor_div(distance, unit_), -limit, limit));
+  return static_cast<int32_t>(std::min<int64_t>((bytes - phase) / unit(), last_));
 }
 
 }  // namespace reprise::internal

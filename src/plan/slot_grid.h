@@ -15,12 +15,14 @@
 // phases) and over the stages from i to the end of the chain otherwise.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "plan/chain_model.h"
+#include "plan/divider.h"
 
 namespace reprise::internal {
 
@@ -32,27 +34,33 @@ class SlotGrid {
   // if a slightly larger unit divides the sizes better.
   SlotGrid(const ChainModel& model, int64_t memory, int64_t slots, Rounding rounding, bool shared);
 
-  int64_t unit() const { return unit_; }
+  int64_t unit() const { return unit_.divisor(); }
   int32_t last() const { return last_; }
   // Whether no argument at all is rounded.
   bool exact() const { return exact_; }
 
   int64_t phase(size_t first, size_t last, bool pinned) const {
     const int64_t sum = from_[pinned][first] + to_[last];
-    return sum < unit_ ? sum : sum - unit_;
+    return sum < unit() ? sum : sum - unit();
   }
   // The first point with at least so many bytes; last() + 1 if there is none.
   int32_t first_point(int64_t bytes, int64_t phase) const;
   // The last point with at most so many bytes; -1 if there is none.
   int32_t point_below(int64_t bytes, int64_t phase) const;
   // Point k of one cell less `bytes` is, rounded, point k - shift of the other.
-  int32_t shift(int64_t bytes, int64_t phase, int64_t other_phase) const;
+  int32_t shift(int64_t bytes, int64_t phase, int64_t other_phase) const {
+    int64_t distance = bytes + other_phase - phase;
+    if (rounding_ == Rounding::kUp) distance += unit() - 1;
+    // Moves every point beyond one end: more makes no difference.
+    const int64_t limit = unit() * (last_ + 1);
+    return static_cast<int32_t>(unit_.floor(std::clamp(distance, -limit, limit)));
+  }
 
  private:
   void place_phases(const ChainModel& model, int64_t memory, bool shared);
 
   Rounding rounding_;
-  int64_t unit_ = 1;
+  Divider unit_{1};
   int32_t last_ = 0;
   bool exact_ = false;
   std::array<std::vector<int64_t>, 2> from_;  // by pinned, by first stage

@@ -22,17 +22,13 @@ class SlotMinimum {
   // Takes the minimum with k -> a(k - a_shift) + b(k - b_shift) + cost for k >= from.
   void add_sum(const SlotRow& a, int32_t a_shift, const SlotRow& b, int32_t b_shift, int32_t cost,
                int32_t from) {
-    if (a.values.empty() || b.values.empty()) return;
+    if (a.size == 0 || b.size == 0) return;
     int32_t k = std::max({begin_, from, a.low + a_shift, b.low + b_shift});
-    const int32_t least = a.values.back() + b.values.back() + cost;
+    const int32_t least = a.least + b.least + cost;
     if (k > last_ || values_[at(k)] <= least) return;
-    // Both sides never rise: from the first value that is as small as the sum ever gets, nothing
-    // changes.
-    const auto settled = std::lower_bound(values_.begin() + k, values_.end(), least,
-                                          [](int32_t value, int32_t l) { return value > l; });
-    const auto end = static_cast<int32_t>(settled - values_.begin());
-    const int32_t a_flat = std::min(end, a.low + a_shift + size_of(a) - 1);
-    const int32_t b_flat = std::min(end, b.low + b_shift + size_of(b) - 1);
+    const int32_t end = end_above(least, k);
+    const int32_t a_flat = std::min(end, a.low + a_shift + a.size - 1);
+    const int32_t b_flat = std::min(end, b.low + b_shift + b.size - 1);
     const auto a_at = [&](int32_t point) { return &a.values[at(point - a_shift - a.low)]; };
     const auto b_at = [&](int32_t point) { return &b.values[at(point - b_shift - b.low)]; };
     if (const int32_t stop = std::min(a_flat, b_flat); k < stop) {
@@ -40,15 +36,17 @@ class SlotMinimum {
       k = stop;
     }
     if (k < a_flat) {
-      min_shifted(&values_[at(k)], a_at(k), b.values.back() + cost, at(a_flat - k));
+      min_shifted(&values_[at(k)], a_at(k), b.least + cost, at(a_flat - k));
       k = a_flat;
     } else if (k < b_flat) {
-      min_shifted(&values_[at(k)], b_at(k), a.values.back() + cost, at(b_flat - k));
+      min_shifted(&values_[at(k)], b_at(k), a.least + cost, at(b_flat - k));
       k = b_flat;
     }
-    // Everything up to `end` is larger.
-    if (k < end) std::fill(values_.begin() + k, values_.begin() + end, least);
+    for (; k < end; ++k) values_[at(k)] = std::min(values_[at(k)], least);
   }
+
+  // Whether no sum of at least so much can change anything.
+  bool settled(int32_t cost) const { return begin_ > last_ || values_[at(begin_)] <= cost; }
 
   SlotRow row() const {
     SlotRow row;
@@ -58,13 +56,24 @@ class SlotMinimum {
     int32_t high = last_;
     while (high > low && values_[at(high - 1)] == values_[at(last_)]) --high;
     row.low = low;
-    row.values.assign(values_.begin() + low, values_.begin() + high + 1);
+    row.size = high - low + 1;
+    row.least = values_[at(high)];
+    row.values = std::make_unique_for_overwrite<int32_t[]>(at(row.size));
+    std::copy_n(values_.begin() + low, row.size, row.values.get());
     return row;
   }
 
  private:
   static size_t at(int32_t k) { return static_cast<size_t>(k); }
-  static int32_t size_of(const SlotRow& row) { return static_cast<int32_t>(row.values.size()); }
+
+  // A point beyond all those whose value is above `least`, little later than the first that is not:
+  // values never rise, so that sums of at least `least` change nothing from there. A search that
+  // ends exactly there would take longer than the additions that it saves.
+  int32_t end_above(int32_t least, int32_t k) const {
+    constexpr int32_t kStride = 64;
+    while (k <= last_ && values_[at(k)] > least) k += kStride;
+    return std::min(k, last_ + 1);
+  }
 
   int32_t last_;
   int32_t begin_ = 0;
@@ -75,7 +84,7 @@ namespace {
 
 // Costs nothing at every point, however shifted.
 const SlotRow& zero_row() {
-  static const SlotRow kZero{-(1 << 30), {0}};
+  static const SlotRow kZero{.low = -(1 << 30), .size = 1, .values = {}};
   return kZero;
 }
 
@@ -137,9 +146,8 @@ int64_t SlotTable::cost(size_t first, size_t last, bool pinned, int64_t memory) 
   const int32_t k = rounding_ == Rounding::kUp
                         ? grid_.point_below(memory, phase)
                         : std::min(grid_.first_point(memory, phase), grid_.last());
-  if (row.values.empty() || k < row.low) return kInfeasible;
-  const auto at = std::min(static_cast<size_t>(k - row.low), row.values.size() - 1);
-  return scale_.cost(row.values[at]);
+  if (row.size == 0 || k < row.low) return kInfeasible;
+  return scale_.cost(row.values[static_cast<size_t>(std::min(k - row.low, row.size - 1))]);
 }
 
 void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
@@ -153,7 +161,7 @@ void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
     checkpoint(cell, phase, minimum);
   }
   rows_[slot] = minimum.row();
-  bytes_ += static_cast<int64_t>(rows_[slot].values.size() * sizeof(int32_t));
+  bytes_ += static_cast<int64_t>(static_cast<size_t>(rows_[slot].size) * sizeof(int32_t));
 }
 
 void SlotTable::keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
@@ -178,11 +186,16 @@ void SlotTable::keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) cons
 void SlotTable::checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
   const size_t i = cell.first, l = cell.last;
   if (one_sweep_) {
-    int64_t memory = 0;
+    int64_t memory = -1;
+    int32_t from = 0;
     for (size_t j = i + 1; j <= l; ++j) {
       const int64_t input = j - 1 == i ? 0 : model_.x[j - 1];
-      memory = std::max(memory, input + model_.sweeps[j - 1].front().memory);
-      sweep_to(cell, j, phase, swept_[j] - swept_[i], memory, minimum);
+      const int64_t needed = input + model_.sweeps[j - 1].front().memory;
+      if (needed > memory) {
+        memory = needed;
+        from = grid_.first_point(model_.g[l + 1] + memory, phase);
+      }
+      sweep_to(cell, j, phase, swept_[j] - swept_[i], from, minimum);
     }
     return;
   }
@@ -190,22 +203,22 @@ void SlotTable::checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum
   for (size_t j = i + 1; j <= l; ++j) {
     sweep.extend();
     for (const Step& step : sweep.steps()) {
-      sweep_to(cell, j, phase, step.cost, step.memory, minimum);
+      sweep_to(cell, j, phase, step.cost,
+               grid_.first_point(model_.g[l + 1] + step.memory, phase), minimum);
     }
   }
 }
 
-void SlotTable::sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost,
-                         int64_t sweep_memory, SlotMinimum& minimum) const {
+void SlotTable::sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost, int32_t from,
+                         SlotMinimum& minimum) const {
   const size_t i = cell.first, l = cell.last;
+  const SlotRow& right = rows_[cells_.slot(j, l, false)];
+  const SlotRow& left = rows_[cells_.slot(i, j - 1, cell.pinned)];
   const int32_t number = scale_.number(cost);
-  if (number == SlotScale::kNone) return;
-  const int32_t right = grid_.shift(model_.x[j], phase, grid_.phase(j, l, false));
-  const int32_t left =
-      grid_.shift(model_.weights(j, l), phase, grid_.phase(i, j - 1, cell.pinned));
-  minimum.add_sum(rows_[cells_.slot(j, l, false)], right,
-                  rows_[cells_.slot(i, j - 1, cell.pinned)], left, number,
-                  grid_.first_point(model_.g[l + 1] + sweep_memory, phase));
+  if (minimum.settled(number)) return;
+  minimum.add_sum(right, grid_.shift(model_.x[j], phase, grid_.phase(j, l, false)), left,
+                  grid_.shift(model_.weights(j, l), phase, grid_.phase(i, j - 1, cell.pinned)),
+                  number, from);
 }
 
 }  // namespace reprise::internal

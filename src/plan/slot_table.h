@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "plan/chain_cells.h"
 #include "plan/chain_model.h"
+#include "plan/divider.h"
 #include "plan/search_control.h"
 #include "plan/slot_grid.h"
 #include "reprise/model/units.h"
@@ -19,7 +21,9 @@ namespace reprise::internal {
 // from there, and the last of them at every later point. They never rise with memory.
 struct SlotRow {
   int32_t low = 0;
-  std::vector<int32_t> values;  // none: nowhere feasible
+  int32_t size = 0;  // 0: nowhere feasible
+  int32_t least = 0;
+  std::unique_ptr<int32_t[]> values;
 };
 
 // Times in multiples of a scale, rounded as the sizes are: up for an upper bound, down for a lower
@@ -31,20 +35,20 @@ class SlotScale {
   static constexpr int32_t kNone = 1 << 29;
 
   SlotScale(int64_t largest_cost, int64_t time_weight, Rounding rounding)
-      : weight_(time_weight),
-        scale_(largest_cost / time_weight / (kNone - 1) + 1),
-        up_(rounding == Rounding::kUp ? scale_ - 1 : 0) {}
+      : exact_(largest_cost / time_weight < kNone - 1),
+        scale_(time_weight * (largest_cost / time_weight / (kNone - 1) + 1)),
+        up_(rounding == Rounding::kUp ? scale_.divisor() - time_weight : 0) {}
 
-  bool exact() const { return scale_ == 1; }
+  bool exact() const { return exact_; }
   int32_t number(int64_t cost) const {
-    const int64_t number = (cost / weight_ + up_) / scale_;
+    const int64_t number = scale_.floor(cost + up_);
     return number < kNone ? static_cast<int32_t>(number) : kNone;
   }
-  int64_t cost(int32_t number) const { return number * scale_ * weight_; }
+  int64_t cost(int32_t number) const { return number * scale_.divisor(); }
 
  private:
-  int64_t weight_;
-  int64_t scale_;
+  bool exact_;
+  Divider scale_;  // cost in ChainModel's units of one unit here
   int64_t up_;
 };
 
@@ -78,7 +82,7 @@ class SlotTable {
   void compute(const Cell& cell, SlotMinimum& minimum);
   void keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
   void checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
-  void sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost, int64_t sweep_memory,
+  void sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost, int32_t from,
                 SlotMinimum& minimum) const;
 
   const ChainModel& model_;
