@@ -21,8 +21,8 @@
 // rank the branches, so that nothing is lost twice, and every plan fits. Where the table has no value
 // (memory too short for its slots) but the segment is feasible, any feasible branch is taken.
 //
-// A pass with few slots comes first: its plan bounds the costs of interest, which are then scaled to
-// 32 bits; it is also the answer should time run out.
+// A plan of the chain merged into blocks (chain_blocks.h) comes first: it bounds the costs of
+// interest, which are then scaled to 32 bits, and is the answer should time run out.
 //
 // Complexity: O(L^3 slots) additions, 8 or 16 of them at a time, O(L^2 slots) memory; fewer by the
 // number of equal cells. No decision table: O(L) values a node while tracing.
@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "plan/candidates.h"
+#include "plan/chain_blocks.h"
 #include "plan/chain_cells.h"
 #include "plan/chain_model.h"
 #include "plan/chain_table.h"
@@ -83,13 +84,12 @@ int64_t enough_memory(const ChainModel& model) {
 
 // The model, its cells, the smallest memory of each, and the best that is known so far.
 struct SlotSolver {
-  explicit SlotSolver(const ChainProblem& problem)
-      : model(make_model(problem.chain)),
+  SlotSolver(const Chain& chain, Bytes budget, size_t with_threads)
+      : model(make_model(chain)),
         cells(choose_cells(model, shared)),
         floors(smallest_memory(model, cells)),
-        memory((problem.budget - Bytes(outside())).count()),
-        threads(static_cast<size_t>(problem.options.threads)) {
-    if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
+        memory((budget - Bytes(outside())).count()),
+        threads(with_threads) {
     if (memory < floor()) return;
     memory = std::min(memory, enough_memory(model));
     plan = greedy(memory);
@@ -116,8 +116,9 @@ struct SlotSolver {
 
   // How many slots are worth their time, and fit.
   int64_t slots(int64_t time_limit) const;
-  // Improves the plan and the bound by what tables of so many slots know. False when time ran out.
-  bool refine(int64_t slots, SearchControl& control);
+  // Improve the bound and the plan by what a table of so many slots knows, unless time runs out.
+  void raise_bound(int64_t slots, SearchControl& control);
+  void improve_plan(int64_t slots, SearchControl& control);
   SlotTable table(int64_t slots, Rounding rounding, SearchControl& control);
 
   bool shared = true;
@@ -128,6 +129,7 @@ struct SlotSolver {
   size_t threads;
 
   Trace plan;               // the best one known
+  bool greedy_only = true;  // no better one has been looked for
   int64_t bound = 0;        // on the cost of every persistent plan
   int64_t table_bytes = 0;  // of the largest table so far
 };
@@ -165,21 +167,48 @@ Trace SlotSolver::traced(const SlotTable& table) const {
       memory);
 }
 
-bool SlotSolver::refine(int64_t slots, SearchControl& control) {
-  const SlotTable upper = table(slots, Rounding::kUp, control);
-  table_bytes = std::max(table_bytes, upper.memory().count());
-  if (!upper.complete()) return false;
-  Trace found = traced(upper);
-  if (found.cost < plan.cost) plan = std::move(found);
-  if (upper.exact()) {
-    bound = plan.cost;
-    return true;
-  }
+void SlotSolver::raise_bound(int64_t slots, SearchControl& control) {
   const SlotTable lower = table(slots, Rounding::kDown, control);
   table_bytes = std::max(table_bytes, lower.memory().count());
-  if (!lower.complete()) return false;
-  bound = std::max(bound, std::min(lower.cost(0, model.stages, true, memory), plan.cost));
-  return true;
+  if (!lower.complete()) return;
+  if (lower.exact()) {
+    plan = traced(lower);
+    greedy_only = false;
+  }
+  bound = std::min(lower.cost(0, model.stages, true, memory), plan.cost);
+}
+
+void SlotSolver::improve_plan(int64_t slots, SearchControl& control) {
+  const SlotTable upper = table(slots, Rounding::kUp, control);
+  table_bytes = std::max(table_bytes, upper.memory().count());
+  if (!upper.complete()) return;
+  Trace found = traced(upper);
+  if (found.cost < plan.cost) plan = std::move(found);
+  greedy_only = false;
+}
+
+// A plan of the chain merged into blocks, from a table that takes a small part of the time that
+// those of the whole chain take. Blocks count some bytes twice: now and then nothing fits.
+void seed_from_blocks(const ChainProblem& problem, SlotSolver& solver, SearchControl& control) {
+  constexpr size_t kFewestStages = 32, kMostBlocks = 128;
+  constexpr int64_t kSlots = 1000;
+  const size_t stages = solver.model.stages;
+  if (stages < kFewestStages) return;
+  const std::vector<size_t> borders =
+      block_borders(problem.chain, std::min(stages / 2, kMostBlocks));
+  const Chain merged = merge_blocks(problem.chain, borders);
+  SlotSolver blocks(merged, problem.budget, solver.threads);
+  if (blocks.memory < blocks.floor()) return;
+  blocks.improve_plan(kSlots, control);
+  if (blocks.greedy_only) return;
+  Candidates candidates(problem.graph, problem.budget);
+  candidates.consider(expand_blocks(problem.chain, borders, blocks.plan.runs));
+  if (!candidates.fits()) return;
+  Trace found{candidates.answer(Nanos(), false).runs, blocks.plan.cost / blocks.model.time_weight};
+  const auto reruns = static_cast<int64_t>(found.runs.size() - 2 * stages - 1);
+  found.cost = found.cost * solver.model.time_weight + reruns * solver.model.rerun_weight;
+  if (found.cost < solver.plan.cost) solver.plan = std::move(found);
+  solver.greedy_only = false;
 }
 
 Answer infeasible(const ChainProblem& problem, const SlotSolver& solver) {
@@ -190,7 +219,7 @@ Answer infeasible(const ChainProblem& problem, const SlotSolver& solver) {
   return answer;
 }
 
-// A tenth of the time is set aside for the plans of simpler planners, should no table be finished.
+// A tenth of the time is set aside for the plans of simpler planners, should none be found here.
 constexpr int64_t kReserve = 10;
 
 Answer best_simple(const ChainProblem& problem, const Trace& greedy, Nanos lower_bound) {
@@ -213,16 +242,18 @@ Answer slots_chain(const ChainProblem& problem) {
   options.time_limit = Nanos(limit - limit / kReserve);
   SearchControl control(options, "chain_slots");
   control.report(0);
-  SlotSolver solver(problem);
+  const size_t threads = options.threads > 0 ? static_cast<size_t>(options.threads)
+                                             : std::max(1U, std::thread::hardware_concurrency());
+  SlotSolver solver(problem.chain, problem.budget, threads);
   if (solver.memory < solver.floor()) return infeasible(problem, solver);
 
-  constexpr int64_t kCoarse = 8;  // one slot in the first pass for so many in the second
+  seed_from_blocks(problem, solver, control);
   const int64_t slots = solver.slots(limit);
-  const bool finished = solver.refine(slots / kCoarse, control);
-  if (finished && solver.gap() > Nanos()) solver.refine(slots, control);
+  solver.raise_bound(slots, control);
+  if (solver.gap() > Nanos()) solver.improve_plan(slots, control);
 
   Answer answer;
-  if (finished) {
+  if (!solver.greedy_only) {
     answer.lower_bound = Nanos(solver.model.time_of(solver.bound));
     answer.termination =
         solver.gap() == Nanos() ? Termination::kOptimal : Termination::kFeasible;
