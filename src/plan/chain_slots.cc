@@ -136,9 +136,10 @@ struct SlotSolver {
 
 // Tables never take more than this.
 constexpr int64_t kTableLimit = int64_t{2} << 30;
-// Additions a second that are reckoned with, and those that are worth it whatever the time limit.
+// Additions a second that are reckoned with; half of the time for either table.
 constexpr double kRate = 2e9;
-constexpr double kWork = 4e9;
+// So many slots are wanted, and more where that is little work.
+constexpr double kEnough = 500, kLittleWork = 4e9;
 constexpr double kFewest = 64, kMost = 8192;
 
 // Depends on the problem and the time limit, never on the machine: equal questions have equal
@@ -146,10 +147,11 @@ constexpr double kFewest = 64, kMost = 8192;
 int64_t SlotSolver::slots(int64_t time_limit) const {
   double additions = 0;  // a slot, of one table
   for (const Cell& cell : cells.order()) additions += cell.last - cell.first + 1;
-  const double within = std::min(kWork, kRate * static_cast<double>(time_limit) / 1e9 / 2);
+  const double wanted = std::max(kEnough, kLittleWork / additions);
+  const double in_time = kRate / 2 * static_cast<double>(time_limit) / 1e9 / additions;
   const double fit = static_cast<double>(kTableLimit) /
                      static_cast<double>(cells.order().size() * sizeof(int32_t));
-  return static_cast<int64_t>(std::min(fit, std::clamp(within / additions, kFewest, kMost)));
+  return static_cast<int64_t>(std::min(fit, std::clamp(std::min(wanted, in_time), kFewest, kMost)));
 }
 
 SlotTable SlotSolver::table(int64_t slots, Rounding rounding, SearchControl& control) {
