@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/chain_blocks.h"
 #include "plan/chain_cells.h"
 #include "plan/chain_model.h"
 #include "plan/chain_table.h"
@@ -163,6 +164,29 @@ TEST(ChainSlots, ThreadsChangeNothing) {
     EXPECT_EQ(many.lower_bound, one.lower_bound);
     EXPECT_EQ(many.search.memory, one.search.memory);
   }
+}
+
+// A merged chain promises that its plans, written out, fit where it says they do.
+TEST(ChainSlots, PlansOfBlocksFitWhatTheBlocksClaim) {
+  for_chains(37, 150, any_chain(12), [](const Chain& chain, std::mt19937_64& random) {
+    const size_t blocks = 1 + random() % chain.stages.size();
+    const std::vector<size_t> borders = internal::block_borders(chain, blocks);
+    ASSERT_EQ(borders.size(), blocks + 1);
+    const Chain merged = internal::merge_blocks(chain, borders);
+    const Graph short_graph = lower(merged), graph = lower(chain);
+    for (const FrontierPoint& point : frontier(merged).points) {
+      const PlanResult result = plan(merged, with("chain", point.budget));
+      const std::vector<BoundAction> actions = bind(short_graph, result.plan->actions);
+      std::vector<reprise::Run> runs;
+      for (const BoundAction& action : actions) {
+        if (action.kind == ActionKind::kRun) runs.push_back({action.target, action.variant});
+      }
+      const std::vector<reprise::Run> expanded = internal::expand_blocks(chain, borders, runs);
+      const Timeline timeline = simulate(graph, with_frees(graph, expanded));
+      EXPECT_EQ(timeline.time, point.time);
+      EXPECT_LE(timeline.peak, point.budget);
+    }
+  });
 }
 
 // All memory of plain training, with one option a stage: keeping everything falls on points of the
