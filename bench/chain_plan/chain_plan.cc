@@ -1,5 +1,5 @@
-// How long it takes to plan a chain, in how much memory, and how good the plan is: Reprise's planners
-// beside the published solver, on the same chains, in one run.
+// How long it takes to plan a chain, in how much memory, and how good the plan is: Reprise's
+// planners beside the published solver, on the same chains, in one run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -62,8 +62,8 @@ const std::vector<std::string>& family_names() {
 Chain make_chain(const std::string& family, size_t stages, uint64_t seed) {
   const std::vector<std::string>& names = family_names();
   if (std::find(names.begin(), names.end(), family) == names.end()) {
-    throw InputError(fmt::format("unknown family \"{}\"; there are {}", family,
-                                 fmt::join(names, ", ")));
+    throw InputError(
+        fmt::format("unknown family \"{}\"; there are {}", family, fmt::join(names, ", ")));
   }
   Draw draw(seed);
   Chain chain;

@@ -83,8 +83,8 @@ class Measurement {
     return row;
   }
 
-  // The published schedule may be over the budget, which is noted; anything else that is wrong with it
-  // is our mistake.
+  // The published schedule may be over the budget, which is noted; anything else that is wrong with
+  // it is our mistake.
   void judge(const std::vector<Action>& actions, Bytes budget, Row& row) const {
     const Timeline timeline = simulate(graph_, actions);
     Plan plan;
@@ -148,9 +148,8 @@ CurveResult measure_curve(const Chain& chain, double time_limit, int threads) {
   const Frontier curve = frontier(chain, ask);
   result.seconds = since(start);
   result.points = curve.points.size();
-  result.exact = std::all_of(curve.points.begin(), curve.points.end(), [](const FrontierPoint& p) {
-    return p.time == p.lower_bound;
-  });
+  result.exact = std::all_of(curve.points.begin(), curve.points.end(),
+                             [](const FrontierPoint& p) { return p.time == p.lower_bound; });
   return result;
 }
 

@@ -26,7 +26,7 @@ struct MeasureOptions {
 // What one planner made of one budget.
 struct Row {
   std::string planner = {};
-  double budget = 0;               // share
+  double budget = 0;                    // share
   std::string skipped = {};             // why there is no figure, if there is none
   std::optional<double> overhead = {};  // of the plan's time over plain training's; absent: no plan
   std::optional<double> bound = {};     // the same of the planner's own lower bound

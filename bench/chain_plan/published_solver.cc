@@ -113,8 +113,7 @@ class Tables {
         if (time < best) best = time, what = static_cast<long>(j);
       }
       if (m >= base(i) && m >= s_.kept[i + 1]) {
-        const double time =
-            s_.forward[i] + s_.backward[i] + opt_[at(m - s_.kept[i + 1], i + 1, l)];
+        const double time = s_.forward[i] + s_.backward[i] + opt_[at(m - s_.kept[i + 1], i + 1, l)];
         if (time < best) best = time, what = kKeep;
       }
     }

@@ -1,12 +1,13 @@
 // The published solver for persistent schedules, as described for the program that accompanies
-// O. Beaumont et al., "Optimal checkpointing for heterogeneous chains", arXiv 1911.13214: what a user
-// of that work would run. Written anew, with its layout, its rounding and its tests:
+// O. Beaumont et al., "Optimal checkpointing for heterogeneous chains", arXiv 1911.13214: what a
+// user of that work would run. Written anew, with its layout, its rounding and its tests:
 //
 // - every size rounded up to slots of limit / slots bytes, each on its own;
-// - dense tables of (slots + 1) (L + 1)^2 elements, one of doubles with the times, one of longs with
-//   the decisions, both triangles stored; loops over memory, first stage, last stage, checkpoint;
-// - keeping a stage is tested with the gradient behind that stage instead of the segment's, and both
-//   branches with a sweep over the whole segment. Hence plans over the budget and refusals of
+// - dense tables of (slots + 1) (L + 1)^2 elements, one of doubles with the times, one of longs
+//   with the decisions, both triangles stored; loops over memory, first stage, last stage,
+//   checkpoint;
+// - keeping a stage is tested with the gradient behind that stage instead of the segment's, and
+//   both branches with a sweep over the whole segment. Hence plans over the budget and refusals of
 //   budgets that suffice; see docs/planners/chain.md.
 //
 // Its model has one option a stage, whose backward reads input and output. Parameters and weight

@@ -85,12 +85,9 @@ std::string markdown(const RunInfo& info, const Results& results) {
 }
 
 std::string json(const RunInfo& info, const Results& results) {
-  ordered_json out{{"format", "reprise.bench.chain_plan"},
-                   {"command", info.command},
-                   {"processor", info.processor},
-                   {"build", info.build},
-                   {"chains", ordered_json::array()},
-                   {"curves", ordered_json::array()}};
+  ordered_json out{{"format", "reprise.bench.chain_plan"}, {"command", info.command},
+                   {"processor", info.processor},          {"build", info.build},
+                   {"chains", ordered_json::array()},      {"curves", ordered_json::array()}};
   for (const ChainResult& chain : results.chains) {
     ordered_json rows = ordered_json::array();
     for (const Row& row : chain.rows) rows.push_back(to_json(row));

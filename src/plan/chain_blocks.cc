@@ -54,8 +54,8 @@ class Block {
 
   // Boundary k, if a backward on either side of it reads it.
   Bytes stored(size_t k) const {
-    const bool read = kept_option(chain_.stages[k - 1]).reads_output ||
-                      kept_option(chain_.stages[k]).reads_input;
+    const bool read =
+        kept_option(chain_.stages[k - 1]).reads_output || kept_option(chain_.stages[k]).reads_input;
     return read ? boundary_bytes(chain_, k) : Bytes();
   }
 
@@ -63,8 +63,7 @@ class Block {
     Bytes peak;
     for (size_t k = first_; k < end_; ++k) {
       const Bytes input = k > first_ ? boundary_bytes(chain_, k) : Bytes();
-      peak = std::max(peak,
-                      input + chain_.stages[k].output + chain_.stages[k].forward.workspace);
+      peak = std::max(peak, input + chain_.stages[k].output + chain_.stages[k].forward.workspace);
     }
     return peak;
   }
@@ -74,8 +73,8 @@ class Block {
     for (size_t k = first_; k < end_; ++k) {
       const StageOption& kept = kept_option(chain_.stages[k]);
       const Bytes input = k > first_ ? boundary_bytes(chain_, k) : Bytes();
-      peak = std::max(peak, held + input + chain_.stages[k].output + kept.saved +
-                                kept.forward.workspace);
+      peak = std::max(peak,
+                      held + input + chain_.stages[k].output + kept.saved + kept.forward.workspace);
       held += kept.saved;
       if (k > first_) held += stored(k);
     }

@@ -15,8 +15,8 @@ namespace reprise::internal {
 // stages, with borders at small activations.
 std::vector<size_t> block_borders(const Chain& chain, size_t blocks);
 
-// Each block has one option: all its stages kept with the fastest of theirs. Its workspaces are such
-// that it needs at least the memory that its stages need one after the other. O(stages).
+// Each block has one option: all its stages kept with the fastest of theirs. Its workspaces are
+// such that it needs at least the memory that its stages need one after the other. O(stages).
 Chain merge_blocks(const Chain& chain, const std::vector<size_t>& borders);
 
 // A plan of the merged chain, as runs of the chain itself.

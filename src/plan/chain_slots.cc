@@ -1,6 +1,6 @@
 // clang-format off
-// Persistent schedules of a chain over slots of memory: a good plan and a proven bound in a time that
-// does not depend on the sizes.
+// Persistent schedules of a chain over slots of memory: a good plan and a proven bound in a time
+// that does not depend on the sizes.
 //
 // The founding paper (O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal
 // checkpointing for heterogeneous chains: how to train deep neural networks with limited memory",
@@ -18,8 +18,8 @@
 // | F_all         | keep()                 | keep stage i with an option                        |
 //
 // The plan is traced from the upper table with the exact bytes left at every node: the tables only
-// rank the branches, so that nothing is lost twice, and every plan fits. Where the table has no value
-// (memory too short for its slots) but the segment is feasible, any feasible branch is taken.
+// rank the branches, so that nothing is lost twice, and every plan fits. Where the table has no
+// value (memory too short for its slots) but the segment is feasible, any feasible branch is taken.
 //
 // A plan of the chain merged into blocks (chain_blocks.h) comes first: it bounds the costs of
 // interest, which are then scaled to 32 bits, and is the answer should time run out.
@@ -257,8 +257,7 @@ Answer slots_chain(const ChainProblem& problem) {
   Answer answer;
   if (!solver.greedy_only) {
     answer.lower_bound = Nanos(solver.model.time_of(solver.bound));
-    answer.termination =
-        solver.gap() == Nanos() ? Termination::kOptimal : Termination::kFeasible;
+    answer.termination = solver.gap() == Nanos() ? Termination::kOptimal : Termination::kFeasible;
     answer.runs = std::move(solver.plan.runs);
   } else {
     answer = best_simple(problem, solver.plan, Nanos(solver.model.least_time));

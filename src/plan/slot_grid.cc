@@ -38,9 +38,9 @@ std::map<int64_t, int64_t> amounts(const ChainModel& model) {
   return counts;
 }
 
-// Units up to a quarter above `smallest` that nearly divide one of the amounts, and those that do so
-// best for all of them. Every plan takes multiples of the greatest common divisor, so that a unit
-// below it would not help.
+// Units up to a quarter above `smallest` that nearly divide one of the amounts, and those that do
+// so best for all of them. Every plan takes multiples of the greatest common divisor, so that a
+// unit below it would not help.
 class UnitChoice {
  public:
   UnitChoice(const ChainModel& model, Rounding rounding)
@@ -70,8 +70,8 @@ class UnitChoice {
 
  private:
   static constexpr int64_t kWorthExact = 3;  // times the slots, if then nothing is rounded at all
-  static constexpr int64_t kParts = 16;    // units tried an amount
-  static constexpr size_t kAmounts = 256;  // amounts that units are made from
+  static constexpr int64_t kParts = 16;      // units tried an amount
+  static constexpr size_t kAmounts = 256;    // amounts that units are made from
 
   double waste(int64_t unit) const {
     double sum = 0;

@@ -11,8 +11,8 @@
 //   left of x_j       D = W(j,l)            phases differ by D, where cells are not shared
 //   right of x_j      D = x_j               rounded, once for all that the phases do not cover
 //
-// The phase is a sum over the stages of the cell where cells are shared (equal cells must have equal
-// phases) and over the stages from i to the end of the chain otherwise.
+// The phase is a sum over the stages of the cell where cells are shared (equal cells must have
+// equal phases) and over the stages from i to the end of the chain otherwise.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ enum class Rounding { kUp, kDown };  // of the bytes that are taken
 
 class SlotGrid {
  public:
-  // Points up to `memory`, the root's argument, which is a point itself: about `slots` of them, fewer
-  // if a slightly larger unit divides the sizes better.
+  // Points up to `memory`, the root's argument, which is a point itself: about `slots` of them,
+  // fewer if a slightly larger unit divides the sizes better.
   SlotGrid(const ChainModel& model, int64_t memory, int64_t slots, Rounding rounding, bool shared);
 
   int64_t unit() const { return unit_.divisor(); }

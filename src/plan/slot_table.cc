@@ -11,12 +11,12 @@ namespace reprise::internal {
 class SlotMinimum {
  public:
   explicit SlotMinimum(int32_t last)
-      : last_(last), values_(static_cast<size_t>(last) + 1, SlotScale::kNone) {}
+      : last_(last), values_(static_cast<size_t>(last) + 1 + kLanes, SlotScale::kNone) {}
 
   // Feasible at `begin` at the earliest.
   void reset(int32_t begin) {
-    begin_ = begin;
-    std::fill(values_.begin() + std::min(begin, last_ + 1), values_.end(), SlotScale::kNone);
+    begin_ = std::min(begin, last_ + 1);
+    std::fill(values_.begin() + begin_, values_.end(), SlotScale::kNone);
   }
 
   // Takes the minimum with k -> a(k - a_shift) + b(k - b_shift) + cost for k >= from.
@@ -58,8 +58,9 @@ class SlotMinimum {
     row.low = low;
     row.size = high - low + 1;
     row.least = values_[at(high)];
-    row.values = std::make_unique_for_overwrite<int32_t[]>(at(row.size));
+    row.values = std::make_unique_for_overwrite<int32_t[]>(at(row.size) + kLanes);
     std::copy_n(values_.begin() + low, row.size, row.values.get());
+    std::fill_n(row.values.get() + row.size, kLanes, row.least);
     return row;
   }
 
@@ -161,7 +162,8 @@ void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
     checkpoint(cell, phase, minimum);
   }
   rows_[slot] = minimum.row();
-  bytes_ += static_cast<int64_t>(static_cast<size_t>(rows_[slot].size) * sizeof(int32_t));
+  bytes_ +=
+      static_cast<int64_t>((static_cast<size_t>(rows_[slot].size) + kLanes) * sizeof(int32_t));
 }
 
 void SlotTable::keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
@@ -203,8 +205,8 @@ void SlotTable::checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum
   for (size_t j = i + 1; j <= l; ++j) {
     sweep.extend();
     for (const Step& step : sweep.steps()) {
-      sweep_to(cell, j, phase, step.cost,
-               grid_.first_point(model_.g[l + 1] + step.memory, phase), minimum);
+      sweep_to(cell, j, phase, step.cost, grid_.first_point(model_.g[l + 1] + step.memory, phase),
+               minimum);
     }
   }
 }

@@ -18,18 +18,18 @@
 namespace reprise::internal {
 
 // Costs of one cell: infeasible (or dearer than any plan of interest) below point `low`, `values`
-// from there, and the last of them at every later point. They never rise with memory.
+// from there, and the last of them, `least`, at every later point. They never rise with memory.
 struct SlotRow {
   int32_t low = 0;
   int32_t size = 0;  // 0: nowhere feasible
   int32_t least = 0;
-  std::unique_ptr<int32_t[]> values;
+  std::unique_ptr<int32_t[]> values;  // and kLanes times `least`, for the kernels
 };
 
 // Times in multiples of a scale, rounded as the sizes are: up for an upper bound, down for a lower
-// one. The largest time of interest fits 29 bits, so that the sum of three numbers fits 32; anything
-// slower counts as infeasible. Re-runs, which break ties in ChainModel's costs, are left out: they
-// would take most of the bits.
+// one. The largest time of interest fits 29 bits, so that the sum of three numbers fits 32;
+// anything slower counts as infeasible. Re-runs, which break ties in ChainModel's costs, are left
+// out: they would take most of the bits.
 class SlotScale {
  public:
   static constexpr int32_t kNone = 1 << 29;
@@ -60,8 +60,7 @@ struct SlotLimits {
   size_t threads = 1;
 };
 
-// What one thread works on: the minimum over the branches of one cell.
-class SlotMinimum;
+class SlotMinimum;  // over the branches of one cell; each thread has its own
 
 class SlotTable {
  public:
@@ -93,7 +92,7 @@ class SlotTable {
   SlotGrid grid_;
   SlotScale scale_;
   std::vector<SlotRow> rows_;
-  bool one_sweep_ = true;  // every stage has one way to be swept
+  bool one_sweep_ = true;       // every stage has one way to be swept
   std::vector<int64_t> swept_;  // [i] = cost of sweeping stages 0..i-1, if so
   std::atomic<int64_t> bytes_ = 0;
   bool complete_ = false;

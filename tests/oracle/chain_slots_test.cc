@@ -87,8 +87,7 @@ void expect_bounds(const Chain& chain, int64_t slots, bool shared, std::mt19937_
     const int64_t cap = cell.first == 0 ? memory : memory - model.x[cell.first];
     SCOPED_TRACE("cell " + std::to_string(cell.first) + ".." + std::to_string(cell.last));
     for (int draw = 0; draw < 8 && cap > 0; ++draw) {
-      expect_between(tables, cell,
-                     static_cast<int64_t>(random() % static_cast<uint64_t>(cap + 1)));
+      expect_between(tables, cell, static_cast<int64_t>(random() % static_cast<uint64_t>(cap + 1)));
     }
     if (cap >= 0) expect_between(tables, cell, cap);
   }
