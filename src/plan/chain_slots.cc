@@ -31,6 +31,7 @@
 // where the slots divide everything), and every planner's in property/planner_property_test.cc.
 // clang-format on
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <thread>
@@ -136,8 +137,9 @@ struct SlotSolver {
 
 // Tables never take more than this.
 constexpr int64_t kTableLimit = int64_t{2} << 30;
-// Additions a second that are reckoned with; half of the time for either table.
-constexpr double kRate = 2e9;
+// Additions a second that are reckoned with, half of the time for either table; finding two rows to
+// add takes as long as so many additions.
+constexpr double kRate = 2e9, kLookUp = 48;
 // So many slots are wanted, and more where that is little work.
 constexpr double kEnough = 500, kLittleWork = 4e9;
 constexpr double kFewest = 64, kMost = 8192;
@@ -148,7 +150,7 @@ int64_t SlotSolver::slots(int64_t time_limit) const {
   double additions = 0;  // a slot, of one table
   for (const Cell& cell : cells.order()) additions += cell.last - cell.first + 1;
   const double wanted = std::max(kEnough, kLittleWork / additions);
-  const double in_time = kRate / 2 * static_cast<double>(time_limit) / 1e9 / additions;
+  const double in_time = kRate / 2 * static_cast<double>(time_limit) / 1e9 / additions - kLookUp;
   const double fit = static_cast<double>(kTableLimit) /
                      static_cast<double>(cells.order().size() * sizeof(int32_t));
   return static_cast<int64_t>(std::min(fit, std::clamp(std::min(wanted, in_time), kFewest, kMost)));
@@ -192,12 +194,16 @@ void SlotSolver::improve_plan(int64_t slots, SearchControl& control) {
 // A plan of the chain merged into blocks, from a table that takes a small part of the time that
 // those of the whole chain take. Blocks count some bytes twice: now and then nothing fits.
 void seed_from_blocks(const ChainProblem& problem, SlotSolver& solver, SearchControl& control) {
-  constexpr size_t kFewestStages = 32, kMostBlocks = 128;
+  constexpr size_t kFewestStages = 32, kStagesABlock = 4;
   constexpr int64_t kSlots = 1000;
+  constexpr double kShare = 0.1;  // of the time
   const size_t stages = solver.model.stages;
   if (stages < kFewestStages) return;
+  const double additions =
+      kRate * kShare * static_cast<double>(problem.options.time_limit.count()) / 1e9;
+  const auto in_time = static_cast<size_t>(std::cbrt(6 * additions / kSlots));
   const std::vector<size_t> borders =
-      block_borders(problem.chain, std::min(stages / 2, kMostBlocks));
+      block_borders(problem.chain, std::clamp<size_t>(in_time, 1, stages / kStagesABlock));
   const Chain merged = merge_blocks(problem.chain, borders);
   SlotSolver blocks(merged, problem.budget, solver.threads);
   if (blocks.memory < blocks.floor()) return;

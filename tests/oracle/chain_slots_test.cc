@@ -108,7 +108,7 @@ TEST(ChainSlots, TablesBoundEveryCellFromBothSides) {
 }
 
 TEST(ChainSlots, BoundAndPlanEncloseTheExactOptimum) {
-  int proven = 0;
+  int proven = 0, compared = 0;
   for (const RandomChainOptions& options : {any_chain(8), uneven(any_chain(14))}) {
     for_chains(32, 60, options, [&](const Chain& chain, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(lower(chain)).peak.count());
@@ -123,11 +123,12 @@ TEST(ChainSlots, BoundAndPlanEncloseTheExactOptimum) {
         EXPECT_LE(slots.lower_bound, exact.plan->time);
         EXPECT_GE(slots.plan->time, exact.plan->time);
         EXPECT_LE(slots.plan->peak, budget);
+        ++compared;
         proven += slots.termination == Termination::kOptimal;
       }
     });
   }
-  EXPECT_GT(proven, 60);
+  EXPECT_GT(proven, compared / 4);
 }
 
 // Sizes of a few bytes: the grid's unit divides them all, nothing is rounded.
