@@ -46,6 +46,7 @@
 #include "plan/planners.h"
 #include "plan/search_control.h"
 #include "plan/slot_table.h"
+#include "reprise/check/simulate.h"
 
 namespace reprise::internal {
 namespace {
@@ -191,13 +192,14 @@ void SlotSolver::improve_plan(int64_t slots, SearchControl& control) {
   greedy_only = false;
 }
 
-// A plan of the chain merged into blocks, from a table that takes a small part of the time that
-// those of the whole chain take. Blocks count some bytes twice: now and then nothing fits.
-void seed_from_blocks(const ChainProblem& problem, SlotSolver& solver, SearchControl& control) {
+// Considers a plan of the chain merged into blocks, from a table that takes a small part of the
+// time that those of the whole chain take. Blocks count some bytes twice: now and then nothing fits.
+void consider_blocks(const ChainProblem& problem, size_t threads, SearchControl& control,
+                     Candidates& candidates) {
   constexpr size_t kFewestStages = 32, kStagesABlock = 4;
   constexpr int64_t kSlots = 1000;
   constexpr double kShare = 0.1;  // of the time
-  const size_t stages = solver.model.stages;
+  const size_t stages = problem.chain.stages.size();
   if (stages < kFewestStages) return;
   const double additions =
       kRate * kShare * static_cast<double>(problem.options.time_limit.count()) / 1e9;
@@ -205,18 +207,36 @@ void seed_from_blocks(const ChainProblem& problem, SlotSolver& solver, SearchCon
   const std::vector<size_t> borders =
       block_borders(problem.chain, std::clamp<size_t>(in_time, 1, stages / kStagesABlock));
   const Chain merged = merge_blocks(problem.chain, borders);
-  SlotSolver blocks(merged, problem.budget, solver.threads);
+  SlotSolver blocks(merged, problem.budget, threads);
   if (blocks.memory < blocks.floor()) return;
   blocks.improve_plan(kSlots, control);
   if (blocks.greedy_only) return;
-  Candidates candidates(problem.graph, problem.budget);
   candidates.consider(expand_blocks(problem.chain, borders, blocks.plan.runs));
+}
+
+void seed_from_blocks(const ChainProblem& problem, SlotSolver& solver, SearchControl& control) {
+  Candidates candidates(problem.graph, problem.budget);
+  consider_blocks(problem, solver.threads, control, candidates);
   if (!candidates.fits()) return;
-  Trace found{candidates.answer(Nanos(), false).runs, blocks.plan.cost / blocks.model.time_weight};
-  const auto reruns = static_cast<int64_t>(found.runs.size() - 2 * stages - 1);
-  found.cost = found.cost * solver.model.time_weight + reruns * solver.model.rerun_weight;
+  const ChainModel& model = solver.model;
+  Trace found{candidates.answer(Nanos(), false).runs, 0};
+  const Nanos time = simulate(problem.graph, with_frees(problem.graph, found.runs)).time;
+  const auto reruns = static_cast<int64_t>(found.runs.size() - 2 * model.stages - 1);
+  found.cost = (time.count() - model.least_time) * model.time_weight + reruns * model.rerun_weight;
   if (found.cost < solver.plan.cost) solver.plan = std::move(found);
   solver.greedy_only = false;
+}
+
+// Whether the smallest budget alone would take too long: then blocks must do, and a budget that is
+// not met remains an open question.
+bool too_long(const Chain& chain, int64_t time_limit) {
+  constexpr double kNanosAStep = 15, kAlways = 1e9;
+  const ChainModel model = make_model(chain);
+  bool shared = false;
+  const ChainCells cells = choose_cells(model, shared);
+  double steps = 0;
+  for (const Cell& cell : cells.order()) steps += cell.last - cell.first + 1;
+  return steps * kNanosAStep > std::max(kAlways, static_cast<double>(time_limit) / 2);
 }
 
 Answer infeasible(const ChainProblem& problem, const SlotSolver& solver) {
@@ -230,16 +250,15 @@ Answer infeasible(const ChainProblem& problem, const SlotSolver& solver) {
 // A tenth of the time is set aside for the plans of simpler planners, should none be found here.
 constexpr int64_t kReserve = 10;
 
-Answer best_simple(const ChainProblem& problem, const Trace& greedy, Nanos lower_bound) {
+// The best of these candidates and of the simpler planners.
+Answer best_simple(const ChainProblem& problem, Candidates& candidates) {
   PlanOptions options = problem.options;
   options.time_limit = Nanos(options.time_limit.count() / kReserve);
   SearchControl control(options, "chain_slots");
-  Candidates candidates(problem.graph, problem.budget);
-  candidates.consider(greedy.runs);
   candidates.consider(plain_runs(problem.graph));
   consider_revolve(problem.chain, candidates, control);
   consider_periodic(problem.chain, candidates, control);
-  return candidates.answer(lower_bound, false);
+  return candidates.answer(least_time(problem.chain), false);
 }
 
 }  // namespace
@@ -252,6 +271,11 @@ Answer slots_chain(const ChainProblem& problem) {
   control.report(0);
   const size_t threads = options.threads > 0 ? static_cast<size_t>(options.threads)
                                              : std::max(1U, std::thread::hardware_concurrency());
+  Candidates candidates(problem.graph, problem.budget);
+  if (too_long(problem.chain, limit)) {
+    consider_blocks(problem, threads, control, candidates);
+    return best_simple(problem, candidates);
+  }
   SlotSolver solver(problem.chain, problem.budget, threads);
   if (solver.memory < solver.floor()) return infeasible(problem, solver);
 
@@ -266,7 +290,8 @@ Answer slots_chain(const ChainProblem& problem) {
     answer.termination = solver.gap() == Nanos() ? Termination::kOptimal : Termination::kFeasible;
     answer.runs = std::move(solver.plan.runs);
   } else {
-    answer = best_simple(problem, solver.plan, Nanos(solver.model.least_time));
+    candidates.consider(std::move(solver.plan.runs));
+    answer = best_simple(problem, candidates);
   }
   answer.search_memory = Bytes(solver.table_bytes);
   return answer;
