@@ -193,7 +193,8 @@ void SlotSolver::improve_plan(int64_t slots, SearchControl& control) {
 }
 
 // Considers a plan of the chain merged into blocks, from a table that takes a small part of the
-// time that those of the whole chain take. Blocks count some bytes twice: now and then nothing fits.
+// time that those of the whole chain take. Blocks count some bytes twice: now and then nothing
+// fits.
 void consider_blocks(const ChainProblem& problem, size_t threads, SearchControl& control,
                      Candidates& candidates) {
   constexpr size_t kFewestStages = 32, kStagesABlock = 4;
