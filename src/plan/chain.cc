@@ -66,12 +66,10 @@
 //   property/chain_planner_test.cc: ties, long chains; merged chains; what a time limit leaves
 //   property/planner_property_test.cc: monotone, scaling, frontier equal to single solves
 // clang-format on
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "plan/by_level.h"
-#include "plan/candidates.h"
 #include "plan/chain_classes.h"
 #include "plan/chain_model.h"
 #include "plan/planners.h"
@@ -80,9 +78,9 @@
 namespace reprise::internal {
 namespace {
 
-// What is set aside of the time for the plans of simpler planners, should there be no other; and of
-// the rest for persistent schedules, when the larger class comes after them.
-constexpr double kReserve = 0.1, kFirstClass = 0.4;
+// Of the time, for persistent schedules when the larger class comes after them.
+constexpr double kFirstClass = 0.4;
+
 // The answer of the larger class, where it found a better plan or proved there is none; otherwise
 // of the smaller one, whose bound is the better one.
 const Outcome& more_telling(const Outcome& small, const Outcome& large) {
@@ -90,36 +88,6 @@ const Outcome& more_telling(const Outcome& small, const Outcome& large) {
   if (large.bracket.exact || !small.bracket.best) return large;
   if (large.bracket.best->cost < small.bracket.best->cost) return large;
   return small;
-}
-
-Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome) {
-  Answer answer;
-  answer.schedule_class = class_name(outcome.dropping);
-  answer.search_memory = outcome.bracket.memory;
-  if (outcome.bracket.best) {
-    const bool proven = outcome.bracket.exact || outcome.bracket.closed();
-    answer.termination = proven ? Termination::kOptimal : Termination::kFeasible;
-    answer.runs = outcome.bracket.best->runs;
-    answer.lower_bound = Nanos(model.time_of(outcome.bracket.lower));
-  } else if (!outcome.smallest.empty()) {
-    answer.termination = Termination::kInfeasible;
-    answer.smallest_budget = Bytes(*outcome.floor + bytes_outside(model));
-    answer.blocking_op = peak_op(problem.graph, outcome.smallest);
-  }
-  return answer;
-}
-
-// When there was no time, or no room, for any plan of ours.
-Answer simplest(const ChainProblem& problem, const ChainModel& model) {
-  PlanOptions options = problem.options;
-  options.time_limit = Nanos(static_cast<int64_t>(
-      static_cast<double>(options.time_limit.count()) * kReserve));
-  SearchControl control(options, "chain");
-  Candidates candidates(problem.graph, problem.budget);
-  candidates.consider(plain_runs(problem.graph));
-  consider_revolve(problem.chain, candidates, control);
-  consider_periodic(problem.chain, candidates, control);
-  return candidates.answer(Nanos(model.least_time), false);
 }
 
 }  // namespace
@@ -136,7 +104,7 @@ Answer exact_chain(const ChainProblem& problem) {
     const Outcome large = search_class(model, wanted[1], memory, best.bracket.best, threads, control);
     best = more_telling(best, large);
   }
-  if (!best.bracket.best && best.smallest.empty()) return simplest(problem, model);
+  if (!best.bracket.best && !best.infeasible()) return simplest_plan(problem, "chain");
   return to_answer(problem, model, best);
 }
 

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 
+#include "plan/candidates.h"
 #include "plan/chain_bound.h"
+#include "plan/planners.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::internal {
 namespace {
+
+// Of so few the smallest memory is known within some 10 ms, whatever the time limit.
+constexpr size_t kFewCells = 50'000;
 
 constexpr const char* kPersistent = "persistent";
 // Merged chains that save less than this are no help for the chain itself.
@@ -27,31 +32,72 @@ std::vector<Dropping> wanted_classes(const std::string& name) {
                    "' and '" + kDroppedInputs + "'");
 }
 
-Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
-                     const std::optional<Trace>& known, int threads, SearchControl& control) {
-  Outcome outcome{dropping};
+Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
+                   const std::optional<Trace>& known, int threads, SearchControl& control) {
+  Outcome outcome{cells.dropping()};
   Bracket& bracket = outcome.bracket;
   bracket.best = known;
-  const ChainCells cells(model, /*share=*/true, dropping);
-  improve_by_blocks(model, dropping, memory, cells.complete() ? kGain : 0, threads, bracket,
-                    control);
-  if (bracket.best) {
-    bracket.lower = std::min(LossBound(model, dropping, memory).lower(), bracket.best->cost);
-  }
-  if (!cells.complete() || control.out_of_time()) return outcome;
-  const SearchSpace space{model, cells, threads};
-  if (!bracket.best) {
-    const std::vector<int64_t> floors = smallest_memory(model, cells, threads, control);
+  improve_by_blocks(model, cells.dropping(), memory, cells.complete() ? kGain : 0, threads,
+                    bracket, control);
+  if (!bracket.best && cells.complete()) {
+    const SearchSpace space{model, cells, threads};
+    SearchControl patient =
+        cells.order().size() <= kFewCells ? control.untimed() : control;
+    const std::vector<int64_t> floors = smallest_memory(model, cells, threads, patient);
     if (floors.empty()) return outcome;
     outcome.floor = floors[space.root()];
-    if (*outcome.floor > memory) {
-      outcome.smallest = greedy(space, floors, *outcome.floor).runs;
+    if (outcome.floor > memory) {
+      outcome.smallest = greedy(space, floors, outcome.floor).runs;
       return outcome;
     }
     bracket.best = greedy(space, floors, memory);
   }
-  narrow(space, memory, {}, bracket, control);
+  if (bracket.best) {
+    const LossBound bound(model, cells.dropping(), memory);
+    bracket.lower = std::min(bound.lower(), bracket.best->cost);
+  }
   return outcome;
+}
+
+Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
+                     const std::optional<Trace>& known, int threads, SearchControl& control) {
+  const ChainCells cells(model, /*share=*/true, dropping);
+  Outcome outcome = quick_plan(model, cells, memory, known, threads, control);
+  if (outcome.bracket.best && cells.complete()) {
+    narrow({model, cells, threads}, memory, {}, outcome.bracket, control);
+  }
+  return outcome;
+}
+
+Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome) {
+  const Bracket& bracket = outcome.bracket;
+  Answer answer;
+  answer.schedule_class = class_name(outcome.dropping);
+  answer.search_memory = bracket.memory;
+  if (bracket.best) {
+    const Nanos lower(model.time_of(bracket.lower));
+    const bool proven = lower == Nanos(model.time_of(bracket.best->cost));
+    answer.termination = proven ? Termination::kOptimal : Termination::kFeasible;
+    answer.runs = bracket.best->runs;
+    answer.lower_bound = lower;
+  } else if (outcome.infeasible()) {
+    answer.termination = Termination::kInfeasible;
+    answer.smallest_budget = Bytes(outcome.floor + bytes_outside(model));
+    answer.blocking_op = peak_op(problem.graph, outcome.smallest);
+  }
+  return answer;
+}
+
+Answer simplest_plan(const ChainProblem& problem, const char* planner) {
+  PlanOptions options = problem.options;
+  options.time_limit = Nanos(
+      static_cast<int64_t>(static_cast<double>(options.time_limit.count()) * kReserve));
+  SearchControl control(options, planner);
+  Candidates candidates(problem.graph, problem.budget);
+  candidates.consider(plain_runs(problem.graph));
+  consider_revolve(problem.chain, candidates, control);
+  consider_periodic(problem.chain, candidates, control);
+  return candidates.answer(least_time(problem.chain), false);
 }
 
 }  // namespace reprise::internal

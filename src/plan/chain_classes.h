@@ -11,6 +11,7 @@
 #include "plan/chain_search.h"
 #include "plan/search_control.h"
 #include "reprise/model/plan.h"
+#include "reprise/plan/registry.h"
 
 namespace reprise::internal {
 
@@ -28,9 +29,24 @@ struct Outcome {
   Dropping dropping = Dropping::kNothing;
   Bracket bracket = {};
   // Where no plan fits: the smallest memory at which the class has one, and its runs.
-  std::optional<int64_t> floor = {};
+  int64_t floor = 0;
   std::vector<Run> smallest = {};
+
+  bool infeasible() const { return !bracket.best && !smallest.empty(); }
 };
+
+// With what is known of the bracket: optimal, feasible, infeasible, or out of time.
+Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome);
+
+// The best of plain training and the simpler planners, in a share of the time limit: when a planner
+// had no time, or no room, for any plan of its own.
+constexpr double kReserve = 0.1;
+Answer simplest_plan(const ChainProblem& problem, const char* planner);
+
+// A quick plan of the class of `cells` in so much memory, and the bound that is known before any
+// search. Without a plan and without a floor there was no time, or no room for the cells.
+Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
+                   const std::optional<Trace>& known, int threads, SearchControl& control);
 
 // The best plan in so much memory. `known` may be a plan of a smaller class.
 Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,

@@ -23,6 +23,8 @@ Curve revolve_frontier(const ChainProblem& problem);
 Answer exact_chain(const ChainProblem& problem);  // chain.cc
 Curve exact_frontier(const ChainProblem& problem);  // chain_frontier.cc
 
+Answer slots_chain(const ChainProblem& problem);
+
 // Their families, for planners that need a plan to start from or to fall back on. False when time
 // ran out before every candidate was considered.
 bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control);

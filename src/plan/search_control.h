@@ -31,6 +31,13 @@ class SearchControl {
     return control;
   }
 
+  // The same search, for work that is too short to count.
+  SearchControl untimed() const {
+    SearchControl control = *this;
+    control.end_ = Clock::time_point::max();
+    return control;
+  }
+
   // Calls the observer, at most some twenty times a second. Its exceptions pass through.
   void report(double fraction) {
     constexpr auto kInterval = std::chrono::milliseconds(50);

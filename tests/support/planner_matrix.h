@@ -16,6 +16,7 @@ struct PlannerRow {
 inline std::span<const PlannerRow> planner_matrix() {
   static constexpr PlannerRow kRows[] = {
       {.name = "chain", .chains = true, .graphs = false, .curve = true, .optimal = true},
+      {.name = "chain_slots", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},

@@ -1,0 +1,184 @@
+// How long it takes to plan a chain, in how much memory, and how good the plan is: Reprise's
+// planners beside the published solver, on the same chains, in one run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+
+#include "families.h"
+#include "measure.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "tables.h"
+
+namespace reprise::bench {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> files;
+  std::vector<std::string> families = family_names();
+  std::vector<size_t> lengths{50, 100, 200, 340, 1000, 4000};
+  std::vector<size_t> curve_lengths{50, 100, 200};
+  double curve_limit = 60;  // s
+  uint64_t seed = 1;
+  std::string output, json_output;
+  bool quick = false;
+  MeasureOptions measure;
+};
+
+void declare(CLI::App& app, Arguments& a) {
+  app.add_option("files", a.files, "Chains or profiles of chains (JSON) instead of the families");
+  app.add_option("--families", a.families, "Separated by commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(family_names()))
+      ->capture_default_str();
+  app.add_option("--lengths", a.lengths, "Stages of the families' chains")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 100000))
+      ->capture_default_str();
+  app.add_option("--curve-lengths", a.curve_lengths, "Those whose whole curve is timed, too")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 100000))
+      ->capture_default_str();
+  app.add_option("--budgets", a.measure.budgets, "Shares of plain training's peak")
+      ->delimiter(',')
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  app.add_option("--time-limit", a.measure.time_limits, "Seconds, one or several, of each search")
+      ->delimiter(',')
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  app.add_option("--slots", a.measure.slots, "Of the published solver")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--published-limit", a.measure.published_seconds,
+                 "Seconds; the published solver is left out where it would take longer")
+      ->capture_default_str();
+  app.add_option("--threads", a.measure.threads, "Of the planners (0: as many as the machine has)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--seed", a.seed, "Of the families")->capture_default_str();
+  app.add_flag("--quick", a.quick, "Short chains, to see that it works; its times mean nothing");
+  app.add_option("-o,--output", a.output, "Markdown goes to this file (default: standard output)");
+  app.add_option("--json", a.json_output, "All figures go to this file, too");
+}
+
+void shorten(Arguments& a) {
+  a.lengths = {12, 30};
+  a.curve_lengths = {12};
+  a.measure.time_limits = {1};
+}
+
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+// From the whole command line, as it would be typed.
+std::string command_line(int argc, char** argv) {
+  std::string command = "build/release/reprise_bench_chain_plan";
+  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  return command;
+}
+
+class Bench {
+ public:
+  Bench(const Arguments& arguments, RunInfo info) : a_(arguments), info_(std::move(info)) {}
+
+  int run() {
+    if (a_.files.empty()) {
+      run_families();
+    } else {
+      for (const std::string& file : a_.files) {
+        Chain chain = chain_of(file);
+        chain.name = file;
+        measure_one(chain);
+      }
+    }
+    if (a_.output.empty()) std::cout << markdown(info_, results_);
+    return failed_ ? 1 : 0;
+  }
+
+ private:
+  static Chain chain_of(const std::string& file) {
+    const Problem problem = load_problem(file);
+    if (problem.chain() == nullptr) throw InputError(file + " holds no chain");
+    return *problem.chain();
+  }
+
+  void run_families() {
+    for (const size_t length : a_.lengths) {
+      for (const std::string& family : a_.families) {
+        measure_one(make_chain(family, length, a_.seed));
+      }
+    }
+    for (const size_t length : a_.curve_lengths) {
+      for (const std::string& family : a_.families) {
+        const Chain chain = make_chain(family, length, a_.seed);
+        a_.measure.progress(chain.name + ": the whole curve");
+        results_.curves.push_back(measure_curve(chain, a_.curve_limit, a_.measure.threads));
+        write();
+      }
+    }
+  }
+
+  // One chain that fails does not take the others' figures with it.
+  void measure_one(const Chain& chain) {
+    try {
+      results_.chains.push_back(measure(chain, a_.measure));
+    } catch (const std::exception& e) {
+      std::cerr << chain.name << ": " << e.what() << "\n";
+      failed_ = true;
+    }
+    write();  // after every chain: an interrupted run keeps what it has
+  }
+
+  void write() const {
+    if (!a_.output.empty()) write_file(a_.output, markdown(info_, results_));
+    if (!a_.json_output.empty()) write_file(a_.json_output, json(info_, results_));
+  }
+
+  const Arguments& a_;
+  RunInfo info_;
+  Results results_;
+  bool failed_ = false;
+};
+
+int run(int argc, char** argv) {
+  CLI::App app{"Planning chains: time, memory and quality of the search."};
+  Arguments arguments;
+  declare(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  if (arguments.quick) shorten(arguments);
+  const auto begin = std::chrono::steady_clock::now();
+  arguments.measure.progress = [begin](const std::string& what) {
+    const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
+    std::cerr << fmt::format("[{:7.1f} s] {}\n", now.count(), what);
+  };
+  return Bench(arguments, {command_line(argc, argv), processor(), REPRISE_BENCH_BUILD}).run();
+}
+
+}  // namespace
+}  // namespace reprise::bench
+
+int main(int argc, char** argv) {
+  try {
+    return reprise::bench::run(argc, argv);
+  } catch (const reprise::InputError& e) {
+    std::cerr << e.what() << "\n";
+    return 2;
+  } catch (const std::exception& e) {
+    std::cerr << e.what() << "\n";
+    return 1;
+  }
+}

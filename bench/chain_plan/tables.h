@@ -1,0 +1,25 @@
+// Results as Markdown for people and as JSON for programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "measure.h"
+
+namespace reprise::bench {
+
+struct RunInfo {
+  std::string command = {};  // that reproduces the run
+  std::string processor = {};
+  std::string build = {};
+};
+
+struct Results {
+  std::vector<ChainResult> chains;
+  std::vector<CurveResult> curves;
+};
+
+std::string markdown(const RunInfo& info, const Results& results);
+std::string json(const RunInfo& info, const Results& results);
+
+}  // namespace reprise::bench
