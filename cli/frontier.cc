@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "command.h"
 #include "output.h"
@@ -21,15 +23,33 @@ struct Arguments {
   std::string problem;
   std::string output;
   std::string svg;
+  int points = 0;  // 0: all
+  std::vector<std::string> marks;
   bool json = false;
   SearchArguments search;
 };
+
+// What a picture shows beside the curve: the points of periodic checkpoints, as far as they are found
+// in a tenth of the time, and the budgets that the user asked for.
+std::string picture(const Chain& chain, const Frontier& curve, const Baseline& plain,
+                    const Arguments& arguments) {
+  PlanOptions simple = search_options(arguments.search);
+  simple.planner = "periodic";
+  simple.time_limit = Nanos(simple.time_limit.count() / 10);
+  const std::vector<FrontierPoint> periodic = frontier(chain, simple).points;
+  SvgOptions options;
+  for (const std::string& mark : arguments.marks) {
+    options.marks.push_back(Budget(mark).resolve(plain.peak));
+  }
+  return frontier_svg(curve, plain, periodic, options);
+}
 
 int run(const Arguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   if (!options.planner.empty()) find_planner(options.planner);
   if (!arguments.output.empty()) require_writable(arguments.output);
   if (!arguments.svg.empty()) require_writable(arguments.svg);
+  for (const std::string& mark : arguments.marks) Budget{mark};  // mistakes come before the work
   const Problem problem = load_problem(arguments.problem);
   const Chain* chain = problem.chain();
   if (chain == nullptr) {
@@ -50,9 +70,10 @@ int run(const Arguments& arguments) {
                     arguments.search.time_limit));
     return kOutOfTime;
   }
+  if (arguments.points > 0) curve = thinned(curve, static_cast<size_t>(arguments.points));
   const Baseline plain = baseline(problem.graph());
   if (!arguments.output.empty()) write_output(arguments.output, to_json(curve));
-  if (!arguments.svg.empty()) write_output(arguments.svg, frontier_svg(curve, plain));
+  if (!arguments.svg.empty()) write_output(arguments.svg, picture(*chain, curve, plain, arguments));
   print(arguments.json ? to_json(curve) : frontier_text(curve, plain, text_options()));
   return kDone;
 }
@@ -66,9 +87,17 @@ void add_frontier(CLI::App& app, Action& action) {
   command->add_option("PROBLEM", arguments->problem, "a chain or profile file")->required();
   command->add_option("--output,-o", arguments->output, "frontier file (JSON)")->type_name("FILE");
   command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");
+  command
+      ->add_option("--points", arguments->points,
+                   "thin the curve to so many points; each keeps its exact time (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(2, 1'000'000).description(""));
+  command
+      ->add_option("--mark", arguments->marks, "budget to mark in the picture; may be repeated")
+      ->type_name("BUDGET");
   command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
   add_search_options(*command, arguments->search, "60s");
-  command->footer("Example:\n  reprise frontier resnet18.json -o frontier.json --svg frontier.svg");
+  command->footer("Example:\n  reprise frontier resnet18.json -o frontier.json --svg frontier.svg --mark 60%");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

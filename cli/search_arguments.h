@@ -12,6 +12,7 @@ namespace reprise::cli {
 // As the user wrote them.
 struct SearchArguments {
   std::string planner;
+  std::string schedule_class;
   std::string time_limit;
   int threads = 0;
   std::string allow = "bitwise";
@@ -22,6 +23,11 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
                                const std::string& default_limit) {
   arguments.time_limit = default_limit;
   command.add_option("--planner", arguments.planner, "see `reprise planners`")->type_name("NAME");
+  command
+      .add_option("--class", arguments.schedule_class,
+                  "of schedules to search: persistent, or persistent+dropped-inputs (default: the "
+                  "larger one as far as time allows)")
+      ->type_name("NAME");
   command
       .add_option("--time-limit", arguments.time_limit,
                   "of the search (default " + default_limit + ")")
@@ -40,6 +46,7 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
 inline PlanOptions search_options(const SearchArguments& arguments) {
   PlanOptions options;
   options.planner = arguments.planner;
+  options.schedule_class = arguments.schedule_class;
   options.time_limit = parse_duration(arguments.time_limit);
   options.threads = arguments.threads;
   if (arguments.allow == "rounding") options.allow = Exactness::kRounding;

@@ -95,6 +95,7 @@ class Picture {
     draw_ticks();
     draw_infeasible();
     draw_curve();
+    draw_marks();
     draw_points();
     draw_legend();
     svg_ += "</svg>\n";
@@ -113,6 +114,9 @@ class Picture {
     };
     std::for_each(frontier_.points.begin(), frontier_.points.end(), include);
     std::for_each(periodic_.begin(), periodic_.end(), include);
+    for (const Bytes mark : options_.marks) {
+      most_bytes = std::max(most_bytes, static_cast<double>(mark.count()));
+    }
 
     const double span = std::max({most - least, 0.05 * most, 1.0});
     const double right = std::max(most_bytes, 1.0) * 1.06;
@@ -200,6 +204,26 @@ class Picture {
     path += fmt::format("H{:.1f}", x_.end);
     svg_ += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n", path,
                         kCurveColor);
+  }
+
+  // A line up to the curve and one to the time axis; to the top where the budget has no plan.
+  void draw_marks() {
+    for (const Bytes mark : options_.marks) {
+      const double x = x_.pixel(static_cast<double>(mark.count()));
+      const FrontierPoint* best = nullptr;
+      for (const FrontierPoint& at : frontier_.points) {
+        if (at.budget <= mark) best = &at;
+      }
+      const double y =
+          best == nullptr ? y_.end : y_.pixel(static_cast<double>(best->time.count()));
+      const std::string across = best == nullptr ? "" : fmt::format("H{:.1f}", x_.end);
+      svg_ += fmt::format(
+          "<path d=\"M{:.1f} {:.1f}V{:.1f}{}\" fill=\"none\" stroke=\"{}\" "
+          "stroke-dasharray=\"5 4\"/>\n",
+          x, y_.start, y, across, kInk);
+      text(x + 4, y_.start - 6, "start", format_bytes(mark));
+      if (best != nullptr) point(*best, kInk, kCurveColor, "budget");
+    }
   }
 
   void point(const FrontierPoint& at, const char* color, const char* fill, const char* name) {

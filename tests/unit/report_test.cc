@@ -117,6 +117,34 @@ TEST(FrontierSvg, EscapesNames) {
   EXPECT_EQ(svg.find("inf"), std::string::npos);
 }
 
+TEST(FrontierSvg, MarksBudgetsWithAndWithoutAPlan) {
+  const Frontier frontier{.problem = {"reprise.chain", "marked", ""},
+                          .planner = "p",
+                          .points = {{Bytes(10), Bytes(10), Nanos(20), Nanos(20)},
+                                     {Bytes(20), Bytes(20), Nanos(10), Nanos(10)}}};
+  const SvgOptions options{.title = "", .marks = {Bytes(5), Bytes(15), Bytes(4096)}};
+  const std::string svg = frontier_svg(frontier, {Bytes(20), Nanos(10)}, {}, options);
+  for (const char* label : {">5 B<", ">15 B<", ">4.00 KiB<"}) {
+    EXPECT_NE(svg.find(label), std::string::npos) << label;
+  }
+}
+
+TEST(Thinned, KeepsBothEndsAndTheNumberOfPoints) {
+  Frontier curve{.problem = {}, .planner = "p", .points = {}};
+  for (int64_t k = 0; k < 50; ++k) {
+    curve.points.push_back({Bytes(k), Bytes(k), Nanos(1000 - k * k / 3), Nanos(0)});
+  }
+  for (const size_t points : {2, 3, 7, 49, 50, 80}) {
+    const Frontier thin = thinned(curve, points);
+    ASSERT_EQ(thin.points.size(), std::min<size_t>(points, 50));
+    EXPECT_EQ(thin.points.front(), curve.points.front());
+    EXPECT_EQ(thin.points.back(), curve.points.back());
+    for (size_t k = 1; k < thin.points.size(); ++k) {
+      EXPECT_LT(thin.points[k - 1].budget, thin.points[k].budget);
+    }
+  }
+}
+
 TEST(FrontierSvg, DegenerateCurvesAreDrawn) {
   const Frontier zero{.problem = {}, .planner = "p", .points = {{}}};
   for (const Baseline& baseline : {Baseline{}, Baseline{Bytes(1), Nanos(1)}}) {

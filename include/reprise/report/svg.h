@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "reprise/model/frontier.h"
 #include "reprise/model/plan.h"
@@ -14,6 +15,7 @@ struct SvgOptions {
   std::string title;  // empty: the problem's name
   int width = 760;    // pixels
   int height = 440;
+  std::vector<Bytes> marks = {};  // budgets to point out, each with the time that it has
 
   bool operator==(const SvgOptions&) const = default;
 };
