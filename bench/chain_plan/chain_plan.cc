@@ -23,7 +23,7 @@ struct Arguments {
   std::vector<size_t> curve_lengths{50, 100, 200};
   double curve_limit = 60;  // s
   uint64_t seed = 1;
-  std::string output, json_output;
+  std::string chain_folder, output, json_output;
   bool quick = false;
   MeasureOptions measure;
 };
@@ -61,6 +61,8 @@ void declare(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--seed", a.seed, "Of the families")->capture_default_str();
   app.add_flag("--quick", a.quick, "Short chains, to see that it works; its times mean nothing");
+  app.add_option("--write-chains", a.chain_folder,
+                 "Write the families' chains to this folder (JSON) and measure nothing");
   app.add_option("-o,--output", a.output, "Markdown goes to this file (default: standard output)");
   app.add_option("--json", a.json_output, "All figures go to this file, too");
 }
@@ -92,6 +94,7 @@ class Bench {
   Bench(const Arguments& arguments, RunInfo info) : a_(arguments), info_(std::move(info)) {}
 
   int run() {
+    if (!a_.chain_folder.empty()) return write_chains();
     if (a_.files.empty()) {
       run_families();
     } else {
@@ -112,6 +115,16 @@ class Bench {
     return *problem.chain();
   }
 
+  int write_chains() const {
+    for (const size_t length : a_.lengths) {
+      for (const std::string& family : a_.families) {
+        const Chain chain = make_chain(family, length, a_.seed);
+        write_file(fmt::format("{}/{}_{}.json", a_.chain_folder, family, length), to_json(chain));
+      }
+    }
+    return 0;
+  }
+
   void run_families() {
     for (const size_t length : a_.lengths) {
       for (const std::string& family : a_.families) {
@@ -122,7 +135,10 @@ class Bench {
       for (const std::string& family : a_.families) {
         const Chain chain = make_chain(family, length, a_.seed);
         a_.measure.progress(chain.name + ": the whole curve");
-        results_.curves.push_back(measure_curve(chain, a_.curve_limit, a_.measure.threads));
+        for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
+          results_.curves.push_back(
+              measure_curve(chain, schedules, a_.curve_limit, a_.measure.threads));
+        }
         write();
       }
     }

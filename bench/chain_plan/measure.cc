@@ -49,6 +49,9 @@ class Measurement {
           *std::max_element(options_.time_limits.begin(), options_.time_limits.end());
       add(planned("periodic", budget, longest));
       for (const double limit : options_.time_limits) add(planned("chain_slots", budget, limit));
+      for (const double limit : options_.time_limits) {
+        add(planned("chain", budget, limit, "persistent"));
+      }
       for (const double limit : options_.time_limits) add(planned("chain", budget, limit));
     }
     return result;
@@ -102,12 +105,15 @@ class Measurement {
     }
   }
 
-  Row planned(const std::string& planner, Bytes budget, double limit) const {
+  Row planned(const std::string& planner, Bytes budget, double limit,
+              const std::string& schedule_class = "") const {
     Row row{.planner = planner == "periodic" ? planner : fmt::format("{}, {} s", planner, limit)};
+    if (!schedule_class.empty()) row.planner += ", " + schedule_class;
     say(row.planner);
     PlanOptions ask;
     ask.budget = budget;
     ask.planner = planner;
+    ask.schedule_class = schedule_class;
     ask.time_limit = nanos(limit);
     ask.threads = options_.threads;
     const PlanResult result = plan(chain_, ask);
@@ -139,11 +145,13 @@ ChainResult measure(const Chain& chain, const MeasureOptions& options) {
   return Measurement(chain, options).run();
 }
 
-CurveResult measure_curve(const Chain& chain, double time_limit, int threads) {
+CurveResult measure_curve(const Chain& chain, const std::string& schedule_class, double time_limit,
+                          int threads) {
   PlanOptions ask;
+  ask.schedule_class = schedule_class;
   ask.time_limit = nanos(time_limit);
   ask.threads = threads;
-  CurveResult result{.name = chain.name};
+  CurveResult result{.name = chain.name + ", " + schedule_class};
   const Clock::time_point start = Clock::now();
   const Frontier curve = frontier(chain, ask);
   result.seconds = since(start);

@@ -53,6 +53,7 @@ struct CurveResult {
 };
 
 // The curve over all budgets, by the default planner.
-CurveResult measure_curve(const Chain& chain, double time_limit, int threads);
+CurveResult measure_curve(const Chain& chain, const std::string& schedule_class, double time_limit,
+                          int threads);
 
 }  // namespace reprise::bench

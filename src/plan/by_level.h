@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -63,7 +64,15 @@ bool for_each_by_level(const std::vector<size_t>& level_ends, int threads, const
   };
   {
     std::vector<std::jthread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+    for (int thread = 1; thread < threads; ++thread) {
+      try {
+        others.emplace_back(run, thread);
+      } catch (const std::system_error&) {
+        // The system has no more threads: those that there are do the work.
+        for (int missing = thread; missing < threads; ++missing) sync.arrive_and_drop();
+        break;
+      }
+    }
     run(0);
   }
   if (error) std::rethrow_exception(error);

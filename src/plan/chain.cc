@@ -85,7 +85,7 @@ constexpr double kFirstClass = 0.4;
 // of the smaller one, whose bound is the better one.
 const Outcome& more_telling(const Outcome& small, const Outcome& large) {
   if (!large.bracket.best) return small.bracket.best ? small : large;
-  if (large.bracket.exact || !small.bracket.best) return large;
+  if (large.bracket.exact || large.bracket.closed() || !small.bracket.best) return large;
   if (large.bracket.best->cost < small.bracket.best->cost) return large;
   return small;
 }
@@ -101,8 +101,9 @@ Answer exact_chain(const ChainProblem& problem) {
   SearchControl first = wanted.size() > 1 ? control.part(kFirstClass) : control;
   Outcome best = search_class(model, wanted[0], memory, {}, threads, first);
   if (wanted.size() > 1) {
-    const Outcome large = search_class(model, wanted[1], memory, best.bracket.best, threads, control);
-    best = more_telling(best, large);
+    const Outcome large =
+        search_class(model, wanted[1], memory, best.bracket.best, threads, control);
+    best = problem.options.schedule_class.empty() ? more_telling(best, large) : large;
   }
   if (!best.bracket.best && !best.infeasible()) return simplest_plan(problem, "chain");
   return to_answer(problem, model, best);

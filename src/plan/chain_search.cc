@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "plan/chain_bound.h"
 #include "plan/chain_merge.h"
+#include "plan/chain_surroundings.h"
 
 namespace reprise::internal {
 namespace {
@@ -24,10 +26,27 @@ double share_of(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
-int64_t first_grid(const ChainModel& model, int64_t cost) {
+// Sweeps of a plan: stretches of fast forwards. Rounding loses less than a step of the grid for each.
+int64_t count_sweeps(const ChainModel& model, const std::vector<Run>& runs) {
+  int64_t sweeps = 0;
+  bool sweeping = false;
+  for (const Run& run : runs) {
+    const bool fast = static_cast<size_t>(run.op) < model.stages && run.variant == 0;
+    sweeps += fast && !sweeping;
+    sweeping = fast;
+  }
+  return sweeps;
+}
+
+// Fine enough that the average forward costs some steps, and that rounding does not lose more than
+// what lies between the bounds.
+int64_t first_grid(const ChainModel& model, const Bracket& bracket) {
   const auto stages = static_cast<int64_t>(model.stages);
   const int64_t forward = model.least_sweeps.back() / stages;
-  return std::max<int64_t>(1, std::min(forward / kStepsOfForward, cost / kSteps));
+  const int64_t sweeps = 1 + count_sweeps(model, bracket.best->runs);
+  const int64_t slack = bracket.best->cost - bracket.lower;
+  return std::max<int64_t>(1, std::min({forward / kStepsOfForward, bracket.best->cost / kSteps,
+                                        slack / sweeps}));
 }
 
 }  // namespace
@@ -74,7 +93,7 @@ void narrow(const SearchSpace& space, int64_t memory, const Precision& precision
   const bool bounded = precision.passes != Passes::kExactOnly;
   const bool coarse_first =
       bounded && (precision.passes == Passes::kAlways || space.model.stages >= kBoundStages);
-  int64_t grid = coarse_first ? first_grid(space.model, bracket.best->cost) : 1;
+  int64_t grid = coarse_first ? first_grid(space.model, bracket) : 1;
   std::unique_ptr<Surroundings> around;
   while (!control.out_of_time()) {
     const int64_t gap = bracket.best->cost - bracket.lower;
@@ -104,6 +123,7 @@ void narrow(const SearchSpace& space, int64_t memory, const Precision& precision
     }
     auto next = std::make_unique<Surroundings>(space.model, space.cells, table,
                                                bracket.best->cost, control);
+    bracket.memory = std::max(bracket.memory, table.memory() + next->memory());
     if (!next->complete()) return;
     around = std::move(next);
     grid = std::max<int64_t>(1, grid / kFiner);

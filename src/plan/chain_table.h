@@ -1,12 +1,10 @@
-// The tables of a chain's recurrence: the smallest memory of every segment, what every segment
-// costs as a function of memory, and what everything around it costs.
+// The tables of a chain's recurrence: the smallest memory of every segment, and what every segment
+// costs as a function of memory.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "plan/chain_bound.h"
@@ -25,7 +23,7 @@ namespace reprise::internal {
 std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& cells, int threads,
                                      SearchControl& control);
 
-class Surroundings;
+class Surroundings;  // chain_surroundings.h
 
 struct CurveLimits {
   int64_t memory = kInfeasible;  // bytes beyond fixed and x_0 that a plan may use
@@ -63,49 +61,6 @@ class CurveTable {
   LeastMemory least_memory_;
   CurveLimits limits_;
   std::vector<StepFunction> curves_;
-  std::atomic<int64_t> bytes_ = 0;
-  bool complete_ = false;
-};
-
-// For every cell, what the rest of the plan costs when it leaves the cell at least so much memory:
-// the least over all plans of the whole chain, within the limits of a table whose curves they are
-// made of. With those curves lower bounds these are lower bounds, too. (The "outside" half of the
-// inside-outside algorithm: Lari, Young, The estimation of stochastic context-free grammars using
-// the inside-outside algorithm, Computer Speech and Language 4, 1990; used for pruning as in
-// Charniak et al., Multilevel coarse-to-fine PCFG parsing, NAACL 2006.)
-class Surroundings {
- public:
-  // The table must be complete, with limits on memory and cost. Plans that cost more than `cost`
-  // are left out.
-  Surroundings(const ChainModel& model, const ChainCells& cells, const CurveTable& table,
-               int64_t cost, SearchControl& control);
-
-  bool complete() const { return complete_; }
-  Bytes memory() const { return Bytes(bytes_); }
-
-  // Whether any plan within the limits has the cell; then the most memory that one leaves it, and
-  // the least that the rest costs.
-  bool needed(size_t slot) const { return !offers_[slot].empty(); }
-  int64_t most_memory(size_t slot) const { return -offers_[slot].front().memory; }
-  int64_t least_cost(size_t slot) const { return offers_[slot].back().cost; }
-  // The least that the rest costs when it leaves at least so much; kInfeasible if none does.
-  int64_t cost_leaving(size_t slot, int64_t memory) const;
-
- private:
-  struct Scratch;
-
-  void offer_to_parts(const Cell& cell, Scratch& scratch);
-  void collect(const Branch& branch, Steps offers, Scratch& scratch) const;
-  void add_offers(int64_t slot, const StepFunction& points, Scratch& scratch);
-
-  const ChainModel& model_;
-  const ChainCells& cells_;
-  const SearchControl& control_;
-  const CurveTable* table_;  // only while this is made
-  int64_t limit_;
-  // A plan that leaves m bytes is a step at -m: less left is an easier demand.
-  std::vector<StepFunction> offers_;
-  std::array<std::mutex, 64> locks_;  // of offers_, by slot
   std::atomic<int64_t> bytes_ = 0;
   bool complete_ = false;
 };

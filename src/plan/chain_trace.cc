@@ -78,7 +78,6 @@ class Tracer {
 
   // What runs last is pushed first.
   void take(const Segment& s, const Branch& branch) {
-    trace_.cost += branch.cost;
     const auto option = static_cast<int32_t>(branch.option);
     const auto first = static_cast<size_t>(s.cell.first), last = static_cast<size_t>(s.cell.last);
     const auto part = [&](size_t from, size_t to, bool pinned, int of, int64_t shift) {
@@ -95,7 +94,7 @@ class Tracer {
         trace_.runs.push_back({index_.backward(branch.at), option});
         return;
       case BranchKind::kKeep:
-        trace_.runs.push_back({index_.forward(branch.at), option + 1});
+        keep(branch);
         push(Run{index_.backward(branch.at), option});
         if (branch.right >= 0) push(right(first + 1, reads_output(branch)));
         return;
@@ -106,7 +105,7 @@ class Tracer {
         return;
       case BranchKind::kDrop:
         sweep(s, branch);
-        trace_.runs.push_back({index_.forward(branch.at), option + 1});
+        keep(branch);
         push(part(first, branch.at, s.cell.pinned, option, branch.left_shift));
         push(right(branch.at + 1, reads_output(branch)));
         return;
@@ -115,6 +114,11 @@ class Tracer {
 
   bool reads_output(const Branch& branch) const {
     return model_.options[branch.at][branch.option].reads_output;
+  }
+
+  void keep(const Branch& branch) {
+    trace_.cost += model_.options[branch.at][branch.option].cost;
+    trace_.runs.push_back({index_.forward(branch.at), static_cast<int32_t>(branch.option) + 1});
   }
 
   void sweep(const Segment& s, const Branch& branch) {
@@ -130,6 +134,7 @@ class Tracer {
       for (const SweepVariant& way : model_.sweeps[k]) {
         if (way.memory <= room) best = &way;
       }
+      trace_.cost += best->cost;
       trace_.runs.push_back({index_.forward(k), best->variant});
     }
   }

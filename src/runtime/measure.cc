@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "device.h"
+#include "equal_stages.h"
 #include "park.h"
 #include "random_state.h"
 #include "reprise/model/errors.h"
@@ -325,6 +326,7 @@ Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& 
   };
   try {
     Measured measured = Measurement(model, sample, loss, options).run();
+    share_times(model, measured.chain);
     put_back();
     validate(measured.chain);
     return measured;
