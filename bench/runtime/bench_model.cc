@@ -228,7 +228,8 @@ class ModelBench {
   // Adds the plan for this budget to the settings, unless it is there.
   void plan(Request request) {
     const auto start = Clock::now();
-    const PlanResult answer = reprise::plan(chain_, {.budget = Bytes(request.budget)});
+    const PlanResult answer = reprise::plan(
+        chain_, {.budget = Bytes(request.budget), .schedule_class = runtime::kScheduleClass});
     result_.planning = std::max(result_.planning, 1e-3 * milliseconds_since(start));
     if (!answer.plan) {
       if (answer.smallest_budget && !result_.floor)
@@ -259,7 +260,8 @@ class ModelBench {
   }
 
   void find_floor(Bytes smallest, const std::string& op) {
-    const PlanResult answer = reprise::plan(chain_, {.budget = smallest});
+    const PlanResult answer =
+        reprise::plan(chain_, {.budget = smallest, .schedule_class = runtime::kScheduleClass});
     if (!answer.plan) return;
     Floor floor{.budget = smallest.count(), .op = op, .stage = stage_of(chain_, op)};
     for (const Holder& holder : explain(lower(chain_), *answer.plan).holders) {

@@ -268,16 +268,38 @@ ValueKeeper ValueKeeper::part(const std::vector<at::Tensor>& tensors) const {
   return result;
 }
 
+namespace {
+
+// Buffers are many and small: without the dispatcher a copy takes a tenth of the time.
+bool plain_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.device().is_cpu() && b.device().is_cpu() && a.is_contiguous() && b.is_contiguous() &&
+         a.scalar_type() == b.scalar_type() && a.nbytes() == b.nbytes();
+}
+
+}  // namespace
+
 void ValueKeeper::save() {
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < tensors_.size(); ++i) copies_[i].copy_(tensors_[i]);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (plain_memory(copies_[i], tensors_[i])) {
+      std::memcpy(copies_[i].mutable_data_ptr(), tensors_[i].const_data_ptr(),
+                  tensors_[i].nbytes());
+    } else {
+      copies_[i].copy_(tensors_[i]);
+    }
+  }
 }
 
 void ValueKeeper::restore() const {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     // variable_data(): the same memory, a version counter of its own.
-    tensors_[i].variable_data().copy_(copies_[i]);
+    const at::Tensor values = tensors_[i].variable_data();
+    if (plain_memory(values, copies_[i])) {
+      std::memcpy(values.mutable_data_ptr(), copies_[i].const_data_ptr(), values.nbytes());
+    } else {
+      values.copy_(copies_[i]);
+    }
   }
 }
 

@@ -192,8 +192,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   instance.offset = offset;
   PlanOptions planning{.budget = options.budget,
                        .planner = options.planner,
-                       // LibTorch's graph of a kept stage holds the input that its backward reads.
-                       .schedule_class = "persistent",
+                       .schedule_class = kScheduleClass,
                        .time_limit = options.time_limit,
                        .observer = options.observer};
   if (options.budget.relative()) {

@@ -221,6 +221,7 @@ class Training {
     }
     report_.plan = reprise::plan(remat_.chain(), {.budget = budget,
                                                   .planner = options_.planner,
+                                                  .schedule_class = kScheduleClass,
                                                   .time_limit = options_.time_limit,
                                                   .observer = options_.observer});
     report_.budget = report_.plan.budget;

@@ -69,7 +69,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
   state.restore();
 
   auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = quick()});
-  const Frontier curve = frontier(remat->chain());
+  const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});
   ASSERT_FALSE(curve.points.empty());
   const int64_t smallest = curve.points.front().budget.count();
   const int64_t largest = curve.points.back().budget.count();
@@ -110,7 +110,7 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   const StepResult before = testing::snapshot(stages, inputs, {});
 
   auto remat = reprise::runtime::remat(stages, inputs, {.loss = loss, .measure = quick()});
-  const Frontier curve = frontier(remat->chain());
+  const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});
   for (size_t k : {size_t{0}, curve.points.size() / 2, curve.points.size() - 1}) {
     remat->set_budget(curve.points[k].budget);
     state.restore();
@@ -141,7 +141,7 @@ TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   MeasureOptions measure = quick();
   measure.output_held = MeasureOptions().output_held;
   auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = measure});
-  const Frontier curve = frontier(remat->chain());
+  const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});
   for (const FrontierPoint& point : {curve.points.front(), curve.points.back()}) {
     remat->set_budget(point.budget);
     const Tensors y = remat->forward(inputs);

@@ -126,10 +126,10 @@ inline std::map<std::string, int> planned_runs(const Remat& remat) {
 }
 
 inline Bytes smallest_budget(const Remat& remat) {
-  return frontier(remat.chain()).points.front().budget;
+  return frontier(remat.chain(), {.schedule_class = kScheduleClass}).points.front().budget;
 }
 inline Bytes largest_budget(const Remat& remat) {
-  return frontier(remat.chain()).points.back().budget;
+  return frontier(remat.chain(), {.schedule_class = kScheduleClass}).points.back().budget;
 }
 
 inline void drop_gradients(const std::vector<Stage>& stages, const Tensors& inputs) {

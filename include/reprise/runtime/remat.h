@@ -20,6 +20,10 @@
 
 namespace reprise::runtime {
 
+// The schedules that the runtime runs (PlanOptions::schedule_class). LibTorch's graph of a kept stage
+// holds the input that its backward reads: dropping it would free nothing.
+inline constexpr const char* kScheduleClass = "persistent";
+
 struct RematOptions {
   // All device bytes during a step: parameters, gradients, optimizer state, the batch, and whatever else
   // is live. A share ("60%") is of the peak of plain training. Default: no limit, plain training.
