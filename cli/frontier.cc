@@ -70,10 +70,10 @@ int run(const Arguments& arguments) {
                     arguments.search.time_limit));
     return kOutOfTime;
   }
-  if (arguments.points > 0) curve = thinned(curve, static_cast<size_t>(arguments.points));
   const Baseline plain = baseline(problem.graph());
-  if (!arguments.output.empty()) write_output(arguments.output, to_json(curve));
   if (!arguments.svg.empty()) write_output(arguments.svg, picture(*chain, curve, plain, arguments));
+  if (arguments.points > 0) curve = thinned(curve, static_cast<size_t>(arguments.points));
+  if (!arguments.output.empty()) write_output(arguments.output, to_json(curve));
   print(arguments.json ? to_json(curve) : frontier_text(curve, plain, text_options()));
   return kDone;
 }
@@ -89,7 +89,7 @@ void add_frontier(CLI::App& app, Action& action) {
   command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");
   command
       ->add_option("--points", arguments->points,
-                   "thin the curve to so many points; each keeps its exact time (default: all)")
+                   "thin the table and the file to so many points; each keeps its exact time (default: all)")
       ->type_name("N")
       ->check(CLI::Range(2, 1'000'000).description(""));
   command
