@@ -17,12 +17,13 @@
 //    equally many forward ops; each repaired by drops at its peak until it fits;
 // 3. without a plan: annealing of the peak alone;
 // 4. annealing of the time, from the best starts, then again from the best plan, until its time is
-//    the bound, or several rounds bring nothing, or time is up.
+//    the bound, or several rounds bring nothing, or time is up;
+// 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
 //
 // Complexity: O(runs * values per run) for each schedule that is looked at. Without a limit of time
 // the same question has the same answer.
 //
-// Not handled: realizations but the first of a choice; other orders than plain training's.
+// Not handled: making a value again before it is needed; re-runs that take what they read.
 //
 // Tests: oracle/graph_planner_test.cc (between the optimum and the budget), and every graph
 // planner's in property/graph_planner_test.cc.
@@ -50,12 +51,6 @@ Schedule kept_at(const ScheduleWalk& walk, int32_t position, const std::vector<c
     schedule.gaps[g] = Keeping::kOnReplay;
   }
   return schedule;
-}
-
-int32_t position_of(const ScheduleWalk& walk, OpIndex op) {
-  const std::vector<Run>& plain = walk.plain();
-  const auto at = std::find_if(plain.begin(), plain.end(), [&](const Run& r) { return r.op >= op; });
-  return static_cast<int32_t>(at - plain.begin());
 }
 
 // The first op that is not forward.
@@ -92,7 +87,7 @@ void consider_starts(const Graph& graph, const GraphBound& bound, GraphSearch& s
   for (const std::vector<ValueIndex>& kept : bound.kept) {
     std::vector<char> is_kept(graph.values.size(), 0);
     for (const ValueIndex value : kept) is_kept[value] = 1;
-    search.consider(kept_at(walk, position_of(walk, bound.instant), is_kept));
+    search.consider_for_budget(kept_at(walk, bound.instant, is_kept));
   }
   search.consider(walk.keep_all());
   const int32_t loss = position_of_loss(graph, walk);
@@ -113,17 +108,19 @@ Answer search_graph(const GraphProblem& problem) {
   const GraphBound bound = bound_graph(graph, problem.budget, first);
   Answer answer;
   answer.lower_bound = bound.time;
-  const bool impossible = bound.least_peak > problem.budget;
-  if (!search.best() || search.best()->time > bound.time.count()) {
-    consider_starts(graph, bound, search, control);
-    search.shrink();
-    search.improve(bound.time.count());
-  }
-  if (search.best()) {
+  if (search.best() && search.best()->time == bound.time.count()) {
     answer.runs = search.best()->runs;
-    answer.termination = search.best()->time == bound.time.count() ? Termination::kOptimal
-                                                                   : Termination::kFeasible;
-  } else if (impossible) {
+    answer.termination = Termination::kOptimal;
+    return answer;
+  }
+  consider_starts(graph, bound, search, control);
+  search.shrink();
+  search.improve(bound.time.count());
+  Candidates candidates(graph, problem.budget);
+  if (search.best()) candidates.consider(search.best()->runs);
+  consider_dtr(graph, problem.budget, candidates, control);
+  if (candidates.fits()) return candidates.answer(bound.time, false);
+  if (bound.least_peak > problem.budget) {
     answer.termination = Termination::kInfeasible;
     answer.smallest_budget = Bytes(search.smallest().peak);
     answer.blocking_op = graph.ops[bound.blocking_op].id;

@@ -6,8 +6,43 @@
 #include "plan/graph_facts.h"
 
 namespace reprise::internal {
+namespace {
 
-ScheduleWalk::ScheduleWalk(const Graph& graph) : graph_(graph), plain_(plain_runs(graph)) {
+// Preferably one that takes nothing.
+int32_t some_first_variant(const Op& op) {
+  int32_t found = -1;
+  for (size_t k = op.variants.size(); k-- > 0;) {
+    const Variant& variant = op.variants[k];
+    if (!can_be_first(variant)) continue;
+    const bool clean = variant.consumes.empty() && variant.reuses.empty();
+    if (found < 0 || clean) found = static_cast<int32_t>(k);
+  }
+  return found;
+}
+
+std::vector<Run> runs_of_all(const Graph& graph) {
+  std::vector<Run> runs;
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    runs.push_back({static_cast<OpIndex>(o), some_first_variant(graph.ops[o])});
+  }
+  for (const Run& run : plain_runs(graph)) runs[run.op].variant = run.variant;
+  return runs;
+}
+
+}  // namespace
+
+ScheduleWalk::ScheduleWalk(const Graph& graph) : graph_(graph), plain_(runs_of_all(graph)) {
+  choice_.assign(graph.ops.size(), -1);
+  realization_.assign(graph.ops.size(), -1);
+  for (size_t c = 0; c < graph.choices.size(); ++c) {
+    const auto& realizations = graph.choices[c].realizations;
+    for (size_t r = 0; r < realizations.size(); ++r) {
+      for (const OpIndex op : realizations[r]) {
+        choice_[op] = static_cast<int32_t>(c);
+        realization_[op] = static_cast<int32_t>(r);
+      }
+    }
+  }
   const size_t values = graph.values.size();
   always_ = graph.fixed.count();
   is_result_.assign(values, 0);
@@ -26,7 +61,6 @@ ScheduleWalk::ScheduleWalk(const Graph& graph) : graph_(graph), plain_(plain_run
   last_.resize(values);
 }
 
-// Ops that plain training leaves out have no ways: other realizations are not planned.
 void ScheduleWalk::add_ways() {
   makers_.resize(bytes_.size());
   replay_time_.assign(bytes_.size(), -1);
@@ -92,7 +126,8 @@ void ScheduleWalk::add_gaps() {
 }
 
 Schedule ScheduleWalk::keep_all() const {
-  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep), {}};
+  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep), {},
+                    std::vector<int32_t>(graph_.choices.size(), 0)};
   for (const Run& run : plain_) schedule.variant.push_back(run.variant);
   return schedule;
 }
@@ -118,26 +153,32 @@ void ScheduleWalk::reset() {
   time_ = 0;
 }
 
+bool ScheduleWalk::active(OpIndex op) const {
+  return choice_[op] < 0 || schedule_->realization[choice_[op]] == realization_[op];
+}
+
 bool ScheduleWalk::walk(const Schedule& schedule, int64_t most) {
   reset();
+  schedule_ = &schedule;
   most_ = most;
   const auto end = static_cast<int32_t>(plain_.size());
   for (position_ = 0; position_ < end; ++position_) {
     const OpIndex op = plain_[position_].op;
     const int32_t variant = schedule.variant[position_];
+    if (!active(op)) continue;
     if (variant != kPutOff && !make(first_way_[op] + variant)) return false;
-    finish_position(position_, schedule);
+    finish_position(position_);
   }
-  if (!make_rest(schedule) || !make(-1)) return false;
+  if (!make_rest() || !make(-1)) return false;
   measure();
   return true;
 }
 
 // Ops that were put off and that nothing needed.
-bool ScheduleWalk::make_rest(const Schedule& schedule) {
+bool ScheduleWalk::make_rest() {
   for (size_t p = 0; p < plain_.size(); ++p) {
     const OpIndex op = plain_[p].op;
-    if (schedule.variant[p] != kPutOff || ran_[op]) continue;
+    if (schedule_->variant[p] != kPutOff || ran_[op] || !active(op)) continue;
     int32_t fastest = -1;
     const auto end = first_way_[op] + static_cast<int32_t>(graph_.ops[op].variants.size());
     for (int32_t way = first_way_[op]; way < end; ++way) {
@@ -180,7 +221,17 @@ bool ScheduleWalk::make(int32_t way) {
   return true;
 }
 
-// The way that makes most of what this reader misses, then the fastest, then the smallest. Of ops
+// Whether the schedule keeps the value from now on, for an op of plain training that reads it.
+bool ScheduleWalk::wanted_later(ValueIndex value) const {
+  const int32_t gap = gap_[value];
+  if (gap < 0 || schedule_->gaps[gap] == Keeping::kDrop) return false;
+  const auto end = static_cast<size_t>(gaps_[gap].end);
+  if (end == plain_.size()) return is_result_[value];
+  const int32_t variant = schedule_->variant[end];
+  return variant == kPutOff || contains(graph_.ops[plain_[end].op].variants[variant].reads, value);
+}
+
+// The way that makes most of what this reader misses or is kept for later, then the fastest, then the smallest. Of ops
 // before the reader's only, so that what they read in turn never leads back here.
 int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
   int32_t best = -1;
@@ -188,13 +239,15 @@ int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
   for (const int32_t candidate : makers_[value]) {
     const Way& way = ways_[candidate];
     if (reader.run.op >= 0 && way.run.op >= reader.run.op) continue;
-    if (!(ran_[way.run.op] ? way.again : way.first)) continue;
+    if (!(ran_[way.run.op] ? way.again : way.first) || !active(way.run.op)) continue;
+    if (makers_[value].size() == 1) return candidate;  // nearly always: no need to rank
     int32_t missing = 0;
     int64_t size = way.workspace;
     for (int32_t k = way.writes; k < way.taken; ++k) {
       size += bytes_[lists_[k]];
+      if (live_[lists_[k]]) continue;
       const auto reads = lists_.begin() + reader.reads, end = lists_.begin() + reader.writes;
-      if (!live_[lists_[k]] && std::find(reads, end, lists_[k]) != end) ++missing;
+      if (std::find(reads, end, lists_[k]) != end || wanted_later(lists_[k])) ++missing;
     }
     const std::tuple rank(-missing, way.time, size);
     if (best >= 0 && rank >= best_rank) continue;
@@ -240,14 +293,14 @@ void ScheduleWalk::end_life(ValueIndex value) {
 }
 
 // Drops what the schedule does not keep behind this position.
-void ScheduleWalk::finish_position(int32_t position, const Schedule& schedule) {
+void ScheduleWalk::finish_position(int32_t position) {
   for (const Touch& touch : touches_[position]) {
     gap_[touch.value] = touch.gap;
-    if (schedule.gaps[touch.gap] != Keeping::kKeep) live_[touch.value] = 0;
+    if (schedule_->gaps[touch.gap] != Keeping::kKeep) live_[touch.value] = 0;
   }
   for (const ValueIndex value : made_) {
     const int32_t gap = gap_[value];
-    if (gap < 0 || schedule.gaps[gap] == Keeping::kDrop) live_[value] = 0;
+    if (gap < 0 || schedule_->gaps[gap] == Keeping::kDrop) live_[value] = 0;
   }
   made_.clear();
 }

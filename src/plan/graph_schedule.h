@@ -22,7 +22,7 @@ enum class Keeping : char {
 
 struct Gap {
   ValueIndex value;
-  // Positions in the plain runs that touch the value. The last gap of a value ends behind all: there
+  // Positions of ops that can touch the value. The last gap of a value ends behind all: there
   // it is live only as long as something that is made again reads it.
   int32_t begin, end;
   bool fixed;  // cannot be dropped: nothing makes the value a second time
@@ -31,8 +31,9 @@ struct Gap {
 inline constexpr int32_t kPutOff = -1;
 
 struct Schedule {
-  std::vector<Keeping> gaps;     // by gap
-  std::vector<int32_t> variant;  // by position in the plain runs; kPutOff: when it is needed
+  std::vector<Keeping> gaps;         // by gap
+  std::vector<int32_t> variant;      // by op; kPutOff: when it is needed
+  std::vector<int32_t> realization;  // by choice
 
   bool operator==(const Schedule&) const = default;
 };
@@ -48,6 +49,8 @@ class ScheduleWalk {
   // O(size of the graph). Throws InputError if the graph has no plain training.
   explicit ScheduleWalk(const Graph& graph);
 
+  // The runs of plain training; of an op that it leaves out some variant that can be the first run. A
+  // position is an op's place here, which is that in the graph.
   const std::vector<Run>& plain() const { return plain_; }
   const std::vector<Gap>& gaps() const { return gaps_; }
   Schedule keep_all() const;
@@ -88,17 +91,20 @@ class ScheduleWalk {
   void add_ways();
   void add_gaps();
   void reset();
+  bool active(OpIndex op) const;
   bool make(int32_t way);
-  bool make_rest(const Schedule& schedule);
+  bool make_rest();
+  bool wanted_later(ValueIndex value) const;
   int32_t choose_way(ValueIndex value, const Way& reader) const;
   bool emit(const Way& way);
   void end_life(ValueIndex value);
-  void finish_position(int32_t position, const Schedule& schedule);
+  void finish_position(int32_t position);
   void measure();
 
   const Graph& graph_;
   std::vector<Run> plain_;
-  std::vector<int32_t> first_way_;  // by op
+  std::vector<int32_t> choice_, realization_;  // by op; -1: in no choice
+  std::vector<int32_t> first_way_;             // by op
   std::vector<Way> ways_;
   std::vector<ValueIndex> lists_;
   std::vector<Gap> gaps_;
@@ -111,6 +117,7 @@ class ScheduleWalk {
   Way results_way_;                               // reads the results, at the end
   int64_t always_ = 0;                            // fixed and inputs
 
+  const Schedule* schedule_ = nullptr;  // while walk() runs
   int64_t most_ = 0, time_ = 0, peak_ = 0;
   int32_t peak_run_ = 0, position_ = 0;
   std::vector<char> ran_;                   // by op

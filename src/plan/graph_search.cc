@@ -11,7 +11,7 @@ namespace reprise::internal {
 namespace {
 
 constexpr size_t kStarts = 4;        // that are annealed
-constexpr int kRoundsWithoutGain = 6;
+constexpr int kRoundsWithoutGain = 12;
 constexpr size_t kTrials = 6;        // gaps that a repair tries before it drops one
 
 }  // namespace
@@ -75,7 +75,7 @@ void GraphSearch::find_droppable() {
 }
 
 void GraphSearch::set_gap(Schedule& schedule, int32_t gap, Keeping keeping) {
-  undo_.push_back({false, gap, static_cast<int32_t>(schedule.gaps[gap])});
+  undo_.push_back({Part::kGap, gap, static_cast<int32_t>(schedule.gaps[gap])});
   schedule.gaps[gap] = keeping;
 }
 
@@ -83,7 +83,7 @@ void GraphSearch::set_gap(Schedule& schedule, int32_t gap, Keeping keeping) {
 void GraphSearch::set_variant(Schedule& schedule, int32_t position) {
   const std::vector<int32_t>& ways = first_ways_[position];
   const int32_t chosen = ways[below(ways.size())];
-  undo_.push_back({true, position, schedule.variant[position]});
+  undo_.push_back({Part::kVariant, position, schedule.variant[position]});
   schedule.variant[position] = chosen;
   const Op& op = graph_.ops[walk_.plain()[position].op];
   const std::vector<ValueIndex>& reads = op.variants[chosen].reads;
@@ -99,27 +99,40 @@ void GraphSearch::set_variant(Schedule& schedule, int32_t position) {
     const auto now = writes_wanted(schedule.variant[p]);
     for (const int32_t way : first_ways_[p]) {
       if (writes_wanted(way) <= now) continue;
-      undo_.push_back({true, p, schedule.variant[p]});
+      undo_.push_back({Part::kVariant, p, schedule.variant[p]});
       schedule.variant[p] = way;
       break;
     }
   }
 }
 
+void GraphSearch::set_realization(Schedule& schedule) {
+  const auto choice = static_cast<int32_t>(below(graph_.choices.size()));
+  int32_t& realization = schedule.realization[choice];
+  undo_.push_back({Part::kRealization, choice, realization});
+  realization = static_cast<int32_t>(below(graph_.choices[choice].realizations.size()));
+}
+
 // Or no longer.
 void GraphSearch::put_off(Schedule& schedule, int32_t position) {
   int32_t& variant = schedule.variant[position];
-  undo_.push_back({true, position, variant});
+  undo_.push_back({Part::kVariant, position, variant});
   variant = variant == kPutOff ? walk_.plain()[position].variant : kPutOff;
 }
 
 void GraphSearch::undo(Schedule& schedule) {
   for (; !undo_.empty(); undo_.pop_back()) {
     const Undo& last = undo_.back();
-    if (last.variant) {
-      schedule.variant[last.at] = last.before;
-    } else {
-      schedule.gaps[last.at] = static_cast<Keeping>(last.before);
+    switch (last.part) {
+      case Part::kGap:
+        schedule.gaps[last.at] = static_cast<Keeping>(last.before);
+        break;
+      case Part::kVariant:
+        schedule.variant[last.at] = last.before;
+        break;
+      case Part::kRealization:
+        schedule.realization[last.at] = last.before;
+        break;
     }
   }
 }
@@ -165,6 +178,12 @@ void GraphSearch::consider(Schedule schedule) {
   starts_.push_back({walk_.time(), walk_.peak(), std::move(schedule), {}});
 }
 
+void GraphSearch::consider_for_budget(Schedule schedule) {
+  Found smallest = smallest_;
+  consider(std::move(schedule));
+  smallest_ = std::move(smallest);
+}
+
 // Where the next proposals begin.
 void GraphSearch::look_around(const Schedule& schedule) {
   find_droppable();
@@ -195,6 +214,10 @@ void GraphSearch::propose(Schedule& schedule, bool over) {
   const double draw = uniform();
   if (!flexible_.empty() && draw < 0.15) {
     set_variant(schedule, flexible_[below(flexible_.size())]);
+    if (below(2) == 0) return;
+  }
+  if (!graph_.choices.empty() && uniform() < 0.1) {
+    set_realization(schedule);
     if (below(2) == 0) return;
   }
   if (!patient_.empty() && uniform() < 0.1) {
@@ -245,6 +268,7 @@ void GraphSearch::anneal(Schedule start, const Goal& goal, double hot, int64_t s
 
 void GraphSearch::shrink() {
   if (best_) return;
+  random_.seed(1);
   const int64_t steps = std::clamp<int64_t>(100 * static_cast<int64_t>(movable_.size()), 500, 20000);
   for (int round = 0, idle = 0; idle < 3 && !best_ && !control_.out_of_time(); ++round) {
     const auto peak = static_cast<double>(smallest_.peak);
@@ -265,7 +289,7 @@ void GraphSearch::improve(int64_t bound) {
   };
   std::stable_sort(starts_.begin(), starts_.end(),
                    [&](const Found& a, const Found& b) { return rank(a) < rank(b); });
-  const int64_t steps = std::clamp<int64_t>(60 * static_cast<int64_t>(movable_.size()), 500, 20000);
+  const int64_t steps = std::clamp<int64_t>(100 * static_cast<int64_t>(movable_.size()), 500, 40000);
   const double runs = static_cast<double>(walk_.plain().size());
   const double mean = std::max(1.0, static_cast<double>(best_->time) / runs);
   for (size_t round = 0, idle = 0; idle < kRoundsWithoutGain; ++round) {

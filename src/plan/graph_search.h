@@ -31,9 +31,12 @@ class GraphSearch {
 
   // Takes a schedule as it is, and then drops at its peak until it fits or nothing is left to drop.
   void consider(Schedule schedule);
+  // The same for a schedule that was made for this budget: it does not count as the smallest.
+  void consider_for_budget(Schedule schedule);
 
-  // Looks for a schedule that fits: what it does depends on the graph alone, and ends with the first
-  // one within the budget. So a budget that another search found to be the smallest is met.
+  // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
+  // alone, and ends with the first one within the budget. So a budget that is smallest() for a smaller
+  // one is met.
   void shrink();
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`, when
@@ -46,8 +49,9 @@ class GraphSearch {
     double time_weight = 1, memory_weight = 1;
     int64_t peak = 0;
   };
+  enum class Part { kGap, kVariant, kRealization };
   struct Undo {
-    bool variant;
+    Part part;
     int32_t at, before;
   };
 
@@ -62,6 +66,7 @@ class GraphSearch {
   void propose(Schedule& schedule, bool over);
   void set_gap(Schedule& schedule, int32_t gap, Keeping keeping);
   void set_variant(Schedule& schedule, int32_t position);
+  void set_realization(Schedule& schedule);
   void put_off(Schedule& schedule, int32_t position);
   void undo(Schedule& schedule);
   uint64_t below(size_t count) { return random_() % count; }

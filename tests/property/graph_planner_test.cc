@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iostream>
 #include <random>
 #include <string>
 
@@ -101,6 +102,31 @@ TEST_P(GraphPlanners, StopsInTimeWithoutAWrongAnswer) {
       if (result.termination == Termination::kInfeasible) expect_sound_refusal(graph, result);
     });
   }
+}
+
+TEST(GraphPlanner, IsNeverSlowerThanTheSimplerOnes) {
+  int64_t asked = 0, faster = 0, alone = 0;
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 5;
+    family.seed = 2;
+    for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(plain - random() % (plain / 3 + 1)));
+      const PlanResult best = plan(graph, with("graph", budget));
+      const PlanResult online = plan(graph, with("dtr", budget));
+      const PlanResult keep = plan(graph, with("keep_all", budget));
+      for (const PlanResult* other : {&online, &keep}) {
+        if (!other->plan) continue;
+        ASSERT_TRUE(best.plan.has_value());
+        EXPECT_LE(best.plan->time, other->plan->time);
+      }
+      asked += best.plan.has_value();
+      faster += best.plan && online.plan && best.plan->time < online.plan->time;
+      alone += best.plan && !online.plan;
+    });
+  }
+  std::cout << "of " << asked << " plans of graph, " << faster << " are faster than dtr's, " << alone
+            << " are for budgets at which dtr has none\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GraphPlanners, ::testing::ValuesIn(graph_planner_rows()),

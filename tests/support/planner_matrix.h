@@ -18,6 +18,7 @@ inline std::span<const PlannerRow> planner_matrix() {
   static constexpr PlannerRow kRows[] = {
       {.name = "chain", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "chain_slots", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      {.name = "dtr", .chains = false, .graphs = true, .curve = false, .optimal = false},
       {.name = "graph", .chains = false, .graphs = true, .curve = false, .optimal = false},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
