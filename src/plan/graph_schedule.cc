@@ -127,7 +127,7 @@ void ScheduleWalk::add_gaps() {
 
 Schedule ScheduleWalk::keep_all() const {
   Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep), {},
-                    std::vector<int32_t>(graph_.choices.size(), 0)};
+                    std::vector<int32_t>(graph_.choices.size(), 0), {}};
   for (const Run& run : plain_) schedule.variant.push_back(run.variant);
   return schedule;
 }
@@ -162,15 +162,29 @@ bool ScheduleWalk::walk(const Schedule& schedule, int64_t most) {
   schedule_ = &schedule;
   most_ = most;
   const auto end = static_cast<int32_t>(plain_.size());
+  size_t early = 0;
   for (position_ = 0; position_ < end; ++position_) {
     const OpIndex op = plain_[position_].op;
     const int32_t variant = schedule.variant[position_];
-    if (!active(op)) continue;
-    if (variant != kPutOff && !make(first_way_[op] + variant)) return false;
+    if (!make_early(&early)) return false;
+    const bool runs = active(op) && variant != kPutOff;
+    if (runs && !make(first_way_[op] + variant, false)) return false;
     finish_position(position_);
   }
-  if (!make_rest() || !make(-1)) return false;
+  if (!make_rest() || !make(-1, false)) return false;
   measure();
+  return true;
+}
+
+bool ScheduleWalk::make_early(size_t* next) {
+  const std::vector<Early>& early = schedule_->early;
+  for (; *next < early.size() && early[*next].position == position_; ++*next) {
+    const ValueIndex value = gaps_[early[*next].gap].value;
+    if (live_[value]) continue;
+    const Way reader{{position_, 0}, 0, 0, 0, 0, 0, 0, false, false};
+    const int32_t way = choose_way(value, reader);
+    if (way >= 0 && !make(way, true)) return false;
+  }
   return true;
 }
 
@@ -185,7 +199,7 @@ bool ScheduleWalk::make_rest() {
       if (!ways_[way].first) continue;
       if (fastest < 0 || ways_[way].time < ways_[fastest].time) fastest = way;
     }
-    if (!make(fastest)) return false;
+    if (!make(fastest, false)) return false;
   }
   return true;
 }
@@ -197,8 +211,9 @@ bool ScheduleWalk::can_wait(int32_t position) const {
   return std::any_of(begin, end, [](const Way& way) { return way.first; });
 }
 
-// Runs one op of plain training (-1: the end, which reads the results), after what it needs.
-bool ScheduleWalk::make(int32_t way) {
+// Runs an op (-1: the end, which reads the results), after what it needs. `needed`: for a value, not
+// because it is its turn in plain training.
+bool ScheduleWalk::make(int32_t way, bool needed) {
   stack_.assign(1, {way, 0});
   while (!stack_.empty()) {
     Frame& frame = stack_.back();
@@ -211,7 +226,7 @@ bool ScheduleWalk::make(int32_t way) {
       stack_.push_back({next, 0});
       continue;
     }
-    const bool is_end = frame.way < 0, is_needed = stack_.size() > 1;
+    const bool is_end = frame.way < 0, is_needed = needed || stack_.size() > 1;
     stack_.pop_back();
     if (is_end) continue;
     if (!emit(reader)) return false;

@@ -30,10 +30,19 @@ struct Gap {
 
 inline constexpr int32_t kPutOff = -1;
 
+// The value of a gap is made before the op at a position in it, whether that needs it or not: as long
+// as what it is made from is there, or before something else is made.
+struct Early {
+  int32_t position, gap;
+
+  auto operator<=>(const Early&) const = default;
+};
+
 struct Schedule {
   std::vector<Keeping> gaps;         // by gap
   std::vector<int32_t> variant;      // by op; kPutOff: when it is needed
   std::vector<int32_t> realization;  // by choice
+  std::vector<Early> early;          // ascending
 
   bool operator==(const Schedule&) const = default;
 };
@@ -92,7 +101,8 @@ class ScheduleWalk {
   void add_gaps();
   void reset();
   bool active(OpIndex op) const;
-  bool make(int32_t way);
+  bool make(int32_t way, bool needed);
+  bool make_early(size_t* next);
   bool make_rest();
   bool wanted_later(ValueIndex value) const;
   int32_t choose_way(ValueIndex value, const Way& reader) const;

@@ -113,6 +113,25 @@ void GraphSearch::set_realization(Schedule& schedule) {
   realization = static_cast<int32_t>(below(graph_.choices[choice].realizations.size()));
 }
 
+// A value of a gap is made before its time, or no longer.
+void GraphSearch::change_early(Schedule& schedule) {
+  early_before_ = schedule.early;
+  undo_.push_back({Part::kEarly, 0, 0});
+  if (!schedule.early.empty() && below(2) == 0) {
+    schedule.early.erase(schedule.early.begin() +
+                         static_cast<std::ptrdiff_t>(below(schedule.early.size())));
+    return;
+  }
+  const bool dropped = !dropped_.empty() && below(4) != 0;
+  const int32_t index = dropped ? dropped_[below(dropped_.size())] : movable_[below(movable_.size())];
+  const Gap& gap = walk_.gaps()[index];
+  const auto length = static_cast<size_t>(gap.end - gap.begin);
+  const int32_t position = gap.begin + 1 + static_cast<int32_t>(below(length));
+  const Early early{position, index};
+  schedule.early.insert(std::lower_bound(schedule.early.begin(), schedule.early.end(), early), early);
+  if (schedule.gaps[index] != Keeping::kOnReplay) set_gap(schedule, index, Keeping::kOnReplay);
+}
+
 // Or no longer.
 void GraphSearch::put_off(Schedule& schedule, int32_t position) {
   int32_t& variant = schedule.variant[position];
@@ -132,6 +151,9 @@ void GraphSearch::undo(Schedule& schedule) {
         break;
       case Part::kRealization:
         schedule.realization[last.at] = last.before;
+        break;
+      case Part::kEarly:
+        schedule.early = early_before_;
         break;
     }
   }
@@ -216,6 +238,10 @@ void GraphSearch::propose(Schedule& schedule, bool over) {
     set_variant(schedule, flexible_[below(flexible_.size())]);
     if (below(2) == 0) return;
   }
+  if (!movable_.empty() && uniform() < 0.1) {
+    change_early(schedule);
+    if (below(2) == 0) return;
+  }
   if (!graph_.choices.empty() && uniform() < 0.1) {
     set_realization(schedule);
     if (below(2) == 0) return;
@@ -266,10 +292,15 @@ void GraphSearch::anneal(Schedule start, const Goal& goal, double hot, int64_t s
   }
 }
 
+int64_t GraphSearch::steps_of_a_round() const {
+  const auto gaps = static_cast<int64_t>(std::min<size_t>(movable_.size(), 100));
+  return std::max<int64_t>(500, 4 * gaps * gaps);
+}
+
 void GraphSearch::shrink() {
   if (best_) return;
   random_.seed(1);
-  const int64_t steps = std::clamp<int64_t>(100 * static_cast<int64_t>(movable_.size()), 500, 20000);
+  const int64_t steps = std::min<int64_t>(steps_of_a_round(), 20000);
   for (int round = 0, idle = 0; idle < 3 && !best_ && !control_.out_of_time(); ++round) {
     const auto peak = static_cast<double>(smallest_.peak);
     const Goal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
@@ -289,7 +320,7 @@ void GraphSearch::improve(int64_t bound) {
   };
   std::stable_sort(starts_.begin(), starts_.end(),
                    [&](const Found& a, const Found& b) { return rank(a) < rank(b); });
-  const int64_t steps = std::clamp<int64_t>(100 * static_cast<int64_t>(movable_.size()), 500, 40000);
+  const int64_t steps = steps_of_a_round();
   const double runs = static_cast<double>(walk_.plain().size());
   const double mean = std::max(1.0, static_cast<double>(best_->time) / runs);
   for (size_t round = 0, idle = 0; idle < kRoundsWithoutGain; ++round) {

@@ -49,7 +49,7 @@ class GraphSearch {
     double time_weight = 1, memory_weight = 1;
     int64_t peak = 0;
   };
-  enum class Part { kGap, kVariant, kRealization };
+  enum class Part { kGap, kVariant, kRealization, kEarly };
   struct Undo {
     Part part;
     int32_t at, before;
@@ -67,8 +67,10 @@ class GraphSearch {
   void set_gap(Schedule& schedule, int32_t gap, Keeping keeping);
   void set_variant(Schedule& schedule, int32_t position);
   void set_realization(Schedule& schedule);
+  void change_early(Schedule& schedule);
   void put_off(Schedule& schedule, int32_t position);
   void undo(Schedule& schedule);
+  int64_t steps_of_a_round() const;
   uint64_t below(size_t count) { return random_() % count; }
   double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
@@ -86,6 +88,7 @@ class GraphSearch {
   std::vector<std::vector<int32_t>> first_ways_;  // by position: variants that may run there
   std::vector<int32_t> droppable_, dropped_;      // gaps across the peak, gaps that are not kept
   std::vector<Undo> undo_;
+  std::vector<Early> early_before_;  // with Part::kEarly
   double rate_ = 1;  // time per byte that dropping everything would cost
 };
 
