@@ -126,7 +126,7 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "keep_all");
+  const PlannerInfo& planner = chosen_planner(options, "graph");
   if (planner.plan_graph == nullptr) throw_wrong_kind(planner, "graphs");
   const Graph admissible = internal::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);

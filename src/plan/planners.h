@@ -25,9 +25,14 @@ Curve exact_frontier(const ChainProblem& problem);  // chain_frontier.cc
 
 Answer slots_chain(const ChainProblem& problem);
 
+Answer dtr_graph(const GraphProblem& problem);
+
+Answer search_graph(const GraphProblem& problem);  // graph.cc
+
 // Their families, for planners that need a plan to start from or to fall back on. False when time
 // ran out before every candidate was considered.
 bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control);
 bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control);
+bool consider_dtr(const Graph& graph, Bytes budget, Candidates& candidates, SearchControl& control);
 
 }  // namespace reprise::internal

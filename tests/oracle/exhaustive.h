@@ -1,5 +1,5 @@
-// The least time of any valid plan of a small chain, by searching all sets of live values. Knows
-// the graph only: no recurrence, no planner.
+// The least time of any valid plan of a small graph, by searching all sets of live values. Knows
+// the rules of a valid plan only: no recurrence, no planner.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace reprise::testing {
 
-// Over every plan of a lowered chain within `budget` bytes: forwards any number of times in any
-// variant, the loss and each backward once and in order, values freed at any time. None if no plan
-// fits. Dijkstra over (live values, next of the ordered ops); at most 58 values.
+// Over every valid plan of a graph within `budget` bytes: ops any number of times in any variant,
+// those that run once in order, of a choice any realization, values freed at any time. None if no
+// plan fits. Dijkstra over (live values, last of the ordered ops, which others have run); at most 64
+// values, and 64 ops.
 std::optional<int64_t> least_time_of_any_plan(const Graph& graph, int64_t budget);
 
 }  // namespace reprise::testing

@@ -1,4 +1,4 @@
-// What every planner promises, on random chains; rows in support/planner_matrix.h. Failures print
+// What every planner of chains promises, on random chains; rows in support/planner_matrix.h. Failures print
 // the seed and the instance as JSON.
 #include <gtest/gtest.h>
 
@@ -236,7 +236,7 @@ TEST_P(ChainPlanners, ExceptionsOfTheObserverPassThrough) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, ChainPlanners, ::testing::ValuesIn(planner_matrix()),
+INSTANTIATE_TEST_SUITE_P(Matrix, ChainPlanners, ::testing::ValuesIn(chain_planner_rows()),
                          [](const auto& row) { return std::string(row.param.name); });
 
 TEST(Planners, AreAllInTheMatrix) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 namespace reprise::testing {
 
@@ -17,11 +18,29 @@ inline std::span<const PlannerRow> planner_matrix() {
   static constexpr PlannerRow kRows[] = {
       {.name = "chain", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "chain_slots", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      {.name = "dtr", .chains = false, .graphs = true, .curve = false, .optimal = false},
+      {.name = "graph", .chains = false, .graphs = true, .curve = false, .optimal = false},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},
   };
   return kRows;
+}
+
+inline std::vector<PlannerRow> chain_planner_rows() {
+  std::vector<PlannerRow> rows;
+  for (const PlannerRow& row : planner_matrix()) {
+    if (row.chains) rows.push_back(row);
+  }
+  return rows;
+}
+
+inline std::vector<PlannerRow> graph_planner_rows() {
+  std::vector<PlannerRow> rows;
+  for (const PlannerRow& row : planner_matrix()) {
+    if (row.graphs) rows.push_back(row);
+  }
+  return rows;
 }
 
 }  // namespace reprise::testing

@@ -16,7 +16,7 @@ namespace reprise {
 
 struct PlanOptions {
   Budget budget = {};                  // default: no limit; shares are of plain training's peak
-  std::string planner{};               // empty: "chain" for chains, "keep_all" for graphs
+  std::string planner{};               // empty: "chain" for chains, "graph" for graphs
   // Of planners that have several: the class to search and to prove. Empty: the largest one that
   // the time limit allows.
   std::string schedule_class{};

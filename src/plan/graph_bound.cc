@@ -1,0 +1,137 @@
+// A bound on every valid plan from what has to be in memory at single instants.
+//
+// The idea is the cut of recomputation graphs with honest weights: at the moment of one op, each value
+// that is needed later is live, at a price per byte, or made again, at the price of its maker's
+// time, and its maker's inputs are needed in turn. For a fixed price of memory the cheapest way is a
+// minimum cut (J. C. Picard, "Maximal closure of a graph and applications to combinatorial
+// problems", Management Science 22(11), 1976); the best price is found by Lagrangian relaxation
+// (M. L. Fisher, "The Lagrangian relaxation method for solving integer programming problems",
+// Management Science 27(1), 1981). What is claimed, and why it holds for every plan, is written
+// above Instant in graph_instant.h.
+//
+// | symbol        | here                                                                  |
+// |---------------|-----------------------------------------------------------------------|
+// | b             | the op of the instant: runs exactly once in every plan                |
+// | lambda        | price / unit in Instant::solve: nanoseconds per byte                  |
+// | L, R          | values that are live while b runs, and values that are made again     |
+// | B - G_b       | room in Instant::least_time: budget without what b itself holds       |
+//
+// Complexity: one instant takes some dozens of cuts on about two nodes a value. All instants up to
+// kFewInstants, beyond that a coarse grid that is refined around the best.
+//
+// Assumptions: none beyond validate(). Variants, roles, choices, ops that run once, reuse and
+// consume are all in the claim; what is not known to be needed is not counted.
+//
+// Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget; monotone in the
+// budget; scales), unit/max_flow_test.cc.
+#include "plan/graph_bound.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "plan/graph_facts.h"
+#include "plan/graph_instant.h"
+
+namespace reprise::internal {
+namespace {
+
+constexpr size_t kFewInstants = 64;
+
+class Bounding {
+ public:
+  Bounding(const Graph& graph, Bytes budget, SearchControl& control)
+      : graph_(graph), facts_(graph), budget_(budget.count()), control_(control) {
+    best_.time = facts_.least_time;
+    Bytes always = graph.fixed;
+    for (const Value& value : graph.values) {
+      if (value.kind == ValueKind::kInput) always += value.bytes;
+    }
+    const auto count = static_cast<OpIndex>(graph.ops.size());
+    for (OpIndex op = 0; op < count; ++op) {
+      if (!facts_.certain[op]) continue;
+      consider_own_need(op, always);
+      if (runs_once(graph.ops[op])) instants_.push_back(op);
+    }
+  }
+
+  GraphBound run() {
+    looked_at_.assign(instants_.size(), 0);
+    size_t stride = 1;
+    while (instants_.size() / stride > kFewInstants) stride *= 2;
+    for (size_t k = 0; k < instants_.size(); k += stride) look_at(k);
+    for (; stride > 1; stride /= 2) {
+      const size_t middle = best_at_;
+      if (middle >= stride / 2) look_at(middle - stride / 2);
+      if (middle + stride / 2 < instants_.size()) look_at(middle + stride / 2);
+    }
+    return std::move(best_);
+  }
+
+ private:
+  // What is always there, what the op reads and does not take, what it writes, its workspace.
+  void consider_own_need(OpIndex op, Bytes always) {
+    std::optional<Bytes> least;
+    for (const Variant& variant : graph_.ops[op].variants) {
+      if (!can_be_first(variant)) continue;
+      Bytes need = always + variant.workspace;
+      for (const ValueIndex value : variant.writes) need += graph_.values[value].bytes;
+      for (const ValueIndex value : variant.reads) {
+        const bool counted = graph_.values[value].kind == ValueKind::kInput;
+        if (!counted && !takes(variant, value)) need += graph_.values[value].bytes;
+      }
+      least = least ? std::min(*least, need) : need;
+    }
+    if (least) raise_peak(*least, op);
+  }
+
+  void raise_peak(Bytes peak, OpIndex op) {
+    if (peak <= best_.least_peak) return;
+    best_.least_peak = peak;
+    best_.blocking_op = op;
+  }
+
+  // Whichever variant the op runs with: the least of their bounds.
+  void look_at(size_t k) {
+    if (looked_at_[k] || control_.out_of_time()) return;
+    looked_at_[k] = 1;
+    const OpIndex op = instants_[k];
+    std::optional<Instant::Amount> peak, time;
+    std::vector<std::vector<ValueIndex>> kept;
+    for (const Variant& variant : graph_.ops[op].variants) {
+      if (!can_be_first(variant)) continue;
+      Instant instant(facts_, op, variant);
+      const std::optional<Instant::Amount> least_peak = instant.least_peak();
+      if (!least_peak) continue;  // no plan runs it
+      peak = peak ? std::min(*peak, *least_peak) : *least_peak;
+      const std::optional<Instant::Amount> least_time = instant.least_time(budget_);
+      if (!least_time || (time && *time <= *least_time)) continue;
+      time = least_time;
+      kept = instant.kept();
+    }
+    constexpr Instant::Amount kMost = std::numeric_limits<int64_t>::max();
+    if (peak) raise_peak(Bytes(static_cast<int64_t>(std::min(*peak, kMost))), op);
+    if (!time || *time <= best_.time.count()) return;
+    best_.time = Nanos(static_cast<int64_t>(std::min(*time, kMost)));
+    best_.instant = op;
+    best_.kept = std::move(kept);
+    best_at_ = k;
+  }
+
+  const Graph& graph_;
+  const GraphFacts facts_;
+  const int64_t budget_;
+  SearchControl& control_;
+  std::vector<OpIndex> instants_;
+  std::vector<char> looked_at_;
+  size_t best_at_ = 0;
+  GraphBound best_;
+};
+
+}  // namespace
+
+GraphBound bound_graph(const Graph& graph, Bytes budget, SearchControl& control) {
+  return Bounding(graph, budget, control).run();
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,42 @@
+// What holds in every valid plan of a graph: who can make a value, what runs for certain, what may
+// run once only.
+#pragma once
+
+#include <vector>
+
+#include "reprise/model/graph.h"
+#include "reprise/model/units.h"
+
+namespace reprise::internal {
+
+// The op runs at most once; all such ops run in graph order.
+inline bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
+// May serve as the first run of its op, or as a later one.
+inline bool can_be_first(const Variant& variant) { return variant.role != Role::kReplay; }
+inline bool can_be_replay(const Variant& variant) { return variant.role != Role::kFirst; }
+
+// The run gives the memory of this value away: consumed, or reused for an output.
+bool takes(const Variant& variant, ValueIndex value);
+bool contains(const std::vector<ValueIndex>& list, ValueIndex value);
+
+struct GraphFacts {
+  explicit GraphFacts(const Graph& graph);
+
+  const Graph& graph;
+  std::vector<char> certain;                  // by op: runs in every plan
+  std::vector<std::vector<OpIndex>> makers;   // by value: ops with a variant that writes it
+  std::vector<char> one_maker;                // by value: no plan runs two of its makers
+  std::vector<OpIndex> group;                 // by op: equal for ops that can make the same value
+  std::vector<std::vector<ValueIndex>> first_reads;  // by op: what its first run reads for certain
+  std::vector<Nanos> first_time;              // by op: the least time of its first run
+  // Sets of values that are read whenever the ops from `after` on have not run yet: the reads of an
+  // ordered op, or what all realizations of a choice of ordered ops read.
+  struct Need {
+    OpIndex after;
+    std::vector<ValueIndex> values;
+  };
+  std::vector<Need> needs;
+  Nanos least_time;  // of all first runs; of a choice those of its fastest realization
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,221 @@
+#include "plan/graph_instant.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace reprise::internal {
+namespace {
+
+constexpr size_t kSource = 0, kSink = 1;
+constexpr int32_t kNew = -1, kGrantedNode = -2;
+// Numerator and denominator of lambda stay below this, sums of all sizes and times below 2^63: the
+// finite capacities sum up to less than kInfinite.
+constexpr MaxFlow::Amount kLargestRate = MaxFlow::Amount{1} << 56;
+constexpr int kMostCuts = 60;
+
+MaxFlow::Amount rounded_up(MaxFlow::Amount a, MaxFlow::Amount b) {
+  return a <= 0 ? -(-a / b) : (a + b - 1) / b;
+}
+
+MaxFlow::Amount common_divisor(MaxFlow::Amount a, MaxFlow::Amount b) {
+  while (b != 0) std::tie(a, b) = std::tuple(b, a % b);
+  return a;
+}
+
+}  // namespace
+
+Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
+    : facts_(facts),
+      op_(op),
+      variant_(variant),
+      extra_((variant.time - facts.first_time[op]).count()),
+      forced_op_(facts.graph.ops.size(), 0),
+      forced_value_(facts.graph.values.size(), 0),
+      node_of_(facts.graph.values.size(), kNew),
+      flow_(2 + 3 * facts.graph.values.size()) {
+  const Graph& graph = facts.graph;
+  base_ = Amount{graph.fixed.count()} + variant.workspace.count();
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (graph.values[v].kind != ValueKind::kInput) continue;
+    base_ += graph.values[v].bytes.count();
+    node_of_[v] = kGrantedNode;
+  }
+  for (const ValueIndex value : variant.writes) {
+    base_ += graph.values[value].bytes.count();
+    node_of_[value] = kGrantedNode;
+  }
+  for (const ValueIndex value : variant.reads) {
+    if (takes(variant, value) || node_of_[value] == kGrantedNode) continue;
+    base_ += graph.values[value].bytes.count();
+    node_of_[value] = kGrantedNode;  // live at b and counted
+  }
+  force();
+  for (const GraphFacts::Need& needed : facts.needs) {
+    if (needed.after <= op) continue;
+    for (const ValueIndex value : needed.values) need(value, kSource);
+  }
+  for (const ValueIndex value : graph.results) need(value, kSource);
+  // nodes_ grows: what is needed to make what is needed.
+  for (size_t k = 0; k < nodes_.size(); ++k) {
+    const Node node = nodes_[k];
+    const Making way = making(node.value);
+    if (way.source == Source::kKept) {
+      flow_.add_arc(node.needed + 1, kSink, MaxFlow::kInfinite);
+      continue;
+    }
+    for (const ValueIndex read : way.reads) need(read, node.needed + 1);
+    if (way.charge > 0) {
+      charges_.push_back({facts.group[facts.makers[node.value].front()], way.charge,
+                          node.needed + 1});
+    }
+  }
+  add_charges();
+}
+
+// What has run and been live by the time of b in every plan that runs this variant of it.
+void Instant::force() {
+  std::vector<OpIndex> open;
+  const auto force_op = [&](OpIndex op) {
+    if (forced_op_[op]) return;
+    forced_op_[op] = 1;
+    open.push_back(op);
+  };
+  for (OpIndex op = 0; op <= op_; ++op) {
+    if (facts_.certain[op] && runs_once(facts_.graph.ops[op])) force_op(op);
+  }
+  while (!open.empty()) {
+    const OpIndex op = open.back();
+    open.pop_back();
+    for (const ValueIndex value : op == op_ ? variant_.reads : facts_.first_reads[op]) {
+      forced_value_[value] = 1;
+      if (facts_.makers[value].size() == 1) force_op(facts_.makers[value].front());
+    }
+  }
+}
+
+// Whether the maker of this value has run by the time of b, in every plan.
+bool Instant::charged(ValueIndex value) const {
+  if (!facts_.one_maker[value]) return false;
+  if (forced_value_[value]) return true;
+  return facts_.makers[value].size() == 1 && forced_op_[facts_.makers[value].front()];
+}
+
+Instant::Making Instant::making(ValueIndex value) const {
+  Making way;
+  const bool again = charged(value);
+  bool made = false;
+  for (const OpIndex maker : facts_.makers[value]) {
+    const Op& op = facts_.graph.ops[maker];
+    if (runs_once(op)) {
+      if (maker > op_) return {};  // its only run is still to come
+      continue;
+    }
+    for (const Variant& variant : op.variants) {
+      if (!contains(variant.writes, value) || (again && !can_be_replay(variant))) continue;
+      const int64_t charge = again ? variant.time.count() : 0;
+      if (made) {
+        way.charge = std::min(way.charge, charge);
+        std::erase_if(way.reads, [&](ValueIndex read) { return !contains(variant.reads, read); });
+      } else {
+        way = {Source::kMade, charge, variant.reads};
+        made = true;
+      }
+    }
+  }
+  if (!made) way.source = Source::kKept;
+  return way;
+}
+
+// The node `from` on the source's side needs the value.
+void Instant::need(ValueIndex value, size_t from) {
+  if (node_of_[value] == kGrantedNode) return;
+  if (node_of_[value] == kNew) {
+    const Making way = making(value);
+    if (way.source == Source::kGranted ||
+        (way.source == Source::kMade && way.charge == 0 && way.reads.empty())) {
+      node_of_[value] = kGrantedNode;
+      return;
+    }
+    const size_t node = 2 + 2 * nodes_.size();
+    node_of_[value] = static_cast<int32_t>(node);
+    const bool can_keep = !takes(variant_, value);
+    nodes_.push_back({value, node, flow_.add_arc(node, node + 1, MaxFlow::kInfinite), can_keep});
+  }
+  flow_.add_arc(from, static_cast<size_t>(node_of_[value]), MaxFlow::kInfinite);
+}
+
+// The largest charge of a group: the charges in ascending order are steps, each on top of the last.
+void Instant::add_charges() {
+  std::sort(charges_.begin(), charges_.end(), [](const Charge& a, const Charge& b) {
+    return std::tie(a.group, a.cost) < std::tie(b.group, b.cost);
+  });
+  size_t node = 2 + 2 * nodes_.size();
+  for (size_t k = 0; k < charges_.size(); ++k) {
+    const bool same_group = k > 0 && charges_[k - 1].group == charges_[k].group;
+    const int64_t below = same_group ? charges_[k - 1].cost : 0;
+    if (!same_group || charges_[k].cost > below) {
+      ++node;
+      steps_.push_back({flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below});
+      if (same_group) flow_.add_arc(node - 1, node - 2, MaxFlow::kInfinite);
+    }
+    flow_.add_arc(charges_[k].made, node - 1, MaxFlow::kInfinite);
+  }
+}
+
+std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* total) {
+  for (const Node& node : nodes_) {
+    const int64_t bytes = facts_.graph.values[node.value].bytes.count();
+    flow_.set_capacity(node.keep, node.can_keep ? price * bytes : MaxFlow::kInfinite);
+  }
+  for (const Step& step : steps_) flow_.set_capacity(step.arc, unit * step.cost);
+  *total = flow_.cut(kSource, kSink);
+  if (*total >= MaxFlow::kInfinite) return std::nullopt;
+  Line line;
+  for (const Node& node : nodes_) {
+    if (!flow_.on_source_side(node.needed) || flow_.on_source_side(node.needed + 1)) continue;
+    line.bytes += facts_.graph.values[node.value].bytes.count();
+    line.kept.push_back(node.value);
+  }
+  for (const Step& step : steps_) {
+    if (flow_.on_source_side(flow_.tail(step.arc))) line.cost += step.cost;
+  }
+  return line;
+}
+
+std::optional<Instant::Amount> Instant::least_peak() {
+  Amount bytes = 0;
+  if (!solve(1, 0, &bytes)) return std::nullopt;
+  return base_ + bytes;
+}
+
+// The cut is concave in lambda. Two lines bound it from above: one of a set that does not fit, one
+// of a set that does. Where they cross the next cut is solved; it meets them, or replaces one.
+std::optional<Instant::Amount> Instant::least_time(int64_t budget) {
+  kept_.clear();
+  const Amount room = budget - base_;
+  Amount total = 0;
+  std::optional<Line> small = solve(1, 0, &total);
+  if (!small || total > room) return std::nullopt;
+  Line large = *solve(0, 1, &total);
+  Amount best = total;
+  for (int cuts = 0; cuts < kMostCuts && large.bytes > room && small->cost > large.cost; ++cuts) {
+    Amount price = small->cost - large.cost, unit = large.bytes - small->bytes;
+    const Amount divisor = common_divisor(price, unit);
+    price /= divisor;
+    unit /= divisor;
+    while (price >= kLargestRate || unit >= kLargestRate) {
+      price >>= 1;
+      unit = (unit >> 1) + (unit & 1);
+    }
+    Line line = *solve(price, unit, &total);
+    best = std::max(best, rounded_up(total - price * room, unit));
+    const Amount on_lines = unit * large.cost + price * large.bytes;
+    if (total >= on_lines) break;
+    (line.bytes > room ? large : *small) = std::move(line);
+  }
+  kept_ = {std::move(small->kept), std::move(large.kept)};
+  return facts_.least_time.count() + extra_ + std::max(best, Amount{0});
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,109 @@
+// What every plan holds in memory while one given op runs, or pays for afterwards: a minimum cut.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/graph_facts.h"
+#include "plan/max_flow.h"
+#include "reprise/model/graph.h"
+
+namespace reprise::internal {
+
+// The moment when op b, which runs exactly once in every plan, runs with a given variant. Let L be
+// the values that are live then, without those that b takes and before it writes any.
+//
+// Claim. For every plan that runs b with this variant there is a set R of values, disjoint from L,
+// such that
+//   bytes:  its peak is at least base + bytes(L);
+//   time:   it takes at least least_time + (extra of the variant) + sum over groups of ops of the
+//           largest charge of a value in R;
+//   needs:  what an op reads that runs after b for certain, and every result, is in L, in R, or
+//           granted; and so is what every run that can make a value of R after b reads.
+// Proof. R: the values outside L that some run after b makes. bytes: the definition of the memory
+// while an action runs. needs: whatever is read after b is live at b or written by b (granted) or
+// after b; what can be written by an op that has its only run after b is granted, too. A result is
+// live at the end. time: every op of a plan has a first run, of a choice the ops of one
+// realization: least_time. A value is charged only when its maker - the only one that this plan can
+// have - has run by the time of b: because what b or an op of the same kind before it reads cannot
+// be there otherwise (`forced`). Then the run that makes it after b is one more, with a variant for
+// replays. One run makes several values, so ops that share a value (`group`) pay for the dearest
+// one only; different groups have no op in common.
+//
+// So cost(R) + lambda * (bytes(L) - room) over all (L, R) that meet `needs` is at most the extra
+// time of any plan whose room for L is at least bytes(L), for every lambda >= 0. It is a minimum
+// cut: a value is needed (source side) or not, and made after b (source side) or not.
+class Instant {
+ public:
+  using Amount = MaxFlow::Amount;
+
+  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant);
+
+  // No plan that runs this variant here has a smaller peak. None: no plan does.
+  std::optional<Amount> least_peak();
+
+  // No plan within the budget that runs this variant here takes less time; none: no plan does.
+  // Exact maximum over lambda as far as 56 bits of its numerator and denominator go; at most some
+  // dozens of cuts.
+  std::optional<Amount> least_time(int64_t budget);
+
+  // After least_time(): the sets L of the cuts on both sides of the best lambda, the one that fits
+  // first.
+  const std::vector<std::vector<ValueIndex>>& kept() const { return kept_; }
+
+ private:
+  // How a value can come to be after b.
+  enum class Source {
+    kGranted,  // nothing is to be paid for it, or nothing is known
+    kKept,     // only by being live
+    kMade,     // also by a run after b
+  };
+  struct Making {
+    Source source = Source::kGranted;
+    int64_t charge = 0;
+    std::vector<ValueIndex> reads;
+  };
+  struct Node {
+    ValueIndex value;
+    size_t needed;  // the node; the next one says that it is made
+    size_t keep;    // the arc that is cut when it is kept
+    bool can_keep;
+  };
+  struct Charge {
+    OpIndex group;
+    int64_t cost;
+    size_t made;  // the node
+  };
+  struct Step {
+    size_t arc;
+    int64_t cost;
+  };
+  struct Line {
+    Amount cost = 0, bytes = 0;  // cost + lambda * bytes bounds from above what the cut can be
+    std::vector<ValueIndex> kept;
+  };
+
+  void force();
+  Making making(ValueIndex value) const;
+  bool charged(ValueIndex value) const;
+  void need(ValueIndex value, size_t from);
+  void add_charges();
+  // The cut at lambda = price / unit. None: nothing but infinite arcs.
+  std::optional<Line> solve(Amount price, Amount unit, Amount* total);
+
+  const GraphFacts& facts_;
+  OpIndex op_;
+  const Variant& variant_;
+  int64_t extra_ = 0;  // time of the variant beyond the fastest
+  Amount base_ = 0;    // bytes while it runs, without the other values of L
+  std::vector<char> forced_op_, forced_value_;  // has run, was live by then
+  std::vector<int32_t> node_of_;                // by value; -1: none yet, -2: granted
+  std::vector<Node> nodes_;
+  std::vector<Charge> charges_;
+  std::vector<Step> steps_;
+  MaxFlow flow_;
+  std::vector<std::vector<ValueIndex>> kept_;
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,122 @@
+// The bound on every plan of a graph against exhaustive search: never above the least time of any
+// plan, at every budget, and never a word about infeasibility that is not true.
+#include "plan/graph_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "oracle/exhaustive.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/lower.h"
+#include "support/graph_families.h"
+#include "support/random_chain.h"
+#include "support/random_graph.h"
+#include "support/scale.h"
+
+namespace reprise::testing {
+namespace {
+
+internal::GraphBound bound_of(const Graph& graph, int64_t budget) {
+  internal::SearchControl control({}, "test");
+  internal::SearchControl untimed = control.untimed();
+  return internal::bound_graph(graph, Bytes(budget), untimed);
+}
+
+// How good the bound is, for the record.
+struct Record {
+  int64_t asked = 0, exact = 0, refused = 0, infeasible = 0;
+  double gap = 0;
+};
+
+void expect_bound(const Graph& graph, Record& record) {
+  const int64_t plain = baseline(graph).peak.count();
+  int64_t before = INT64_MAX;
+  for (int64_t budget = 0; budget <= plain; ++budget) {
+    SCOPED_TRACE("budget " + std::to_string(budget));
+    const internal::GraphBound bound = bound_of(graph, budget);
+    const std::optional<int64_t> best = least_time_of_any_plan(graph, budget);
+    ASSERT_LE(bound.time.count(), before) << "more memory raises the bound";
+    if (bound.least_peak <= Bytes(budget)) before = bound.time.count();
+    if (!best) {
+      ++record.infeasible;
+      record.refused += bound.least_peak > Bytes(budget);
+      continue;
+    }
+    ASSERT_LE(bound.least_peak.count(), budget);
+    ASSERT_LE(bound.time.count(), *best);
+    ++record.asked;
+    record.exact += bound.time.count() == *best;
+    record.gap += static_cast<double>(*best) / static_cast<double>(std::max<int64_t>(
+                      1, bound.time.count())) - 1;
+  }
+}
+
+void print(const std::string& name, const Record& record) {
+  std::cout << name << ": equal to the optimum at " << record.exact << " of " << record.asked
+            << " budgets, mean gap "
+            << 100 * record.gap / static_cast<double>(std::max<int64_t>(1, record.asked))
+            << " %; proves " << record.refused << " of " << record.infeasible
+            << " budgets infeasible\n";
+}
+
+class GraphBound : public ::testing::TestWithParam<GraphFamily> {};
+
+TEST_P(GraphBound, IsNeverAboveTheLeastTimeOfAnyPlan) {
+  Record record;
+  for_graphs(GetParam(), [&](const Graph& graph, std::mt19937_64&) { expect_bound(graph, record); });
+  print(GetParam().name, record);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GraphBound, ::testing::ValuesIn(graph_families()),
+                         [](const auto& family) { return std::string(family.param.name); });
+
+// Chains are graphs whose values are all wanted twice, with many variants an op.
+TEST(GraphBoundOfChains, IsNeverAboveTheLeastTimeOfAnyPlan) {
+  RandomChainOptions options;
+  options.max_stages = 4;
+  options.max_options = 2;
+  Record record;
+  std::mt19937_64 random(7);
+  for (int number = 0; number < test_scale(40); ++number) {
+    const Chain chain = random_chain(random, options);
+    SCOPED_TRACE("seed 7, chain " + std::to_string(number) + ": " + describe(chain));
+    expect_bound(lower(chain), record);
+    if (HasFailure()) return;
+  }
+  print("chains", record);
+}
+
+Graph scaled(Graph graph, int64_t bytes, int64_t times) {
+  graph.fixed = graph.fixed * bytes;
+  for (Value& value : graph.values) value.bytes = value.bytes * bytes;
+  for (Op& op : graph.ops) {
+    for (Variant& variant : op.variants) {
+      variant.time = variant.time * times;
+      variant.workspace = variant.workspace * bytes;
+    }
+  }
+  return graph;
+}
+
+TEST(GraphBoundLaws, HugeNumbersAreExact) {
+  constexpr int64_t kBytes = int64_t{1} << 52, kTimes = (int64_t{1} << 50) + 7;
+  for_graphs(graph_families().front(), [&](const Graph& graph, std::mt19937_64& random) {
+    const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+    const auto budget = static_cast<int64_t>(random() % (plain + 1));
+    const internal::GraphBound small = bound_of(graph, budget);
+    const internal::GraphBound large = bound_of(scaled(graph, kBytes, kTimes), budget * kBytes);
+    EXPECT_EQ(large.least_peak, small.least_peak * kBytes);
+    // Rounded up to whole nanoseconds both times.
+    EXPECT_LE(large.time, small.time * kTimes);
+    EXPECT_GT(large.time, (small.time - Nanos(1)) * kTimes);
+  });
+}
+
+}  // namespace
+}  // namespace reprise::testing

@@ -1,0 +1,136 @@
+// What every planner of graphs promises, on random graphs; rows in support/planner_matrix.h.
+// Failures print the seed and the instance as JSON.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/plan/plan.h"
+#include "support/graph_families.h"
+#include "support/planner_matrix.h"
+#include "support/planner_questions.h"
+
+namespace reprise::testing {
+namespace {
+
+class GraphPlanners : public ::testing::TestWithParam<PlannerRow> {};
+
+void expect_sound_plan(const Graph& graph, const PlanResult& result) {
+  ASSERT_TRUE(result.plan.has_value());
+  const Plan& plan = *result.plan;
+  EXPECT_TRUE(verify(graph, plan, result.budget, problem_id(graph)).empty());
+  EXPECT_LE(plan.peak, result.budget);
+  EXPECT_LE(result.lower_bound, plan.time);
+  if (result.termination == Termination::kOptimal) {
+    EXPECT_EQ(plan.time, result.lower_bound);
+  }
+}
+
+void expect_sound_refusal(const Graph& graph, const PlanResult& result) {
+  EXPECT_FALSE(result.plan.has_value());
+  ASSERT_TRUE(result.smallest_budget.has_value());
+  EXPECT_GT(*result.smallest_budget, result.budget);
+  EXPECT_TRUE(std::any_of(graph.ops.begin(), graph.ops.end(),
+                          [&](const Op& op) { return op.id == result.blocking_op; }));
+  const PlanResult enough = plan(graph, with(result.planner, *result.smallest_budget));
+  EXPECT_TRUE(found(enough));
+}
+
+TEST_P(GraphPlanners, PlansFitAndAreVerified) {
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 5;
+    for_graphs(family, [](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(random() % (plain + 2)));
+      SCOPED_TRACE("budget " + std::to_string(budget.count()));
+      const PlanResult result = plan(graph, with(GetParam().name, budget));
+      EXPECT_EQ(result.budget, budget);
+      EXPECT_EQ(result.planner, GetParam().name);
+      if (found(result)) expect_sound_plan(graph, result);
+      if (result.termination == Termination::kInfeasible) expect_sound_refusal(graph, result);
+    });
+  }
+}
+
+TEST_P(GraphPlanners, WithEnoughMemoryNothingRunsTwice) {
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 5;
+    for_graphs(family, [](const Graph& graph, std::mt19937_64&) {
+      const Baseline plain = baseline(graph);
+      const PlanResult result = plan(graph, with(GetParam().name, plain.peak));
+      expect_sound_plan(graph, result);
+      EXPECT_LE(result.plan->time, plain.time);
+    });
+  }
+}
+
+TEST_P(GraphPlanners, TheSameQuestionHasTheSameAnswer) {
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 20;
+    for_graphs(family, [](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(plain - random() % (plain / 4 + 1)));
+      const PlanResult first = plan(graph, with(GetParam().name, budget));
+      const PlanResult second = plan(graph, with(GetParam().name, budget));
+      EXPECT_EQ(first.termination, second.termination);
+      EXPECT_EQ(first.plan.has_value(), second.plan.has_value());
+      if (first.plan && second.plan) {
+        EXPECT_EQ(first.plan->actions, second.plan->actions);
+      }
+    });
+  }
+}
+
+TEST_P(GraphPlanners, StopsInTimeWithoutAWrongAnswer) {
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 10;
+    for_graphs(family, [](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      PlanOptions ask = with(GetParam().name, Bytes(static_cast<int64_t>(random() % (plain + 2))));
+      ask.time_limit = Nanos(0);
+      const PlanResult result = plan(graph, ask);
+      if (found(result)) expect_sound_plan(graph, result);
+      if (result.termination == Termination::kTimeLimit) {
+        EXPECT_FALSE(result.plan.has_value());
+      }
+      if (result.termination == Termination::kInfeasible) expect_sound_refusal(graph, result);
+    });
+  }
+}
+
+TEST(GraphPlanner, IsNeverSlowerThanTheSimplerOnes) {
+  int64_t asked = 0, faster = 0, alone = 0;
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 5;
+    family.seed = 2;
+    for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(plain - random() % (plain / 3 + 1)));
+      const PlanResult best = plan(graph, with("graph", budget));
+      const PlanResult online = plan(graph, with("dtr", budget));
+      const PlanResult keep = plan(graph, with("keep_all", budget));
+      for (const PlanResult* other : {&online, &keep}) {
+        if (!other->plan) continue;
+        ASSERT_TRUE(best.plan.has_value());
+        EXPECT_LE(best.plan->time, other->plan->time);
+      }
+      asked += best.plan.has_value();
+      faster += best.plan && online.plan && best.plan->time < online.plan->time;
+      alone += best.plan && !online.plan;
+    });
+  }
+  std::cout << "of " << asked << " plans of graph, " << faster << " are faster than dtr's, " << alone
+            << " are for budgets at which dtr has none\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, GraphPlanners, ::testing::ValuesIn(graph_planner_rows()),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace reprise::testing
