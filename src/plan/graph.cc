@@ -23,7 +23,7 @@
 // Complexity: O(runs * values per run) for each schedule that is looked at. Without a limit of time
 // the same question has the same answer.
 //
-// Not handled: re-runs that take what they read.
+// Not handled: orders of the forward ops that no put-off op comes to.
 //
 // Tests: oracle/graph_planner_test.cc (between the optimum and the budget), and every graph
 // planner's in property/graph_planner_test.cc.
