@@ -39,6 +39,8 @@
 namespace reprise::internal {
 namespace {
 
+constexpr int32_t kDeepest = 20'000;  // of makers within makers: what the stack can take
+
 enum class Score { kExact, kSets, kLeastRecent };
 
 // How a value is made again: the fastest variant that takes nothing.
@@ -50,8 +52,15 @@ struct Maker {
 
 class Simulation {
  public:
-  Simulation(const Graph& graph, const std::vector<Run>& plain, int64_t budget, Score score)
-      : graph_(graph), plain_(plain), budget_(budget), score_(score), values_(graph.values.size()) {
+  Simulation(const Graph& graph, const std::vector<Run>& plain, int64_t budget, Score score,
+             SearchControl& control)
+      : graph_(graph),
+        plain_(plain),
+        budget_(budget),
+        score_(score),
+        control_(control),
+        values_(graph.values.size()),
+        mark_(graph.values.size(), 0) {
     level_ = graph.fixed.count();
     for (size_t v = 0; v < values_.size(); ++v) {
       values_[v].input = graph.values[v].kind == ValueKind::kInput;
@@ -67,7 +76,7 @@ class Simulation {
     }
   }
 
-  // None when something that has to be there does not fit.
+  // None when something that has to be there does not fit, or when time is up.
   std::optional<std::vector<Run>> run() {
     for (const Run& run : plain_) {
       if (!perform(run)) return std::nullopt;
@@ -127,7 +136,11 @@ class Simulation {
 
   bool make(ValueIndex value) {
     const Maker& maker = values_[value].maker;
-    return maker.op >= 0 && perform({maker.op, maker.variant});
+    if (maker.op < 0 || depth_ == kDeepest) return false;
+    ++depth_;
+    const bool done = perform({maker.op, maker.variant});
+    --depth_;
+    return done;
   }
 
   // Makes what is missing, makes room, runs. Recursion goes to earlier ops only.
@@ -166,6 +179,7 @@ class Simulation {
       if (takes(variant, value)) need -= bytes(value);
     }
     while (level_ + need > budget_) {
+      if (control_.out_of_time()) return false;
       const ValueIndex victim = find_victim(variant);
       if (victim < 0) return false;
       evict(victim);
@@ -200,15 +214,15 @@ class Simulation {
   // Times of the evicted values that this one is made from, and that are made from it.
   double exact_neighborhood(ValueIndex value) {
     double sum = 0;
-    mark_.assign(values_.size(), 0);
+    ++search_;
     const auto follow = [&](std::vector<ValueIndex> State::* next) {
       open_.assign(1, value);
       while (!open_.empty()) {
         const ValueIndex from = open_.back();
         open_.pop_back();
         for (const ValueIndex to : values_[from].*next) {
-          if (!values_[to].evicted || mark_[to]) continue;
-          mark_[to] = 1;
+          if (!values_[to].evicted || mark_[to] == search_) continue;
+          mark_[to] = search_;
           sum += values_[to].maker.time;
           open_.push_back(to);
         }
@@ -280,11 +294,14 @@ class Simulation {
   const std::vector<Run>& plain_;
   const int64_t budget_;
   const Score score_;
+  SearchControl& control_;
   std::vector<State> values_;
   int64_t level_ = 0;
   double clock_ = 0;
   std::vector<Run> runs_;
-  std::vector<char> mark_;
+  std::vector<int64_t> mark_;  // by value: the last search that met it
+  int64_t search_ = 0;
+  int32_t depth_ = 0;
   std::vector<ValueIndex> open_;
 };
 
@@ -298,7 +315,8 @@ bool consider_dtr(const Graph& graph, Bytes budget, Candidates& candidates,
       if (control.out_of_time()) return false;
       control.report(-1);
       const auto room = static_cast<int64_t>(static_cast<__int128>(budget.count()) * part / 32);
-      std::optional<std::vector<Run>> runs = Simulation(graph, plain, room, score).run();
+      std::optional<std::vector<Run>> runs =
+          Simulation(graph, plain, room, score, control).run();
       if (runs) candidates.consider(std::move(*runs));
     }
   }

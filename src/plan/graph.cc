@@ -23,7 +23,7 @@
 // Complexity: O(runs * values per run) for each schedule that is looked at. Without a limit of time
 // the same question has the same answer.
 //
-// Not handled: re-runs that take what they read.
+// Not handled: orders of the forward ops that no put-off op comes to.
 //
 // Tests: oracle/graph_planner_test.cc (between the optimum and the budget), and every graph
 // planner's in property/graph_planner_test.cc.
@@ -82,7 +82,7 @@ std::vector<char> between_segments(const Graph& graph, const ScheduleWalk& walk,
 }
 
 void consider_starts(const Graph& graph, const GraphBound& bound, GraphSearch& search,
-                     SearchControl& control) {
+                     const SearchControl& control) {
   const ScheduleWalk& walk = search.walk();
   for (const std::vector<ValueIndex>& kept : bound.kept) {
     std::vector<char> is_kept(graph.values.size(), 0);
@@ -113,13 +113,15 @@ Answer search_graph(const GraphProblem& problem) {
     answer.termination = Termination::kOptimal;
     return answer;
   }
-  consider_starts(graph, bound, search, control);
+  consider_starts(graph, bound, search, control.part(0.4));
   search.shrink();
   search.improve(bound.time.count());
   Candidates candidates(graph, problem.budget);
   if (search.best()) candidates.consider(search.best()->runs);
   consider_dtr(graph, problem.budget, candidates, control);
-  if (candidates.fits()) return candidates.answer(bound.time, false);
+  if (candidates.fits()) answer = candidates.answer(bound.time, false);
+  answer.search_memory = search.memory();
+  if (candidates.fits()) return answer;
   if (bound.least_peak > problem.budget) {
     answer.termination = Termination::kInfeasible;
     answer.smallest_budget = Bytes(search.smallest().peak);

@@ -8,6 +8,10 @@
 namespace reprise::internal {
 namespace {
 
+// A schedule with more runs an op of plain training is no good, or has ops that take what each other
+// make.
+constexpr size_t kMostRuns = 200;
+
 // Preferably one that takes nothing.
 int32_t some_first_variant(const Op& op) {
   int32_t found = -1;
@@ -81,7 +85,7 @@ void ScheduleWalk::add_ways() {
       append(variant.consumes);
       for (const auto& pair : variant.reuses) lists_.push_back(pair.second);
       way.end = static_cast<int32_t>(lists_.size());
-      const bool any_time = !runs_once(op) && way.taken == way.end;
+      const bool any_time = !runs_once(op);
       way.first = any_time && can_be_first(variant);
       way.again = any_time && can_be_replay(variant);
       for (const ValueIndex value : variant.writes) {
@@ -230,6 +234,8 @@ bool ScheduleWalk::make(int32_t way, bool needed) {
     stack_.pop_back();
     if (is_end) continue;
     if (!emit(reader)) return false;
+    // What it took may be what the reader of its outputs reads, too.
+    if (reader.taken < reader.end && !stack_.empty()) stack_.back().next = 0;
     if (!is_needed) continue;
     for (int32_t k = reader.writes; k < reader.taken; ++k) made_.push_back(lists_[k]);
   }
@@ -246,8 +252,9 @@ bool ScheduleWalk::wanted_later(ValueIndex value) const {
   return variant == kPutOff || contains(graph_.ops[plain_[end].op].variants[variant].reads, value);
 }
 
-// The way that makes most of what this reader misses or is kept for later, then the fastest, then the smallest. Of ops
-// before the reader's only, so that what they read in turn never leads back here.
+// The way that gains most of what this reader needs or is kept for later (makes less takes), then the
+// fastest, then the smallest. Of ops before the reader's only, so that what they read in turn never
+// leads back here.
 int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
   int32_t best = -1;
   std::tuple<int32_t, int64_t, int64_t> best_rank;
@@ -256,15 +263,21 @@ int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
     if (reader.run.op >= 0 && way.run.op >= reader.run.op) continue;
     if (!(ran_[way.run.op] ? way.again : way.first) || !active(way.run.op)) continue;
     if (makers_[value].size() == 1) return candidate;  // nearly always: no need to rank
-    int32_t missing = 0;
+    const auto useful = [&](ValueIndex other) {
+      const auto reads = lists_.begin() + reader.reads, end = lists_.begin() + reader.writes;
+      return std::find(reads, end, other) != end || wanted_later(other);
+    };
+    int32_t gain = 0;
     int64_t size = way.workspace;
     for (int32_t k = way.writes; k < way.taken; ++k) {
       size += bytes_[lists_[k]];
-      if (live_[lists_[k]]) continue;
-      const auto reads = lists_.begin() + reader.reads, end = lists_.begin() + reader.writes;
-      if (std::find(reads, end, lists_[k]) != end || wanted_later(lists_[k])) ++missing;
+      gain += !live_[lists_[k]] && useful(lists_[k]);
     }
-    const std::tuple rank(-missing, way.time, size);
+    for (int32_t k = way.taken; k < way.end; ++k) {
+      size -= bytes_[lists_[k]];
+      gain -= live_[lists_[k]] && useful(lists_[k]);
+    }
+    const std::tuple rank(-gain, way.time, size);
     if (best >= 0 && rank >= best_rank) continue;
     best = candidate;
     best_rank = rank;
@@ -277,7 +290,7 @@ int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
 // runs.
 bool ScheduleWalk::emit(const Way& way) {
   time_ += way.time;
-  if (time_ > most_) return false;
+  if (time_ > most_ || runs_.size() > kMostRuns * plain_.size()) return false;
   const auto run = static_cast<int32_t>(runs_.size());
   ran_[way.run.op] = 1;
   runs_.push_back(way.run);

@@ -87,7 +87,7 @@ class ScheduleWalk {
     Run run;
     int64_t time, workspace;
     int32_t reads, writes, taken, end;  // where each list begins
-    bool first, again;  // may be made right before it is needed: as the first run, as a later one
+    bool first, again;  // may run when it is needed: as the first run, as a later one
   };
   struct Touch {
     ValueIndex value;

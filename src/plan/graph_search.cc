@@ -292,6 +292,19 @@ void GraphSearch::anneal(Schedule start, const Goal& goal, double hot, int64_t s
   }
 }
 
+Bytes GraphSearch::memory() const {
+  size_t bytes = 0;
+  const auto add = [&](const Found& found) {
+    bytes += found.schedule.gaps.capacity() * sizeof(Keeping) +
+             (found.schedule.variant.capacity() + found.schedule.realization.capacity()) * 4 +
+             found.schedule.early.capacity() * sizeof(Early) + found.runs.capacity() * sizeof(Run);
+  };
+  for (const Found& start : starts_) add(start);
+  if (best_) add(*best_);
+  add(smallest_);
+  return Bytes(static_cast<int64_t>(bytes));
+}
+
 int64_t GraphSearch::steps_of_a_round() const {
   const auto gaps = static_cast<int64_t>(std::min<size_t>(movable_.size(), 100));
   return std::max<int64_t>(500, 4 * gaps * gaps);

@@ -28,6 +28,8 @@ class GraphSearch {
   const std::optional<Found>& best() const { return best_; }
   // The one with the smallest peak so far.
   const Found& smallest() const { return smallest_; }
+  // Of the schedules that are held.
+  Bytes memory() const;
 
   // Takes a schedule as it is, and then drops at its peak until it fits or nothing is left to drop.
   void consider(Schedule schedule);

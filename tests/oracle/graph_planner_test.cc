@@ -1,5 +1,5 @@
 // The planner of graphs against exhaustive search: bound <= optimum <= plan <= budget; how often the
-// plan is the optimum is printed, and must not fall. What its schedules cost is what the
+// plan is the optimum is printed, and is four times of five at least. What its schedules cost is what the
 // simulator says.
 #include <gtest/gtest.h>
 
@@ -59,6 +59,7 @@ TEST_P(GraphOracle, ThePlanLiesBetweenTheOptimumAndTheBudget) {
             << share(planned) << " %, optimal at " << share(optimal) << " %, proven at "
             << share(proven) << " %, " << 100 * excess / static_cast<double>(planned)
             << " % above the optimum\n";
+  EXPECT_GT(share(optimal), 80);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GraphOracle, ::testing::ValuesIn(graph_families()),
