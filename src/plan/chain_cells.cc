@@ -43,11 +43,18 @@ std::vector<int32_t> boundary_classes(const ChainModel& model) {
   return classes;
 }
 
+// Where most stages differ, most cells do: then their number is known beforehand.
+bool may_fit(const ChainModel& model) {
+  const std::vector<int32_t> classes = stage_classes(model);
+  const size_t different = static_cast<size_t>(classes.back());  // without the loss
+  return different * 2 < model.stages || model.stages * model.stages < kMostSlots;
+}
+
 }  // namespace
 
 ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
     : dropping_(dropping) {
-  if (model.stages > kMostStages) return;
+  if (model.stages > kMostStages || !may_fit(model)) return;
   size_t cells = 0;
   for (size_t i = 0; i <= model.stages; ++i) {
     row_.push_back(cells);

@@ -22,6 +22,9 @@ constexpr int64_t kFiner = 16;  // from pass to pass
 constexpr size_t kFirstBlocks = 32;
 constexpr double kBlockGap = 0.005;
 
+// Of the time that is left, for the smallest peak of the best time.
+constexpr double kPeakShare = 0.2;
+
 double share_of(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
@@ -98,7 +101,8 @@ void narrow(const SearchSpace& space, int64_t memory, const Precision& precision
   while (!control.out_of_time()) {
     const int64_t gap = bracket.best->cost - bracket.lower;
     if (precision.gap > 0 && share_of(gap, bracket.best->cost) <= precision.gap) return;
-    // With the best cost proven only its smallest peak is left to find, and little survives.
+    // With the best cost proven only its smallest peak is left to find: not worth all the time.
+    SearchControl pass = gap == 0 ? control.part(kPeakShare) : control;
     if (gap == 0) grid = 1;
     CurveLimits limits{.memory = memory,
                        .cost = bracket.best->cost,
@@ -106,7 +110,7 @@ void narrow(const SearchSpace& space, int64_t memory, const Precision& precision
                        .bound = bounded ? &bound : nullptr,
                        .around = around.get(),
                        .threads = space.threads};
-    const CurveTable table(space.model, space.cells, limits, control);
+    const CurveTable table(space.model, space.cells, limits, pass);
     bracket.memory = std::max(bracket.memory, table.memory());
     if (!table.complete()) return;
     const Steps root = table.curve(space.root());
