@@ -151,10 +151,11 @@ CurveResult measure_curve(const Chain& chain, const std::string& schedule_class,
   ask.schedule_class = schedule_class;
   ask.time_limit = nanos(time_limit);
   ask.threads = threads;
-  CurveResult result{.name = chain.name + ", " + schedule_class};
+  CurveResult result;
   const Clock::time_point start = Clock::now();
   const Frontier curve = frontier(chain, ask);
   result.seconds = since(start);
+  result.name = chain.name + ", " + curve.schedule_class;
   result.points = curve.points.size();
   result.exact = std::all_of(curve.points.begin(), curve.points.end(),
                              [](const FrontierPoint& p) { return p.time == p.lower_bound; });
