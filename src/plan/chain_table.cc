@@ -1,6 +1,7 @@
 #include "plan/chain_table.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "plan/by_level.h"
@@ -41,6 +42,41 @@ int64_t floor_of(const ChainModel& model, const ChainCells& cells, const LeastMe
   return best;
 }
 
+// The work on the cells of each length, in this order.
+struct Portions {
+  std::vector<Portion> list;
+  std::vector<size_t> ends;
+};
+
+// Where a length has few cells (repeated stages have few different ones), each is divided.
+Portions divide(const ChainCells& cells, int threads) {
+  constexpr size_t kManyForThread = 4;
+  Portions portions;
+  portions.list.reserve(cells.order().size());
+  size_t begin = 0;
+  for (const size_t end : cells.length_ends()) {
+    const bool few = end - begin < kManyForThread * static_cast<size_t>(threads);
+    const int parts = few ? threads : 1;
+    for (size_t cell = begin; cell < end; ++cell) {
+      for (int number = 0; number < parts; ++number) portions.list.push_back({cell, number, parts});
+    }
+    portions.ends.push_back(portions.list.size());
+    begin = end;
+  }
+  return portions;
+}
+
+// Takes the functions: their memory is given back.
+StepFunction least_of(std::span<StepFunction> functions, Envelope& envelope) {
+  const Steps zero = zero_function();
+  envelope.reset(kInfeasible, kInfeasible);
+  for (StepFunction& function : functions) {
+    envelope.add_sum({function, 0}, {zero, 0}, 0, zero.front().memory);
+    StepFunction().swap(function);
+  }
+  return envelope.function();
+}
+
 }  // namespace
 
 std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& cells, int threads,
@@ -70,18 +106,33 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
   bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(StepFunction) + sizeof(int64_t)) +
                                 order.size() * sizeof(Cell));
   const int threads = useful_threads(cells, limits.threads);
+  const Portions portions = divide(cells, threads);
+  std::vector<StepFunction> unfinished(threads > 1 ? portions.list.size() : 0);
+  std::vector<std::atomic<int>> missing(unfinished.empty() ? 0 : order.size());
+  for (const Portion& portion : portions.list) {
+    if (portion.of > 1) missing[portion.cell] = portion.of;
+  }
   std::vector<Envelope> envelopes(static_cast<size_t>(threads));
-  complete_ = for_each_by_level(
-      cells.length_ends(), threads,
-      [&](int thread, size_t k) {
-        StepFunction curve = compute(order[k], envelopes[static_cast<size_t>(thread)]);
-        bytes_ += static_cast<int64_t>(curve.capacity() * sizeof(Step));
-        curves_[static_cast<size_t>(order[k].slot)] = std::move(curve);
-      },
-      [&](size_t k) {
-        control.report(static_cast<double>(k) / static_cast<double>(order.size()));
-        return !control.out_of_time() && bytes_ <= kTableLimit;
-      });
+  const auto work = [&](int thread, size_t k) {
+    const Portion& portion = portions.list[k];
+    const Cell& cell = order[portion.cell];
+    Envelope& envelope = envelopes[static_cast<size_t>(thread)];
+    StepFunction curve = compute(cell, portion, envelope);
+    if (portion.of > 1) {
+      unfinished[k] = std::move(curve);
+      if (--missing[portion.cell] > 0) return;
+      curve = least_of({&unfinished[k - static_cast<size_t>(portion.number)],
+                        static_cast<size_t>(portion.of)},
+                       envelope);
+    }
+    prune(cell, curve);
+    bytes_ += static_cast<int64_t>(curve.capacity() * sizeof(Step));
+    curves_[static_cast<size_t>(cell.slot)] = std::move(curve);
+  };
+  complete_ = for_each_by_level(portions.ends, threads, work, [&](size_t k) {
+    control.report(static_cast<double>(k) / static_cast<double>(portions.list.size()));
+    return !control.out_of_time() && bytes_ <= kTableLimit;
+  });
   complete_ = complete_ && !control.out_of_time();
 }
 
@@ -111,14 +162,17 @@ int64_t CurveTable::least_around(const Cell& cell, int64_t memory) const {
                                   : limits_.bound->around(cell));
 }
 
-StepFunction CurveTable::compute(const Cell& cell, Envelope& envelope) const {
+StepFunction CurveTable::compute(const Cell& cell, const Portion& portion,
+                                 Envelope& envelope) const {
   const int64_t least_memory = least_memory_.of(cell);
   if (!set_caps(cell, least_memory, envelope)) return {};
   const Steps zero = zero_function();
   const auto part = [&](int64_t of, int64_t shift) {
     return of < 0 ? Shifted{zero, 0} : Shifted{curves_[static_cast<size_t>(of)], shift};
   };
+  int branches = 0;
   const auto visit = [&](const Branch& branch) {
+    if (branches++ % portion.of != portion.number) return;
     envelope.add_sum(part(branch.right, branch.right_shift), part(branch.left, branch.left_shift),
                      rounded_down(branch.cost, limits_.grid), branch.from);
   };
@@ -132,9 +186,7 @@ StepFunction CurveTable::compute(const Cell& cell, Envelope& envelope) const {
             std::max(memory, least_memory) >= envelope.dearest().memory);
   };
   for_each_branch(model_, cells_, cell, visit, done);
-  StepFunction curve = envelope.function();
-  prune(cell, curve);
-  return curve;
+  return envelope.function();
 }
 
 // Leaves out the steps that no plan within the limits has.

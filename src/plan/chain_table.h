@@ -37,6 +37,13 @@ struct CurveLimits {
   int threads = 1;
 };
 
+// A share of the branches of a cell: every `of`-th, from `number` on.
+struct Portion {
+  size_t cell = 0;  // in ChainCells::order()
+  int number = 0;
+  int of = 1;
+};
+
 class CurveTable {
  public:
   // Computes every cell within the limits. Stops early when the control says so, or when the tables
@@ -50,7 +57,7 @@ class CurveTable {
   Bytes memory() const { return Bytes(bytes_); }
 
  private:
-  StepFunction compute(const Cell& cell, Envelope& envelope) const;
+  StepFunction compute(const Cell& cell, const Portion& portion, Envelope& envelope) const;
   bool set_caps(const Cell& cell, int64_t least_memory, Envelope& envelope) const;
   int64_t least_around(const Cell& cell, int64_t memory) const;
   void prune(const Cell& cell, StepFunction& curve) const;

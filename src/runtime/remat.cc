@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "execute.h"
-#include "limits.h"
+#include "step_limits.h"
 #include "measure.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"

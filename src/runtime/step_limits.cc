@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "step_limits.h"
 
 #include <algorithm>
 
