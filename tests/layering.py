@@ -4,7 +4,8 @@
 model <- io, check, pack, run <- plan <- report <- runtime <- cli, python, bench, examples, tests.
 io, check, pack and run may see each other but never a planner. Headers of LibTorch stand only under
 runtime folders and where the runtime's users stand (python, bench, examples); torch/torch.h, which takes
-20 s to compile, only in the model zoo and in tests, bench and examples.
+20 s to compile, only in the model zoo and in tests, bench and examples. No header of ours has the
+name of a system header: src's folders are searched first, so LibTorch would get ours.
 
 Usage: layering.py SOURCE_DIR | layering.py --self-test
 """
@@ -26,6 +27,12 @@ USERS = ("cli", "python", "bench", "examples", "tests")
 USER_LEVEL = 5
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10)/")
+SYSTEM_HEADERS = {
+    f"{name}.h" for name in (
+        "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign "
+        "stdarg stdatomic stdbool stddef stdint stdio stdlib string tgmath threads time uchar wchar wctype "
+        "aio dirent dlfcn fcntl glob grp memory netdb poll pthread pwd regex sched search semaphore spawn "
+        "strings syslog termios unistd utime values wordexp").split()}
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
 
 
@@ -82,6 +89,8 @@ def check(root):
             if file.suffix not in SUFFIXES or not file.is_file():
                 continue
             path = file.relative_to(root)
+            if file.name in SYSTEM_HEADERS:
+                faults.append(f"{path}:1: <{file.name}> is a system header: it would be hidden")
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             for number, line in enumerate(lines, 1):
                 match = INCLUDE.match(line)
@@ -104,6 +113,7 @@ def self_test():
         "src/runtime/g.cc": '#include <torch/torch.h>\n#include "reprise/report/text.h"\n',
         "src/runtime/zoo/h.cc": "#include <torch/torch.h>\n",
         "src/elsewhere/i.cc": "#include <vector>\n",
+        "src/runtime/limits.h": "#include <vector>\n",
         "cli/j.cc": "#include <ATen/core/Tensor.h>\n#include <reprise/reprise.h>\n",
         "tests/unit/k.cc": "#include <torch/torch.h>\n",
         "tests/runtime/l.cc": "#include <torch/torch.h>\n",
@@ -111,7 +121,7 @@ def self_test():
     }
     wrong = {
         "include/reprise/model/a.h:1", "src/check/b.cc:2", "src/check/c.cc:2", "src/io/d.cc:3",
-        "src/plan/e.cc:1", "src/report/f.cc:2", "src/runtime/g.cc:1", "src/elsewhere/i.cc:1",
+        "src/plan/e.cc:1", "src/report/f.cc:2", "src/runtime/g.cc:1", "src/elsewhere/i.cc:1", "src/runtime/limits.h:1",
         "cli/j.cc:1", "tests/unit/k.cc:1",
     }
     with tempfile.TemporaryDirectory() as folder:
