@@ -130,8 +130,11 @@ void ScheduleWalk::add_gaps() {
 }
 
 Schedule ScheduleWalk::keep_all() const {
-  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep), {},
-                    std::vector<int32_t>(graph_.choices.size(), 0), {}};
+  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep),
+                    {},
+                    std::vector<int32_t>(plain_.size(), kFastest),
+                    std::vector<int32_t>(graph_.choices.size(), 0),
+                    {}};
   for (const Run& run : plain_) schedule.variant.push_back(run.variant);
   return schedule;
 }
@@ -234,8 +237,10 @@ bool ScheduleWalk::make(int32_t way, bool needed) {
     stack_.pop_back();
     if (is_end) continue;
     if (!emit(reader)) return false;
-    // What it took may be what the reader of its outputs reads, too.
-    if (reader.taken < reader.end && !stack_.empty()) stack_.back().next = 0;
+    // What it took may be what another run that waits has found to be there.
+    if (reader.taken < reader.end) {
+      for (Frame& waiting : stack_) waiting.next = 0;
+    }
     if (!is_needed) continue;
     for (int32_t k = reader.writes; k < reader.taken; ++k) made_.push_back(lists_[k]);
   }
@@ -252,9 +257,9 @@ bool ScheduleWalk::wanted_later(ValueIndex value) const {
   return variant == kPutOff || contains(graph_.ops[plain_[end].op].variants[variant].reads, value);
 }
 
-// The way that gains most of what this reader needs or is kept for later (makes less takes), then the
-// fastest, then the smallest. Of ops before the reader's only, so that what they read in turn never
-// leads back here.
+// The way that the schedule asks for; otherwise the one that gains most of what this reader needs or
+// is kept for later (makes less takes), then the fastest, then the smallest. Of ops before the
+// reader's only, so that what they read in turn never leads back here.
 int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
   int32_t best = -1;
   std::tuple<int32_t, int64_t, int64_t> best_rank;
@@ -263,6 +268,7 @@ int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
     if (reader.run.op >= 0 && way.run.op >= reader.run.op) continue;
     if (!(ran_[way.run.op] ? way.again : way.first) || !active(way.run.op)) continue;
     if (makers_[value].size() == 1) return candidate;  // nearly always: no need to rank
+    if (schedule_->on_demand[way.run.op] == way.run.variant) return candidate;
     const auto useful = [&](ValueIndex other) {
       const auto reads = lists_.begin() + reader.reads, end = lists_.begin() + reader.writes;
       return std::find(reads, end, other) != end || wanted_later(other);

@@ -29,6 +29,7 @@ struct Gap {
 };
 
 inline constexpr int32_t kPutOff = -1;
+inline constexpr int32_t kFastest = -1;  // the fastest of those that make most of what is wanted
 
 // The value of a gap is made before the op at a position in it, whether that needs it or not: as long
 // as what it is made from is there, or before something else is made.
@@ -41,6 +42,7 @@ struct Early {
 struct Schedule {
   std::vector<Keeping> gaps;         // by gap
   std::vector<int32_t> variant;      // by op; kPutOff: when it is needed
+  std::vector<int32_t> on_demand;    // by op: the variant when it is needed; kFastest
   std::vector<int32_t> realization;  // by choice
   std::vector<Early> early;          // ascending
 

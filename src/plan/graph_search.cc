@@ -32,6 +32,7 @@ GraphSearch::GraphSearch(const Graph& graph, int64_t budget, SearchControl& cont
     }
     const auto position = static_cast<int32_t>(p);
     if (first_ways_[p].size() > 1) flexible_.push_back(position);
+    if (!runs_once(op) && op.variants.size() > 1) repeatable_.push_back(position);
     if (walk_.can_wait(position)) patient_.push_back(position);
   }
   evaluate(walk_.keep_all());
@@ -106,6 +107,13 @@ void GraphSearch::set_variant(Schedule& schedule, int32_t position) {
   }
 }
 
+void GraphSearch::set_on_demand(Schedule& schedule, int32_t position) {
+  const size_t count = graph_.ops[walk_.plain()[position].op].variants.size();
+  int32_t& variant = schedule.on_demand[position];
+  undo_.push_back({Part::kOnDemand, position, variant});
+  variant = static_cast<int32_t>(below(count + 1)) - 1;  // one of them, or the fastest
+}
+
 void GraphSearch::set_realization(Schedule& schedule) {
   const auto choice = static_cast<int32_t>(below(graph_.choices.size()));
   int32_t& realization = schedule.realization[choice];
@@ -148,6 +156,9 @@ void GraphSearch::undo(Schedule& schedule) {
         break;
       case Part::kVariant:
         schedule.variant[last.at] = last.before;
+        break;
+      case Part::kOnDemand:
+        schedule.on_demand[last.at] = last.before;
         break;
       case Part::kRealization:
         schedule.realization[last.at] = last.before;
@@ -238,6 +249,10 @@ void GraphSearch::propose(Schedule& schedule, bool over) {
     set_variant(schedule, flexible_[below(flexible_.size())]);
     if (below(2) == 0) return;
   }
+  if (!repeatable_.empty() && uniform() < 0.1) {
+    set_on_demand(schedule, repeatable_[below(repeatable_.size())]);
+    if (below(2) == 0) return;
+  }
   if (!movable_.empty() && uniform() < 0.1) {
     change_early(schedule);
     if (below(2) == 0) return;
@@ -296,7 +311,7 @@ Bytes GraphSearch::memory() const {
   size_t bytes = 0;
   const auto add = [&](const Found& found) {
     bytes += found.schedule.gaps.capacity() * sizeof(Keeping) +
-             (found.schedule.variant.capacity() + found.schedule.realization.capacity()) * 4 +
+             (2 * found.schedule.variant.capacity() + found.schedule.realization.capacity()) * 4 +
              found.schedule.early.capacity() * sizeof(Early) + found.runs.capacity() * sizeof(Run);
   };
   for (const Found& start : starts_) add(start);

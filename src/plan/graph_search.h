@@ -51,7 +51,7 @@ class GraphSearch {
     double time_weight = 1, memory_weight = 1;
     int64_t peak = 0;
   };
-  enum class Part { kGap, kVariant, kRealization, kEarly };
+  enum class Part { kGap, kVariant, kOnDemand, kRealization, kEarly };
   struct Undo {
     Part part;
     int32_t at, before;
@@ -68,6 +68,7 @@ class GraphSearch {
   void propose(Schedule& schedule, bool over);
   void set_gap(Schedule& schedule, int32_t gap, Keeping keeping);
   void set_variant(Schedule& schedule, int32_t position);
+  void set_on_demand(Schedule& schedule, int32_t position);
   void set_realization(Schedule& schedule);
   void change_early(Schedule& schedule);
   void put_off(Schedule& schedule, int32_t position);
@@ -86,6 +87,7 @@ class GraphSearch {
   std::vector<Found> starts_;
   std::vector<int32_t> movable_;                  // gaps
   std::vector<int32_t> flexible_;                 // positions with several variants
+  std::vector<int32_t> repeatable_;               // positions with several variants on demand
   std::vector<int32_t> patient_;                  // positions that may be put off
   std::vector<std::vector<int32_t>> first_ways_;  // by position: variants that may run there
   std::vector<int32_t> droppable_, dropped_;      // gaps across the peak, gaps that are not kept
