@@ -1,14 +1,14 @@
 // Plans of graphs: local search from the solutions of a relaxed problem, with a proven bound.
 //
-// | source                                                             | what is taken from it      |
-// |--------------------------------------------------------------------|----------------------------|
-// | P. Jain et al., Checkmate, MLSys 2020, arXiv 1910.02653            | the problem; starts from a |
-// |                                                                    | relaxation, made feasible  |
-// | B. Bartan et al., Moccasin, ICML 2023, arXiv 2304.14463             | a value is held or not     |
-// |                                                                    | between two uses           |
-// | T. Chen et al., arXiv 1604.06174                                   | starts: segments           |
-// | S. Kirkpatrick et al., Optimization by simulated annealing,        | the search                 |
-// | Science 220, 1983                                                  |                            |
+// | source                                                        | what is taken from it      |
+// |---------------------------------------------------------------|----------------------------|
+// | P. Jain et al., Checkmate, MLSys 2020, arXiv 1910.02653       | the problem; starts from a |
+// |                                                               | relaxation, made feasible  |
+// | B. Bartan et al., Moccasin, ICML 2023, arXiv 2304.14463       | a value is held or not     |
+// |                                                               | between two uses           |
+// | T. Chen et al., arXiv 1604.06174                              | starts: segments           |
+// | S. Kirkpatrick et al., Optimization by simulated annealing,   | the search                 |
+// | Science 220, 1983                                             |                            |
 //
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
 // made again right before it is read. Each is costed exactly. The steps:

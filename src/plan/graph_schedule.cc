@@ -8,8 +8,8 @@
 namespace reprise::internal {
 namespace {
 
-// A schedule with more runs an op of plain training is no good, or has ops that take what each other
-// make.
+// A schedule with more runs an op of plain training is no good, or has ops that take what each
+// other make.
 constexpr size_t kMostRuns = 200;
 
 // Preferably one that takes nothing.
@@ -78,8 +78,15 @@ void ScheduleWalk::add_ways() {
     first_way_[run.op] = static_cast<int32_t>(ways_.size());
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
-      Way way{{run.op, static_cast<int32_t>(k)}, variant.time.count(), variant.workspace.count(),
-              static_cast<int32_t>(lists_.size()), 0, 0, 0, false, false};
+      Way way{{run.op, static_cast<int32_t>(k)},
+              variant.time.count(),
+              variant.workspace.count(),
+              static_cast<int32_t>(lists_.size()),
+              0,
+              0,
+              0,
+              false,
+              false};
       way.writes = append(variant.reads);
       way.taken = append(variant.writes);
       append(variant.consumes);
@@ -122,8 +129,8 @@ void ScheduleWalk::add_gaps() {
     for (size_t k = 0; k < positions[v].size(); ++k) {
       const bool is_last = k + 1 == positions[v].size();
       touches_[positions[v][k]].push_back({value, static_cast<int32_t>(gaps_.size())});
-      gaps_.push_back({value, positions[v][k], is_last ? end : positions[v][k + 1],
-                       replay_time_[v] < 0});
+      gaps_.push_back(
+          {value, positions[v][k], is_last ? end : positions[v][k + 1], replay_time_[v] < 0});
     }
   }
   first_gap_.push_back(static_cast<int32_t>(gaps_.size()));
@@ -140,8 +147,10 @@ Schedule ScheduleWalk::keep_all() const {
 }
 
 int32_t ScheduleWalk::gap_at(ValueIndex value, int32_t position) const {
-  const auto first = gaps_.begin() + first_gap_[value], last = gaps_.begin() + first_gap_[value + 1];
-  const auto gap = std::partition_point(first, last, [&](const Gap& g) { return g.end < position; });
+  const auto first = gaps_.begin() + first_gap_[value],
+             last = gaps_.begin() + first_gap_[value + 1];
+  const auto gap =
+      std::partition_point(first, last, [&](const Gap& g) { return g.end < position; });
   if (gap == last || gap->begin > position) return -1;
   return static_cast<int32_t>(gap - gaps_.begin());
 }
@@ -218,8 +227,8 @@ bool ScheduleWalk::can_wait(int32_t position) const {
   return std::any_of(begin, end, [](const Way& way) { return way.first; });
 }
 
-// Runs an op (-1: the end, which reads the results), after what it needs. `needed`: for a value, not
-// because it is its turn in plain training.
+// Runs an op (-1: the end, which reads the results), after what it needs. `needed`: for a value,
+// not because it is its turn in plain training.
 bool ScheduleWalk::make(int32_t way, bool needed) {
   stack_.assign(1, {way, 0});
   while (!stack_.empty()) {
@@ -257,8 +266,8 @@ bool ScheduleWalk::wanted_later(ValueIndex value) const {
   return variant == kPutOff || contains(graph_.ops[plain_[end].op].variants[variant].reads, value);
 }
 
-// The way that the schedule asks for; otherwise the one that gains most of what this reader needs or
-// is kept for later (makes less takes), then the fastest, then the smallest. Of ops before the
+// The way that the schedule asks for; otherwise the one that gains most of what this reader needs
+// or is kept for later (makes less takes), then the fastest, then the smallest. Of ops before the
 // reader's only, so that what they read in turn never leads back here.
 int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
   int32_t best = -1;

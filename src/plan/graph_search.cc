@@ -10,9 +10,9 @@
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kStarts = 4;        // that are annealed
+constexpr size_t kStarts = 4;  // that are annealed
 constexpr int kRoundsWithoutGain = 12;
-constexpr size_t kTrials = 6;        // gaps that a repair tries before it drops one
+constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
 
 }  // namespace
 
@@ -48,8 +48,7 @@ bool GraphSearch::evaluate(const Schedule& schedule, int64_t most) {
 void GraphSearch::remember(const Schedule& schedule) {
   const int64_t time = walk_.time(), peak = walk_.peak();
   const auto found = [&] { return Found{time, peak, schedule, walk_.runs()}; };
-  if (smallest_.runs.empty() ||
-      std::tie(peak, time) < std::tie(smallest_.peak, smallest_.time)) {
+  if (smallest_.runs.empty() || std::tie(peak, time) < std::tie(smallest_.peak, smallest_.time)) {
     smallest_ = found();
   }
   if (peak > budget_) return;
@@ -131,12 +130,14 @@ void GraphSearch::change_early(Schedule& schedule) {
     return;
   }
   const bool dropped = !dropped_.empty() && below(4) != 0;
-  const int32_t index = dropped ? dropped_[below(dropped_.size())] : movable_[below(movable_.size())];
+  const int32_t index =
+      dropped ? dropped_[below(dropped_.size())] : movable_[below(movable_.size())];
   const Gap& gap = walk_.gaps()[index];
   const auto length = static_cast<size_t>(gap.end - gap.begin);
   const int32_t position = gap.begin + 1 + static_cast<int32_t>(below(length));
   const Early early{position, index};
-  schedule.early.insert(std::lower_bound(schedule.early.begin(), schedule.early.end(), early), early);
+  schedule.early.insert(std::lower_bound(schedule.early.begin(), schedule.early.end(), early),
+                        early);
   if (schedule.gaps[index] != Keeping::kOnReplay) set_gap(schedule, index, Keeping::kOnReplay);
 }
 
@@ -182,8 +183,7 @@ void GraphSearch::repair(Schedule& schedule) {
       return static_cast<double>(graph_.values[value].bytes.count()) /
              (1 + static_cast<double>(walk_.replay_time(value)));
     };
-    std::erase_if(droppable_,
-                  [&](int32_t gap) { return schedule.gaps[gap] == Keeping::kDrop; });
+    std::erase_if(droppable_, [&](int32_t gap) { return schedule.gaps[gap] == Keeping::kDrop; });
     std::stable_sort(droppable_.begin(), droppable_.end(),
                      [&](int32_t a, int32_t b) { return worth(a) > worth(b); });
     if (droppable_.size() > kTrials) droppable_.resize(kTrials);

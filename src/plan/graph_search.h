@@ -37,12 +37,12 @@ class GraphSearch {
   void consider_for_budget(Schedule schedule);
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
-  // alone, and ends with the first one within the budget. So a budget that is smallest() for a smaller
-  // one is met.
+  // alone, and ends with the first one within the budget. So a budget that is smallest() for a
+  // smaller one is met.
   void shrink();
 
-  // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`, when
-  // rounds in a row find nothing better, or when time is up.
+  // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
+  // when rounds in a row find nothing better, or when time is up.
   void improve(int64_t bound);
 
  private:
@@ -93,7 +93,7 @@ class GraphSearch {
   std::vector<int32_t> droppable_, dropped_;      // gaps across the peak, gaps that are not kept
   std::vector<Undo> undo_;
   std::vector<Early> early_before_;  // with Part::kEarly
-  double rate_ = 1;  // time per byte that dropping everything would cost
+  double rate_ = 1;                  // time per byte that dropping everything would cost
 };
 
 }  // namespace reprise::internal

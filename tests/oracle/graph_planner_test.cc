@@ -1,6 +1,6 @@
-// The planner of graphs against exhaustive search: bound <= optimum <= plan <= budget; how often the
-// plan is the optimum is printed, and is four times of five at least. What its schedules cost is what the
-// simulator says.
+// The planner of graphs against exhaustive search: bound <= optimum <= plan <= budget; how often
+// the plan is the optimum is printed, and is four times of five at least. What its schedules cost
+// is what the simulator says.
 #include <gtest/gtest.h>
 
 #include <cstdint>
