@@ -114,7 +114,8 @@ Answer search_graph(const GraphProblem& problem) {
     return answer;
   }
   consider_starts(graph, bound, search, control.part(0.4));
-  search.shrink();
+  const bool impossible = bound.least_peak > problem.budget;
+  search.shrink(impossible);
   search.improve(bound.time.count());
   Candidates candidates(graph, problem.budget);
   if (search.best()) candidates.consider(search.best()->runs);
@@ -122,7 +123,7 @@ Answer search_graph(const GraphProblem& problem) {
   if (candidates.fits()) answer = candidates.answer(bound.time, false);
   answer.search_memory = search.memory();
   if (candidates.fits()) return answer;
-  if (bound.least_peak > problem.budget) {
+  if (impossible) {
     answer.termination = Termination::kInfeasible;
     answer.smallest_budget = Bytes(search.smallest().peak);
     answer.blocking_op = graph.ops[bound.blocking_op].id;

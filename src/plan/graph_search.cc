@@ -11,7 +11,6 @@ namespace reprise::internal {
 namespace {
 
 constexpr size_t kStarts = 4;  // that are annealed
-constexpr int kRoundsWithoutGain = 12;
 constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
 
 }  // namespace
@@ -320,16 +319,23 @@ Bytes GraphSearch::memory() const {
   return Bytes(static_cast<int64_t>(bytes));
 }
 
+// Rounds that bring nothing, before a search gives up.
+int64_t GraphSearch::patience() const {
+  return std::clamp<int64_t>(static_cast<int64_t>(movable_.size()) / 4, 8, 40);
+}
+
 int64_t GraphSearch::steps_of_a_round() const {
   const auto gaps = static_cast<int64_t>(std::min<size_t>(movable_.size(), 100));
   return std::max<int64_t>(500, 4 * gaps * gaps);
 }
 
-void GraphSearch::shrink() {
+void GraphSearch::shrink(bool hopeless) {
   if (best_) return;
   random_.seed(1);
   const int64_t steps = std::min<int64_t>(steps_of_a_round(), 20000);
-  for (int round = 0, idle = 0; idle < 3 && !best_ && !control_.out_of_time(); ++round) {
+  const int64_t most_idle = hopeless ? 3 : patience();
+  for (int64_t round = 0, idle = 0; idle < most_idle && !best_ && !control_.out_of_time();
+       ++round) {
     const auto peak = static_cast<double>(smallest_.peak);
     const Goal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
     const int64_t before = smallest_.peak;
@@ -351,12 +357,17 @@ void GraphSearch::improve(int64_t bound) {
   const int64_t steps = steps_of_a_round();
   const double runs = static_cast<double>(walk_.plain().size());
   const double mean = std::max(1.0, static_cast<double>(best_->time) / runs);
-  for (size_t round = 0, idle = 0; idle < kRoundsWithoutGain; ++round) {
+  const int64_t most_idle = patience();
+  int64_t idle = 0;
+  for (size_t round = 0; idle < most_idle; ++round) {
     if (control_.out_of_time() || best_->time <= bound) return;
-    const bool fresh = round < std::min(kStarts, starts_.size());
+    // The best starts, then what is best so far, now and then another start.
+    const bool first = round < std::min(kStarts, starts_.size());
+    const bool fresh = first || idle % 4 == 3;
+    const size_t start = first ? round : below(starts_.size());
     const int64_t before = best_->time;
     const double hot = mean * (fresh ? 2 : round % 2 == 0 ? 0.3 : 1);
-    anneal(fresh ? starts_[round].schedule : best_->schedule, goal, hot, steps, false, bound);
+    anneal(fresh ? starts_[start].schedule : best_->schedule, goal, hot, steps, false, bound);
     idle = best_->time < before ? 0 : idle + 1;
     if (idle > 0) goal.memory_weight = rate_ * (idle % 2 == 0 ? 2 : 8);
   }

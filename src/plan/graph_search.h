@@ -38,8 +38,8 @@ class GraphSearch {
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
-  // smaller one is met.
-  void shrink();
+  // smaller one is met. `hopeless`: no plan fits, so that a few rounds will do.
+  void shrink(bool hopeless);
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
   // when rounds in a row find nothing better, or when time is up.
@@ -73,6 +73,7 @@ class GraphSearch {
   void change_early(Schedule& schedule);
   void put_off(Schedule& schedule, int32_t position);
   void undo(Schedule& schedule);
+  int64_t patience() const;
   int64_t steps_of_a_round() const;
   uint64_t below(size_t count) { return random_() % count; }
   double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
