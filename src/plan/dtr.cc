@@ -1,5 +1,5 @@
-// Dynamic tensor rematerialization: M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J.
-// Roesch, T. Chen, Z. Tatlock, "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616; a
+// Dynamic tensor rematerialization: M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He,
+// J. Roesch, T. Chen, Z. Tatlock, "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616; a
 // baseline to beat: it knows nothing of the ops to come.
 //
 // Plain training runs under the budget. When an op does not fit, the value with the least score is

@@ -4,8 +4,8 @@
 // value that is needed later is live, at a price per byte, or made again, at the price of its
 // maker's time, and its maker's inputs are needed in turn. For a fixed price of memory the cheapest
 // way is a minimum cut (J. C. Picard, "Maximal closure of a graph and applications to combinatorial
-// problems", Management Science 22(11), 1976); the best price is found by Lagrangian relaxation (M.
-// L. Fisher, "The Lagrangian relaxation method for solving integer programming problems",
+// problems", Management Science 22(11), 1976); the best price is found by Lagrangian relaxation
+// (M. L. Fisher, "The Lagrangian relaxation method for solving integer programming problems",
 // Management Science 27(1), 1981). What is claimed, and why it holds for every plan, is written
 // above Instant in graph_instant.h.
 //
