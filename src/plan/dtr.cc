@@ -1,10 +1,10 @@
-// Dynamic tensor rematerialization: M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch,
-// T. Chen, Z. Tatlock, "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616; a baseline to
-// beat: it knows nothing of the ops to come.
+// Dynamic tensor rematerialization: M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He,
+// J. Roesch, T. Chen, Z. Tatlock, "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616; a
+// baseline to beat: it knows nothing of the ops to come.
 //
 // Plain training runs under the budget. When an op does not fit, the value with the least score is
-// evicted, again and again until it does; an evicted value that is read is made again first, with what
-// that needs. A value is gone for good when no op of plain training reads it any more.
+// evicted, again and again until it does; an evicted value that is read is made again first, with
+// what that needs. A value is gone for good when no op of plain training reads it any more.
 //
 // | paper                        | here                                                          |
 // |------------------------------|---------------------------------------------------------------|
@@ -215,7 +215,7 @@ class Simulation {
   double exact_neighborhood(ValueIndex value) {
     double sum = 0;
     ++search_;
-    const auto follow = [&](std::vector<ValueIndex> State::* next) {
+    const auto follow = [&](std::vector<ValueIndex> State::*next) {
       open_.assign(1, value);
       while (!open_.empty()) {
         const ValueIndex from = open_.back();
@@ -315,8 +315,7 @@ bool consider_dtr(const Graph& graph, Bytes budget, Candidates& candidates,
       if (control.out_of_time()) return false;
       control.report(-1);
       const auto room = static_cast<int64_t>(static_cast<__int128>(budget.count()) * part / 32);
-      std::optional<std::vector<Run>> runs =
-          Simulation(graph, plain, room, score, control).run();
+      std::optional<std::vector<Run>> runs = Simulation(graph, plain, room, score, control).run();
       if (runs) candidates.consider(std::move(*runs));
     }
   }

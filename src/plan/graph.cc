@@ -1,14 +1,14 @@
 // Plans of graphs: local search from the solutions of a relaxed problem, with a proven bound.
 //
-// | source                                                             | what is taken from it      |
-// |--------------------------------------------------------------------|----------------------------|
-// | P. Jain et al., Checkmate, MLSys 2020, arXiv 1910.02653            | the problem; starts from a |
-// |                                                                    | relaxation, made feasible  |
-// | B. Bartan et al., Moccasin, ICML 2023, arXiv 2304.14463             | a value is held or not     |
-// |                                                                    | between two uses           |
-// | T. Chen et al., arXiv 1604.06174                                   | starts: segments           |
-// | S. Kirkpatrick et al., Optimization by simulated annealing,        | the search                 |
-// | Science 220, 1983                                                  |                            |
+// | source                                                        | what is taken from it      |
+// |---------------------------------------------------------------|----------------------------|
+// | P. Jain et al., Checkmate, MLSys 2020, arXiv 1910.02653       | the problem; starts from a |
+// |                                                               | relaxation, made feasible  |
+// | B. Bartan et al., Moccasin, ICML 2023, arXiv 2304.14463       | a value is held or not     |
+// |                                                               | between two uses           |
+// | T. Chen et al., arXiv 1604.06174                              | starts: segments           |
+// | S. Kirkpatrick et al., Optimization by simulated annealing,   | the search                 |
+// | Science 220, 1983                                             |                            |
 //
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
 // made again right before it is read. Each is costed exactly. The steps:
@@ -114,7 +114,8 @@ Answer search_graph(const GraphProblem& problem) {
     return answer;
   }
   consider_starts(graph, bound, search, control.part(0.4));
-  search.shrink();
+  const bool impossible = bound.least_peak > problem.budget;
+  search.shrink(impossible);
   search.improve(bound.time.count());
   Candidates candidates(graph, problem.budget);
   if (search.best()) candidates.consider(search.best()->runs);
@@ -122,7 +123,7 @@ Answer search_graph(const GraphProblem& problem) {
   if (candidates.fits()) answer = candidates.answer(bound.time, false);
   answer.search_memory = search.memory();
   if (candidates.fits()) return answer;
-  if (bound.least_peak > problem.budget) {
+  if (impossible) {
     answer.termination = Termination::kInfeasible;
     answer.smallest_budget = Bytes(search.smallest().peak);
     answer.blocking_op = graph.ops[bound.blocking_op].id;

@@ -1,9 +1,9 @@
 // A bound on every valid plan from what has to be in memory at single instants.
 //
-// The idea is the cut of recomputation graphs with honest weights: at the moment of one op, each value
-// that is needed later is live, at a price per byte, or made again, at the price of its maker's
-// time, and its maker's inputs are needed in turn. For a fixed price of memory the cheapest way is a
-// minimum cut (J. C. Picard, "Maximal closure of a graph and applications to combinatorial
+// The idea is the cut of recomputation graphs with honest weights: at the moment of one op, each
+// value that is needed later is live, at a price per byte, or made again, at the price of its
+// maker's time, and its maker's inputs are needed in turn. For a fixed price of memory the cheapest
+// way is a minimum cut (J. C. Picard, "Maximal closure of a graph and applications to combinatorial
 // problems", Management Science 22(11), 1976); the best price is found by Lagrangian relaxation
 // (M. L. Fisher, "The Lagrangian relaxation method for solving integer programming problems",
 // Management Science 27(1), 1981). What is claimed, and why it holds for every plan, is written
@@ -22,8 +22,8 @@
 // Assumptions: none beyond validate(). Variants, roles, choices, ops that run once, reuse and
 // consume are all in the claim; what is not known to be needed is not counted.
 //
-// Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget; monotone in the
-// budget; scales), unit/max_flow_test.cc.
+// Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget; monotone in
+// the budget; scales), unit/max_flow_test.cc.
 #include "plan/graph_bound.h"
 
 #include <algorithm>

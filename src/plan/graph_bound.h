@@ -10,8 +10,8 @@
 namespace reprise::internal {
 
 struct GraphBound {
-  Nanos time;        // no valid plan within the budget takes less
-  Bytes least_peak;  // no valid plan has a smaller peak
+  Nanos time;               // no valid plan within the budget takes less
+  Bytes least_peak;         // no valid plan has a smaller peak
   OpIndex blocking_op = 0;  // the op that needs it
   OpIndex instant = -1;     // the op whose moment gives the bound on the time; -1: any plan's
   // What to keep while `instant` runs, of the relaxed problem: first one set that fits the memory
@@ -19,10 +19,10 @@ struct GraphBound {
   std::vector<std::vector<ValueIndex>> kept;
 };
 
-// A graph with plain training. When time runs out, what is known so far; with no time at all, that of
-// the sum of the fastest variants. Few instants of a large graph are looked at, all of a small one.
-// Without a limit of time the same question has the same answer. O(instants) times some dozens of
-// minimum cuts, each O(ops + values) nodes.
+// A graph with plain training. When time runs out, what is known so far; with no time at all, that
+// of the sum of the fastest variants. Few instants of a large graph are looked at, all of a small
+// one. Without a limit of time the same question has the same answer. O(instants) times some dozens
+// of minimum cuts, each O(ops + values) nodes.
 GraphBound bound_graph(const Graph& graph, Bytes budget, SearchControl& control);
 
 }  // namespace reprise::internal

@@ -23,12 +23,12 @@ struct GraphFacts {
   explicit GraphFacts(const Graph& graph);
 
   const Graph& graph;
-  std::vector<char> certain;                  // by op: runs in every plan
-  std::vector<std::vector<OpIndex>> makers;   // by value: ops with a variant that writes it
-  std::vector<char> one_maker;                // by value: no plan runs two of its makers
-  std::vector<OpIndex> group;                 // by op: equal for ops that can make the same value
+  std::vector<char> certain;                 // by op: runs in every plan
+  std::vector<std::vector<OpIndex>> makers;  // by value: ops with a variant that writes it
+  std::vector<char> one_maker;               // by value: no plan runs two of its makers
+  std::vector<OpIndex> group;                // by op: equal for ops that can make the same value
   std::vector<std::vector<ValueIndex>> first_reads;  // by op: what its first run reads for certain
-  std::vector<Nanos> first_time;              // by op: the least time of its first run
+  std::vector<Nanos> first_time;                     // by op: the least time of its first run
   // Sets of values that are read whenever the ops from `after` on have not run yet: the reads of an
   // ordered op, or what all realizations of a choice of ordered ops read.
   struct Need {

@@ -8,8 +8,8 @@
 namespace reprise::internal {
 namespace {
 
-// A schedule with more runs an op of plain training is no good, or has ops that take what each other
-// make.
+// A schedule with more runs an op of plain training is no good, or has ops that take what each
+// other make.
 constexpr size_t kMostRuns = 200;
 
 // Preferably one that takes nothing.
@@ -78,8 +78,15 @@ void ScheduleWalk::add_ways() {
     first_way_[run.op] = static_cast<int32_t>(ways_.size());
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
-      Way way{{run.op, static_cast<int32_t>(k)}, variant.time.count(), variant.workspace.count(),
-              static_cast<int32_t>(lists_.size()), 0, 0, 0, false, false};
+      Way way{{run.op, static_cast<int32_t>(k)},
+              variant.time.count(),
+              variant.workspace.count(),
+              static_cast<int32_t>(lists_.size()),
+              0,
+              0,
+              0,
+              false,
+              false};
       way.writes = append(variant.reads);
       way.taken = append(variant.writes);
       append(variant.consumes);
@@ -122,23 +129,28 @@ void ScheduleWalk::add_gaps() {
     for (size_t k = 0; k < positions[v].size(); ++k) {
       const bool is_last = k + 1 == positions[v].size();
       touches_[positions[v][k]].push_back({value, static_cast<int32_t>(gaps_.size())});
-      gaps_.push_back({value, positions[v][k], is_last ? end : positions[v][k + 1],
-                       replay_time_[v] < 0});
+      gaps_.push_back(
+          {value, positions[v][k], is_last ? end : positions[v][k + 1], replay_time_[v] < 0});
     }
   }
   first_gap_.push_back(static_cast<int32_t>(gaps_.size()));
 }
 
 Schedule ScheduleWalk::keep_all() const {
-  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep), {},
-                    std::vector<int32_t>(graph_.choices.size(), 0), {}};
+  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep),
+                    {},
+                    std::vector<int32_t>(plain_.size(), kFastest),
+                    std::vector<int32_t>(graph_.choices.size(), 0),
+                    {}};
   for (const Run& run : plain_) schedule.variant.push_back(run.variant);
   return schedule;
 }
 
 int32_t ScheduleWalk::gap_at(ValueIndex value, int32_t position) const {
-  const auto first = gaps_.begin() + first_gap_[value], last = gaps_.begin() + first_gap_[value + 1];
-  const auto gap = std::partition_point(first, last, [&](const Gap& g) { return g.end < position; });
+  const auto first = gaps_.begin() + first_gap_[value],
+             last = gaps_.begin() + first_gap_[value + 1];
+  const auto gap =
+      std::partition_point(first, last, [&](const Gap& g) { return g.end < position; });
   if (gap == last || gap->begin > position) return -1;
   return static_cast<int32_t>(gap - gaps_.begin());
 }
@@ -215,8 +227,8 @@ bool ScheduleWalk::can_wait(int32_t position) const {
   return std::any_of(begin, end, [](const Way& way) { return way.first; });
 }
 
-// Runs an op (-1: the end, which reads the results), after what it needs. `needed`: for a value, not
-// because it is its turn in plain training.
+// Runs an op (-1: the end, which reads the results), after what it needs. `needed`: for a value,
+// not because it is its turn in plain training.
 bool ScheduleWalk::make(int32_t way, bool needed) {
   stack_.assign(1, {way, 0});
   while (!stack_.empty()) {
@@ -234,8 +246,10 @@ bool ScheduleWalk::make(int32_t way, bool needed) {
     stack_.pop_back();
     if (is_end) continue;
     if (!emit(reader)) return false;
-    // What it took may be what the reader of its outputs reads, too.
-    if (reader.taken < reader.end && !stack_.empty()) stack_.back().next = 0;
+    // What it took may be what another run that waits has found to be there.
+    if (reader.taken < reader.end) {
+      for (Frame& waiting : stack_) waiting.next = 0;
+    }
     if (!is_needed) continue;
     for (int32_t k = reader.writes; k < reader.taken; ++k) made_.push_back(lists_[k]);
   }
@@ -252,9 +266,9 @@ bool ScheduleWalk::wanted_later(ValueIndex value) const {
   return variant == kPutOff || contains(graph_.ops[plain_[end].op].variants[variant].reads, value);
 }
 
-// The way that gains most of what this reader needs or is kept for later (makes less takes), then the
-// fastest, then the smallest. Of ops before the reader's only, so that what they read in turn never
-// leads back here.
+// The way that the schedule asks for; otherwise the one that gains most of what this reader needs
+// or is kept for later (makes less takes), then the fastest, then the smallest. Of ops before the
+// reader's only, so that what they read in turn never leads back here.
 int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
   int32_t best = -1;
   std::tuple<int32_t, int64_t, int64_t> best_rank;
@@ -263,6 +277,7 @@ int32_t ScheduleWalk::choose_way(ValueIndex value, const Way& reader) const {
     if (reader.run.op >= 0 && way.run.op >= reader.run.op) continue;
     if (!(ran_[way.run.op] ? way.again : way.first) || !active(way.run.op)) continue;
     if (makers_[value].size() == 1) return candidate;  // nearly always: no need to rank
+    if (schedule_->on_demand[way.run.op] == way.run.variant) return candidate;
     const auto useful = [&](ValueIndex other) {
       const auto reads = lists_.begin() + reader.reads, end = lists_.begin() + reader.writes;
       return std::find(reads, end, other) != end || wanted_later(other);

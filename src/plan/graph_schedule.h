@@ -29,9 +29,10 @@ struct Gap {
 };
 
 inline constexpr int32_t kPutOff = -1;
+inline constexpr int32_t kFastest = -1;  // the fastest of those that make most of what is wanted
 
-// The value of a gap is made before the op at a position in it, whether that needs it or not: as long
-// as what it is made from is there, or before something else is made.
+// The value of a gap is made before the op at a position in it, whether that needs it or not: as
+// long as what it is made from is there, or before something else is made.
 struct Early {
   int32_t position, gap;
 
@@ -41,6 +42,7 @@ struct Early {
 struct Schedule {
   std::vector<Keeping> gaps;         // by gap
   std::vector<int32_t> variant;      // by op; kPutOff: when it is needed
+  std::vector<int32_t> on_demand;    // by op: the variant when it is needed; kFastest
   std::vector<int32_t> realization;  // by choice
   std::vector<Early> early;          // ascending
 
@@ -58,8 +60,8 @@ class ScheduleWalk {
   // O(size of the graph). Throws InputError if the graph has no plain training.
   explicit ScheduleWalk(const Graph& graph);
 
-  // The runs of plain training; of an op that it leaves out some variant that can be the first run. A
-  // position is an op's place here, which is that in the graph.
+  // The runs of plain training; of an op that it leaves out some variant that can be the first run.
+  // A position is an op's place here, which is that in the graph.
   const std::vector<Run>& plain() const { return plain_; }
   const std::vector<Gap>& gaps() const { return gaps_; }
   Schedule keep_all() const;
@@ -118,22 +120,22 @@ class ScheduleWalk {
   std::vector<Way> ways_;
   std::vector<ValueIndex> lists_;
   std::vector<Gap> gaps_;
-  std::vector<int32_t> first_gap_;                // by value, and one more
-  std::vector<std::vector<Touch>> touches_;       // by position
-  std::vector<std::vector<int32_t>> makers_;      // by value: ways that make it when it is needed
-  std::vector<int64_t> replay_time_;              // by value
-  std::vector<int64_t> bytes_;                    // by value
-  std::vector<char> is_input_, is_result_;        // by value
-  Way results_way_;                               // reads the results, at the end
-  int64_t always_ = 0;                            // fixed and inputs
+  std::vector<int32_t> first_gap_;            // by value, and one more
+  std::vector<std::vector<Touch>> touches_;   // by position
+  std::vector<std::vector<int32_t>> makers_;  // by value: ways that make it when it is needed
+  std::vector<int64_t> replay_time_;          // by value
+  std::vector<int64_t> bytes_;                // by value
+  std::vector<char> is_input_, is_result_;    // by value
+  Way results_way_;                           // reads the results, at the end
+  int64_t always_ = 0;                        // fixed and inputs
 
   const Schedule* schedule_ = nullptr;  // while walk() runs
   int64_t most_ = 0, time_ = 0, peak_ = 0;
   int32_t peak_run_ = 0, position_ = 0;
-  std::vector<char> ran_;                   // by op
-  std::vector<char> live_, open_;           // by value: for the walk, and in memory
+  std::vector<char> ran_;                    // by op
+  std::vector<char> live_, open_;            // by value: for the walk, and in memory
   std::vector<int32_t> gap_, birth_, last_;  // by value
-  std::vector<ValueIndex> made_;            // at this position, because they were needed
+  std::vector<ValueIndex> made_;             // at this position, because they were needed
   std::vector<Frame> stack_;
   std::vector<Run> runs_;
   std::vector<int32_t> positions_;

@@ -10,9 +10,8 @@
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kStarts = 4;        // that are annealed
-constexpr int kRoundsWithoutGain = 12;
-constexpr size_t kTrials = 6;        // gaps that a repair tries before it drops one
+constexpr size_t kStarts = 4;  // that are annealed
+constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
 
 }  // namespace
 
@@ -32,6 +31,7 @@ GraphSearch::GraphSearch(const Graph& graph, int64_t budget, SearchControl& cont
     }
     const auto position = static_cast<int32_t>(p);
     if (first_ways_[p].size() > 1) flexible_.push_back(position);
+    if (!runs_once(op) && op.variants.size() > 1) repeatable_.push_back(position);
     if (walk_.can_wait(position)) patient_.push_back(position);
   }
   evaluate(walk_.keep_all());
@@ -47,8 +47,7 @@ bool GraphSearch::evaluate(const Schedule& schedule, int64_t most) {
 void GraphSearch::remember(const Schedule& schedule) {
   const int64_t time = walk_.time(), peak = walk_.peak();
   const auto found = [&] { return Found{time, peak, schedule, walk_.runs()}; };
-  if (smallest_.runs.empty() ||
-      std::tie(peak, time) < std::tie(smallest_.peak, smallest_.time)) {
+  if (smallest_.runs.empty() || std::tie(peak, time) < std::tie(smallest_.peak, smallest_.time)) {
     smallest_ = found();
   }
   if (peak > budget_) return;
@@ -106,6 +105,13 @@ void GraphSearch::set_variant(Schedule& schedule, int32_t position) {
   }
 }
 
+void GraphSearch::set_on_demand(Schedule& schedule, int32_t position) {
+  const size_t count = graph_.ops[walk_.plain()[position].op].variants.size();
+  int32_t& variant = schedule.on_demand[position];
+  undo_.push_back({Part::kOnDemand, position, variant});
+  variant = static_cast<int32_t>(below(count + 1)) - 1;  // one of them, or the fastest
+}
+
 void GraphSearch::set_realization(Schedule& schedule) {
   const auto choice = static_cast<int32_t>(below(graph_.choices.size()));
   int32_t& realization = schedule.realization[choice];
@@ -123,12 +129,14 @@ void GraphSearch::change_early(Schedule& schedule) {
     return;
   }
   const bool dropped = !dropped_.empty() && below(4) != 0;
-  const int32_t index = dropped ? dropped_[below(dropped_.size())] : movable_[below(movable_.size())];
+  const int32_t index =
+      dropped ? dropped_[below(dropped_.size())] : movable_[below(movable_.size())];
   const Gap& gap = walk_.gaps()[index];
   const auto length = static_cast<size_t>(gap.end - gap.begin);
   const int32_t position = gap.begin + 1 + static_cast<int32_t>(below(length));
   const Early early{position, index};
-  schedule.early.insert(std::lower_bound(schedule.early.begin(), schedule.early.end(), early), early);
+  schedule.early.insert(std::lower_bound(schedule.early.begin(), schedule.early.end(), early),
+                        early);
   if (schedule.gaps[index] != Keeping::kOnReplay) set_gap(schedule, index, Keeping::kOnReplay);
 }
 
@@ -148,6 +156,9 @@ void GraphSearch::undo(Schedule& schedule) {
         break;
       case Part::kVariant:
         schedule.variant[last.at] = last.before;
+        break;
+      case Part::kOnDemand:
+        schedule.on_demand[last.at] = last.before;
         break;
       case Part::kRealization:
         schedule.realization[last.at] = last.before;
@@ -171,8 +182,7 @@ void GraphSearch::repair(Schedule& schedule) {
       return static_cast<double>(graph_.values[value].bytes.count()) /
              (1 + static_cast<double>(walk_.replay_time(value)));
     };
-    std::erase_if(droppable_,
-                  [&](int32_t gap) { return schedule.gaps[gap] == Keeping::kDrop; });
+    std::erase_if(droppable_, [&](int32_t gap) { return schedule.gaps[gap] == Keeping::kDrop; });
     std::stable_sort(droppable_.begin(), droppable_.end(),
                      [&](int32_t a, int32_t b) { return worth(a) > worth(b); });
     if (droppable_.size() > kTrials) droppable_.resize(kTrials);
@@ -238,6 +248,10 @@ void GraphSearch::propose(Schedule& schedule, bool over) {
     set_variant(schedule, flexible_[below(flexible_.size())]);
     if (below(2) == 0) return;
   }
+  if (!repeatable_.empty() && uniform() < 0.1) {
+    set_on_demand(schedule, repeatable_[below(repeatable_.size())]);
+    if (below(2) == 0) return;
+  }
   if (!movable_.empty() && uniform() < 0.1) {
     change_early(schedule);
     if (below(2) == 0) return;
@@ -296,7 +310,7 @@ Bytes GraphSearch::memory() const {
   size_t bytes = 0;
   const auto add = [&](const Found& found) {
     bytes += found.schedule.gaps.capacity() * sizeof(Keeping) +
-             (found.schedule.variant.capacity() + found.schedule.realization.capacity()) * 4 +
+             (2 * found.schedule.variant.capacity() + found.schedule.realization.capacity()) * 4 +
              found.schedule.early.capacity() * sizeof(Early) + found.runs.capacity() * sizeof(Run);
   };
   for (const Found& start : starts_) add(start);
@@ -305,16 +319,23 @@ Bytes GraphSearch::memory() const {
   return Bytes(static_cast<int64_t>(bytes));
 }
 
+// Rounds that bring nothing, before a search gives up.
+int64_t GraphSearch::patience() const {
+  return std::clamp<int64_t>(static_cast<int64_t>(movable_.size()) / 4, 8, 40);
+}
+
 int64_t GraphSearch::steps_of_a_round() const {
   const auto gaps = static_cast<int64_t>(std::min<size_t>(movable_.size(), 100));
   return std::max<int64_t>(500, 4 * gaps * gaps);
 }
 
-void GraphSearch::shrink() {
+void GraphSearch::shrink(bool hopeless) {
   if (best_) return;
   random_.seed(1);
   const int64_t steps = std::min<int64_t>(steps_of_a_round(), 20000);
-  for (int round = 0, idle = 0; idle < 3 && !best_ && !control_.out_of_time(); ++round) {
+  const int64_t most_idle = hopeless ? 3 : patience();
+  for (int64_t round = 0, idle = 0; idle < most_idle && !best_ && !control_.out_of_time();
+       ++round) {
     const auto peak = static_cast<double>(smallest_.peak);
     const Goal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
     const int64_t before = smallest_.peak;
@@ -336,12 +357,17 @@ void GraphSearch::improve(int64_t bound) {
   const int64_t steps = steps_of_a_round();
   const double runs = static_cast<double>(walk_.plain().size());
   const double mean = std::max(1.0, static_cast<double>(best_->time) / runs);
-  for (size_t round = 0, idle = 0; idle < kRoundsWithoutGain; ++round) {
+  const int64_t most_idle = patience();
+  int64_t idle = 0;
+  for (size_t round = 0; idle < most_idle; ++round) {
     if (control_.out_of_time() || best_->time <= bound) return;
-    const bool fresh = round < std::min(kStarts, starts_.size());
+    // The best starts, then what is best so far, now and then another start.
+    const bool first = round < std::min(kStarts, starts_.size());
+    const bool fresh = first || idle % 4 == 3;
+    const size_t start = first ? round : below(starts_.size());
     const int64_t before = best_->time;
     const double hot = mean * (fresh ? 2 : round % 2 == 0 ? 0.3 : 1);
-    anneal(fresh ? starts_[round].schedule : best_->schedule, goal, hot, steps, false, bound);
+    anneal(fresh ? starts_[start].schedule : best_->schedule, goal, hot, steps, false, bound);
     idle = best_->time < before ? 0 : idle + 1;
     if (idle > 0) goal.memory_weight = rate_ * (idle % 2 == 0 ? 2 : 8);
   }

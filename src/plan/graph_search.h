@@ -37,12 +37,12 @@ class GraphSearch {
   void consider_for_budget(Schedule schedule);
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
-  // alone, and ends with the first one within the budget. So a budget that is smallest() for a smaller
-  // one is met.
-  void shrink();
+  // alone, and ends with the first one within the budget. So a budget that is smallest() for a
+  // smaller one is met. `hopeless`: no plan fits, so that a few rounds will do.
+  void shrink(bool hopeless);
 
-  // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`, when
-  // rounds in a row find nothing better, or when time is up.
+  // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
+  // when rounds in a row find nothing better, or when time is up.
   void improve(int64_t bound);
 
  private:
@@ -51,7 +51,7 @@ class GraphSearch {
     double time_weight = 1, memory_weight = 1;
     int64_t peak = 0;
   };
-  enum class Part { kGap, kVariant, kRealization, kEarly };
+  enum class Part { kGap, kVariant, kOnDemand, kRealization, kEarly };
   struct Undo {
     Part part;
     int32_t at, before;
@@ -68,10 +68,12 @@ class GraphSearch {
   void propose(Schedule& schedule, bool over);
   void set_gap(Schedule& schedule, int32_t gap, Keeping keeping);
   void set_variant(Schedule& schedule, int32_t position);
+  void set_on_demand(Schedule& schedule, int32_t position);
   void set_realization(Schedule& schedule);
   void change_early(Schedule& schedule);
   void put_off(Schedule& schedule, int32_t position);
   void undo(Schedule& schedule);
+  int64_t patience() const;
   int64_t steps_of_a_round() const;
   uint64_t below(size_t count) { return random_() % count; }
   double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
@@ -86,12 +88,13 @@ class GraphSearch {
   std::vector<Found> starts_;
   std::vector<int32_t> movable_;                  // gaps
   std::vector<int32_t> flexible_;                 // positions with several variants
+  std::vector<int32_t> repeatable_;               // positions with several variants on demand
   std::vector<int32_t> patient_;                  // positions that may be put off
   std::vector<std::vector<int32_t>> first_ways_;  // by position: variants that may run there
   std::vector<int32_t> droppable_, dropped_;      // gaps across the peak, gaps that are not kept
   std::vector<Undo> undo_;
   std::vector<Early> early_before_;  // with Part::kEarly
-  double rate_ = 1;  // time per byte that dropping everything would cost
+  double rate_ = 1;                  // time per byte that dropping everything would cost
 };
 
 }  // namespace reprise::internal

@@ -20,7 +20,7 @@ struct Move {
 
 struct State {
   Set live = 0;
-  Set ran = 0;   // of the ops that are followed
+  Set ran = 0;    // of the ops that are followed
   int last = -1;  // the last ordered op that has run
 
   bool operator==(const State&) const = default;
@@ -159,8 +159,8 @@ class Search {
         grown = false;
         for (const Move& move : moves_) {
           if (ordered(move.op) && move.op < last) continue;
-          const bool idle = !ordered(move.op) && (move.writes & useful) == 0 &&
-                            (followed_ >> move.op & 1) == 0;
+          const bool idle =
+              !ordered(move.op) && (move.writes & useful) == 0 && (followed_ >> move.op & 1) == 0;
           if (idle || (move.reads & ~useful) == 0) continue;
           useful |= move.reads;
           grown = true;
@@ -174,8 +174,8 @@ class Search {
     if ((results_ & ~state.live) != 0) return false;
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
       if ((in_choice_ >> o & 1) != 0) continue;
-      const bool missing = ordered(o) ? static_cast<int>(o) > state.last
-                                      : (followed_ & ~state.ran) >> o & 1;
+      const bool missing =
+          ordered(o) ? static_cast<int>(o) > state.last : (followed_ & ~state.ran) >> o & 1;
       if (missing) return false;
     }
     for (const Choice& choice : graph_.choices) {
@@ -193,8 +193,8 @@ class Search {
     if ((move.reads & ~state.live) != 0) return false;
     if ((state.ran & others_[move.op]) != 0) return false;  // another realization has begun
     const bool first = (state.ran >> move.op & 1) == 0;
-    if (!ordered(move.op)) return move.role != (first ? Role::kReplay : Role::kFirst) ||
-                                  (followed_ >> move.op & 1) == 0;
+    if (!ordered(move.op))
+      return move.role != (first ? Role::kReplay : Role::kFirst) || (followed_ >> move.op & 1) == 0;
     if (static_cast<int>(move.op) <= state.last || move.role == Role::kReplay) return false;
     // An ordered op that certainly runs cannot be passed over.
     for (size_t o = static_cast<size_t>(state.last + 1); o < move.op; ++o) {

@@ -11,8 +11,8 @@ namespace reprise::testing {
 
 // Over every valid plan of a graph within `budget` bytes: ops any number of times in any variant,
 // those that run once in order, of a choice any realization, values freed at any time. None if no
-// plan fits. Dijkstra over (live values, last of the ordered ops, which others have run); at most 64
-// values, and 64 ops.
+// plan fits. Dijkstra over (live values, last of the ordered ops, which others have run); at most
+// 64 values, and 64 ops.
 std::optional<int64_t> least_time_of_any_plan(const Graph& graph, int64_t budget);
 
 }  // namespace reprise::testing

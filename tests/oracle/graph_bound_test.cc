@@ -52,8 +52,9 @@ void expect_bound(const Graph& graph, Record& record) {
     ASSERT_LE(bound.time.count(), *best);
     ++record.asked;
     record.exact += bound.time.count() == *best;
-    record.gap += static_cast<double>(*best) / static_cast<double>(std::max<int64_t>(
-                      1, bound.time.count())) - 1;
+    record.gap +=
+        static_cast<double>(*best) / static_cast<double>(std::max<int64_t>(1, bound.time.count())) -
+        1;
   }
 }
 
@@ -69,7 +70,8 @@ class GraphBound : public ::testing::TestWithParam<GraphFamily> {};
 
 TEST_P(GraphBound, IsNeverAboveTheLeastTimeOfAnyPlan) {
   Record record;
-  for_graphs(GetParam(), [&](const Graph& graph, std::mt19937_64&) { expect_bound(graph, record); });
+  for_graphs(GetParam(),
+             [&](const Graph& graph, std::mt19937_64&) { expect_bound(graph, record); });
   print(GetParam().name, record);
 }
 

@@ -125,8 +125,8 @@ TEST(GraphPlanner, IsNeverSlowerThanTheSimplerOnes) {
       alone += best.plan && !online.plan;
     });
   }
-  std::cout << "of " << asked << " plans of graph, " << faster << " are faster than dtr's, " << alone
-            << " are for budgets at which dtr has none\n";
+  std::cout << "of " << asked << " plans of graph, " << faster << " are faster than dtr's, "
+            << alone << " are for budgets at which dtr has none\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GraphPlanners, ::testing::ValuesIn(graph_planner_rows()),
