@@ -34,8 +34,11 @@ int report_infeasible(const PlanResult& result) {
                                  format_bytes(result.budget));
   if (result.smallest_budget) {
     const int64_t smallest = result.smallest_budget->count();
-    text += fmt::format("\nThe smallest feasible budget is {} bytes ({})", smallest,
-                        format_bytes(*result.smallest_budget));
+    // Planners without a class of their own know what they found, not what there is.
+    text += fmt::format("\n{} {} bytes ({})",
+                        result.schedule_class == "all" ? "The smallest budget with a plan found is"
+                                                       : "The smallest feasible budget is",
+                        smallest, format_bytes(*result.smallest_budget));
     if (!result.blocking_op.empty()) text += fmt::format(", needed by {}", result.blocking_op);
     text += fmt::format(
         ".\nAsk for --budget {} or more, make the batch smaller, or try another planner.",
