@@ -22,7 +22,7 @@ TEST_JOBS ?= $(JOBS)
 CTEST := ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 
 # What `make demo` runs.
-DEMO ?= train --model resnet18 --data fashion-mnist --batch 512 --budget 60% --steps 20
+DEMO ?= train --model resnet50 --data fashion-mnist --batch 256 --budget 60% --steps 20 --learning-rate 0.01
 
 REPRISE := build/release/reprise
 
