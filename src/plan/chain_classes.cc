@@ -14,9 +14,6 @@ namespace {
 constexpr size_t kFewCells = 50'000;
 
 constexpr const char* kPersistent = "persistent";
-// Merged chains that save less than this are no help for the chain itself.
-constexpr double kGain = 0.01;
-
 constexpr const char* kDroppedInputs = "persistent+dropped-inputs";
 
 }  // namespace
@@ -37,8 +34,8 @@ Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t mem
   Outcome outcome{cells.dropping()};
   Bracket& bracket = outcome.bracket;
   bracket.best = known;
-  improve_by_blocks(model, cells.dropping(), memory, cells.complete() ? kGain : 0, threads,
-                    bracket, control);
+  improve_by_blocks(model, cells.dropping(), memory, cells.complete() ? kWorthwhileGain : 0,
+                    threads, bracket, control);
   if (!bracket.best && cells.complete()) {
     const SearchSpace space{model, cells, threads};
     SearchControl patient =

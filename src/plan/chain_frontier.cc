@@ -23,7 +23,6 @@ constexpr double kFirstTable = 0.3, kTables = 0.6;
 // Single budgets are asked at 2, 3, 5, 9, ... points, up to this many.
 constexpr int64_t kMostSamples = 257;
 constexpr double kSampleShare = 0.2;  // of the time that is left, for each
-constexpr double kGain = 0.01;         // of merged chains, to go on
 
 std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, Dropping dropping,
                                                       int threads, SearchControl& control) {
@@ -75,8 +74,8 @@ class Samples {
       if (control_.out_of_time()) break;
       Bracket bracket;
       SearchControl part = control_.part(kSampleShare);
-      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_outside(model_), kGain,
-                        threads_, bracket, part);
+      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_outside(model_),
+                        kWorthwhileGain, threads_, bracket, part);
       (bracket.best ? feasible : infeasible) = middle;
     }
     return feasible;

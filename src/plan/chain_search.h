@@ -41,6 +41,9 @@ Trace greedy(const SearchSpace& space, const std::vector<int64_t>& floors, int64
 // The plan behind the root's value at so much memory.
 Trace traced(const SearchSpace& space, const CurveTable& table, int64_t memory);
 
+// A merged chain that saves less than this share is no help for the chain itself.
+inline constexpr double kWorthwhileGain = 0.01;
+
 // Replaces bracket.best by cheaper plans of merged chains (chain_merge.h), ever longer ones until
 // one saves less than the share `gain`. Finds none for chains of few stages, nor in too little
 // memory for any merged chain.

@@ -96,7 +96,8 @@ void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
   const int64_t least = offers.back().cost, most = -offers.front().memory;
   Patience patience(control_);
   for_each_branch(model_, cells_, cell, visit, [&](int64_t cost, int64_t memory) {
-    return patience.is_over() || least + rounded_down(cost, table_->limits().grid) > limit_ || memory > most;
+    return patience.is_over() || memory > most ||
+           least + rounded_down(cost, table_->limits().grid) > limit_;
   });
 }
 
