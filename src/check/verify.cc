@@ -194,6 +194,14 @@ class Judge {
              fmt::format("variant {} is for {}, but this is {}", variant.name,
                          first ? "re-runs" : "first runs", first ? "the first run" : "a re-run"));
     }
+    if (op.random && first) {
+      if (index < last_random_) {
+        report(ViolationKind::kOrder, op.id,
+               fmt::format("draws random numbers before {} in the graph, but after it here",
+                           graph_.ops[last_random_].id));
+      }
+      last_random_ = std::max(last_random_, index);
+    }
     if (runs_once(op)) {
       if (!first) {
         report(ViolationKind::kRepeatedRun, op.id, fmt::format("{} runs once only", op.id));
@@ -309,6 +317,7 @@ class Judge {
   Levels levels_;
   std::vector<int64_t> runs_;  // by op
   OpIndex last_once_ = -1;     // the last in graph order of those that run once and have run
+  OpIndex last_random_ = -1;   // the same of those that draw random numbers
   std::vector<int32_t> choice_of_, realization_of_;  // by op; -1: in no choice
   std::vector<int32_t> chosen_;                      // by choice; -1: none has begun
 };

@@ -222,6 +222,7 @@ bool ScheduleWalk::make_rest() {
 
 bool ScheduleWalk::can_wait(int32_t position) const {
   const OpIndex op = plain_[position].op;
+  if (graph_.ops[op].random) return false;  // random numbers are drawn in the order of plain training
   const auto begin = ways_.begin() + first_way_[op];
   const auto end = begin + static_cast<int32_t>(graph_.ops[op].variants.size());
   return std::any_of(begin, end, [](const Way& way) { return way.first; });

@@ -142,6 +142,20 @@ TEST(Verify, OnceLossAndBackwardOpsKeepTheOrderOfTheGraph) {
             (std::vector<Fault>{{ViolationKind::kOrder, 2, "loss"}}));
 }
 
+// Else they would draw other numbers than plain training; re-runs may come in any order.
+TEST(Verify, FirstRunsOfRandomOpsKeepTheOrderOfTheGraph) {
+  Graph graph;
+  add_value(graph, "x", 1, ValueKind::kInput);
+  for (const char* id : {"p", "q"}) graph.results.push_back(add_value(graph, id, 1));
+  add_op(graph, "a", {make_variant(1, {0}, {1})});
+  add_op(graph, "b", {make_variant(1, {0}, {2})});
+  EXPECT_TRUE(action_faults(graph, {run("b"), run("a")}).empty());
+  for (Op& op : graph.ops) op.random = true;
+  EXPECT_EQ(action_faults(graph, {run("b"), run("a")}),
+            (std::vector<Fault>{{ViolationKind::kOrder, 1, "a"}}));
+  EXPECT_TRUE(action_faults(graph, {run("a"), run("b"), run("a")}).empty());
+}
+
 TEST(Verify, RolesAreRespected) {
   Graph graph = two_op_graph();
   Variant first = graph.ops[0].variants[0];

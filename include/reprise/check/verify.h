@@ -18,7 +18,7 @@ enum class ViolationKind {
   kInputFreed,      //
   kMissingRun,      // an op that must run does not
   kRepeatedRun,     // an op that runs once runs again
-  kOrder,           // once, loss and backward ops out of graph order
+  kOrder,           // once, loss and backward ops, or first runs of random ops, out of graph order
   kRole,            // a first-run variant in a replay, or the other way round
   kChoice,          // ops of two realizations of one choice, or of none
   kMissingResult,   // a result that is not live at the end
