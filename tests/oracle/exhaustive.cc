@@ -143,7 +143,10 @@ class Search {
         grown = true;
       }
     }
-    followed_ = in_choice_;
+    for (size_t o = 0; o < graph_.ops.size(); ++o) {
+      if (graph_.ops[o].random) random_ |= Set{1} << o;
+    }
+    followed_ = in_choice_ | random_;
     for (const Move& move : moves_) {
       const Set op = Set{1} << move.op;
       if (!ordered(move.op) && (move.role != Role::kAny || (sure & op) == 0)) followed_ |= op;
@@ -193,6 +196,8 @@ class Search {
     if ((move.reads & ~state.live) != 0) return false;
     if ((state.ran & others_[move.op]) != 0) return false;  // another realization has begun
     const bool first = (state.ran >> move.op & 1) == 0;
+    // The first runs of random ops keep their order.
+    if (first && (random_ >> move.op & 1) != 0 && (state.ran & random_) >> move.op != 0) return false;
     if (!ordered(move.op))
       return move.role != (first ? Role::kReplay : Role::kFirst) || (followed_ >> move.op & 1) == 0;
     if (static_cast<int>(move.op) <= state.last || move.role == Role::kReplay) return false;
@@ -232,6 +237,7 @@ class Search {
   Set inputs_ = 0, results_ = 0;
   Set in_choice_ = 0;        // ops of which others may run instead
   std::vector<Set> others_;  // by op: the ops that run instead
+  Set random_ = 0;           // ops that draw random numbers
   Set followed_ = 0;         // ops of which it matters whether they have run
   std::vector<Set> useful_;  // by 1 + the last ordered op
   std::unordered_map<State, int64_t, StateHash> best_;
