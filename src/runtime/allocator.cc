@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "reprise/model/errors.h"
 
@@ -21,6 +22,15 @@ int64_t rounded(size_t bytes) {
   return (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// Of this thread; null: the heap.
+thread_local std::shared_ptr<BlockSource> current_source;
+
+struct Block {
+  int64_t bytes = 0;
+  uint64_t serial = 0;
+  std::shared_ptr<BlockSource> source;  // null: the heap
+};
+
 // Data pointer and context pointer of its blocks are the same, as raw_allocate() demands.
 class CountingAllocator final : public c10::Allocator {
  public:
@@ -29,9 +39,14 @@ class CountingAllocator final : public c10::Allocator {
     const int64_t bytes = rounded(requested);
     std::lock_guard<std::mutex> lock(mutex_);
     if (limit_ && count_.live + bytes > *limit_) refuse(bytes);
-    void* data = nullptr;
-    if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) throw std::bad_alloc();
-    blocks_.emplace(data, bytes);
+    Block block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
+    void* data = block.source ? block.source->take(bytes) : nullptr;
+    if (data == nullptr) {
+      block.source.reset();
+      if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) throw std::bad_alloc();
+    }
+    blocks_.emplace(data, std::move(block));
+    ++serial_;
     count_.live += bytes;
     count_.peak = std::max(count_.peak, count_.live);
     ++count_.allocations;
@@ -55,6 +70,15 @@ class CountingAllocator final : public c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex_);
     return blocks_.contains(const_cast<void*>(data));
   }
+  uint64_t serial() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return serial_;
+  }
+  uint64_t serial(const void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto block = blocks_.find(const_cast<void*>(data));
+    return block == blocks_.end() ? 0 : block->second.serial;
+  }
   void set_limit(std::optional<int64_t> bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     limit_ = bytes;
@@ -74,7 +98,8 @@ class CountingAllocator final : public c10::Allocator {
   static void release(void* data);
 
   std::mutex mutex_;
-  std::unordered_map<void*, int64_t> blocks_;
+  std::unordered_map<void*, Block> blocks_;
+  uint64_t serial_ = 0;
   MemoryCount count_;
   std::optional<int64_t> limit_;
 };
@@ -88,15 +113,18 @@ CountingAllocator& allocator() {
 void CountingAllocator::release(void* data) {
   if (!data) return;
   CountingAllocator& self = allocator();
+  Block block;  // its source may end with it: not under the lock
   {
     std::lock_guard<std::mutex> lock(self.mutex_);
     // Raw blocks that were taken before the allocator was installed may come back here.
-    if (auto block = self.blocks_.find(data); block != self.blocks_.end()) {
-      self.count_.live -= block->second;
-      self.blocks_.erase(block);
+    if (auto found = self.blocks_.find(data); found != self.blocks_.end()) {
+      block = std::move(found->second);
+      self.count_.live -= block.bytes;
+      self.blocks_.erase(found);
+      if (block.source) block.source->give_back(data, block.bytes);
     }
   }
-  std::free(data);
+  if (!block.source) std::free(data);
 }
 
 }  // namespace
@@ -127,6 +155,13 @@ void reset_peak(c10::Device device) {
 
 bool cpu_allocator_owns(const void* data) { return allocator().owns(data); }
 void set_cpu_limit(std::optional<int64_t> bytes) { allocator().set_limit(bytes); }
+uint64_t cpu_allocation_serial() { return allocator().serial(); }
+uint64_t cpu_allocation_serial(const void* data) { return allocator().serial(data); }
+
+BlockSourceScope::BlockSourceScope(std::shared_ptr<BlockSource> source)
+    : before_(std::exchange(current_source, std::move(source))) {}
+BlockSourceScope::~BlockSourceScope() { current_source = std::move(before_); }
+
 std::optional<int64_t> cpu_limit() { return allocator().limit(); }
 
 }  // namespace reprise::runtime

@@ -308,12 +308,12 @@ class Measurement {
   size_t backward_times_ = 0;  // where the spreads of the backward sweep begin
 };
 
+}  // namespace
+
 std::string shape_text(const at::Tensor& tensor) {
   return fmt::format("{}[{}]", c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
 }
-
-}  // namespace
 
 Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options) {

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 namespace reprise::runtime {
@@ -30,6 +31,34 @@ void reset_peak(c10::Device device);
 
 // Whether the CPU allocator handed out this block.
 bool cpu_allocator_owns(const void* data);
+
+// Blocks are numbered from 1 in the order in which they were handed out. The number of the last one, and
+// of the live block that begins at this address (0: none).
+uint64_t cpu_allocation_serial();
+uint64_t cpu_allocation_serial(const void* data);
+
+// Where CPU blocks come from in the heap's place, on the thread on which it is in use. They count like
+// any other.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  // Called with the allocator locked: must not allocate tensors. Null: take this one from the heap.
+  virtual void* take(int64_t bytes) = 0;
+  // A block that take() handed out, from whatever thread.
+  virtual void give_back(void* data, int64_t bytes) = 0;
+};
+
+// Uses a source on this thread for a scope. It stays alive until all its blocks are back.
+class BlockSourceScope {
+ public:
+  explicit BlockSourceScope(std::shared_ptr<BlockSource> source);
+  ~BlockSourceScope();
+  BlockSourceScope(const BlockSourceScope&) = delete;
+  BlockSourceScope& operator=(const BlockSourceScope&) = delete;
+
+ private:
+  std::shared_ptr<BlockSource> before_;
+};
 
 // A CPU request that would make the live bytes exceed the limit throws BudgetError; nothing is taken.
 // Absent: no limit. Other devices are not limited here.

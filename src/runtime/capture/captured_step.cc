@@ -1,0 +1,310 @@
+#include <fmt/format.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/version.h>
+
+#include "capture/captured_graph.h"
+#include "capture/circumstances.h"
+#include "capture/meter.h"
+#include "capture/observe_step.h"
+#include "capture/replay.h"
+#include "capture/tensors.h"
+#include "measure.h"
+#include "prepare.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/capture.h"
+#include "stage_runner.h"
+#include "step_limits.h"
+
+namespace reprise::runtime {
+namespace {
+
+// A limit of the CPU allocator for a scope, beside those of other steps in flight.
+class LimitScope {
+ public:
+  explicit LimitScope(std::optional<int64_t> bytes) : bytes_(bytes) {
+    if (bytes_) limits().add(*bytes_);
+  }
+  ~LimitScope() {
+    if (bytes_) limits().remove(*bytes_);
+  }
+  LimitScope(const LimitScope&) = delete;
+  LimitScope& operator=(const LimitScope&) = delete;
+
+ private:
+  std::optional<int64_t> bytes_;
+};
+
+c10::Device device_of(const Tensors& inputs) {
+  for (const at::Tensor& input : inputs) {
+    if (input.defined()) return input.device();
+  }
+  throw InputError("a captured step needs at least one input tensor, which says on what device it runs");
+}
+
+}  // namespace
+
+// A recording with everything that is made of it. It stays where it is: the replay refers to it.
+struct Captured {
+  Circumstances circumstances;
+  Recording recording;
+  CallCosts costs;
+  CapturedGraph captured;
+  Replay replay;
+  ValueKeeper effects;  // what the step writes outside itself, to undo a step that fails
+  Tensors resident;     // externals that the allocator may not have counted
+
+  Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options)
+      : circumstances(sample, options),
+        recording(observe_step(step, sample, device_of(sample))),
+        costs(measure_calls(recording, sample, options.measure)),
+        captured(lower(recording, costs.costs, sample, Bytes(0), options.measure.name)),
+        replay(recording, captured),
+        effects(written(recording)) {
+    for (const External& external : recording.externals) {
+      if (external.tensor.defined()) resident.push_back(external.tensor);
+    }
+  }
+
+  static std::vector<at::Tensor> written(const Recording& recording) {
+    std::set<int32_t> all;
+    for (const Call& call : recording.calls) all.insert(call.effects.begin(), call.effects.end());
+    std::vector<at::Tensor> tensors;
+    for (const int32_t e : all) {
+      const c10::Storage& storage = recording.externals[static_cast<size_t>(e)].tensor.storage();
+      tensors.push_back(tensor_on(storage, {.sizes = {static_cast<int64_t>(storage.nbytes())},
+                                            .strides = {1},
+                                            .dtype = at::kChar}));
+    }
+    return tensors;
+  }
+};
+
+struct CapturedStep::State {
+  StepFunction step;
+  CaptureOptions options;
+  std::string device_name;
+  std::vector<std::string> inputs_text;
+  std::unique_ptr<Captured> captured;
+  StepPlanOptions plan_options;
+  std::optional<PlanResult> result;
+  std::shared_ptr<const Program> program;
+  CapturedStepReport report;
+
+  void capture(const Tensors& sample);
+  Bytes level_without(const Tensors& inputs) const;
+  void make_plan(Bytes fixed);
+  void set_plan(const Plan& plan);
+  void settle(const Tensors& inputs);
+  Tensors run(const Tensors& inputs);
+  Tensors replay(const Tensors& inputs);
+  void deliver(const Tensors& inputs);
+};
+
+void CapturedStep::State::capture(const Tensors& sample) {
+  const c10::Device device = device_of(sample);
+  if (device.is_cpu()) install_cpu_allocator();
+  result.reset();
+  program.reset();
+  captured = std::make_unique<Captured>(step, sample, options);
+  captured->captured.graph.fixed = level_without(sample);
+  device_name = device.str();
+  inputs_text.clear();
+  for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
+}
+
+// Bytes that are live besides the step's inputs.
+Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
+  Tensors resident = captured->resident;
+  resident.insert(resident.end(), inputs.begin(), inputs.end());
+  const int64_t level =
+      memory_count(captured->recording.device).live + uncounted_bytes(resident);
+  return Bytes(std::max<int64_t>(0, level - storage_bytes(inputs)));
+}
+
+void CapturedStep::State::make_plan(Bytes fixed) {
+  Graph& graph = captured->captured.graph;
+  graph.fixed = fixed;
+  PlanResult found = reprise::plan(graph, {.budget = plan_options.budget,
+                                           .planner = plan_options.planner,
+                                           .time_limit = plan_options.time_limit,
+                                           .threads = plan_options.threads,
+                                           .observer = plan_options.observer});
+  ++report.plans;
+  if (!found.plan) {
+    std::string message = fmt::format("no plan of this step fits {} ", format_bytes_exact(found.budget));
+    if (found.smallest_budget) {
+      message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
+                             format_bytes_exact(*found.smallest_budget), found.blocking_op);
+    } else {
+      message += "within the time limit; raise time_limit or the budget";
+    }
+    throw BudgetError(message, found.budget.count(), fixed.count(),
+                      found.smallest_budget.value_or(Bytes(0)).count());
+  }
+  set_plan(*found.plan);
+  result = std::move(found);
+}
+
+void CapturedStep::State::set_plan(const Plan& plan) {
+  program = std::make_shared<const Program>(captured->captured.graph, plan.actions);
+}
+
+// A plan for the memory that is live now.
+void CapturedStep::State::settle(const Tensors& inputs) {
+  const Bytes fixed = level_without(inputs);
+  if (!result) {
+    make_plan(fixed);
+    return;
+  }
+  Graph& graph = captured->captured.graph;
+  const int64_t peak = result->plan->peak.count() - graph.fixed.count() + fixed.count();
+  if (peak > result->budget.count()) {
+    make_plan(fixed);
+  } else if (graph.fixed != fixed) {
+    graph.fixed = fixed;
+    result->plan->peak = Bytes(peak);
+  }
+}
+
+Tensors CapturedStep::State::run(const Tensors& inputs) {
+  const Circumstances now(inputs, options);
+  const std::string difference = captured->circumstances.difference(now);
+  if (!difference.empty()) {
+    if (options.on_miss == OnMiss::kRefuse) {
+      throw InputError("the step was captured for something else: " + difference);
+    }
+    capture(inputs);
+  }
+  settle(inputs);
+
+  const c10::Device device = captured->recording.device;
+  const int64_t uncounted = level_without(inputs).count() + storage_bytes(inputs) -
+                            memory_count(device).live;
+  report.budget = result->budget;
+  report.predicted_peak = result->plan->peak;
+  const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
+  const RandomState random(device);
+  captured->effects.save();
+  Tensors outputs;
+  try {
+    LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
+    reset_peak(device);
+    outputs = replay(inputs);
+    report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+  } catch (...) {
+    captured->replay.clear();
+    captured->effects.restore();
+    random.restore();
+    throw;
+  }
+  deliver(inputs);
+  captured->replay.clear();
+  ++report.steps;
+  return outputs;
+}
+
+Tensors CapturedStep::State::replay(const Tensors& inputs) {
+  ReplayScope scope;
+  captured->replay.begin(inputs);
+  execute(*program, captured->replay);
+  Tensors outputs;
+  for (const TensorRef& ref : captured->recording.outputs) {
+    outputs.push_back(captured->replay.tensor(ref));
+  }
+  return outputs;
+}
+
+// As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
+void CapturedStep::State::deliver(const Tensors& inputs) {
+  at::NoGradGuard no_grad;
+  for (const LeafGradient& leaf : captured->recording.gradients) {
+    if (leaf.gradient.memory == Memory::kNone) continue;
+    const at::Tensor& target = leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+    at::Tensor gradient = captured->replay.tensor(leaf.gradient);
+    if (leaf.gradient.memory == Memory::kExternal) gradient = gradient.clone();
+    at::Tensor& grad = target.mutable_grad();
+    if (grad.defined()) {
+      grad.add_(gradient);
+    } else {
+      grad = std::move(gradient);
+    }
+  }
+}
+
+CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions options)
+    : state_(std::make_unique<State>()) {
+  state_->step = std::move(step);
+  state_->options = std::move(options);
+  state_->capture(sample);
+}
+
+CapturedStep::~CapturedStep() = default;
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+
+const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
+  state_->plan_options = options;
+  state_->make_plan(state_->captured->captured.graph.fixed);
+  return *state_->result;
+}
+
+void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
+  const Graph& graph = state_->captured->captured.graph;
+  const Baseline plain = baseline(graph);
+  const Bytes budget = options.budget.resolve(plain.peak);
+  const std::vector<Violation> violations = verify(graph, plan, budget);
+  if (!violations.empty()) {
+    std::string message = "the plan is not valid for this step:";
+    for (const Violation& violation : violations) message += "\n  " + violation.message;
+    throw InputError(message);
+  }
+  state_->plan_options = options;
+  state_->result = PlanResult{.termination = plan.termination,
+                              .plan = plan,
+                              .planner = plan.planner,
+                              .schedule_class = plan.schedule_class,
+                              .budget = budget,
+                              .lower_bound = plan.lower_bound,
+                              .baseline = plain,
+                              .smallest_budget = {},
+                              .blocking_op = {},
+                              .search = {}};
+  state_->set_plan(plan);
+  ++state_->report.plans;
+}
+
+at::Tensor CapturedStep::run(const Tensors& inputs) {
+  Tensors outputs = state_->run(inputs);
+  return outputs.empty() ? at::Tensor() : std::move(outputs[0]);
+}
+
+Tensors CapturedStep::run_all(const Tensors& inputs) { return state_->run(inputs); }
+
+const Graph& CapturedStep::graph() const { return state_->captured->captured.graph; }
+
+const PlanResult& CapturedStep::planned() const {
+  if (!state_->result) throw InputError("nothing was planned yet: call plan() or run()");
+  return *state_->result;
+}
+
+CapturedStepReport CapturedStep::last_step() const { return state_->report; }
+
+Profile CapturedStep::profile() const {
+  Profile profile;
+  profile.problem = graph();
+  profile.device = state_->device_name;
+  profile.versions = {{"reprise", REPRISE_VERSION}, {"torch", TORCH_VERSION}};
+  profile.threads = at::get_num_threads();
+  profile.inputs = state_->inputs_text;
+  profile.signature = graph().name;
+  for (const Op& op : graph().ops) profile.signature += "|" + op.id;
+  profile.spread = state_->captured->costs.spread;
+  return profile;
+}
+
+}  // namespace reprise::runtime

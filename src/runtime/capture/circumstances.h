@@ -1,0 +1,44 @@
+// What a captured step holds for: anything else needs another capture.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autocast.h"
+#include "capture/recording.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+class Circumstances {
+ public:
+  // As they are now.
+  Circumstances(const Tensors& inputs, const CaptureOptions& options);
+
+  // What is not as `now`, in words; empty when nothing is.
+  std::string difference(const Circumstances& now) const;
+
+ private:
+  struct Input {
+    Geometry geometry;
+    std::string device;
+    bool defined = false, requires_grad = false;
+
+    bool operator==(const Input&) const = default;
+  };
+  struct ModuleState {
+    bool training = false;
+    std::vector<const void*> tensors;  // parameters and buffers
+
+    bool operator==(const ModuleState&) const = default;
+  };
+
+  static std::string text_of(const Input& input);
+
+  std::vector<Input> inputs_;
+  std::vector<ModuleState> modules_;
+  AutocastState autocast_;
+  bool grad_mode_;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,187 @@
+#include "capture/meter.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <sstream>
+
+#include "capture/block_pool.h"
+#include "capture/replay.h"
+#include "capture/storage_bytes.h"
+#include "device.h"
+#include "random_state.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string key_of(const TensorRef& ref) {
+  if (ref.memory == Memory::kNone) return "-";
+  const Geometry& g = ref.geometry;
+  return fmt::format("{}[{}|{}|{}]", c10::toString(g.dtype), fmt::join(g.sizes, ","),
+                     fmt::join(g.strides, ","), g.offset % 16);
+}
+
+// Equal for calls that do the same work on other values.
+std::string key_of(const Call& call) {
+  std::ostringstream key;
+  key << call.name();
+  for (const Argument& argument : call.arguments) {
+    key << ';';
+    if (argument.kind == ArgumentKind::kConstant) {
+      key << argument.constant;
+    } else {
+      for (const TensorRef& ref : argument.tensors) key << key_of(ref) << ' ';
+    }
+  }
+  return key.str();
+}
+
+class Meter {
+ public:
+  Meter(const Recording& recording, const MeasureOptions& options)
+      : recording_(recording),
+        options_(options),
+        captured_(lower(recording, std::vector<CallCost>(recording.calls.size()), {}, Bytes(0), "")),
+        replay_(recording, captured_),
+        keys_(recording.calls.size()) {
+    for (size_t c = 0; c < recording.calls.size(); ++c) keys_[c] = key_of(recording.calls[c]);
+  }
+
+  CallCosts run(const Tensors& inputs) {
+    BlockSourceScope pool(std::make_shared<BlockPool>());
+    const RandomState random(recording_.device);
+    replay_.begin(inputs);
+    result_.costs.resize(recording_.calls.size());
+    const std::vector<std::vector<ValueIndex>> last = last_uses();
+    for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
+      measure(static_cast<size_t>(captured_.call_of_op[op]));
+      for (const ValueIndex value : last[op]) replay_.free(value);
+      if (options_.observer) {
+        const double done = static_cast<double>(op + 1) / static_cast<double>(last.size());
+        options_.observer({"profile", done, captured_.graph.ops[op].id});
+      }
+    }
+    replay_.clear();
+    random.restore();
+    share_times();
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<std::vector<ValueIndex>> last_uses() const {
+    const Graph& graph = captured_.graph;
+    std::vector<int64_t> last(graph.values.size(), -1);
+    for (size_t op = 0; op < graph.ops.size(); ++op) {
+      const Variant& variant = graph.ops[op].variants[0];
+      for (const ValueIndex v : variant.reads) last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+      for (const ValueIndex v : variant.writes) last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+    }
+    std::vector<std::vector<ValueIndex>> result(graph.ops.size());
+    for (size_t v = 0; v < last.size(); ++v) {
+      if (last[v] >= 0) result[static_cast<size_t>(last[v])].push_back(static_cast<ValueIndex>(v));
+    }
+    return result;
+  }
+
+  // Memory that the call writes over: repeating it needs the bytes from before.
+  std::vector<c10::Storage> written(size_t c) const {
+    std::vector<c10::Storage> all;
+    for (const StepValue& value : recording_.values) {
+      if (value.maker != static_cast<int32_t>(c) || value.previous < 0) continue;
+      all.push_back(replay_.storage_of(value.previous));
+    }
+    for (const int32_t e : recording_.calls[c].effects) {
+      all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
+    }
+    return all;
+  }
+
+  void measure(size_t c) {
+    const Call& call = recording_.calls[c];
+    const std::vector<c10::Storage> memory = written(c);
+    std::vector<HostBytes> before;
+    for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
+    std::optional<RandomState> random;
+    if (call.random) random.emplace(recording_.device);
+    auto put_back = [&] {
+      for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
+      if (random) random->restore();
+    };
+
+    reset_peak(recording_.device);
+    int64_t time = timed(call);
+    const MemoryCount count = memory_count(recording_.device);
+    result_.costs[c].workspace = Bytes(count.peak - count.live);
+    std::vector<int64_t>& times = times_[keys_[c]];
+    times.push_back(time);
+    int64_t& total = total_[keys_[c]];
+    total += time;
+    while (static_cast<int>(times.size()) < options_.min_repeats ||
+           (total < options_.min_time.count() &&
+            static_cast<int>(times.size()) < options_.max_repeats)) {
+      replay_.drop_results();
+      put_back();
+      times.push_back(timed(call));
+      total += times.back();
+    }
+    replay_.keep_results(c);
+    // What lies outside the step is put back; inside, the next calls read what was written.
+    for (size_t m = memory.size() - call.effects.size(); m < memory.size(); ++m) {
+      copy_from_host(before[m], memory[m]);
+    }
+  }
+
+  int64_t timed(const Call& call) {
+    synchronize(recording_.device);
+    const auto start = Clock::now();
+    replay_.invoke(call, false);
+    synchronize(recording_.device);
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  }
+
+  void share_times() {
+    std::map<std::string, Nanos> medians;
+    for (size_t c = 0; c < keys_.size(); ++c) {
+      const auto found = times_.find(keys_[c]);
+      if (found == times_.end()) continue;  // left out of the graph
+      auto [median, fresh] = medians.try_emplace(keys_[c]);
+      if (fresh) {
+        std::vector<int64_t>& times = found->second;
+        std::sort(times.begin(), times.end());
+        median->second = Nanos(times[times.size() / 2]);
+        result_.spread.push_back({.op = fmt::format("{}:{}", c, recording_.calls[c].name()),
+                                  .variant = "default",
+                                  .repeats = static_cast<int64_t>(times.size()),
+                                  .min = Nanos(times.front()),
+                                  .median = median->second,
+                                  .max = Nanos(times.back())});
+      }
+      result_.costs[c].time = median->second;
+    }
+  }
+
+  const Recording& recording_;
+  const MeasureOptions& options_;
+  const CapturedGraph captured_;
+  Replay replay_;
+  std::vector<std::string> keys_;                   // by call
+  std::map<std::string, std::vector<int64_t>> times_;  // by key
+  std::map<std::string, int64_t> total_;
+  CallCosts result_;
+};
+
+}  // namespace
+
+CallCosts measure_calls(const Recording& recording, const Tensors& inputs,
+                        const MeasureOptions& options) {
+  ReplayScope scope;
+  return Meter(recording, options).run(inputs);
+}
+
+}  // namespace reprise::runtime

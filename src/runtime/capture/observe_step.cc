@@ -1,0 +1,98 @@
+#include "capture/observe_step.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "random_state.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+// Gradients that were there before the step are put aside: the recorded step starts without any.
+void put_aside(const std::vector<LeafGradient>& leaves) {
+  for (const LeafGradient& leaf : leaves) leaf.target.mutable_grad() = at::Tensor();
+}
+
+void put_back(const std::vector<LeafGradient>& leaves) {
+  for (const LeafGradient& leaf : leaves) leaf.target.mutable_grad() = leaf.before;
+}
+
+std::string text_of(const c10::IValue& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+bool plain_number(const c10::IValue& value) {
+  return value.isScalar() || value.isNone() || value.isIntList() || value.isDoubleList() ||
+         value.isBoolList() || value.isString();
+}
+
+// Numbers are replayed as they were captured: one that changes from run to run would be wrong.
+void compare_calls(const Recording& a, const Recording& b) {
+  const size_t common = std::min(a.calls.size(), b.calls.size());
+  for (size_t c = 0; c < common; ++c) {
+    const Call &x = a.calls[c], &y = b.calls[c];
+    if (x.op.operator_name() != y.op.operator_name()) {
+      throw InputError(fmt::format(
+          "the step does not do the same work twice: operation {} was {} and then {}; a captured step "
+          "must not depend on what changes from step to step", c, x.name(), y.name()));
+    }
+    for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
+      const c10::IValue &p = x.arguments[i].constant, &q = y.arguments[i].constant;
+      if (!plain_number(p) || text_of(p) == text_of(q)) continue;
+      throw InputError(fmt::format(
+          "the argument {} of operation {} ({}) changes from run to run, from {} to {}: a captured step "
+          "would keep the first one", x.op.schema().arguments()[i].name(), c, x.name(), text_of(p),
+          text_of(q)));
+    }
+  }
+  if (a.calls.size() != b.calls.size()) {
+    throw InputError(fmt::format("the step does not do the same work twice: {} operations, then {}",
+                                 a.calls.size(), b.calls.size()));
+  }
+}
+
+// One run, with everything that it wrote outside the step put back.
+Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device device, Audit* learn,
+                   const Audit* known) {
+  BeforeImages images;
+  const RandomScope random(device);
+  try {
+    Recording recording = record(step, inputs, device, images, learn, known);
+    images.restore();
+    return recording;
+  } catch (...) {
+    images.restore();
+    throw;
+  }
+}
+
+}  // namespace
+
+Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device) {
+  Audit first;
+  Recording recording = run_once(step, inputs, device, &first, nullptr);
+  const std::vector<LeafGradient> leaves = recording.gradients;
+  put_aside(leaves);
+  try {
+    // Again without gradients, and with all writes known from the start: the audit's numbers then are
+    // those of the recording.
+    Audit audit;
+    recording = run_once(step, inputs, device, &audit, &first);
+    put_aside(leaves);
+    audit.writes.insert(first.writes.begin(), first.writes.end());
+    Recording last = run_once(step, inputs, device, nullptr, &audit);
+    compare_calls(recording, last);
+    for (size_t g = 0; g < last.gradients.size(); ++g) last.gradients[g].before = at::Tensor();
+    put_back(leaves);
+    return last;
+  } catch (...) {
+    put_back(leaves);
+    throw;
+  }
+}
+
+}  // namespace reprise::runtime

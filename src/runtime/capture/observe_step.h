@@ -1,0 +1,13 @@
+// From a step function to a recording that can be replayed: audit, recording, comparison.
+#pragma once
+
+#include "capture/recorder.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+// Runs the step three times or four, and leaves parameters, gradients, buffers and random state as they
+// were. Throws InputError as capture() does, and when two runs of the step do not do the same work.
+Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device);
+
+}  // namespace reprise::runtime

@@ -1,0 +1,452 @@
+#include "capture/recorder.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/node.h>
+
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "capture/operators.h"
+#include "capture/tensors.h"
+#include "random_state.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+// Larger tensors that the host writes inside the step are taken for results of code that the capture
+// cannot see, not for literals.
+constexpr size_t kLargestLiteral = 16384;
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+// One operand's memory, watched over one call.
+struct Watched {
+  c10::Storage storage;
+  size_t argument;
+  uint64_t hash;
+  HostBytes before;  // of externals
+};
+
+struct LeafContext final : at::ObserverContext {
+  explicit LeafContext(const c10::OperatorHandle& op) : call(op) {}
+  Call call;
+  bool within_leaf = false;
+  std::vector<std::pair<c10::Storage, size_t>> written;  // storage, argument
+  std::vector<Watched> watched;
+  std::optional<RandomState> random;
+};
+
+class Recorder {
+ public:
+  Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
+           const Audit* known)
+      : images_(images), learn_(learn), known_(known), first_serial_(cpu_allocation_serial()) {
+    recording_.device = device;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined()) continue;
+      inputs_.emplace(inputs[i].storage().unsafeGetStorageImpl(), static_cast<int32_t>(i));
+      input_tensors_.emplace(inputs[i].unsafeGetTensorImpl(), static_cast<int32_t>(i));
+    }
+  }
+
+  std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op, const at::RecordFunction& event) {
+    auto context = std::make_unique<LeafContext>(op);
+    Call& call = context->call;
+    call.grad_mode = at::GradMode::is_enabled();
+    call.phase = in_backward() ? Phase::kBackward : Phase::kForward;
+    if (call.phase == Phase::kBackward) {
+      if (const auto node = torch::autograd::get_current_node()) call.node = node->name();
+    }
+    if (const char* reason = reason_to_refuse(op)) refuse(call, reason);
+    const auto all = event.inputs();
+    const auto arguments = all.slice(all.size() - event.num_inputs());
+    for (size_t a = 0; a < arguments.size(); ++a) read_argument(*context, a, arguments[a]);
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      if (writes(call, a)) note_written(*context, a, arguments[a]);
+    }
+    if (const char* reason = reason_to_refuse_arguments(call)) refuse(call, reason);
+    if (learn_ != nullptr && op.hasTag(at::Tag::nondeterministic_seeded)) {
+      context->random.emplace(recording_.device);
+    }
+    return context;
+  }
+
+  void end(LeafContext& context, const at::RecordFunction& event) {
+    Call& call = context.call;
+    const size_t returns = call.op.schema().returns().size();
+    const auto& all = event.outputs();
+    if (all.size() < returns) return;  // it threw, and so will the step
+    const size_t ordinal = ordinal_++;
+    if (learn_ != nullptr) learn(context);
+    bool kept = write_values(context);
+    for (size_t r = all.size() - returns; r < all.size(); ++r) {
+      auto& list = call.outputs.emplace_back();
+      for_each_tensor(all[r], [&](const at::Tensor& tensor) {
+        const size_t before = recording_.values.size();
+        list.push_back(refer(tensor, true, call));
+        kept = kept || recording_.values.size() > before;
+      });
+    }
+    if (learn_ != nullptr) {
+      const bool draws = context.random && !(*context.random == RandomState(recording_.device));
+      learn_->draws.push_back(draws);
+      call.random = draws;
+    } else {
+      call.random = ordinal < known_->draws.size() && known_->draws[ordinal];
+    }
+    for (size_t a = 0; a < call.arguments.size(); ++a) {
+      call.arguments[a].shape_only = recording_.device.is_cpu() && reads_shape_only(call, a);
+    }
+    // What only looks at memory in another way is in the geometry of the tensors already.
+    if (kept || call.random || !call.effects.empty()) recording_.calls.push_back(std::move(call));
+  }
+
+  void fail(const std::string& problem) {
+    if (problem_.empty()) problem_ = problem;
+  }
+
+  Recording finish(const Tensors& outputs) {
+    const Call nobody(*c10::Dispatcher::singleton().findSchema({"aten::detach", ""}));
+    for (const at::Tensor& output : outputs) {
+      recording_.outputs.push_back(refer(output, false, nobody));
+    }
+    for (LeafGradient& leaf : recording_.gradients) {
+      leaf.gradient = refer(leaf.target.grad(), false, nobody);
+    }
+    if (!problem_.empty()) throw InputError("the step cannot be captured: " + problem_);
+    return std::move(recording_);
+  }
+
+  c10::Device device() const { return recording_.device; }
+
+ private:
+  struct Tracked {
+    std::optional<WeakStorage> alive;  // keeps the address unique, not the memory
+    TensorRef place;    // without geometry
+    size_t bytes = 0;
+    uint64_t hash = 0;  // after the last call that touched it
+  };
+
+  void refuse(const Call& call, const std::string& reason) {
+    fail(fmt::format("operation {} ({}{}) {}", ordinal_, call.name(),
+                     call.node.empty() ? "" : ", in " + call.node, reason));
+  }
+
+  void read_argument(LeafContext& context, size_t a, const c10::IValue& value) {
+    Call& call = context.call;
+    Argument argument;
+    argument.kind = value.isTensor()               ? ArgumentKind::kTensor
+                    : value.isTensorList()         ? ArgumentKind::kTensorList
+                    : value.isOptionalTensorList() ? ArgumentKind::kOptionalTensorList
+                                                   : ArgumentKind::kConstant;
+    // An empty list of optional tensors cannot be told from other lists; as a constant it is the same.
+    if (argument.kind == ArgumentKind::kConstant) argument.constant = value;
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      argument.tensors.push_back(refer(tensor, false, call));
+      if (!tensor.defined() || !tensor.has_storage()) return;
+      if (learn_ != nullptr) watch(context, a, tensor, argument.tensors.back());
+      note_leaf(tensor);
+    });
+    call.arguments.push_back(std::move(argument));
+  }
+
+  bool writes(const Call& call, size_t a) const {
+    const auto* alias = call.op.schema().arguments().at(a).alias_info();
+    if ((alias != nullptr && alias->isWrite()) || is_known_to_write(call, a)) return true;
+    return known_ != nullptr &&
+           known_->writes.contains({c10::toString(call.op.operator_name()), a});
+  }
+
+  void note_written(LeafContext& context, size_t a, const c10::IValue& value) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.has_storage()) return;
+      context.written.emplace_back(tensor.storage(), a);
+      keep_image(tensor.storage(), [&] { return copy_to_host(tensor.storage()); });
+    });
+  }
+
+  // Tensors that will want their gradient in .grad.
+  void note_leaf(const at::Tensor& tensor) {
+    if (!tensor.requires_grad() || !tensor.is_leaf()) return;
+    if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second) return;
+    LeafGradient leaf{.target = tensor, .before = tensor.grad()};
+    const auto input = input_tensors_.find(tensor.unsafeGetTensorImpl());
+    if (input != input_tensors_.end()) leaf.input = input->second;
+    recording_.gradients.push_back(std::move(leaf));
+    Tracked& tracked = tracked_.at(tensor.storage().unsafeGetStorageImpl());
+    if (tracked.place.memory != Memory::kExternal) return;
+    External& external = recording_.externals[static_cast<size_t>(tracked.place.index)];
+    external.requires_grad = true;
+    if (external.input < 0) external.tensor = tensor;  // itself: its data may be replaced
+  }
+
+  void watch(LeafContext& context, size_t a, const at::Tensor& tensor, const TensorRef& ref) {
+    Watched watched{tensor.storage(), a, hash_of(tensor.storage()), {}};
+    if (ref.memory == Memory::kExternal) watched.before = copy_to_host(watched.storage);
+    Tracked& tracked = tracked_.at(watched.storage.unsafeGetStorageImpl());
+    if (ref.memory == Memory::kValue && watched.hash != tracked.hash) {
+      found_host_write(context.call, watched.storage, ref.index);
+    }
+    context.watched.push_back(std::move(watched));
+  }
+
+  // Bytes that came without an operator: a literal, or code that the capture cannot see.
+  void found_host_write(const Call& call, const c10::Storage& storage, int32_t value) {
+    if (storage.nbytes() > kLargestLiteral) {
+      refuse(call, fmt::format("reads {} bytes that were written inside the step by code that calls no "
+                               "operation", storage.nbytes()));
+    }
+    learn_->host_written.insert(value);
+  }
+
+  void learn(LeafContext& context) {
+    for (const Watched& watched : context.watched) {
+      const uint64_t hash = hash_of(watched.storage);
+      tracked_.at(watched.storage.unsafeGetStorageImpl()).hash = hash;
+      if (hash == watched.hash) continue;
+      keep_image(watched.storage, [&] { return watched.before; });
+      bool declared = false;  // by this argument or by another one on the same memory
+      for (const auto& [storage, argument] : context.written) {
+        declared = declared || storage.is_alias_of(watched.storage);
+      }
+      if (declared) continue;
+      learn_->writes.insert({c10::toString(context.call.op.operator_name()), watched.argument});
+      context.written.emplace_back(watched.storage, watched.argument);
+    }
+  }
+
+  // What the call has written over: new versions of values, effects on externals.
+  bool write_values(LeafContext& context) {
+    bool wrote = false;
+    Call& call = context.call;
+    std::set<const void*> done;
+    for (const auto& [storage, argument] : context.written) {
+      if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
+      Tracked& tracked = tracked_.at(storage.unsafeGetStorageImpl());
+      if (tracked.place.memory == Memory::kValue) {
+        const int32_t previous = tracked.place.index;
+        tracked.place.index = add_value(storage, previous);
+        wrote = true;
+      } else {
+        write_external(call, tracked.place.index);
+      }
+    }
+    return wrote;
+  }
+
+  void write_external(Call& call, int32_t index) {
+    const External& external = recording_.externals[static_cast<size_t>(index)];
+    if (external.requires_grad) {
+      refuse(call, "writes a parameter; keep the optimizer out of the captured step");
+    } else if (external.input >= 0) {
+      refuse(call, fmt::format("writes input {} of the step in place; give the step a copy",
+                               external.input));
+    } else if (external.is_constant) {
+      refuse(call, "writes a literal in place");
+    }
+    call.effects.push_back(index);
+  }
+
+  int32_t add_value(const c10::Storage& storage, int32_t previous) {
+    recording_.values.push_back({.bytes = static_cast<int64_t>(storage.nbytes()),
+                                 .maker = static_cast<int32_t>(recording_.calls.size()),
+                                 .previous = previous});
+    return static_cast<int32_t>(recording_.values.size()) - 1;
+  }
+
+  TensorRef refer(const at::Tensor& tensor, bool is_output, const Call& call) {
+    if (!tensor.defined()) return {};
+    if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
+      refuse(call, fmt::format("uses a tensor of layout {}", c10::toString(tensor.layout())));
+      return {};
+    }
+    if (tensor.key_set().has(c10::DispatchKey::Python)) {
+      refuse(call, "uses a tensor of a class written in Python");
+      return {};
+    }
+    const c10::Storage& storage = tensor.storage();
+    auto [entry, fresh] = tracked_.try_emplace(storage.unsafeGetStorageImpl());
+    Tracked& tracked = entry->second;
+    if (fresh) {
+      tracked.alive = storage.getWeakStorageImpl();
+      tracked.bytes = storage.nbytes();
+      if (is_output) {
+        tracked.place = {Memory::kValue, add_value(storage, -1), {}};
+        if (learn_ != nullptr) tracked.hash = hash_of(storage);
+      } else {
+        tracked.place = {Memory::kExternal, add_external(tensor, call), {}};
+      }
+    } else if (tracked.bytes != storage.nbytes()) {
+      refuse(call, "uses memory that was resized inside the step");
+    } else if (!is_output && is_literal(tracked)) {
+      tracked.place = {Memory::kExternal, add_literal(tensor), {}};
+    }
+    TensorRef ref = tracked.place;
+    ref.geometry = geometry_of(tensor);
+    return ref;
+  }
+
+  bool is_literal(const Tracked& tracked) const {
+    return known_ != nullptr && tracked.place.memory == Memory::kValue &&
+           known_->host_written.contains(tracked.place.index);
+  }
+
+  int32_t add(External external) {
+    recording_.externals.push_back(std::move(external));
+    return static_cast<int32_t>(recording_.externals.size()) - 1;
+  }
+
+  // The bytes as they are now, in memory of our own.
+  int32_t add_literal(const at::Tensor& tensor) {
+    const HostBytes bytes = copy_to_host(tensor.storage());
+    c10::Storage copy(c10::Storage::use_byte_size_t(), bytes.size(),
+                      c10::GetAllocator(tensor.device().type()), /*resizable=*/false);
+    copy_from_host(bytes, copy);
+    return add({.tensor = tensor_on(copy, geometry_of(tensor)), .is_constant = true});
+  }
+
+  int32_t add_external(const at::Tensor& tensor, const Call& call) {
+    const c10::Storage& storage = tensor.storage();
+    const auto input = inputs_.find(storage.unsafeGetStorageImpl());
+    if (input != inputs_.end()) return add({.input = input->second});
+    const bool made_here = storage.device().is_cpu() && storage.nbytes() > 0 &&
+                           cpu_allocation_serial(storage.data()) > first_serial_;
+    if (!made_here) return add({.tensor = tensor_on(storage, geometry_of(tensor))});
+    if (storage.nbytes() > kLargestLiteral) {
+      refuse(call, fmt::format("reads {} bytes that were made inside the step by code that calls no "
+                               "operation", storage.nbytes()));
+    }
+    return add_literal(tensor);
+  }
+
+  // Of an external, before the step writes it for the first time.
+  template <class Bytes>
+  void keep_image(const c10::Storage& storage, Bytes&& bytes) {
+    const Tracked& tracked = tracked_.at(storage.unsafeGetStorageImpl());
+    if (tracked.place.memory != Memory::kExternal) return;
+    const External& external = recording_.externals[static_cast<size_t>(tracked.place.index)];
+    if (!external.tensor.defined() || images_.has(external.tensor)) return;
+    images_.keep(external.tensor, bytes());
+  }
+
+  BeforeImages& images_;
+  Audit* learn_;
+  const Audit* known_;
+  uint64_t first_serial_;
+  Recording recording_;
+  size_t ordinal_ = 0;  // of the leaf event, views included
+  std::unordered_map<const void*, Tracked> tracked_;  // by storage
+  std::unordered_map<const void*, int32_t> inputs_, input_tensors_;
+  std::set<const void*> leaves_;
+  std::string problem_;
+};
+
+// RecordFunction's callbacks are plain functions: what they work on is global.
+std::mutex active_mutex;
+Recorder* active = nullptr;
+thread_local bool inside_leaf = false;
+thread_local bool inside_callback = false;  // a callback may call operators itself
+
+// The dispatcher swallows exceptions of callbacks.
+template <class Work>
+void guarded(Work&& work) {
+  std::lock_guard<std::mutex> lock(active_mutex);
+  if (active == nullptr) return;
+  inside_callback = true;
+  try {
+    work(*active);
+  } catch (const std::exception& error) {
+    active->fail(error.what());
+  }
+  inside_callback = false;
+}
+
+// Autograd's kernels of operators in place clone what their backward needs of the old values. All else
+// below a leaf is the leaf's own work.
+bool is_clone_by_autograd(const c10::OperatorName& name) {
+  return name.name == "aten::clone" &&
+         !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
+  if (inside_callback) return nullptr;
+  const auto name = event.operator_name();
+  if (!name || name->name.empty()) return nullptr;  // an autograd node, a user's scope
+  if (inside_leaf && !is_clone_by_autograd(*name)) return nullptr;
+  const auto op = c10::Dispatcher::singleton().findSchema(*name);
+  if (!op) return nullptr;
+  std::unique_ptr<LeafContext> context;
+  guarded([&](Recorder& recorder) {
+    if (is_transparent(*op, recorder.device())) return;
+    context = recorder.begin(*op, event);
+    context->within_leaf = std::exchange(inside_leaf, true);
+  });
+  return context;
+}
+
+void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
+  if (context == nullptr) return;
+  auto& leaf = static_cast<LeafContext&>(*context);
+  inside_leaf = leaf.within_leaf;
+  guarded([&](Recorder& recorder) { recorder.end(leaf, event); });
+}
+
+// Recording is on while it lives.
+class Session {
+ public:
+  explicit Session(Recorder& recorder) {
+    {
+      std::lock_guard<std::mutex> lock(active_mutex);
+      if (active != nullptr) throw InputError("another capture is under way in this process");
+      active = &recorder;
+    }
+    inside_leaf = false;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~Session() {
+    at::removeCallback(handle_);
+    std::lock_guard<std::mutex> lock(active_mutex);
+    active = nullptr;
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+}  // namespace
+
+void BeforeImages::keep(const at::Tensor& tensor, HostBytes bytes) {
+  images_.try_emplace(tensor.storage().unsafeGetStorageImpl(), tensor, std::move(bytes));
+}
+
+bool BeforeImages::has(const at::Tensor& tensor) const {
+  return images_.contains(tensor.storage().unsafeGetStorageImpl());
+}
+
+void BeforeImages::restore() const {
+  for (const auto& [memory, image] : images_) copy_from_host(image.second, image.first.storage());
+}
+
+Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                 BeforeImages& images, Audit* learn, const Audit* known) {
+  Recorder recorder(device, inputs, images, learn, known);
+  Tensors outputs;
+  {
+    Session session(recorder);
+    outputs = step(inputs);
+  }
+  return recorder.finish(outputs);
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,208 @@
+#include "capture/replay.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "capture/operators.h"
+#include "capture/tensors.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+// The look of a tensor whose memory nobody reads: it begins where the reserved space begins.
+Geometry at_start(Geometry geometry) {
+  geometry.offset = 0;
+  return geometry;
+}
+
+int64_t largest_reserved(const Recording& recording) {
+  int64_t bytes = 0;
+  for (const Call& call : recording.calls) {
+    for (const Argument& argument : call.arguments) {
+      if (!argument.shape_only) continue;
+      for (const TensorRef& ref : argument.tensors) {
+        bytes = std::max(bytes, extent_bytes(at_start(ref.geometry)));
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ReplayScope::ReplayScope()
+    : normal_mode_(false),
+      no_autocast_(c10::autocast_dispatch_keyset),
+      keep_grad_mode_(at::GradMode::is_enabled()) {}
+
+ReservedSpace::ReservedSpace(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+  address_ = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address_ == MAP_FAILED) {
+    throw InternalError(fmt::format("no address space of {} bytes could be reserved", bytes_));
+  }
+}
+
+ReservedSpace::~ReservedSpace() { munmap(address_, bytes_); }
+
+c10::Storage ReservedSpace::storage() const {
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes_, c10::DataPtr(address_, c10::kCPU));
+}
+
+Replay::Replay(const Recording& recording, const CapturedGraph& captured)
+    : recording_(recording),
+      captured_(captured),
+      prepared_(recording.calls.size()),
+      slots_(recording.values.size()),
+      random_(captured.graph.ops.size()),
+      reserved_(std::make_shared<ReservedSpace>(largest_reserved(recording))) {
+  for (size_t c = 0; c < recording.calls.size(); ++c) {
+    const Call& call = recording.calls[c];
+    Prepared& prepared = prepared_[c];
+    std::vector<bool> taken(recording.values.size(), false);
+    for (size_t r = 0; r < call.outputs.size(); ++r) {
+      for (size_t k = 0; k < call.outputs[r].size(); ++k) {
+        const TensorRef& ref = call.outputs[r][k];
+        if (ref.memory != Memory::kValue) continue;
+        const StepValue& value = recording.values[static_cast<size_t>(ref.index)];
+        if (value.maker != static_cast<int32_t>(c) || value.previous >= 0) continue;
+        if (!taken[static_cast<size_t>(ref.index)]) prepared.made.push_back({r, k, ref.index});
+        taken[static_cast<size_t>(ref.index)] = true;
+      }
+    }
+    is_batch_norm(call, &prepared.statistics);
+  }
+  for (size_t v = 0; v < recording.values.size(); ++v) {
+    const StepValue& value = recording.values[v];
+    if (value.previous < 0) continue;
+    prepared_[static_cast<size_t>(value.maker)].overwrites.emplace_back(static_cast<int32_t>(v),
+                                                                        value.previous);
+  }
+}
+
+void Replay::begin(const Tensors& inputs) {
+  inputs_.clear();
+  for (const at::Tensor& input : inputs) {
+    inputs_.push_back(input.defined() ? input.storage() : c10::Storage());
+  }
+}
+
+void Replay::clear() {
+  stack_.clear();
+  inputs_.clear();
+  std::fill(slots_.begin(), slots_.end(), c10::Storage());
+  std::fill(random_.begin(), random_.end(), std::nullopt);
+}
+
+const c10::Storage& Replay::external(int32_t index) const {
+  const External& external = recording_.externals[static_cast<size_t>(index)];
+  return external.input >= 0 ? inputs_[static_cast<size_t>(external.input)]
+                             : external.tensor.storage();
+}
+
+at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false); }
+
+at::Tensor Replay::operand(const TensorRef& ref, bool shape_only) const {
+  switch (ref.memory) {
+    case Memory::kNone:
+      return {};
+    case Memory::kExternal:
+      return tensor_on(external(ref.index), ref.geometry);
+    case Memory::kValue:
+      break;
+  }
+  const c10::Storage& slot = slots_[static_cast<size_t>(ref.index)];
+  if (slot) return tensor_on(slot, ref.geometry);
+  if (!shape_only) throw InternalError("a plan reads a value that is not there");
+  return tensor_on(reserved_->storage(), at_start(ref.geometry));
+}
+
+void Replay::push(const Argument& argument) {
+  switch (argument.kind) {
+    case ArgumentKind::kConstant:
+      stack_.push_back(argument.constant);
+      break;
+    case ArgumentKind::kTensor:
+      stack_.emplace_back(operand(argument.tensors[0], argument.shape_only));
+      break;
+    case ArgumentKind::kTensorList: {
+      c10::List<at::Tensor> list;
+      list.reserve(argument.tensors.size());
+      for (const TensorRef& ref : argument.tensors) list.push_back(operand(ref, argument.shape_only));
+      stack_.emplace_back(std::move(list));
+      break;
+    }
+    case ArgumentKind::kOptionalTensorList: {
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(argument.tensors.size());
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kNone) {
+          list.push_back(std::nullopt);
+        } else {
+          list.push_back(operand(ref, argument.shape_only));
+        }
+      }
+      stack_.emplace_back(std::move(list));
+      break;
+    }
+  }
+}
+
+void Replay::invoke(const Call& call, bool without_effects) {
+  stack_.clear();
+  for (const Argument& argument : call.arguments) push(argument);
+  if (without_effects) {
+    const size_t position = static_cast<size_t>(&call - recording_.calls.data());
+    for (const size_t a : prepared_[position].statistics) stack_[a] = c10::IValue();
+  }
+  at::GradMode::set_enabled(call.grad_mode);  // ReplayScope puts it back
+  call.op.callBoxed(stack_);
+}
+
+void Replay::keep_results(size_t c) {
+  const Prepared& prepared = prepared_[c];
+  for (const Made& made : prepared.made) {
+    c10::Storage& slot = slots_[static_cast<size_t>(made.value)];
+    if (slot) continue;  // a duplicate: the one that is there stays
+    size_t item = 0;
+    for_each_tensor(stack_[made.result], [&](const at::Tensor& tensor) {
+      if (item++ == made.item) slot = tensor.storage();
+    });
+    if (!slot || static_cast<int64_t>(slot.nbytes()) !=
+                     recording_.values[static_cast<size_t>(made.value)].bytes) {
+      throw InternalError(fmt::format("{} returned another size than in the captured step",
+                                      recording_.calls[c].name()));
+    }
+  }
+  for (const auto& [now, before] : prepared.overwrites) {
+    c10::Storage& slot = slots_[static_cast<size_t>(now)];
+    c10::Storage& old = slots_[static_cast<size_t>(before)];
+    if (!slot) slot = std::move(old);
+    old = c10::Storage();
+  }
+  stack_.clear();
+}
+
+void Replay::run(const RunStep& step) {
+  const auto op = static_cast<size_t>(step.op);
+  const auto c = static_cast<size_t>(captured_.call_of_op[op]);
+  const Variant& variant = captured_.graph.ops[op].variants[static_cast<size_t>(step.variant)];
+  std::optional<RandomState> current;
+  if (step.save_random) random_[op].emplace(recording_.device);
+  if (step.replay_random) {
+    current.emplace(recording_.device);
+    random_[op]->restore();
+  }
+  invoke(recording_.calls[c], variant.role == Role::kReplay);
+  if (current) current->restore();
+  keep_results(c);
+}
+
+void Replay::free(ValueIndex value) {
+  slots_[static_cast<size_t>(captured_.step_value_of[static_cast<size_t>(value)])] = c10::Storage();
+}
+
+}  // namespace reprise::runtime
