@@ -1,0 +1,97 @@
+// Branch and bound for a packing of one part within a given height.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pack/effort.h"
+#include "pack/sections.h"
+
+namespace reprise::internal {
+
+// In which order the items that may stand at a place are tried.
+enum class Branching { kLongest, kLargest, kLargestArea, kRandom };
+
+// Each rule that cuts the tree can be switched off; the answer stays the same.
+struct ExactRules {
+  bool dominance = true;  // no gap that an item would fill
+  bool split = true;      // pieces that no waiting item connects are solved one by one
+  bool table = true;      // remembers states that failed
+  bool tighten = true;    // a section whose items all reach into a higher one is as high
+
+  bool operator==(const ExactRules&) const = default;
+};
+
+class ExactSearch {
+ public:
+  enum class Outcome { kFound, kNone, kStopped };
+
+  // The recursion is as deep as there are items.
+  static constexpr size_t kMostItems = 2000;
+
+  explicit ExactSearch(const Part& part, const ExactRules& rules = {});
+
+  // Whether the part fits into `capacity` units. Stops after `steps`, or when the effort is spent.
+  Outcome run(int64_t capacity, Branching branching, uint64_t seed, int64_t steps, Effort& effort);
+
+  const std::vector<int64_t>& offsets() const { return offsets_; }  // after kFound
+
+ private:
+  // Neighbouring sections of one level, lower than both neighbours; these are kWall where no waiting
+  // item passes.
+  struct Valley {
+    int32_t first = 0, last = -1;
+    int64_t level = 0, left = 0, right = 0;
+    int64_t slack = 0;  // the least of its sections
+
+    int64_t rim() const { return left < right ? left : right; }
+  };
+  // An item placed (item >= 0), or sections raised.
+  struct Change {
+    int32_t item, first, last;
+    int64_t before;  // their level
+  };
+  struct Range {
+    int32_t first, last;
+  };
+  struct Key {
+    uint64_t high = 0, low = 0;
+    bool operator==(const Key&) const = default;
+  };
+  enum class Settled { kDone, kDead, kBranch };
+
+  void prepare(int64_t capacity, Branching branching, uint64_t seed);
+  bool solve(Range range);
+  bool solve_pieces(Range range);
+  bool branch(Range range, const Valley& valley);
+  Settled settle(Range range, Valley& valley);
+  bool tighten(Range range);
+  bool lowest_valley(Range range, Valley& valley) const;
+  bool raise(Range sections, int64_t level);
+  bool fills(Range sections, int64_t gap, int32_t except) const;
+  void place(int32_t number, int64_t level);
+  void undo(size_t changes);
+  bool twin_waits(int32_t number) const;
+  Key key_of(Range range) const;
+  bool passes(int32_t section) const { return crossing_[section] > 0; }
+
+  const Part& part_;
+  const ExactRules rules_;
+  std::vector<int64_t> offsets_;
+  std::vector<std::vector<int32_t>> beginning_;  // items by their first section
+  std::vector<int32_t> rank_;                    // of the items: in which order they are tried
+  std::vector<int32_t> twin_;                    // the item before it that is equal to it, or -1
+  std::vector<char> placed_;
+  std::vector<int64_t> level_, slack_;  // of sections; slack: capacity - level - what waits
+  std::vector<int32_t> waiting_;        // items over the section
+  std::vector<int32_t> crossing_;       // of these, items over the next one, too
+  std::vector<Change> trail_;
+  std::vector<int32_t> choices_;  // of all nodes on the path, one behind the other
+  std::vector<Key> failed_;
+  std::vector<Key> item_mark_, section_mark_;  // random
+  int64_t steps_left_ = 0;
+  bool stopped_ = false;
+  Effort* effort_ = nullptr;
+};
+
+}  // namespace reprise::internal

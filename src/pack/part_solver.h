@@ -1,0 +1,37 @@
+// All methods on one part, from the quick ones to the exact one.
+#pragma once
+
+#include <cstdint>
+
+#include "pack/effort.h"
+#include "pack/sections.h"
+#include "pack/solution.h"
+
+namespace reprise::internal {
+
+class PartSolver {
+ public:
+  explicit PartSolver(const Part& part) : part_(&part), low_(part.live()) {}
+
+  // The skylines, then first fit in several orders: until one is within `goal` units.
+  void construct(int64_t goal);
+  // Repair and exact search, until the height is within `goal`, is proven least, or `steps` are
+  // spent.
+  void improve(int64_t goal, int64_t steps, Effort& effort);
+
+  const Part& part() const { return *part_; }
+  const Solution& best() const { return best_; }
+  int64_t low() const { return low_; }  // no packing of the part is lower
+  // Both above the part's base.
+  int64_t top() const { return part_->base + best_.height; }
+
+ private:
+  void consider(Solution solution, const char* method);
+  void search(int64_t goal, int64_t steps, Effort& effort);
+
+  const Part* part_;
+  Solution best_;
+  int64_t low_;
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,16 @@
+// An arrangement of one part.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace reprise::internal {
+
+struct Solution {
+  std::vector<int64_t> offsets;  // of the items, in units above the part's base
+  int64_t height = std::numeric_limits<int64_t>::max();
+  const char* method = "";
+};
+
+}  // namespace reprise::internal
