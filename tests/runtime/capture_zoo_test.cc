@@ -58,7 +58,7 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
   EXPECT_EQ(difference(before, bits_now(model.stages, {inputs[0]})), "") << "changed by capturing";
 
   step(inputs);  // warm
-  constexpr int kSteps = 2;
+  constexpr int kSteps = 3;
   state.restore();
   std::vector<Bits> expected;
   for (int k = 0; k < kSteps; ++k) {
@@ -75,7 +75,7 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
   const Baseline plain = baseline(captured.graph());
   EXPECT_LE(plain.peak.count(), eager_peak) << "values die at their last use, not with their names";
   const int64_t floor = smallest_peak(captured);
-  int repeated = 0;
+  int repeated = 0, arenas = 0, low = 0;
   for (int k = 0; k <= 5; ++k) {
     const Bytes budget(plain.peak.count() - (plain.peak.count() - floor) * k / 5);
     SCOPED_TRACE(fmt::format("budget {} of {}", budget.count(), plain.peak.count()));
@@ -97,8 +97,19 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
       const CapturedStepReport report = captured.last_step();
       EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
       EXPECT_LE(report.measured_peak, report.budget);
+      EXPECT_EQ(report.fallbacks, 0);
     }
+    const CapturedStepReport last = captured.last_step();
+    EXPECT_GE(last.arena_height, last.arena_live_bytes);
+    arenas += last.served > 0;
+    if (last.served > 0 && last.arena_height != last.arena_live_bytes) {
+      std::cout << fmt::format("{} at {}: arena of {} for {} live bytes\n", GetParam(), k,
+                               last.arena_height.count(), last.arena_live_bytes.count());
+    }
+    low += last.served > 0 && last.arena_height == last.arena_live_bytes;
   }
+  std::cout << GetParam() << ": arenas " << arenas << ", as low as the live bytes " << low << "\n";
+  EXPECT_GE(arenas, 3);
   EXPECT_GE(repeated, 2) << "nothing ran again: the test shows nothing";
   state.restore();
 }

@@ -4,6 +4,10 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/version.h>
 
+#include <cstring>
+#include <set>
+
+#include "capture/arena.h"
 #include "capture/captured_graph.h"
 #include "capture/circumstances.h"
 #include "capture/meter.h"
@@ -38,6 +42,11 @@ class LimitScope {
  private:
   std::optional<int64_t> bytes_;
 };
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+// Runs of which the arena may differ from the recorded one before it is left as it is.
+constexpr int kArenaAttempts = 3;
 
 c10::Device device_of(const Tensors& inputs) {
   for (const at::Tensor& input : inputs) {
@@ -91,17 +100,27 @@ struct CapturedStep::State {
   std::vector<std::string> inputs_text;
   std::unique_ptr<Captured> captured;
   StepPlanOptions plan_options;
-  std::optional<PlanResult> result;
+  std::optional<PlanResult> result, refused;
   std::shared_ptr<const Program> program;
+  std::shared_ptr<StepArena> arena;     // null: the heap
+  std::vector<WeakStorage> handed_out;  // of the last run; they may lie in the arena
+  Bytes slack;                          // of the budget, that the arena's height needs above the live bytes
+  int arena_attempts = 0;
   CapturedStepReport report;
 
   void capture(const Tensors& sample);
   Bytes level_without(const Tensors& inputs) const;
-  void make_plan(Bytes fixed);
+  Bytes inputs_bytes() const;
+  bool make_plan(Bytes fixed);
+  void require_plan(Bytes fixed);
   void set_plan(const Plan& plan);
   void settle(const Tensors& inputs);
   Tensors run(const Tensors& inputs);
   Tensors replay(const Tensors& inputs);
+  void evacuate();
+  void renew_arena();
+  void settle_arena();
+  void hand_out(const at::Tensor& tensor);
   void deliver(const Tensors& inputs);
 };
 
@@ -126,45 +145,105 @@ Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
   return Bytes(std::max<int64_t>(0, level - storage_bytes(inputs)));
 }
 
-void CapturedStep::State::make_plan(Bytes fixed) {
+Bytes CapturedStep::State::inputs_bytes() const {
+  Bytes sum;
+  for (const Value& value : captured->captured.graph.values) {
+    if (value.kind == ValueKind::kInput) sum += value.bytes;
+  }
+  return sum;
+}
+
+// Whether there is one; else all stays as it is, but for `refused`.
+bool CapturedStep::State::make_plan(Bytes fixed) {
   Graph& graph = captured->captured.graph;
   graph.fixed = fixed;
-  PlanResult found = reprise::plan(graph, {.budget = plan_options.budget,
+  const Budget budget = slack.count() == 0
+                            ? plan_options.budget
+                            : Budget(plan_options.budget.resolve(baseline(graph).peak) - slack);
+  PlanResult found = reprise::plan(graph, {.budget = budget,
                                            .planner = plan_options.planner,
                                            .time_limit = plan_options.time_limit,
                                            .threads = plan_options.threads,
                                            .observer = plan_options.observer});
-  ++report.plans;
   if (!found.plan) {
-    std::string message = fmt::format("no plan of this step fits {} ", format_bytes_exact(found.budget));
-    if (found.smallest_budget) {
-      message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
-                             format_bytes_exact(*found.smallest_budget), found.blocking_op);
-    } else {
-      message += "within the time limit; raise time_limit or the budget";
-    }
-    throw BudgetError(message, found.budget.count(), fixed.count(),
-                      found.smallest_budget.value_or(Bytes(0)).count());
+    refused = std::move(found);
+    return false;
   }
+  ++report.plans;
   set_plan(*found.plan);
+  found.budget += slack;
   result = std::move(found);
+  return true;
+}
+
+void CapturedStep::State::require_plan(Bytes fixed) {
+  if (make_plan(fixed)) return;
+  const PlanResult& found = *refused;
+  std::string message = fmt::format("no plan of this step fits {} ", format_bytes_exact(found.budget));
+  if (found.smallest_budget) {
+    message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
+                           format_bytes_exact(*found.smallest_budget), found.blocking_op);
+  } else {
+    message += "within the time limit; raise time_limit or the budget";
+  }
+  throw BudgetError(message, found.budget.count(), fixed.count(),
+                    found.smallest_budget.value_or(Bytes(0)).count());
 }
 
 void CapturedStep::State::set_plan(const Plan& plan) {
   program = std::make_shared<const Program>(captured->captured.graph, plan.actions);
+  renew_arena();
+}
+
+void CapturedStep::State::renew_arena() {
+  const bool wanted = plan_options.arena && captured->recording.device.is_cpu();
+  arena = wanted ? std::make_shared<StepArena>() : nullptr;
+}
+
+// What the caller still holds of the last run moves to the heap, so that its place is free.
+void CapturedStep::State::evacuate() {
+  for (const WeakStorage& weak : handed_out) {
+    const auto storage = weak.lock();
+    if (!storage || !arena || !arena->contains(storage->data())) continue;
+    c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
+    std::memcpy(moved.get(), storage->data(), storage->nbytes());
+    storage->set_data_ptr_noswap(std::move(moved));
+  }
+  handed_out.clear();
+}
+
+// After a run: offsets for the one that was recorded, or another try when this one was different.
+void CapturedStep::State::settle_arena() {
+  report.served = arena->served();
+  report.fallbacks = arena->fallbacks();
+  if (arena->ready()) {
+    if (arena->fallbacks() > 0 && ++arena_attempts < kArenaAttempts) renew_arena();
+    return;
+  }
+  const bool unlimited = plan_options.budget.unlimited();
+  const Bytes room = unlimited ? result->budget : result->budget - captured->captured.graph.fixed -
+                                                      inputs_bytes();
+  arena->pack_blocks(room);
+  report.arena_height = arena->height();
+  report.arena_live_bytes = arena->live_bytes();
+  if (arena->ready()) return;
+  // Too high for the budget: a plan that leaves room for what placement costs, if there is one.
+  slack += arena->height() - arena->live_bytes();
+  if (++arena_attempts < kArenaAttempts && make_plan(captured->captured.graph.fixed)) return;
+  arena.reset();
 }
 
 // A plan for the memory that is live now.
 void CapturedStep::State::settle(const Tensors& inputs) {
   const Bytes fixed = level_without(inputs);
   if (!result) {
-    make_plan(fixed);
+    require_plan(fixed);
     return;
   }
   Graph& graph = captured->captured.graph;
   const int64_t peak = result->plan->peak.count() - graph.fixed.count() + fixed.count();
   if (peak > result->budget.count()) {
-    make_plan(fixed);
+    require_plan(fixed);
   } else if (graph.fixed != fixed) {
     graph.fixed = fixed;
     result->plan->peak = Bytes(peak);
@@ -180,6 +259,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     }
     capture(inputs);
   }
+  evacuate();
   settle(inputs);
 
   const c10::Device device = captured->recording.device;
@@ -194,17 +274,23 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   try {
     LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
     reset_peak(device);
+    BlockSourceScope source(arena);
+    if (arena) arena->begin_run();
     outputs = replay(inputs);
+    if (arena) arena->end_run();
     report.measured_peak = Bytes(memory_count(device).peak + uncounted);
   } catch (...) {
     captured->replay.clear();
+    renew_arena();
     captured->effects.restore();
     random.restore();
     throw;
   }
+  for (const at::Tensor& output : outputs) hand_out(output);
   deliver(inputs);
   captured->replay.clear();
   ++report.steps;
+  if (arena) settle_arena();
   return outputs;
 }
 
@@ -219,6 +305,10 @@ Tensors CapturedStep::State::replay(const Tensors& inputs) {
   return outputs;
 }
 
+void CapturedStep::State::hand_out(const at::Tensor& tensor) {
+  if (tensor.defined()) handed_out.push_back(tensor.storage().getWeakStorageImpl());
+}
+
 // As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
 void CapturedStep::State::deliver(const Tensors& inputs) {
   at::NoGradGuard no_grad;
@@ -227,6 +317,7 @@ void CapturedStep::State::deliver(const Tensors& inputs) {
     const at::Tensor& target = leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
     at::Tensor gradient = captured->replay.tensor(leaf.gradient);
     if (leaf.gradient.memory == Memory::kExternal) gradient = gradient.clone();
+    hand_out(gradient);
     at::Tensor& grad = target.mutable_grad();
     if (grad.defined()) {
       grad.add_(gradient);
@@ -249,7 +340,9 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   state_->plan_options = options;
-  state_->make_plan(state_->captured->captured.graph.fixed);
+  state_->slack = Bytes(0);
+  state_->arena_attempts = 0;
+  state_->require_plan(state_->captured->captured.graph.fixed);
   return *state_->result;
 }
 
@@ -264,6 +357,8 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
     throw InputError(message);
   }
   state_->plan_options = options;
+  state_->slack = Bytes(0);
+  state_->arena_attempts = 0;
   state_->result = PlanResult{.termination = plan.termination,
                               .plan = plan,
                               .planner = plan.planner,
