@@ -27,4 +27,7 @@ void add_model_options(CLI::App& command, ModelArguments& arguments);
 // Throws InputError for an input that is no shape ("64x1x28x28"). Also sets LibTorch's threads.
 runtime::ModelConfig model_config(const ModelArguments& arguments);
 
+// Throws InputError for anything but "chain" and "graph".
+void require_mode(const std::string& mode);
+
 }  // namespace reprise::cli

@@ -107,4 +107,10 @@ runtime::ModelConfig model_config(const ModelArguments& arguments) {
   return config;
 }
 
+void require_mode(const std::string& mode) {
+  if (mode != "chain" && mode != "graph") {
+    throw InputError("--mode must be chain or graph, not '" + mode + "'");
+  }
+}
+
 }  // namespace reprise::cli

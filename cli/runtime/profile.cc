@@ -10,6 +10,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/runtime/allocator.h"
+#include "reprise/runtime/capture.h"
 #include "reprise/runtime/measure.h"
 
 namespace reprise::cli {
@@ -22,26 +23,48 @@ struct Arguments {
   bool quiet = false;
 };
 
-void require_chain_mode(const std::string& mode) {
-  if (mode == "chain") return;
-  throw InputError("--mode " + mode + " is not there yet; use --mode chain");
+Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions options) {
+  const at::Tensor target = model.sample_target();
+  options.output_held = false;  // as `reprise train` runs it
+  return runtime::profile(
+      model.stages, {model.sample_input()},
+      [&](const runtime::Tensors& y) { return model.loss(y.at(0), target); }, options);
+}
+
+Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions& options) {
+  const runtime::Tensors batch{model.sample_input(), model.sample_target()};
+  auto step = [&](const runtime::Tensors& in) {
+    runtime::Tensors x{in[0]};
+    for (const runtime::Stage& stage : model.stages) x = stage.forward(x);
+    at::Tensor loss = model.loss(std::move(x)[0], in[1]);
+    loss.backward();
+    return loss;
+  };
+  return runtime::capture(step, batch, {.measure = options}).profile();
+}
+
+std::string summary(const Profile& profile) {
+  const auto* chain = std::get_if<Chain>(&profile.problem);
+  const Graph graph = chain != nullptr ? lower(*chain) : std::get<Graph>(profile.problem);
+  const Baseline plain = baseline(graph);
+  return fmt::format("{}: {} {}, plain training peaks at {} and takes {} a step", graph.name,
+                     chain != nullptr ? chain->stages.size() : graph.ops.size(),
+                     chain != nullptr ? "stages" : "operations", format_bytes_exact(plain.peak),
+                     format_duration(plain.time));
 }
 
 int run(const Arguments& arguments) {
-  require_chain_mode(arguments.mode);
+  require_mode(arguments.mode);
   if (!arguments.output.empty()) require_writable(arguments.output);
   runtime::install_cpu_allocator();
   at::manual_seed(arguments.seed);
   const runtime::Model model = runtime::make_model(model_config(arguments.model));
-  const at::Tensor target = model.sample_target();
   StatusLine status(arguments.quiet);
   runtime::MeasureOptions options;
   options.name = model.config.model;
-  options.output_held = false;  // as `reprise train` runs it
   options.observer = status.observer();
-  const Profile profile = runtime::profile(
-      model.stages, {model.sample_input()},
-      [&](const runtime::Tensors& y) { return model.loss(y.at(0), target); }, options);
+  const Profile profile =
+      arguments.mode == "graph" ? measure_graph(model, options) : measure_chain(model, options);
   status.wipe();
   const std::string json = to_json(profile);
   if (arguments.output.empty()) {
@@ -49,28 +72,24 @@ int run(const Arguments& arguments) {
   } else {
     write_output(arguments.output, json);
   }
-  if (!arguments.quiet) {
-    const Chain& chain = std::get<Chain>(profile.problem);
-    const Baseline plain = baseline(lower(chain));
-    say(fmt::format("{}: {} stages, plain training peaks at {} and takes {} a step", chain.name,
-                    chain.stages.size(), format_bytes_exact(plain.peak),
-                    format_duration(plain.time)));
-  }
+  if (!arguments.quiet) say(summary(profile));
   return kDone;
 }
 
 }  // namespace
 
 void add_profile(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("profile", "measure a model into a chain");
+  CLI::App* command = app.add_subcommand("profile", "measure a model into a chain or a graph");
   command->footer(
       "Example:\n  reprise profile --model resnet18 --input 64x3x64x64 -o resnet18.json\n"
-      "  reprise frontier resnet18.json");
+      "  reprise frontier resnet18.json\n"
+      "  reprise profile --model unet --mode graph -o unet.json");
   auto arguments = std::make_shared<Arguments>();
   add_model_options(*command, arguments->model);
   command->add_option("-o,--output", arguments->output, "file to write (default: stdout)")
       ->type_name("FILE");
-  command->add_option("--mode", arguments->mode, "chain")->type_name("MODE");
+  command->add_option("--mode", arguments->mode, "chain (default): stages; graph: operations")
+      ->type_name("MODE");
   command->add_option("--seed", arguments->seed, "of the random state (default 1)")->type_name("N");
   command->add_flag("--quiet", arguments->quiet, "no progress, no summary");
   command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });

@@ -10,13 +10,14 @@
 #include "output.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
+#include "reprise/plan/registry.h"
 
 namespace reprise::cli {
 namespace {
 
 struct Arguments {
   ModelArguments model;
-  std::string data = "fashion-mnist", budget, mode = "chain", planner = "chain", time_limit = "10s",
+  std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
               optimizer = "sgd", save_plan, save_profile;
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
@@ -37,6 +38,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.model = model_config(arguments.model);
   options.data = arguments.data;
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
+  options.mode = arguments.mode == "graph" ? runtime::TrainMode::kGraph : runtime::TrainMode::kChain;
   options.planner = arguments.planner;
   options.time_limit = parse_duration(arguments.time_limit);
   options.steps = arguments.steps;
@@ -95,6 +97,13 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
   row(text, "peak measured, bytes", plain ? with_commas(report.plain_peak->count()) : "-",
       with_commas(report.measured_peak.count()),
       report.peaks_equal ? "as predicted, to the byte" : "NOT as predicted");
+  if (report.captured && report.captured->served > 0) {
+    const runtime::CapturedStepReport& step = *report.captured;
+    row(text, "arena, bytes", "-", with_commas(step.arena_height.count()),
+        fmt::format("{:.2f} % above the live bytes; {} allocations in place a step, {} elsewhere",
+                    percent(step.arena_height.count(), step.arena_live_bytes.count()) - 100,
+                    step.served, report.fallbacks));
+  }
   row(text, "memory saved", "-",
       fmt::format("{:.1f} %", 100 - percent(report.measured_peak.count(), whole)));
   if (plain) {
@@ -138,6 +147,12 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
     json["compared_step_ns"] = report.planned_time->count();
   }
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
+  if (report.captured) {
+    json["arena_bytes"] = report.captured->arena_height.count();
+    json["arena_live_bytes"] = report.captured->arena_live_bytes.count();
+    json["arena_served"] = report.captured->served;
+    json["arena_fallbacks"] = report.fallbacks;
+  }
   if (report.accuracy) {
     json["accuracy"] = *report.accuracy;
     json["test_samples"] = report.tested;
@@ -188,9 +203,8 @@ int verdict(const runtime::TrainReport& report) {
 }
 
 int run(const Arguments& arguments) {
-  if (arguments.mode != "chain") {
-    throw InputError("--mode " + arguments.mode + " is not there yet; use --mode chain");
-  }
+  require_mode(arguments.mode);
+  if (!arguments.planner.empty()) find_planner(arguments.planner);
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
   }
@@ -244,6 +258,7 @@ void add_train(CLI::App& app, Action& action) {
   command->footer(
       "Examples:\n"
       "  reprise train --model resnet18 --data fashion-mnist --budget 60% --steps 50\n"
+      "  reprise train --model unet --mode graph --budget 50% --steps 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"150 MiB\" --optimizer adam\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
@@ -256,8 +271,10 @@ void add_train(CLI::App& app, Action& action) {
   text("--data", arguments->data,
        "fashion-mnist (default), synthetic, a folder of IDX files, or a text file", "DATA");
   text("--budget", arguments->budget, "bytes (\"700 MiB\") or a share (60%)", "BUDGET");
-  text("--mode", arguments->mode, "chain", "MODE");
-  text("--planner", arguments->planner, "see `reprise planners` (default chain)", "NAME");
+  text("--mode", arguments->mode,
+       "chain (default): plan the model's stages; graph: plan the operations of a captured step",
+       "MODE");
+  text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)", "NAME");
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
   text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");

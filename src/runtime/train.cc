@@ -8,14 +8,15 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "park.h"
+#include "planned_steps.h"
 #include "prepare.h"
 #include "random_state.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/data.h"
-#include "reprise/runtime/remat.h"
 
 namespace reprise::runtime {
 namespace {
@@ -81,9 +82,9 @@ class Training {
         train_(open_dataset(options.data, Split::kTrain, model_)),
         stream_(train_, options.seed),
         batch_(train_->allocate()),
-        remat_(model_.stages, remat_options()),
-        parameters_(remat_.parameters()),
-        buffers_(remat_.buffers()),
+        planned_(make_planned_steps(model_, options_)),
+        parameters_(tensors_of(model_, false)),
+        buffers_(tensors_of(model_, true)),
         optimizer_(make_optimizer(options, parameters_)) {
     report_.data = train_->description();
     report_.parameters = Bytes(memory_count(c10::kCPU).live);
@@ -100,25 +101,34 @@ class Training {
   }
 
  private:
-  RematOptions remat_options() {
-    RematOptions remat;
-    remat.planner = options_.planner;
-    remat.time_limit = options_.time_limit;
-    remat.loss = [this](const Tensors& y) { return model_.loss(y.at(0), batch_.target); };
-    remat.measure.name = options_.model.model;
-    remat.measure.output_held = false;  // planned_loss()
-    remat.observer = options_.observer;
-    return remat;
+  // Of all modules, each once.
+  static std::vector<at::Tensor> tensors_of(const Model& model, bool buffers) {
+    std::vector<at::Tensor> all;
+    std::set<const void*> seen;
+    for (const Stage& stage : model.stages) {
+      if (!stage.module) continue;
+      for (const at::Tensor& tensor :
+           buffers ? stage.module->buffers() : stage.module->parameters()) {
+        if (seen.insert(tensor.unsafeGetTensorImpl()).second) all.push_back(tensor);
+      }
+    }
+    return all;
+  }
+
+  void set_training(bool training) {
+    for (const Stage& stage : model_.stages) {
+      if (stage.module) stage.module->train(training);
+    }
   }
 
   void progress(const std::string& message) const {
     if (options_.observer) options_.observer({"train", -1, message});
   }
 
-  at::Tensor plain_loss() {
-    Tensors x{batch_.input};
-    for (const Stage& stage : model_.stages) x = stage.forward(x);
-    return model_.loss(std::move(x)[0], batch_.target);
+  at::Tensor plain_step() {
+    at::Tensor loss = model_.loss(run_stages(model_, batch_.input), batch_.target);
+    loss.backward();
+    return loss;
   }
 
   void drop_gradients() {
@@ -153,8 +163,7 @@ class Training {
     {
       reset_peak(c10::kCPU);
       const auto start = Clock::now();
-      at::Tensor loss = planned ? planned_loss() : plain_loss();
-      loss.backward();
+      at::Tensor loss = planned ? planned_->run(batch_) : plain_step();
       time = since(start);
       if (planned) {
         note_peak();
@@ -212,31 +221,24 @@ class Training {
   }
 
   bool make_plan() {
-    remat_.plan_for({batch_.input});
-    report_.profile = remat_.profile();
+    planned_->measure(batch_);
+    report_.profile = planned_->profile();
     Budget budget = options_.budget;
     if (budget.relative()) {
-      budget =
-          budget.resolve(report_.plain_peak ? *report_.plain_peak : remat_.plan().baseline.peak);
+      budget = budget.resolve(report_.plain_peak ? *report_.plain_peak : planned_->plain().peak);
     }
-    report_.plan = reprise::plan(remat_.chain(), {.budget = budget,
-                                                  .planner = options_.planner,
-                                                  .schedule_class = kScheduleClass,
-                                                  .time_limit = options_.time_limit,
-                                                  .observer = options_.observer});
+    report_.plan = planned_->plan(budget);
     report_.budget = report_.plan.budget;
-    if (!report_.plan.plan) return false;
-    remat_.set_budget(budget);
-    return true;
+    return report_.plan.plan.has_value();
   }
 
-  at::Tensor planned_loss() { return model_.loss(remat_.forward(batch_.input), batch_.target); }
-
   void note_peak() {
-    const StepReport step = remat_.last_step();
-    report_.predicted_peak = std::max(report_.predicted_peak, step.predicted_peak);
-    report_.measured_peak = std::max(report_.measured_peak, step.measured_peak);
-    report_.peaks_equal &= step.predicted_peak == step.measured_peak;
+    const StepPeak step = planned_->peak();
+    report_.predicted_peak = std::max(report_.predicted_peak, step.predicted);
+    report_.measured_peak = std::max(report_.measured_peak, step.measured);
+    report_.peaks_equal &= step.predicted == step.measured;
+    report_.captured = planned_->captured();
+    if (report_.captured) report_.fallbacks += report_.captured->fallbacks;
   }
 
   void train_steps() {
@@ -248,14 +250,13 @@ class Training {
       step.epoch = (number - 1) / stream_.per_epoch() + 1;
       const auto start = Clock::now();
       {
-        at::Tensor loss = planned_loss();
-        loss.backward();
+        const at::Tensor loss = planned_->run(batch_);
         step.time = since(start);
         step.loss = loss.item<double>();
       }
       times.push_back(step.time);
       note_peak();
-      step.peak = remat_.last_step().measured_peak;
+      step.peak = planned_->peak().measured;
       optimizer_->step();
       optimizer_->zero_grad(/*set_to_none=*/true);
       report_.steps = number;
@@ -274,7 +275,7 @@ class Training {
   void test() {
     const auto data = open_dataset(options_.data, Split::kTest, model_);
     BatchStream stream(data, options_.seed, /*shuffle=*/false);
-    remat_.eval();
+    set_training(false);
     at::NoGradGuard no_grad;
     const int64_t batches = std::min(
         stream.per_epoch(), std::max<int64_t>(1, options_.test_samples / data->batch_size()));
@@ -282,7 +283,7 @@ class Training {
     for (int64_t b = 0; b < batches; ++b) {
       progress("test batch " + std::to_string(b + 1) + " of " + std::to_string(batches));
       stream.next(batch_);
-      at::Tensor output = remat_.forward(batch_.input);
+      at::Tensor output = run_stages(model_, batch_.input);
       // Classes are in dimension 1, of text in the last.
       const int64_t dimension = model_.task == "text" ? output.dim() - 1 : 1;
       const at::Tensor hits = output.argmax(dimension).reshape(-1).eq(batch_.target.reshape(-1));
@@ -292,7 +293,7 @@ class Training {
     }
     report_.accuracy = static_cast<double>(right) / static_cast<double>(all);
     report_.tested = batches * data->batch_size();
-    remat_.train();
+    set_training(true);
   }
 
   const TrainOptions& options_;
@@ -300,7 +301,7 @@ class Training {
   std::shared_ptr<const Dataset> train_;
   BatchStream stream_;
   Batch batch_;
-  Remat remat_;
+  std::unique_ptr<PlannedSteps> planned_;
   std::vector<at::Tensor> parameters_, buffers_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   TrainReport report_;

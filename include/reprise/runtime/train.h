@@ -10,9 +10,13 @@
 #include "reprise/model/profile.h"
 #include "reprise/model/units.h"
 #include "reprise/plan/plan.h"
+#include "reprise/runtime/capture.h"
 #include "reprise/runtime/zoo.h"
 
 namespace reprise::runtime {
+
+// What is planned: the stages of the model, or the operations of the captured step.
+enum class TrainMode { kChain, kGraph };
 
 enum class OptimizerKind { kSgd, kAdam };
 
@@ -30,7 +34,8 @@ struct TrainOptions {
   ModelConfig model = {};
   std::string data = "synthetic";  // see open_dataset()
   Budget budget = {};              // a share is of plain training's measured peak
-  std::string planner = "chain";
+  TrainMode mode = TrainMode::kChain;
+  std::string planner = {};  // empty: the mode's own
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
@@ -63,6 +68,9 @@ struct TrainReport {
   std::optional<bool> gradients_equal;  // loss, gradients, buffers, random state of the first step
   Bytes predicted_peak, measured_peak;  // the largest of all steps
   bool peaks_equal = true;              // predicted = measured in every step
+  // Graph mode: of the last step, and allocations of all steps that did not find their place.
+  std::optional<CapturedStepReport> captured;
+  int64_t fallbacks = 0;
   Nanos step_time;                      // median of the training steps
   double first_loss = 0, last_loss = 0;
   std::optional<double>
