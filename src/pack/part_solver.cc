@@ -10,6 +10,16 @@
 
 namespace reprise::internal {
 
+namespace {
+
+Style style_of(uint64_t trial) {
+  constexpr std::array kBranchings = {Branching::kLongest, Branching::kLargestArea,
+                                      Branching::kLargest, Branching::kRandom};
+  return {kBranchings[trial / 2 % kBranchings.size()], trial % 2 == 1, trial};
+}
+
+}  // namespace
+
 void PartSolver::consider(Solution solution, const char* method) {
   if (solution.height >= best_.height) return;
   best_ = std::move(solution);
@@ -45,8 +55,6 @@ void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
 // Halves what is open between what is proven impossible and the best height. A capacity that was not
 // decided in its share of steps is put aside until all lower ones were, too; then the shares double.
 void PartSolver::search(int64_t goal, int64_t steps, Effort& effort) {
-  constexpr std::array kBranchings = {Branching::kLongest, Branching::kLargestArea,
-                                      Branching::kLargest, Branching::kRandom};
   ExactSearch exact(*part_);
   uint64_t trial = 0;
   for (int64_t share = 100'000; steps > 0 && best_.height > std::max(goal, low_); share *= 2) {
@@ -54,8 +62,7 @@ void PartSolver::search(int64_t goal, int64_t steps, Effort& effort) {
       // The first trial is the bound itself: most often it can be reached.
       const int64_t capacity = trial == 0 ? open : open + (best_.height - 1 - open) / 2;
       const int64_t before = effort.left();
-      const auto outcome = exact.run(capacity, kBranchings[trial % kBranchings.size()], trial,
-                                     std::min(share, steps), effort);
+      const auto outcome = exact.run(capacity, style_of(trial), std::min(share, steps), effort);
       ++trial;
       steps -= before - effort.left();
       if (effort.left() <= 0) return;
