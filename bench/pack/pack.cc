@@ -154,10 +154,16 @@ Bytes online_first_fit(const std::vector<Block>& blocks) {
 
 double milliseconds(const std::vector<Block>& blocks, const PackOptions& options,
                     Packing* packing) {
-  const auto start = std::chrono::steady_clock::now();
-  *packing = pack(blocks, options);
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
+  // The best of three where that is quick.
+  double best = 1e12, total = 0;
+  for (int run = 0; run < 3 && total < 500; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    *packing = pack(blocks, options);
+    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+    best = std::min(best, time.count());
+    total += time.count();
+  }
+  return best;
 }
 
 // Throws InternalError for a packing that is not valid; pack() itself does, too.

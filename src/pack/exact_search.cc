@@ -15,6 +15,7 @@
 // | monotonic floor        | a valley is filled before what is above its rim                    |
 // | dominated placement    | fills(): a gap in which a waiting item has room                    |
 // | spatial/temporal cut   | solve_pieces()                                                     |
+// | section inference      | raise_to_floors(); raise_to_neighbours() is a cheap part of it     |
 //
 // The state is a level for each section and the set of items that wait. A node takes a valley: neighbouring
 // sections of one level, with higher ones on both sides. Let S be the packing of least sum of offsets (and
