@@ -11,8 +11,9 @@
 // | greedy by size            | the order "first fit by size"      |
 //
 // Complexity: the placed items are kept by offset and looked through from below until a gap is found:
-// O(n) an item, most of the time far less; a short item looks at those of a window of time only. Assumption: none; any order gives a packing, and for
-// some order the packing is a lowest one (that of the offsets of a lowest packing).
+// O(n) an item, most of the time far less; a short item looks at those of a window of time only.
+// Assumption: none; any order gives a packing, and for some order the packing is a lowest one (that of
+// the offsets of a lowest packing).
 //
 // Tests: unit/pack_test.cc, property/pack_property_test.cc.
 #include "pack/first_fit.h"
