@@ -12,6 +12,7 @@
 #include "reprise/model/plan.h"      // IWYU pragma: export
 #include "reprise/model/units.h"     // IWYU pragma: export
 #include "reprise/pack/pack.h"       // IWYU pragma: export
+#include "reprise/pack/plan_blocks.h"  // IWYU pragma: export
 #include "reprise/plan/plan.h"       // IWYU pragma: export
 #include "reprise/plan/registry.h"   // IWYU pragma: export
 #include "reprise/run/bookkeeping.h" // IWYU pragma: export

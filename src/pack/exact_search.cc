@@ -15,6 +15,7 @@
 // | monotonic floor        | a valley is filled before what is above its rim                    |
 // | dominated placement    | fills(): a gap in which a waiting item has room                    |
 // | spatial/temporal cut   | solve_pieces()                                                     |
+// | section inference      | raise_to_floors(); raise_to_neighbours() is a cheap part of it     |
 //
 // The state is a level for each section and the set of items that wait. A node takes a valley: neighbouring
 // sections of one level, with higher ones on both sides. Let S be the packing of least sum of offsets (and
@@ -75,7 +76,9 @@ ExactSearch::ExactSearch(const Part& part, const ExactRules& rules)
   }
 }
 
-void ExactSearch::prepare(int64_t capacity, Branching branching, uint64_t seed) {
+void ExactSearch::prepare(int64_t capacity, const Style& style) {
+  style_ = style;
+  const Branching branching = style.branching;
   const auto sections = static_cast<size_t>(part_.sections);
   placed_.assign(part_.items.size(), 0);
   level_.assign(sections, 0);
@@ -89,10 +92,11 @@ void ExactSearch::prepare(int64_t capacity, Branching branching, uint64_t seed) 
       if (k < item.last) ++crossing_[k];
     }
   }
+  floor_.assign(sections, 0);
   trail_.clear();
   choices_.clear();
-  failed_.assign(rules_.table ? kTable : 0, {});
-  std::mt19937_64 random(seed);
+  ++runs_;
+  std::mt19937_64 random(style.seed);
   std::vector<std::pair<double, int32_t>> keys;
   for (size_t k = 0; k < part_.items.size(); ++k) {
     const Item& item = part_.items[k];
@@ -110,10 +114,11 @@ void ExactSearch::prepare(int64_t capacity, Branching branching, uint64_t seed) 
   for (size_t k = 0; k < keys.size(); ++k) rank_[keys[k].second] = static_cast<int32_t>(k);
 }
 
-ExactSearch::Outcome ExactSearch::run(int64_t capacity, Branching branching, uint64_t seed,
-                                      int64_t steps, Effort& effort) {
-  prepare(capacity, branching, seed);
+ExactSearch::Outcome ExactSearch::run(int64_t capacity, const Style& style, int64_t steps,
+                                      Effort& effort) {
+  prepare(capacity, style);
   if (*std::min_element(slack_.begin(), slack_.end()) < 0) return Outcome::kNone;
+  if (rules_.table) failed_.resize(kTable);
   steps_left_ = steps;
   stopped_ = false;
   effort_ = &effort;
@@ -121,14 +126,15 @@ ExactSearch::Outcome ExactSearch::run(int64_t capacity, Branching branching, uin
   return stopped_ ? Outcome::kStopped : Outcome::kNone;
 }
 
+void ExactSearch::spend(int64_t steps) {
+  steps_left_ -= steps;
+  if (!effort_->spend(steps) || steps_left_ < 0) stopped_ = true;
+}
+
 // Places what waits in these sections, or leaves the state as it was.
 bool ExactSearch::solve(Range range) {
-  const int64_t cost = range.last - range.first + 1;
-  steps_left_ -= cost;
-  if (!effort_->spend(cost) || steps_left_ < 0) {
-    stopped_ = true;
-    return false;
-  }
+  spend(range.last - range.first + 1);
+  if (stopped_) return false;
   const size_t before = trail_.size();
   Valley valley;
   const Settled settled = settle(range, valley);
@@ -203,7 +209,9 @@ bool ExactSearch::branch(Range range, const Valley& valley) {
 // Raises what is certain, and finds the valley to branch on.
 ExactSearch::Settled ExactSearch::settle(Range range, Valley& valley) {
   for (;;) {
-    if (rules_.tighten && !tighten(range)) return Settled::kDead;
+    if (rules_.tighten && !(style_.floors ? raise_to_floors(range) : raise_to_neighbours(range))) {
+      return Settled::kDead;
+    }
     if (!lowest_valley(range, valley)) return Settled::kDone;
     for (int32_t k = valley.first; k <= valley.last; ++k) {
       for (const int32_t number : beginning_[k]) {
@@ -216,7 +224,7 @@ ExactSearch::Settled ExactSearch::settle(Range range, Valley& valley) {
 
 // If every item over a section is also over its higher neighbour, the section is as high. False if
 // that does not fit.
-bool ExactSearch::tighten(Range range) {
+bool ExactSearch::raise_to_neighbours(Range range) {
   for (int32_t k = range.last - 1; k >= range.first; --k) {
     if (waiting_[k] == 0 || crossing_[k] < waiting_[k] || level_[k + 1] <= level_[k]) continue;
     if (!raise({k, k}, level_[k + 1])) return false;
@@ -224,6 +232,28 @@ bool ExactSearch::tighten(Range range) {
   for (int32_t k = range.first + 1; k <= range.last; ++k) {
     if (waiting_[k] == 0 || crossing_[k - 1] < waiting_[k] || level_[k - 1] <= level_[k]) continue;
     if (!raise({k, k}, level_[k - 1])) return false;
+  }
+  return true;
+}
+
+// The same, complete and slower: an item is at least as high as the highest level under it, and a section
+// as the lowest of its items.
+bool ExactSearch::raise_to_floors(Range range) {
+  std::fill(floor_.begin() + range.first, floor_.begin() + range.last + 1, kWall);
+  int64_t cost = 0;
+  for (int32_t k = range.first; k <= range.last; ++k) {
+    for (const int32_t number : beginning_[k]) {
+      if (placed_[number]) continue;
+      const int32_t last = part_.items[number].last;
+      const int64_t least = *std::max_element(level_.begin() + k, level_.begin() + last + 1);
+      for (int32_t s = k; s <= last; ++s) floor_[s] = std::min(floor_[s], least);
+      cost += last - k + 1;
+    }
+  }
+  spend(cost);
+  for (int32_t k = range.first; k <= range.last; ++k) {
+    if (floor_[k] == kWall || floor_[k] <= level_[k]) continue;
+    if (!raise({k, k}, floor_[k])) return false;
   }
   return true;
 }
@@ -312,7 +342,7 @@ bool ExactSearch::twin_waits(int32_t number) const {
 }
 
 ExactSearch::Key ExactSearch::key_of(Range range) const {
-  Key key;
+  Key key{runs_, runs_};  // what failed in another run, with another capacity, says nothing
   for (int32_t k = range.first; k <= range.last; ++k) {
     const auto level = static_cast<uint64_t>(waiting_[k] > 0 ? level_[k] : -1) + 2;
     key.high += level * section_mark_[k].high;

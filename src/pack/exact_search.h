@@ -12,12 +12,21 @@ namespace reprise::internal {
 // In which order the items that may stand at a place are tried.
 enum class Branching { kLongest, kLargest, kLargestArea, kRandom };
 
+// How one run searches; all styles are complete.
+struct Style {
+  Branching branching = Branching::kLongest;
+  bool floors = false;  // tighten fully at each node: smaller trees, slower nodes
+  uint64_t seed = 1;    // of kRandom
+
+  bool operator==(const Style&) const = default;
+};
+
 // Each rule that cuts the tree can be switched off; the answer stays the same.
 struct ExactRules {
   bool dominance = true;  // no gap that an item would fill
   bool split = true;      // pieces that no waiting item connects are solved one by one
   bool table = true;      // remembers states that failed
-  bool tighten = true;    // a section whose items all reach into a higher one is as high
+  bool tighten = true;    // a section is as high as what waits over it must be
 
   bool operator==(const ExactRules&) const = default;
 };
@@ -32,7 +41,7 @@ class ExactSearch {
   explicit ExactSearch(const Part& part, const ExactRules& rules = {});
 
   // Whether the part fits into `capacity` units. Stops after `steps`, or when the effort is spent.
-  Outcome run(int64_t capacity, Branching branching, uint64_t seed, int64_t steps, Effort& effort);
+  Outcome run(int64_t capacity, const Style& style, int64_t steps, Effort& effort);
 
   const std::vector<int64_t>& offsets() const { return offsets_; }  // after kFound
 
@@ -60,12 +69,14 @@ class ExactSearch {
   };
   enum class Settled { kDone, kDead, kBranch };
 
-  void prepare(int64_t capacity, Branching branching, uint64_t seed);
+  void prepare(int64_t capacity, const Style& style);
+  void spend(int64_t steps);
   bool solve(Range range);
   bool solve_pieces(Range range);
   bool branch(Range range, const Valley& valley);
   Settled settle(Range range, Valley& valley);
-  bool tighten(Range range);
+  bool raise_to_neighbours(Range range);
+  bool raise_to_floors(Range range);
   bool lowest_valley(Range range, Valley& valley) const;
   bool raise(Range sections, int64_t level);
   bool fills(Range sections, int64_t gap, int32_t except) const;
@@ -77,18 +88,20 @@ class ExactSearch {
 
   const Part& part_;
   const ExactRules rules_;
+  Style style_;
   std::vector<int64_t> offsets_;
   std::vector<std::vector<int32_t>> beginning_;  // items by their first section
   std::vector<int32_t> rank_;                    // of the items: in which order they are tried
   std::vector<int32_t> twin_;                    // the item before it that is equal to it, or -1
   std::vector<char> placed_;
-  std::vector<int64_t> level_, slack_;  // of sections; slack: capacity - level - what waits
-  std::vector<int32_t> waiting_;        // items over the section
-  std::vector<int32_t> crossing_;       // of these, items over the next one, too
+  std::vector<int64_t> level_, slack_, floor_;  // of sections; slack: capacity - level - what waits
+  std::vector<int32_t> waiting_;                // items over the section
+  std::vector<int32_t> crossing_;               // of these, items over the next one, too
   std::vector<Change> trail_;
   std::vector<int32_t> choices_;  // of all nodes on the path, one behind the other
   std::vector<Key> failed_;
   std::vector<Key> item_mark_, section_mark_;  // random
+  uint64_t runs_ = 0;
   int64_t steps_left_ = 0;
   bool stopped_ = false;
   Effort* effort_ = nullptr;

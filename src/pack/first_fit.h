@@ -4,31 +4,39 @@
 #include <cstdint>
 #include <vector>
 
-#include "pack/effort.h"
 #include "pack/sections.h"
 #include "pack/solution.h"
 
 namespace reprise::internal {
 
-class FirstFit {
+// Items that stand somewhere, by offset.
+class PlacedItems {
  public:
-  explicit FirstFit(const Part& part) : part_(part) {}
+  // With windows, an item that is short beside the sections looks only at what is near in time: worth it
+  // from some hundred items on.
+  explicit PlacedItems(int32_t sections, int32_t windows = 0);
 
-  // Places all items in this order. At worst O(n^2), n the items.
-  Solution place(const std::vector<int32_t>& order);
-
-  int64_t steps() const { return steps_; }  // of all placements so far
+  void clear();
+  void add(const Item& item, int64_t offset);
+  // Adds it at the lowest gap and returns the offset. `steps` grows by what was looked at.
+  int64_t add_lowest(const Item& item, int64_t& steps);
 
  private:
   struct Placed {
     int64_t offset, top;
     int32_t first, last;
   };
+  using List = std::vector<Placed>;
 
-  const Part& part_;
-  std::vector<Placed> placed_;  // by offset
-  int64_t steps_ = 0;
+  const List& list_for(const Item& item) const;
+
+  List all_;
+  int32_t stride_;             // sections from one window to the next, which overlaps half of it
+  std::vector<List> windows_;  // what overlaps each
 };
+
+// All items in this order. At worst O(n^2), n the items.
+Solution first_fit(const Part& part, const std::vector<int32_t>& order);
 
 // The orders that are worth a try, the best ones first: by size, by area (size times sections), by
 // sections, by begin.
@@ -37,9 +45,5 @@ struct NamedOrder {
   std::vector<int32_t> order;
 };
 std::vector<NamedOrder> first_fit_orders(const Part& part);
-
-// Local search over orders: items at the top are put before what they stand on. Ends at `goal`, when
-// `patience` orders in a row were no better, or when the effort is spent. Improves `best`.
-void repair_order(const Part& part, int64_t goal, int64_t patience, Effort& effort, Solution& best);
 
 }  // namespace reprise::internal

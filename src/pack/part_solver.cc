@@ -6,9 +6,23 @@
 
 #include "pack/exact_search.h"
 #include "pack/first_fit.h"
+#include "pack/repair.h"
 #include "pack/skyline.h"
 
 namespace reprise::internal {
+
+namespace {
+
+constexpr int64_t kPatience = 3000;       // trials of repair, or as many as items
+constexpr int64_t kFirstShare = 100'000;  // steps of one exact search
+
+Style style_of(uint64_t trial) {
+  constexpr std::array kBranchings = {Branching::kLongest, Branching::kLargestArea,
+                                      Branching::kLargest, Branching::kRandom};
+  return {kBranchings[trial / 2 % kBranchings.size()], trial % 2 == 1, trial};
+}
+
+}  // namespace
 
 void PartSolver::consider(Solution solution, const char* method) {
   if (solution.height >= best_.height) return;
@@ -25,9 +39,8 @@ void PartSolver::construct(int64_t goal) {
     consider(skyline(*part_, rule), name);
     if (best_.height <= goal) return;
   }
-  FirstFit fit(*part_);
   for (const NamedOrder& named : first_fit_orders(*part_)) {
-    consider(fit.place(named.order), named.name);
+    consider(first_fit(*part_, named.order), named.name);
     if (best_.height <= goal) return;
   }
 }
@@ -35,42 +48,52 @@ void PartSolver::construct(int64_t goal) {
 void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
   goal = std::max(goal, low_);
   if (best_.height <= goal) return;
-  Effort some = effort.part(steps / 4);
-  repair_order(*part_, goal, 300, some, best_);
-  effort.spend(steps / 4 - std::max<int64_t>(0, some.left()));
-  if (part_->items.size() > ExactSearch::kMostItems) return;
-  search(goal, steps - steps / 4 + std::max<int64_t>(0, some.left()), effort);
+  const bool searchable = part_->items.size() <= ExactSearch::kMostItems;
+  ExactSearch exact(*part_);
+  const int64_t end = effort.left() - steps;
+  // Most often the bound itself can be reached, and then quickly.
+  for (uint64_t number = 0; searchable && number < 2 && low_ <= goal; ++number) {
+    if (decide(exact, goal, number, std::max(kFirstShare, steps / 128), effort) ==
+        ExactSearch::Outcome::kFound)
+      return;
+  }
+  goal = std::max(goal, low_);
+  Effort some = effort.part(searchable ? steps / 4 : steps);
+  const int64_t given = some.left();
+  const auto patience = std::max(kPatience, static_cast<int64_t>(part_->items.size()));
+  repair(*part_, goal, patience, some, best_);
+  effort.spend(given - some.left());
+  if (searchable) search(exact, goal, end, effort);
+}
+
+// Whether the part fits into the capacity: takes what is found, and the proof if nothing can be.
+ExactSearch::Outcome PartSolver::decide(ExactSearch& exact, int64_t capacity, uint64_t trial,
+                                        int64_t steps, Effort& effort) {
+  const auto outcome = exact.run(capacity, style_of(trial), steps, effort);
+  if (outcome == ExactSearch::Outcome::kNone) low_ = std::max(low_, capacity + 1);
+  if (outcome != ExactSearch::Outcome::kFound) return outcome;
+  Solution found;
+  found.offsets = exact.offsets();
+  found.height = 0;
+  for (size_t k = 0; k < found.offsets.size(); ++k) {
+    found.height = std::max(found.height, found.offsets[k] + part_->items[k].size);
+  }
+  consider(std::move(found), "exact search");
+  return outcome;
 }
 
 // Halves what is open between what is proven impossible and the best height. A capacity that was not
-// decided in its share of steps is put aside until all lower ones were, too; then the shares double.
-void PartSolver::search(int64_t goal, int64_t steps, Effort& effort) {
-  constexpr std::array kBranchings = {Branching::kLongest, Branching::kLargestArea,
-                                      Branching::kLargest, Branching::kRandom};
-  ExactSearch exact(*part_);
-  uint64_t trial = 0;
-  for (int64_t share = 100'000; steps > 0 && best_.height > std::max(goal, low_); share *= 2) {
-    for (int64_t open = std::max(low_, goal); steps > 0 && open < best_.height;) {
-      // The first trial is the bound itself: most often it can be reached.
-      const int64_t capacity = trial == 0 ? open : open + (best_.height - 1 - open) / 2;
-      const int64_t before = effort.left();
-      const auto outcome = exact.run(capacity, kBranchings[trial % kBranchings.size()], trial,
-                                     std::min(share, steps), effort);
-      ++trial;
-      steps -= before - effort.left();
-      if (effort.left() <= 0) return;
-      if (outcome == ExactSearch::Outcome::kFound) {
-        Solution found;
-        found.offsets = exact.offsets();
-        found.height = 0;
-        for (size_t k = 0; k < found.offsets.size(); ++k) {
-          found.height = std::max(found.height, found.offsets[k] + part_->items[k].size);
-        }
-        consider(std::move(found), "exact search");
-        continue;
-      }
-      if (outcome == ExactSearch::Outcome::kNone) low_ = std::max(low_, capacity + 1);
-      open = capacity + 1;
+// decided in its share of steps is put aside until all higher ones were tried; then the shares double.
+// Ends when the effort has `end` left.
+void PartSolver::search(ExactSearch& exact, int64_t goal, int64_t end, Effort& effort) {
+  uint64_t trial = 2;
+  for (int64_t share = kFirstShare; best_.height > std::max(goal, low_); share *= 2) {
+    for (int64_t open = std::max(low_, goal); open < best_.height; ++trial) {
+      const int64_t steps = std::min(share, effort.left() - end);
+      if (steps <= 0) return;
+      const int64_t capacity = open + (best_.height - 1 - open) / 2;
+      const auto outcome = decide(exact, capacity, trial, steps, effort);
+      if (outcome != ExactSearch::Outcome::kFound) open = capacity + 1;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "pack/effort.h"
+#include "pack/exact_search.h"
 #include "pack/sections.h"
 #include "pack/solution.h"
 
@@ -27,7 +28,9 @@ class PartSolver {
 
  private:
   void consider(Solution solution, const char* method);
-  void search(int64_t goal, int64_t steps, Effort& effort);
+  ExactSearch::Outcome decide(ExactSearch& exact, int64_t capacity, uint64_t trial, int64_t steps,
+                              Effort& effort);
+  void search(ExactSearch& exact, int64_t goal, int64_t end, Effort& effort);
 
   const Part* part_;
   Solution best_;

@@ -43,7 +43,7 @@ struct PackOptions {
   Bytes alignment = Bytes(64);
   // A packing of this height is low enough: no search for a lower one.
   Bytes enough = Bytes(0);
-  // Effort beyond the first heuristics, in elementary steps of a few nanoseconds. 0: none.
+  // Effort beyond the first heuristics, in elementary steps of some ten nanoseconds. 0: none.
   int64_t steps = 200'000'000;
   // A cap, for slow machines; where it ends the search, results differ from run to run.
   Nanos time_limit = Nanos(10'000'000'000);
