@@ -23,7 +23,10 @@ struct Bracket {
   bool exact = false;              // best costs `lower`, and has the smallest peak of all that do
   Bytes memory = {};               // of the largest tables
 
-  bool closed() const { return best && best->cost == lower; }
+  // No plan takes less time, though one may have fewer re-runs, or a smaller peak.
+  bool proven(const ChainModel& model) const {
+    return best && model.time_of(lower) == model.time_of(best->cost);
+  }
 };
 
 struct SearchSpace {

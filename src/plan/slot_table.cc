@@ -98,7 +98,7 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
       limits_(limits),
       rounding_(rounding),
       grid_(model, limits.memory, limits.slots, rounding, limits.shared),
-      scale_(limits.largest_cost, model.time_weight, rounding),
+      scale_(model, limits.largest_cost, rounding),
       rows_(cells.slots()),
       swept_{0} {
   bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(SlotRow) + sizeof(int64_t)) +
@@ -111,8 +111,8 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
   // Below some hundred microseconds of work another thread is not worth its start.
   constexpr size_t kWorthAThread = 500'000;
   const size_t updates_a_length = order.size() * static_cast<size_t>(grid_.last());
-  const auto threads = static_cast<int>(std::clamp<size_t>(
-      updates_a_length / kWorthAThread, 1, static_cast<size_t>(limits.threads)));
+  const auto threads = static_cast<int>(
+      std::clamp<size_t>(updates_a_length / kWorthAThread, 1, static_cast<size_t>(limits.threads)));
   std::vector<SlotMinimum> minima;
   for (int t = 0; t < threads; ++t) minima.emplace_back(grid_.last());
   complete_ = for_each_by_level(
@@ -126,8 +126,8 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
 
 int64_t SlotTable::cost(const Cell& cell, int64_t memory) const {
   const SlotRow& row = rows_[static_cast<size_t>(cell.slot)];
-  const int64_t phase = grid_.phase(static_cast<size_t>(cell.first),
-                                    static_cast<size_t>(cell.last), cell.pinned);
+  const int64_t phase =
+      grid_.phase(static_cast<size_t>(cell.first), static_cast<size_t>(cell.last), cell.pinned);
   const int32_t k = rounding_ == Rounding::kUp
                         ? grid_.point_below(memory, phase)
                         : std::min(grid_.first_point(memory, phase), grid_.last());

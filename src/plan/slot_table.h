@@ -35,21 +35,28 @@ class SlotScale {
  public:
   static constexpr int32_t kNone = 1 << 29;
 
-  SlotScale(int64_t largest_cost, int64_t time_weight, Rounding rounding)
-      : exact_(largest_cost / time_weight < kNone - 1),
-        scale_(time_weight * (largest_cost / time_weight / (kNone - 1) + 1)),
-        up_(rounding == Rounding::kUp ? scale_.divisor() - time_weight : 0) {}
+  SlotScale(const ChainModel& model, int64_t largest_cost, Rounding rounding)
+      : SlotScale(model, largest_cost * model.cost_unit / model.time_weight, rounding, Times{}) {}
 
   bool exact() const { return exact_; }
   int32_t number(int64_t cost) const {
-    const int64_t number = scale_.floor(cost + up_);
+    const int64_t number = scale_.floor(cost * unit_ + up_);
     return number < kNone ? static_cast<int32_t>(number) : kNone;
   }
-  int64_t cost(int32_t number) const { return number * scale_.divisor(); }
+  // The least cost that is not below it.
+  int64_t cost(int32_t number) const { return (number * scale_.divisor() + unit_ - 1) / unit_; }
 
  private:
+  struct Times {};
+  SlotScale(const ChainModel& model, int64_t largest_time, Rounding rounding, Times /*in units*/)
+      : exact_(largest_time < kNone - 1),
+        scale_(model.time_weight * (largest_time / (kNone - 1) + 1)),
+        unit_(model.cost_unit),
+        up_(rounding == Rounding::kUp ? scale_.divisor() - model.time_weight : 0) {}
+
   bool exact_;
-  Divider scale_;  // cost in ChainModel's units of one unit here
+  Divider scale_;  // by ChainModel's costs, times their unit, of one unit here
+  int64_t unit_;
   int64_t up_;
 };
 
