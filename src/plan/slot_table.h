@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "plan/chain_branches.h"
@@ -66,6 +67,7 @@ struct SlotLimits {
   int64_t largest_cost = 0;  // of the best plan known: dearer ones are of no use
   bool shared = true;        // whether equal cells are shared in `cells`
   int threads = 1;
+  bool tiles = true;  // whether neighbouring cells are computed together; the values are the same
 };
 
 class SlotMinimum;  // over the branches of one cell; each thread has its own
@@ -85,7 +87,22 @@ class SlotTable {
   Bytes memory() const { return Bytes(bytes_.load()); }
 
  private:
+  // What the sweep so far needs, and the first point that has it.
+  struct Reach {
+    int64_t memory = -1;
+    int32_t from = 0;
+  };
+
+  bool cell_by_cell(int threads, SearchControl& control);
+  bool tile_by_tile(int threads, SearchControl& control);
   void compute(const Cell& cell, SlotMinimum& minimum);
+  void compute_tile(std::span<const Cell> cells, std::vector<SlotMinimum>& minima,
+                    const SearchControl& control);
+  void extend(const Cell& cell, size_t j, int64_t phase, Reach& reach) const;
+  void checkpoint_at(const Cell& cell, size_t begin, size_t end, Reach& reach,
+                     SlotMinimum& minimum) const;
+  void store(const Cell& cell, const SlotMinimum& minimum);
+  int64_t phase_of(const Cell& cell) const;
   void keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
   void checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
   void sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost, int32_t from,
