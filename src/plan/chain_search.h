@@ -1,6 +1,7 @@
 // The search for the best plan of a chain in so much memory: quick plans of merged chains, a bound
-// from one moment of the plan, then tables on ever finer grids of costs, each within the bounds of
-// the one before, until the last one is exact.
+// from one moment of the plan, then plans that cost hardly more than the bound, if need be ever
+// more. They are looked for in tables on ever finer grids of costs, each within the bounds of the
+// one before, until the last one is exact.
 #pragma once
 
 #include <cstdint>

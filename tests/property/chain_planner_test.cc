@@ -182,11 +182,12 @@ TEST(ChainPlanner, TenThousandStagesHaveAPlanAndABound) {
   EXPECT_LT(result.plan->time.count() - result.lower_bound.count(), result.plan->time.count() / 50);
 }
 
-// Copies of a random block: the same segment at many places.
+// The whole chain again and again: the same segment at many places.
 Chain repeated(Chain chain, size_t stages) {
   const std::vector<Stage> block = chain.stages;
-  while (chain.stages.size() < stages)
-    chain.stages.push_back(block[chain.stages.size() % block.size()]);
+  while (chain.stages.size() < stages) {
+    chain.stages.insert(chain.stages.end(), block.begin(), block.end());
+  }
   for (size_t i = 0; i < chain.stages.size(); ++i) chain.stages[i].name = "s" + std::to_string(i);
   return chain;
 }
