@@ -1,11 +1,15 @@
 // How long it takes to plan a chain, in how much memory, and how good the plan is: Reprise's
 // planners beside the published solver, on the same chains, in one run.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 
 #include "families.h"
 #include "measure.h"
@@ -29,7 +33,8 @@ struct Arguments {
 };
 
 void declare(CLI::App& app, Arguments& a) {
-  app.add_option("files", a.files, "Chains or profiles of chains (JSON) instead of the families");
+  app.add_option("files", a.files,
+                 "Chains, or what reprise profile writes (JSON), instead of the families");
   app.add_option("--families", a.families, "Separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(family_names()))
@@ -38,7 +43,8 @@ void declare(CLI::App& app, Arguments& a) {
       ->delimiter(',')
       ->check(CLI::Range(2, 100000))
       ->capture_default_str();
-  app.add_option("--curve-lengths", a.curve_lengths, "Those whose whole curve is timed, too")
+  app.add_option("--curve-lengths", a.curve_lengths,
+                 "Those whose whole curve is timed, too; of files, up to the longest of them")
       ->delimiter(',')
       ->check(CLI::Range(2, 100000))
       ->capture_default_str();
@@ -98,21 +104,43 @@ class Bench {
     if (a_.files.empty()) {
       run_families();
     } else {
-      for (const std::string& file : a_.files) {
-        Chain chain = chain_of(file);
-        chain.name = file;
-        measure_one(chain);
-      }
+      for (const std::string& file : a_.files) measure_file(file);
     }
     if (a_.output.empty()) std::cout << markdown(info_, results_);
     return failed_ ? 1 : 0;
   }
 
  private:
-  static Chain chain_of(const std::string& file) {
+  // A chain, or a profile of one: then with what it was measured on.
+  void measure_file(const std::string& file) {
     const Problem problem = load_problem(file);
     if (problem.chain() == nullptr) throw InputError(file + " holds no chain");
-    return *problem.chain();
+    Chain chain = *problem.chain();
+    const std::string stem = std::filesystem::path(file).stem().string();
+    chain.name =
+        chain.name.empty() || chain.name == stem ? stem : fmt::format("{} ({})", chain.name, stem);
+    measure_one(chain, origin_of(file));
+    const auto longest = std::max_element(a_.curve_lengths.begin(), a_.curve_lengths.end());
+    if (longest != a_.curve_lengths.end() && chain.stages.size() <= *longest) measure_curves(chain);
+  }
+
+  static std::string origin_of(const std::string& file) {
+    std::ifstream stream(file);
+    const std::string text{std::istreambuf_iterator<char>(stream), {}};
+    try {
+      const Profile profile = parse_profile(text, file);
+      return fmt::format("Measured on {}, {} threads, with {}; inputs {}.", profile.device,
+                         profile.threads, fmt::join(versions_of(profile), ", "),
+                         fmt::join(profile.inputs, ", "));
+    } catch (const InputError&) {
+      return "Not measured: a chain.";  // load_problem() has read it
+    }
+  }
+
+  static std::vector<std::string> versions_of(const Profile& profile) {
+    std::vector<std::string> versions;
+    for (const auto& [name, version] : profile.versions) versions.push_back(name + " " + version);
+    return versions;
   }
 
   int write_chains() const {
@@ -133,21 +161,25 @@ class Bench {
     }
     for (const size_t length : a_.curve_lengths) {
       for (const std::string& family : a_.families) {
-        const Chain chain = make_chain(family, length, a_.seed);
-        a_.measure.progress(chain.name + ": the whole curve");
-        for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
-          results_.curves.push_back(
-              measure_curve(chain, schedules, a_.curve_limit, a_.measure.threads));
-        }
-        write();
+        measure_curves(make_chain(family, length, a_.seed));
       }
     }
   }
 
+  void measure_curves(const Chain& chain) {
+    a_.measure.progress(chain.name + ": the whole curve");
+    for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
+      results_.curves.push_back(
+          measure_curve(chain, schedules, a_.curve_limit, a_.measure.threads));
+    }
+    write();
+  }
+
   // One chain that fails does not take the others' figures with it.
-  void measure_one(const Chain& chain) {
+  void measure_one(const Chain& chain, const std::string& origin = {}) {
     try {
       results_.chains.push_back(measure(chain, a_.measure));
+      results_.chains.back().origin = origin;
     } catch (const std::exception& e) {
       std::cerr << chain.name << ": " << e.what() << "\n";
       failed_ = true;

@@ -31,13 +31,26 @@ double over(Nanos time, Nanos plain) {
 // Additions a second of the published solver's inner loop, for the estimate only.
 constexpr double kPublishedRate = 2e8;
 
+size_t count_different(std::vector<Stage> stages) {
+  size_t different = 0;
+  for (auto stage = stages.begin(); stage != stages.end(); ++stage) {
+    stage->name.clear();
+    different += std::find(stages.begin(), stage, *stage) == stage;
+  }
+  return different;
+}
+
 class Measurement {
  public:
   Measurement(const Chain& chain, const MeasureOptions& options)
       : chain_(chain), options_(options), graph_(lower(chain)), plain_(baseline(graph_)) {}
 
   ChainResult run() {
-    ChainResult result{chain_.name, chain_.stages.size(), plain_.peak, {}};
+    ChainResult result{.name = chain_.name,
+                       .stages = chain_.stages.size(),
+                       .different = count_different(chain_.stages),
+                       .plain_peak = plain_.peak,
+                       .plain_time = plain_.time};
     for (const double share : options_.budgets) {
       const Bytes budget(static_cast<int64_t>(static_cast<double>(plain_.peak.count()) * share));
       const auto add = [&](Row row) {
@@ -63,7 +76,7 @@ class Measurement {
   }
 
   Row published(Bytes budget) const {
-    Row row{.planner = fmt::format("published, {} slots", options_.slots)};
+    Row row{.method = "published", .planner = fmt::format("published, {} slots", options_.slots)};
     const PublishedCost cost = published_cost(chain_, options_.slots);
     const double estimate = cost.updates / kPublishedRate;
     if (cost.tables > options_.published_bytes) {
@@ -107,8 +120,12 @@ class Measurement {
 
   Row planned(const std::string& planner, Bytes budget, double limit,
               const std::string& schedule_class = "") const {
-    Row row{.planner = planner == "periodic" ? planner : fmt::format("{}, {} s", planner, limit)};
-    if (!schedule_class.empty()) row.planner += ", " + schedule_class;
+    Row row{.method = planner, .planner = planner};
+    if (planner != "periodic") row.planner += fmt::format(", {} s", limit);
+    if (!schedule_class.empty()) {
+      row.method += ", " + schedule_class;
+      row.planner += ", " + schedule_class;
+    }
     say(row.planner);
     PlanOptions ask;
     ask.budget = budget;
@@ -120,6 +137,10 @@ class Measurement {
     row.seconds = static_cast<double>(result.search.wall.count()) / 1e9;
     row.tables = result.search.memory;
     row.termination = to_string(result.termination);
+    if (result.smallest_budget) {
+      row.smallest = static_cast<double>(result.smallest_budget->count()) /
+                     static_cast<double>(plain_.peak.count());
+    }
     if (!result.plan) return row;
     require(verify(graph_, *result.plan, budget, problem()));
     row.overhead = over(result.plan->time, plain_.time);

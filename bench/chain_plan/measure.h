@@ -25,7 +25,8 @@ struct MeasureOptions {
 
 // What one planner made of one budget.
 struct Row {
-  std::string planner = {};
+  std::string method = {};              // the planner and its class
+  std::string planner = {};             // the same with its time limit
   double budget = 0;                    // share
   std::string skipped = {};             // why there is no figure, if there is none
   std::optional<double> overhead = {};  // of the plan's time over plain training's; absent: no plan
@@ -34,13 +35,17 @@ struct Row {
   Bytes tables = {};
   double over_budget = 0;  // by how much of the budget the schedule exceeds it
   std::string termination = {};
+  std::optional<double> smallest = {};  // share that would be feasible, where the budget is not
 };
 
 struct ChainResult {
-  std::string name;
+  std::string name = {};
+  std::string origin = {};  // of a file: where its figures come from
   size_t stages = 0;
-  Bytes plain_peak;
-  std::vector<Row> rows;
+  size_t different = 0;  // stages
+  Bytes plain_peak = {};
+  Nanos plain_time = {};
+  std::vector<Row> rows = {};
 };
 
 ChainResult measure(const Chain& chain, const MeasureOptions& options);

@@ -22,6 +22,7 @@ std::string line(const Row& row) {
                        row.skipped);
   }
   std::string note = row.termination;
+  if (row.smallest) note += fmt::format(": {:.1f} % needed", 100 * *row.smallest);
   if (row.over_budget > 0) note = fmt::format("**{:.2f} % over budget**", 100 * row.over_budget);
   const std::optional<double> gap =
       row.overhead && row.bound ? std::optional(*row.overhead - *row.bound) : std::nullopt;
@@ -30,12 +31,57 @@ std::string line(const Row& row) {
                      percent(row.bound), percent(gap), note);
 }
 
+// The row of a method at a budget; of several time limits the last. nullptr: none.
+const Row* row_of(const ChainResult& result, const std::string& method, double budget) {
+  const Row* found = nullptr;
+  for (const Row& row : result.rows) {
+    if (row.method == method && row.budget == budget) found = &row;
+  }
+  return found;
+}
+
+std::string overhead_at_a_glance(const Row* row) {
+  if (row == nullptr || !row->skipped.empty()) return "";
+  if (row->over_budget > 0) return fmt::format("{}, over budget", percent(row->overhead));
+  return row->overhead ? percent(row->overhead) : row->termination;
+}
+
+// Overhead, gap and time of a planner that proves a bound.
+std::string search_at_a_glance(const Row* row) {
+  if (row == nullptr) return " | | ";
+  const std::optional<double> gap =
+      row->overhead && row->bound ? std::optional(*row->overhead - *row->bound) : std::nullopt;
+  return fmt::format("{} | {} | {:.3f}", overhead_at_a_glance(row), percent(gap), row->seconds);
+}
+
+std::string glance_table(const std::vector<ChainResult>& chains) {
+  if (chains.empty()) return {};
+  std::string text =
+      "## At a glance\n\nTime over plain training's, in per cent, with the longest time limit of "
+      "the run; gaps to the planner's own bound in points.\n\n"
+      "| chain | stages | budget | published | periodic | persistent | gap | s | "
+      "with dropped inputs | gap | s |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+  for (const ChainResult& chain : chains) {
+    for (const Row& row : chain.rows) {
+      if (row.method != "published") continue;  // one row a budget
+      const auto of = [&](const char* method) { return row_of(chain, method, row.budget); };
+      fmt::format_to(std::back_inserter(text), "| {} | {} | {:.0f} % | {} | {} | {} | {} |\n",
+                     chain.name, chain.stages, 100 * row.budget, overhead_at_a_glance(&row),
+                     overhead_at_a_glance(of("periodic")),
+                     search_at_a_glance(of("chain, persistent")), search_at_a_glance(of("chain")));
+    }
+  }
+  return text + "\n";
+}
+
 std::string chain_table(const ChainResult& result) {
+  const std::string origin = result.origin.empty() ? "" : result.origin + "\n\n";
   std::string text = fmt::format(
-      "## {}\n\n{} stages; plain training's peak: {}.\n\n"
+      "## {}\n\n{}{} stages, {} of them different; plain training: {}, {}.\n\n"
       "| budget | planner | search, s | tables, MiB | overhead, % | bound, % | gap, points | |\n"
       "|--:|---|--:|--:|--:|--:|--:|---|\n",
-      result.name, result.stages, format_bytes(result.plain_peak));
+      result.name, origin, result.stages, result.different, format_bytes(result.plain_peak),
+      format_duration(result.plain_time));
   for (const Row& row : result.rows) text += line(row);
   return text + "\n";
 }
@@ -65,6 +111,7 @@ ordered_json to_json(const Row& row) {
   out["seconds"] = row.seconds;
   out["table_bytes"] = row.tables.count();
   out["termination"] = row.termination;
+  out["smallest_budget"] = number(row.smallest);
   out["overhead"] = number(row.overhead);
   out["bound"] = number(row.bound);
   out["over_budget"] = row.over_budget;
@@ -80,6 +127,7 @@ std::string markdown(const RunInfo& info, const Results& results) {
       "[benchmarks.md](../benchmarks.md#planning-chains).\n\n"
       "- Reproduce: `{}`\n- Machine: {}\n- {} build\n\n",
       info.command, info.processor, info.build);
+  text += glance_table(results.chains);
   for (const ChainResult& chain : results.chains) text += chain_table(chain);
   return text + curve_table(results.curves);
 }
@@ -92,8 +140,11 @@ std::string json(const RunInfo& info, const Results& results) {
     ordered_json rows = ordered_json::array();
     for (const Row& row : chain.rows) rows.push_back(to_json(row));
     out["chains"].push_back({{"name", chain.name},
+                             {"origin", chain.origin},
                              {"stages", chain.stages},
+                             {"different_stages", chain.different},
                              {"plain_peak", chain.plain_peak.count()},
+                             {"plain_ns", chain.plain_time.count()},
                              {"rows", rows}});
   }
   for (const CurveResult& curve : results.curves) {

@@ -83,9 +83,9 @@ constexpr double kFirstClass = 0.4;
 
 // The answer of the larger class, where it found a better plan or proved there is none; otherwise
 // of the smaller one, whose bound is the better one.
-const Outcome& more_telling(const Outcome& small, const Outcome& large) {
+const Outcome& more_telling(const ChainModel& model, const Outcome& small, const Outcome& large) {
   if (!large.bracket.best) return small.bracket.best ? small : large;
-  if (large.bracket.exact || large.bracket.closed() || !small.bracket.best) return large;
+  if (large.bracket.exact || large.bracket.proven(model) || !small.bracket.best) return large;
   if (large.bracket.best->cost < small.bracket.best->cost) return large;
   return small;
 }
@@ -103,7 +103,7 @@ Answer exact_chain(const ChainProblem& problem) {
   if (wanted.size() > 1) {
     const Outcome large =
         search_class(model, wanted[1], memory, best.bracket.best, threads, control);
-    best = problem.options.schedule_class.empty() ? more_telling(best, large) : large;
+    best = problem.options.schedule_class.empty() ? more_telling(model, best, large) : large;
   }
   if (!best.bracket.best && !best.infeasible()) return simplest_plan(problem, "chain");
   return to_answer(problem, model, best);

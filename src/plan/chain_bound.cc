@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "plan/step_function.h"
+
 namespace reprise::internal {
 namespace {
 
-using Wide = __int128;
+using Wide = LossBound::Wide;
 
-constexpr int kUnitBits = 24;  // lambda is a multiple of 2^-24
+constexpr int kUnitBits = 40;  // lambda is a multiple of 2^-40
 constexpr Wide kUnit = Wide{1} << kUnitBits;
 constexpr Wide kNever = Wide{1} << 124;
 constexpr Wide kLargest = Wide{1} << 120;
@@ -35,8 +37,7 @@ void LossBound::for_each_option_step(size_t k, const KeepOption& option, const O
       if (!last) offer(from, kAgain, again + option.cost, int64_t{0});
     }
     // Its saved bytes are there, and what its backward reads, unless dropping that is allowed.
-    const bool input_there =
-        from == kLive || (from == kAgain && dropping_ == Dropping::kInputs);
+    const bool input_there = from == kLive || (from == kAgain && dropping_ == Dropping::kInputs);
     if (option.reads_input && !input_there) continue;
     offer(from, kLive, option.cost, option.saved + output);
     if (last || option.reads_output) continue;
@@ -109,10 +110,10 @@ LossBound::LossBound(const ChainModel& model, Dropping dropping, int64_t memory)
   }
   price_ = best_price;
   lower_ = std::max<int64_t>(0, rounded_down(best));
-  tabulate();
+  tabulate_boundaries();
 }
 
-void LossBound::tabulate() {
+void LossBound::tabulate_boundaries() {
   States states;
   states.fill({kNever, 0});
   states[kLive] = {0, 0};
@@ -124,31 +125,75 @@ void LossBound::tabulate() {
   for (size_t k = model_.stages; k-- > 0;) to_end_[k] = before_stage(k, to_end_[k + 1]);
 }
 
-int64_t LossBound::around(const Cell& cell) const {
-  const auto i = static_cast<size_t>(cell.first), l = static_cast<size_t>(cell.last);
-  if (l == model_.stages) return 0;
-  // The segment runs after the loss: its boundary is there by then, and its stages run once more.
-  // D: the last of them may have run before the loss.
-  const size_t end = cell.option < 0 ? l + 1 : l;
-  const Wide start = std::min(from_start_[i][kAgain].price, from_start_[i][kLive].price) +
-                     model_.least_sweep(i, end) * kUnit;
-  Wide rest = std::min(to_end_[end][kAgain].price,
-                       to_end_[end][kLive].price + price_ * boundary_bytes(end));
-  if (cell.option >= 0) {
-    rest = kNever;
-    const KeepOption& option = model_.options[l][static_cast<size_t>(cell.option)];
-    for_each_option_step(l, option, [&](State from, State to, int64_t cost, int64_t bytes) {
-      if (from == kGone) return;
-      rest = std::min(rest, to_end_[l + 1][to].price + cost * kUnit + price_ * bytes);
-    });
+// A segment that does not reach the loss runs after it: its boundary is there by then, and its stages
+// run once more.
+LossBound::Wide LossBound::before(size_t first) const {
+  const States& states = from_start_[first];
+  return std::min(states[kAgain].price, states[kLive].price) - model_.least_sweeps[first] * kUnit;
+}
+
+LossBound::Wide LossBound::behind(size_t last, int option) const {
+  const size_t end = last + 1;
+  if (option < 0) {
+    return std::min(to_end_[end][kAgain].price,
+                    to_end_[end][kLive].price + price_ * boundary_bytes(end)) +
+           model_.least_sweeps[end] * kUnit;
   }
-  return std::max<int64_t>(0, rounded_down(start + rest - price_ * memory_));
+  // D: its last stage may have run before the loss.
+  Wide rest = kNever;
+  for_each_option_step(last, model_.options[last][static_cast<size_t>(option)],
+                       [&](State from, State to, int64_t cost, int64_t bytes) {
+                         if (from == kGone) return;
+                         rest =
+                             std::min(rest, to_end_[end][to].price + cost * kUnit + price_ * bytes);
+                       });
+  return rest + model_.least_sweeps[last] * kUnit;
+}
+
+void LossBound::tabulate(const ChainCells& cells) {
+  const size_t stages = model_.stages;
+  std::vector<std::vector<Wide>> rest(stages);  // by last stage and option + 1
+  for (size_t last = 0; last < stages; ++last) {
+    const bool drops = dropping_ == Dropping::kInputs;
+    const int options = drops ? static_cast<int>(model_.options[last].size()) : 0;
+    for (int option = -1; option < options; ++option) {
+      rest[last].push_back(behind(last, option) - price_ * memory_);
+    }
+  }
+  around_.assign(cells.slots(), kInfeasible);
+  for (size_t first = 0; first < stages; ++first) {
+    const Wide start = before(first);
+    for (size_t last = first; last < stages; ++last) {
+      // Two slots for each option, and for none.
+      int64_t* least = &around_[cells.slot(first, last, false)];
+      for (const Wide end : rest[last]) {
+        const int64_t bound = std::max<int64_t>(0, rounded_down(start + end));
+        for (int pin = 0; pin < 2; ++pin, ++least) *least = std::min(*least, bound);
+      }
+    }
+  }
+}
+
+int64_t LossBound::around(const Cell& cell) const {
+  const auto first = static_cast<size_t>(cell.first), last = static_cast<size_t>(cell.last);
+  if (last == model_.stages) return 0;
+  if (!around_.empty()) return around_[static_cast<size_t>(cell.slot)];
+  const Wide bound = before(first) + behind(last, cell.option) - price_ * memory_;
+  return std::max<int64_t>(0, rounded_down(bound));
 }
 
 int64_t LossBound::around(const Cell& cell, int64_t memory) const {
   const Wide held = Wide{whole_memory_} - memory;
   const auto i = static_cast<size_t>(cell.first);
   return std::max<int64_t>(0, rounded_down(from_start_[i][kLive].price - price_ * held));
+}
+
+LossBound::Wide LossBound::weigh(int64_t cost, int64_t bytes) const {
+  return cost * kUnit + price_ * bytes;
+}
+
+LossBound::Wide LossBound::most_weight(size_t first, int64_t limit) const {
+  return weigh(limit, whole_memory_) - from_start_[first][kLive].price;
 }
 
 }  // namespace reprise::internal

@@ -25,25 +25,35 @@ namespace reprise::internal {
 
 class LossBound {
  public:
+  using Wide = __int128;
+
   // memory: bytes beyond fixed and x_0. With Dropping::kInputs for plans that drop inputs, too.
   // O(L * options) time for each of some hundred values of lambda.
   LossBound(const ChainModel& model, Dropping dropping, int64_t memory);
 
   int64_t lower() const { return lower_; }  // on the cost of every plan, never negative
 
-  // On the cost of all that a plan with this cell does outside of it. The second one holds for
-  // cells that end with the loss and have `memory` bytes.
+  // Prepares around(cell) for cells that several segments share. O(segments).
+  void tabulate(const ChainCells& cells);
+
+  // On the cost of all that a plan with this cell does outside of it, wherever the plan has it: shared
+  // cells must have been tabulated. The second one holds for cells that end with the loss and have
+  // `memory` bytes.
   int64_t around(const Cell& cell) const;
   int64_t around(const Cell& cell, int64_t memory) const;
 
- private:
-  using Wide = __int128;
+  // cost + lambda * bytes. In these terms sums of parts are bounded without looking at each amount of
+  // memory: a plan that costs at most `limit` has, as its segment from stage `first` to the loss, a
+  // step of that cell's curve that weighs at most most_weight().
+  Wide weigh(int64_t cost, int64_t bytes) const;
+  Wide most_weight(size_t first, int64_t limit) const;
 
+ private:
   // Of a boundary while the loss runs: gone for good, gone but computed again later, live.
   enum State { kGone, kAgain, kLive };
   struct Value {
-    Wide price;     // cost * unit + lambda * bytes
-    Wide bytes;     // on the path that has it
+    Wide price;  // cost * unit + lambda * bytes
+    Wide bytes;  // on the path that has it
   };
   using States = std::array<Value, 3>;
 
@@ -55,7 +65,9 @@ class LossBound {
   template <class Offer>
   void for_each_option_step(size_t k, const KeepOption& option, const Offer& offer) const;
   Value shortest(Wide price);
-  void tabulate();
+  void tabulate_boundaries();
+  Wide before(size_t first) const;
+  Wide behind(size_t last, int option) const;
 
   const ChainModel& model_;
   Dropping dropping_;
@@ -64,6 +76,7 @@ class LossBound {
   Wide price_ = 0;        // lambda * unit
   int64_t lower_ = 0;
   std::vector<States> from_start_, to_end_;  // by boundary, at the best price
+  std::vector<int64_t> around_;              // by slot, where cells are shared
 };
 
 }  // namespace reprise::internal

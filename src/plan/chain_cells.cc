@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
+#include <numeric>
+#include <utility>
 
 namespace reprise::internal {
 namespace {
@@ -43,6 +44,31 @@ std::vector<int32_t> boundary_classes(const ChainModel& model) {
   return classes;
 }
 
+// Where the longest common part of two suffixes begins first, and how long it is.
+struct Repeat {
+  size_t first = 0;
+  size_t length = 0;
+};
+
+// For each stage, of all earlier ones behind an equal boundary. O(L^2) time, O(L) memory.
+std::vector<Repeat> longest_repeats(const std::vector<int32_t>& stages,
+                                    const std::vector<int32_t>& boundaries) {
+  std::vector<Repeat> repeats(stages.size());
+  std::vector<size_t> common(stages.size() +
+                             1);  // of the suffixes from `second` on and from here on
+  for (size_t second = stages.size(); second-- > 0;) {
+    Repeat& longest = repeats[second];
+    // common[first + 1] is still of second + 1.
+    for (size_t first = 0; first < second; ++first) {
+      common[first] = stages[first] == stages[second] ? common[first + 1] + 1 : 0;
+      if (boundaries[first] == boundaries[second] && common[first] > longest.length) {
+        longest = {first, common[first]};
+      }
+    }
+  }
+  return repeats;
+}
+
 // Where most stages differ, most cells do: then their number is known beforehand.
 bool may_fit(const ChainModel& model) {
   const std::vector<int32_t> classes = stage_classes(model);
@@ -65,26 +91,23 @@ ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
   if (classify(model, share)) list_cells(model);
 }
 
-// The class of first..last follows from the class of first..last-1 and the stage `last`. False when
-// there are too many.
+// A segment is equal to one that begins earlier if it is not longer than the longest common part of
+// the stages from its first one on and from an earlier one on, behind an equal boundary. False when
+// there are too many different ones.
 bool ChainCells::classify(const ChainModel& model, bool share) {
-  const std::vector<int32_t> stages = stage_classes(model);
-  const std::vector<int32_t> boundaries = boundary_classes(model);
-  std::unordered_map<uint64_t, int32_t> known;
+  std::vector<Repeat> repeats(model.stages + 1);
+  if (share) repeats = longest_repeats(stage_classes(model), boundary_classes(model));
   base_.push_back(0);
   for (size_t first = 0; first <= model.stages; ++first) {
-    int32_t before = -1 - boundaries[first];
-    for (size_t last = first; last <= model.stages; ++last) {
-      const auto fresh = static_cast<int32_t>(base_.size() - 1);
-      const uint64_t key =
-          uint64_t{static_cast<uint32_t>(before)} << 32 | static_cast<uint32_t>(stages[last]);
-      before = share ? known.try_emplace(key, fresh).first->second : fresh;
-      if (before == fresh) {
-        const bool drops = dropping_ == Dropping::kInputs && last < model.stages;
-        base_.push_back(base_.back() + 2 + (drops ? 2 * model.options[last].size() : 0));
-        if (base_.back() > kMostSlots) return false;
-      }
-      classes_[row_[first] + last - first] = before;
+    const Repeat& repeat = repeats[first];
+    int32_t* classes = &classes_[row_[first]];
+    std::copy_n(&classes_[row_[repeat.first]], repeat.length, classes);
+    shared_ = shared_ || repeat.length > 0;
+    for (size_t last = first + repeat.length; last <= model.stages; ++last) {
+      classes[last - first] = static_cast<int32_t>(base_.size() - 1);
+      const bool drops = dropping_ == Dropping::kInputs && last < model.stages;
+      base_.push_back(base_.back() + 2 + (drops ? 2 * model.options[last].size() : 0));
+      if (base_.back() > kMostSlots) return false;
     }
   }
   return true;
@@ -109,16 +132,27 @@ void ChainCells::list_cells(const ChainModel& model) {
       if (model.options[last][o].reads_input) list(first, last, pinned, static_cast<int>(o));
     }
   };
-  for (size_t length = 0; length <= model.stages; ++length) {
-    for (size_t first = 0; first + length <= model.stages; ++first) {
-      const auto reads_output = [](const KeepOption& option) { return option.reads_output; };
-      const bool pinned = first == 0 || std::any_of(model.options[first - 1].begin(),
-                                                    model.options[first - 1].end(), reads_output);
-      if (first > 0) list_both(first, first + length, false);
-      if (pinned) list_both(first, first + length, true);
+  const auto reads_output = [](const KeepOption& option) { return option.reads_output; };
+  for (size_t first = 0; first <= model.stages; ++first) {
+    const bool pinned = first == 0 || std::any_of(model.options[first - 1].begin(),
+                                                  model.options[first - 1].end(), reads_output);
+    for (size_t last = first; last <= model.stages; ++last) {
+      if (first > 0) list_both(first, last, false);
+      if (pinned) list_both(first, last, true);
     }
-    length_ends_.push_back(order_.size());
   }
+  sort_by_length(model.stages);
+}
+
+// The order of the cells of one length stays.
+void ChainCells::sort_by_length(size_t stages) {
+  length_ends_.assign(stages + 2, 0);
+  for (const Cell& cell : order_) ++length_ends_[cell.length() + 1];
+  std::partial_sum(length_ends_.begin(), length_ends_.end(), length_ends_.begin());
+  std::vector<Cell> sorted(order_.size());
+  for (const Cell& cell : order_) sorted[length_ends_[cell.length()]++] = cell;
+  length_ends_.pop_back();
+  order_ = std::move(sorted);
 }
 
 }  // namespace reprise::internal

@@ -35,6 +35,7 @@ class ChainCells {
 
   bool complete() const { return !order_.empty(); }
   Dropping dropping() const { return dropping_; }
+  bool shared() const { return shared_; }  // whether some cell stands for several segments
 
   // Where the value of a cell is kept.
   size_t slot(size_t first, size_t last, bool pinned, int option = -1) const {
@@ -52,8 +53,10 @@ class ChainCells {
  private:
   bool classify(const ChainModel& model, bool share);
   void list_cells(const ChainModel& model);
+  void sort_by_length(size_t stages);
 
   Dropping dropping_;
+  bool shared_ = false;
   std::vector<size_t> row_;  // where row `first` begins in classes_
   std::vector<int32_t> classes_;
   std::vector<size_t> base_;  // the first slot of each class, and the number of slots

@@ -38,8 +38,7 @@ Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t mem
                     threads, bracket, control);
   if (!bracket.best && cells.complete()) {
     const SearchSpace space{model, cells, threads};
-    SearchControl patient =
-        cells.order().size() <= kFewCells ? control.untimed() : control;
+    SearchControl patient = cells.order().size() <= kFewCells ? control.untimed() : control;
     const std::vector<int64_t> floors = smallest_memory(model, cells, threads, patient);
     if (floors.empty()) return outcome;
     outcome.floor = floors[space.root()];
@@ -72,11 +71,9 @@ Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Out
   answer.schedule_class = class_name(outcome.dropping);
   answer.search_memory = bracket.memory;
   if (bracket.best) {
-    const Nanos lower(model.time_of(bracket.lower));
-    const bool proven = lower == Nanos(model.time_of(bracket.best->cost));
-    answer.termination = proven ? Termination::kOptimal : Termination::kFeasible;
+    answer.termination = bracket.proven(model) ? Termination::kOptimal : Termination::kFeasible;
     answer.runs = bracket.best->runs;
-    answer.lower_bound = lower;
+    answer.lower_bound = Nanos(model.time_of(bracket.lower));
   } else if (outcome.infeasible()) {
     answer.termination = Termination::kInfeasible;
     answer.smallest_budget = Bytes(outcome.floor + bytes_outside(model));
@@ -87,8 +84,8 @@ Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Out
 
 Answer simplest_plan(const ChainProblem& problem, const char* planner) {
   PlanOptions options = problem.options;
-  options.time_limit = Nanos(
-      static_cast<int64_t>(static_cast<double>(options.time_limit.count()) * kReserve));
+  options.time_limit =
+      Nanos(static_cast<int64_t>(static_cast<double>(options.time_limit.count()) * kReserve));
   SearchControl control(options, planner);
   Candidates candidates(problem.graph, problem.budget);
   candidates.consider(plain_runs(problem.graph));

@@ -85,8 +85,7 @@ class BlockWalk {
     std::vector<int64_t> before;
     for (size_t k = start; k < end; ++k) {
       need(level + option(k).forward + model_.g[end] + weights_behind(end - 1));
-      const bool held =
-          option(k).reads_input || (k > start && option(k - 1).reads_output);
+      const bool held = option(k).reads_input || (k > start && option(k - 1).reads_output);
       if (k > start && !held) level -= model_.x[k];
       before.push_back(level);
       level += model_.x[k + 1] + option(k).saved;
@@ -161,8 +160,10 @@ MergedChain merge_stages(const ChainModel& model, size_t blocks) {
   whole.fixed = model.fixed;
   std::copy(std::begin(model.loss), std::end(model.loss), std::begin(whole.loss));
   whole.least_time = model.least_time;
+  whole.time_unit = model.time_unit;
   whole.time_weight = model.time_weight;
   whole.rerun_weight = model.rerun_weight;
+  whole.cost_unit = model.cost_unit;
   for (const size_t start : merged.starts) {
     whole.x.push_back(model.x[start]);
     whole.g.push_back(model.g[start]);

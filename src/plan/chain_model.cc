@@ -1,6 +1,7 @@
 #include "plan/chain_model.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "reprise/model/errors.h"
 
@@ -49,27 +50,51 @@ std::vector<SweepVariant> make_sweeps(const Stage& stage) {
   return best;
 }
 
-// Chooses the weights and applies them to the times in `model`. No schedule sweeps a stage more
-// than L times or makes more than L (L + 1) / 2 re-runs.
+// Calls visit(cost) for every cost in the model.
+template <class Visit>
+void for_each_cost(ChainModel& model, const Visit& visit) {
+  for (std::vector<KeepOption>& options : model.options) {
+    for (KeepOption& option : options) visit(option.cost);
+  }
+  for (std::vector<SweepVariant>& ways : model.sweeps) {
+    for (SweepVariant& way : ways) visit(way.cost);
+  }
+}
+
+// Divides all costs by the largest number that divides them, which it returns.
+int64_t take_common_divisor(ChainModel& model) {
+  int64_t divisor = 0;
+  for_each_cost(model, [&](int64_t cost) { divisor = std::gcd(divisor, cost); });
+  divisor = std::max<int64_t>(1, divisor);
+  for_each_cost(model, [&](int64_t& cost) { cost /= divisor; });
+  return divisor;
+}
+
+// Chooses the weights and units and applies them to the times in `model`. No schedule sweeps a stage
+// more than L times or makes more than L (L + 1) / 2 re-runs.
 void weigh_costs(ChainModel& model) {
   using Wide = __int128;
   const auto stages = static_cast<int64_t>(model.stages);
-  Wide worst = model.least_time;
+  Wide worst = 0;
   for (size_t i = 0; i < model.stages; ++i) {
     int64_t dearest = 0;
     for (const KeepOption& option : model.options[i]) dearest = std::max(dearest, option.cost);
     worst += dearest + Wide{stages} * model.sweeps[i].front().cost;
   }
   constexpr Wide kLimit = Wide{1} << 61;
-  if (worst > kLimit) throw InputError("the chain's times are too large to plan with");
+  if (model.least_time + worst > kLimit) {
+    throw InputError("the chain's times are too large to plan with");
+  }
+  model.time_unit = take_common_divisor(model);
   const int64_t weight = stages * (stages + 1) / 2 + 1;
-  if ((worst + 1) * weight > kLimit) return;
+  if ((worst / model.time_unit + 1) * weight > kLimit) return;
   model.time_weight = weight;
   model.rerun_weight = 1;
   for (size_t i = 0; i < model.stages; ++i) {
     for (KeepOption& option : model.options[i]) option.cost *= weight;
     for (SweepVariant& way : model.sweeps[i]) way.cost = way.cost * weight + 1;
   }
+  model.cost_unit = take_common_divisor(model);
 }
 
 }  // namespace

@@ -31,9 +31,10 @@ struct SweepVariant {
   bool operator==(const SweepVariant&) const = default;
 };
 
-// Costs are lexicographic pairs (time, re-runs) in one integer: time * time_weight + re-runs *
-// rerun_weight, above the smallest time that any plan can have. When so large a number does not
-// fit, rerun_weight is 0 and ties in time are not broken by re-runs.
+// Costs are lexicographic pairs (time, re-runs) in one integer, above the smallest time that any plan
+// can have: (time / time_unit * time_weight + re-runs * rerun_weight) / cost_unit. The units divide
+// every such number, so a chain of equal layers has small ones, and few different ones. When so large
+// a number does not fit, rerun_weight is 0 and ties in time are not broken by re-runs.
 struct ChainModel {
   size_t stages = 0;                             // L
   int64_t fixed = 0;                             //
@@ -44,10 +45,12 @@ struct ChainModel {
   // Of stages 0..L-1: memory ascending, cost strictly descending. Usually just "fast".
   std::vector<std::vector<SweepVariant>> sweeps;
   std::vector<int64_t> least_sweeps;  // [i] = the least cost of sweeping stages 0..i-1
-  int64_t loss[2] = {0, 0};  // bytes at the loss, x_L unpinned and pinned
-  int64_t least_time = 0;    // sum of min(f + b), and the loss
+  int64_t loss[2] = {0, 0};           // bytes at the loss, x_L unpinned and pinned
+  int64_t least_time = 0;             // sum of min(f + b), and the loss
+  int64_t time_unit = 1;
   int64_t time_weight = 1;
   int64_t rerun_weight = 0;
+  int64_t cost_unit = 1;
 
   // W(a, l): bytes of the weight gradients of stages a..l.
   int64_t weights(size_t a, size_t l) const {
@@ -65,7 +68,9 @@ struct ChainModel {
   int64_t least_sweep(size_t i, size_t j) const { return least_sweeps[j] - least_sweeps[i]; }
   // Whether C(i,.,.,p) depends on p.
   bool depends_on_pin(size_t i) const;
-  int64_t time_of(int64_t cost) const { return least_time + cost / time_weight; }
+  int64_t time_of(int64_t cost) const {
+    return least_time + cost * cost_unit / time_weight * time_unit;
+  }
 };
 
 // The chain must be valid. Throws InputError if the time of some schedule may not fit 64 bits.

@@ -1,6 +1,7 @@
 #include "plan/chain_search.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -18,9 +19,25 @@ constexpr size_t kBoundStages = 24;
 constexpr int64_t kStepsOfForward = 8, kSteps = 64;
 constexpr int64_t kFiner = 16;  // from pass to pass
 
+// Where so few cells a stage are left, the next grid is the exact one.
+constexpr size_t kFewForStage = 4;
+
+// What surrounds the cells may take so many times as long as their table, and some milliseconds; then
+// it is given up for this grid, and may take more on the next.
+constexpr int kPatience = 2, kMorePatience = 4;
+constexpr std::chrono::milliseconds kLeastPatience{20};
+
+// The optimum is usually nearer to the bound than to the best plan known: plans are looked for up to
+// this part of what lies between, then up to so many times more.
+constexpr int64_t kFirstGuess = 16, kNextGuess = 2;
+
 // Merged chains: from at least so many blocks on, twice as many each time, to such a gap.
 constexpr size_t kFirstBlocks = 32;
 constexpr double kBlockGap = 0.005;
+
+// Up to so many blocks may take so much time when there is no plan yet.
+constexpr size_t kUrgentBlocks = 256;
+constexpr std::chrono::milliseconds kUrgentTime{50};
 
 // Of the time that is left, for the smallest peak of the best time.
 constexpr double kPeakShare = 0.2;
@@ -43,14 +60,153 @@ int64_t count_sweeps(const ChainModel& model, const std::vector<Run>& runs) {
 
 // Fine enough that the average forward costs some steps, and that rounding does not lose more than
 // what lies between the bounds.
-int64_t first_grid(const ChainModel& model, const Bracket& bracket) {
+int64_t first_grid(const ChainModel& model, const Trace& best, int64_t slack) {
   const auto stages = static_cast<int64_t>(model.stages);
   const int64_t forward = model.least_sweeps.back() / stages;
-  const int64_t sweeps = 1 + count_sweeps(model, bracket.best->runs);
-  const int64_t slack = bracket.best->cost - bracket.lower;
-  return std::max<int64_t>(1, std::min({forward / kStepsOfForward, bracket.best->cost / kSteps,
-                                        slack / sweeps}));
+  const int64_t sweeps = 1 + count_sweeps(model, best.runs);
+  return std::max<int64_t>(
+      1, std::min({forward / kStepsOfForward, best.cost / kSteps, slack / sweeps}));
 }
+
+// False: shorter blocks are not worth trying.
+bool improve_by_blocks_of(size_t length, const ChainModel& model, Dropping dropping, int64_t memory,
+                          double gain, int threads, Bracket& bracket, SearchControl& control) {
+  const MergedChain merged = merge_stages(model, model.stages / length);
+  const ChainCells cells(merged.model, /*share=*/true, dropping);
+  if (!cells.complete()) return false;
+  const SearchSpace space{merged.model, cells, threads};
+  const std::vector<int64_t> floors = smallest_memory(merged.model, cells, threads, control);
+  if (floors.empty()) return false;
+  if (floors[space.root()] > memory) return true;
+  Bracket blocks{.best = greedy(space, floors, memory)};
+  if (bracket.best && bracket.best->cost <= blocks.best->cost) {
+    blocks.best = Trace{{}, bracket.best->cost};
+  }
+  narrow(space, memory, {.gap = kBlockGap}, blocks, control);
+  const bool found = !blocks.best->runs.empty();
+  const bool much = found && (!bracket.best || share_of(bracket.best->cost - blocks.best->cost,
+                                                        bracket.best->cost) >= gain);
+  if (found) bracket.best = split_blocks(model, merged, *blocks.best);
+  return much;
+}
+
+// The passes from coarse to fine, for plans of up to so much cost.
+class Narrowing {
+ public:
+  Narrowing(const SearchSpace& space, int64_t memory, const Precision& precision, Bracket& bracket,
+            SearchControl& control)
+      : space_(space),
+        memory_(memory),
+        precision_(precision),
+        bracket_(bracket),
+        control_(control),
+        bound_(space.model, space.cells.dropping(), memory),
+        bounded_(precision.passes != Passes::kExactOnly),
+        coarse_first_(precision.passes == Passes::kAlways ||
+                      (bounded_ && space.model.stages >= kBoundStages)) {}
+
+  void run() {
+    bracket_.lower = std::max(bracket_.lower, std::min(bound_.lower(), bracket_.best->cost));
+    if (control_.out_of_time() || close_enough()) return;
+    if (bounded_ && space_.cells.shared()) bound_.tabulate(space_.cells);
+    int64_t more = coarse_first_ ? slack() / kFirstGuess : slack();
+    while (!bracket_.exact && !control_.out_of_time()) {
+      if (close_enough()) return;
+      // With the best time proven only the smallest peak is left to find.
+      if (bracket_.proven(space_.model) || !coarse_first_) more = slack();
+      if (!try_up_to(bracket_.lower + std::min(more, slack()))) return;
+      more = more * kNextGuess + 1;
+    }
+  }
+
+ private:
+  int64_t slack() const { return bracket_.best->cost - bracket_.lower; }
+
+  bool close_enough() const {
+    return precision_.gap > 0 && share_of(slack(), bracket_.best->cost) <= precision_.gap;
+  }
+
+  bool few(size_t cells) const { return cells <= kFewForStage * space_.model.stages; }
+
+  int64_t grid_for(int64_t limit) const {
+    const bool coarse = coarse_first_ && !bracket_.proven(space_.model);
+    return coarse ? first_grid(space_.model, *bracket_.best, limit - bracket_.lower) : 1;
+  }
+
+  // The best plan of those that cost no more than the limit, or that there is none. False: out of
+  // time, or all is known that was asked for.
+  bool try_up_to(int64_t limit) {
+    std::unique_ptr<Surroundings> around;
+    const int64_t coarsest = grid_for(limit);
+    int patient = kPatience;
+    for (int64_t grid = coarsest;;) {
+      const bool proven = bracket_.proven(space_.model);
+      // Not worth all the time.
+      SearchControl pass = proven ? control_.part(kPeakShare) : control_;
+      const auto start = std::chrono::steady_clock::now();
+      const CurveTable table(space_.model, space_.cells, limits(limit, grid, around.get()), pass);
+      take_memory(table.memory());
+      if (!table.complete()) return false;
+      if (!take_root(table, limit)) return true;
+      if (grid == 1) {
+        bracket_.exact = true;
+        return false;
+      }
+      if (close_enough()) return false;
+      limit = std::min(limit, bracket_.best->cost);
+      const bool first = grid == coarsest;
+      grid = bracket_.proven(space_.model) ? 1 : std::max<int64_t>(1, grid / kFiner);
+      if (first && few(table.cells())) continue;
+      // They may take much longer than the table, and a better plan makes them shorter.
+      const auto taken = std::chrono::steady_clock::now() - start;
+      SearchControl patience = control_.at_most(taken * patient + kLeastPatience);
+      auto next =
+          std::make_unique<Surroundings>(space_.model, space_.cells, table, limit, patience);
+      take_memory(table.memory() + next->memory());
+      if (!next->complete()) {
+        if (control_.out_of_time() || next->too_large()) return false;
+        patient *= kMorePatience;
+        continue;
+      }
+      around = std::move(next);
+      if (few(around->needed_cells())) grid = 1;
+    }
+  }
+
+  // What the root of a table says. False: no plan costs so little.
+  bool take_root(const CurveTable& table, int64_t limit) {
+    const Steps root = table.curve(space_.root());
+    if (root.empty()) {
+      // The best plan known is of another space, or dearer than the limit.
+      bracket_.exact = limit >= bracket_.best->cost;
+      bracket_.lower = std::min(limit + 1, bracket_.best->cost);
+      return false;
+    }
+    bracket_.lower = std::max(bracket_.lower, std::min(root.back().cost, bracket_.best->cost));
+    Trace plan = traced(space_, table, root.back().memory);
+    if (plan.cost <= bracket_.best->cost) bracket_.best = std::move(plan);
+    return true;
+  }
+
+  CurveLimits limits(int64_t cost, int64_t grid, const Surroundings* around) const {
+    return {.memory = memory_,
+            .cost = cost,
+            .grid = grid,
+            .bound = bounded_ ? &bound_ : nullptr,
+            .around = around,
+            .threads = space_.threads};
+  }
+
+  void take_memory(Bytes tables) { bracket_.memory = std::max(bracket_.memory, tables); }
+
+  const SearchSpace& space_;
+  int64_t memory_;
+  const Precision& precision_;
+  Bracket& bracket_;
+  SearchControl& control_;
+  LossBound bound_;
+  bool bounded_, coarse_first_;
+};
 
 }  // namespace
 
@@ -68,70 +224,21 @@ void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memor
                        int threads, Bracket& bracket, SearchControl& control) {
   size_t length = 1;
   while (model.stages / (2 * length) >= kFirstBlocks) length *= 2;
-  for (; length > 1 && !control.out_of_time(); length /= 2) {
-    const MergedChain merged = merge_stages(model, model.stages / length);
-    const ChainCells cells(merged.model, /*share=*/true, dropping);
-    if (!cells.complete()) return;
-    const SearchSpace space{merged.model, cells, threads};
-    const std::vector<int64_t> floors = smallest_memory(merged.model, cells, threads, control);
-    if (floors.empty()) return;
-    if (floors[space.root()] > memory) continue;
-    Bracket blocks{.best = greedy(space, floors, memory)};
-    if (bracket.best && bracket.best->cost <= blocks.best->cost) {
-      blocks.best = Trace{{}, bracket.best->cost};
+  for (; length > 1; length /= 2) {
+    // A first plan of merged stages is worth more than being on time: without one there are only
+    // plans that are many times slower.
+    const bool urgent = !bracket.best && model.stages / length <= kUrgentBlocks;
+    if (!urgent && control.out_of_time()) return;
+    SearchControl level = urgent ? control.at_least(kUrgentTime) : control;
+    if (!improve_by_blocks_of(length, model, dropping, memory, gain, threads, bracket, level)) {
+      return;
     }
-    narrow(space, memory, {.gap = kBlockGap}, blocks, control);
-    const bool found = !blocks.best->runs.empty();
-    const bool much = found && (!bracket.best || share_of(bracket.best->cost - blocks.best->cost,
-                                                          bracket.best->cost) >= gain);
-    if (found) bracket.best = split_blocks(model, merged, *blocks.best);
-    if (!much) return;
   }
 }
 
 void narrow(const SearchSpace& space, int64_t memory, const Precision& precision, Bracket& bracket,
             SearchControl& control) {
-  const LossBound bound(space.model, space.cells.dropping(), memory);
-  bracket.lower = std::max(bracket.lower, std::min(bound.lower(), bracket.best->cost));
-  const bool bounded = precision.passes != Passes::kExactOnly;
-  const bool coarse_first =
-      bounded && (precision.passes == Passes::kAlways || space.model.stages >= kBoundStages);
-  int64_t grid = coarse_first ? first_grid(space.model, bracket) : 1;
-  std::unique_ptr<Surroundings> around;
-  while (!control.out_of_time()) {
-    const int64_t gap = bracket.best->cost - bracket.lower;
-    if (precision.gap > 0 && share_of(gap, bracket.best->cost) <= precision.gap) return;
-    // With the best cost proven only its smallest peak is left to find: not worth all the time.
-    SearchControl pass = gap == 0 ? control.part(kPeakShare) : control;
-    if (gap == 0) grid = 1;
-    CurveLimits limits{.memory = memory,
-                       .cost = bracket.best->cost,
-                       .grid = grid,
-                       .bound = bounded ? &bound : nullptr,
-                       .around = around.get(),
-                       .threads = space.threads};
-    const CurveTable table(space.model, space.cells, limits, pass);
-    bracket.memory = std::max(bracket.memory, table.memory());
-    if (!table.complete()) return;
-    const Steps root = table.curve(space.root());
-    // Empty: no plan of this space is as good, the best one is of another.
-    const int64_t least = root.empty() ? bracket.best->cost : root.back().cost;
-    bracket.lower = std::max(bracket.lower, std::min(least, bracket.best->cost));
-    if (!root.empty()) {
-      Trace plan = traced(space, table, root.back().memory);
-      if (plan.cost <= bracket.best->cost) bracket.best = std::move(plan);
-    }
-    if (grid == 1) {
-      bracket.exact = true;
-      return;
-    }
-    auto next = std::make_unique<Surroundings>(space.model, space.cells, table,
-                                               bracket.best->cost, control);
-    bracket.memory = std::max(bracket.memory, table.memory() + next->memory());
-    if (!next->complete()) return;
-    around = std::move(next);
-    grid = std::max<int64_t>(1, grid / kFiner);
-  }
+  Narrowing(space, memory, precision, bracket, control).run();
 }
 
 }  // namespace reprise::internal

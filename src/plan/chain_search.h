@@ -1,6 +1,7 @@
 // The search for the best plan of a chain in so much memory: quick plans of merged chains, a bound
-// from one moment of the plan, then tables on ever finer grids of costs, each within the bounds of
-// the one before, until the last one is exact.
+// from one moment of the plan, then plans that cost hardly more than the bound, if need be ever
+// more. They are looked for in tables on ever finer grids of costs, each within the bounds of the
+// one before, until the last one is exact.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,10 @@ struct Bracket {
   bool exact = false;              // best costs `lower`, and has the smallest peak of all that do
   Bytes memory = {};               // of the largest tables
 
-  bool closed() const { return best && best->cost == lower; }
+  // No plan takes less time, though one may have fewer re-runs, or a smaller peak.
+  bool proven(const ChainModel& model) const {
+    return best && model.time_of(lower) == model.time_of(best->cost);
+  }
 };
 
 struct SearchSpace {

@@ -35,11 +35,34 @@ class Descent {
   size_t count_;  // steps that may still be wanted
 };
 
+// The cells that have a curve, in the order of the work on them.
+struct Levels {
+  std::vector<size_t> cells;  // in ChainCells::order()
+  std::vector<size_t> ends;
+};
+
+// Longer segments first: when their turn comes, all plans around them are known.
+Levels longest_first(const ChainCells& cells, const CurveTable& table) {
+  Levels levels;
+  const std::vector<size_t>& ends = cells.length_ends();
+  for (size_t length = ends.size(); length-- > 0;) {
+    for (size_t cell = ends[length]; cell-- > (length == 0 ? 0 : ends[length - 1]);) {
+      const auto slot = static_cast<size_t>(cells.order()[cell].slot);
+      if (!table.curve(slot).empty()) levels.cells.push_back(cell);
+    }
+    levels.ends.push_back(levels.cells.size());
+  }
+  return levels;
+}
+
 }  // namespace
 
 struct Surroundings::Scratch {
   Envelope envelope;
   StepFunction to_right, to_left;
+  // Of the offers to the cell at hand: what would be left of the limit, and the largest of these.
+  std::vector<LossBound::Wide> room;
+  LossBound::Wide most_room = 0;
 };
 
 Surroundings::Surroundings(const ChainModel& model, const ChainCells& cells,
@@ -53,20 +76,16 @@ Surroundings::Surroundings(const ChainModel& model, const ChainCells& cells,
   offers_[cells.slot(0, model.stages, true)].push_back({-table.limits().memory, 0});
   bytes_ = static_cast<int64_t>(cells.slots() * sizeof(StepFunction));
   const std::vector<Cell>& order = cells.order();
-  // Longer segments first: when their turn comes, all plans around them are known.
-  std::vector<size_t> ends;
-  for (auto end = cells.length_ends().rbegin() + 1; end != cells.length_ends().rend(); ++end) {
-    ends.push_back(order.size() - *end);
-  }
-  ends.push_back(order.size());
+  const Levels levels = longest_first(cells, table);
   const int threads = useful_threads(cells, table.limits().threads);
   std::vector<Scratch> scratch(static_cast<size_t>(threads));
   complete_ = for_each_by_level(
-      ends, threads,
+      levels.ends, threads,
       [&](int thread, size_t k) {
-        const Cell& cell = order[order.size() - 1 - k];
+        const Cell& cell = order[levels.cells[k]];
         StepFunction& offers = offers_[static_cast<size_t>(cell.slot)];
         if (offers.empty()) return;
+        ++needed_cells_;
         std::reverse(offers.begin(), offers.end());
         offers.shrink_to_fit();
         bytes_ += static_cast<int64_t>(offers.capacity() * sizeof(Step));
@@ -77,6 +96,8 @@ Surroundings::Surroundings(const ChainModel& model, const ChainCells& cells,
   table_ = nullptr;
 }
 
+bool Surroundings::too_large() const { return bytes_ > kTableLimit; }
+
 int64_t Surroundings::cost_leaving(size_t slot, int64_t memory) const {
   return cost_at(offers_[slot], -memory);
 }
@@ -85,11 +106,14 @@ int64_t Surroundings::cost_leaving(size_t slot, int64_t memory) const {
 // other part do not take, and the rest of the plan then also has these.
 void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
   const Steps offers = offers_[static_cast<size_t>(cell.slot)];
+  const bool weighed =
+      static_cast<size_t>(cell.last) == model_.stages && table_->limits().bound != nullptr;
+  if (weighed) weigh(offers, scratch);
   const auto visit = [&](const Branch& branch) {
     if (branch.right < 0 && branch.left < 0) return;
     scratch.to_right.clear();
     scratch.to_left.clear();
-    collect(branch, offers, scratch);
+    collect(branch, offers, weighed, scratch);
     add_offers(branch.right, scratch.to_right, scratch);
     add_offers(branch.left, scratch.to_left, scratch);
   };
@@ -101,10 +125,24 @@ void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
   });
 }
 
+// An offer of m bytes with the rest of the plan costing r has room for what weighs no more than the
+// limit - r with m bytes.
+void Surroundings::weigh(Steps offers, Scratch& scratch) const {
+  const LossBound& bound = *table_->limits().bound;
+  scratch.room.clear();
+  for (const Step& offer : offers) {
+    scratch.room.push_back(bound.weigh(limit_ - offer.cost, -offer.memory));
+  }
+  scratch.most_room = *std::max_element(scratch.room.begin(), scratch.room.end());
+}
+
 // What a branch makes of the offers to its cell. From offer to offer there is less memory and more
 // cost within the cell, and less cost around it: a stretch of them is passed over when its cheapest
 // surroundings with its cheapest inside are too dear.
-void Surroundings::collect(const Branch& branch, Steps offers, Scratch& scratch) const {
+void Surroundings::collect(const Branch& branch, Steps offers, bool weighed,
+                           Scratch& scratch) const {
+  const LossBound::Wide weight = weighed ? table_->least_weight_of(branch) : 0;
+  if (weighed && weight > scratch.most_room) return;
   const int64_t cost = rounded_down(branch.cost, table_->limits().grid);
   Descent right(*table_, branch.right), left(*table_, branch.left);
   if (offers.back().cost + cost + right.least() + left.least() > limit_) return;
@@ -112,6 +150,10 @@ void Surroundings::collect(const Branch& branch, Steps offers, Scratch& scratch)
   for (size_t k = 0; k < offers.size();) {
     const int64_t memory = -offers[k].memory;
     if (memory < branch.from) return;
+    if (weighed && weight > scratch.room[k]) {
+      ++k;
+      continue;
+    }
     const int64_t right_cost = right.cost_at(memory - branch.right_shift);
     const int64_t left_cost = left.cost_at(memory - branch.left_shift);
     if (right_cost == kInfeasible || left_cost == kInfeasible) return;

@@ -32,7 +32,9 @@ class Surroundings {
                int64_t cost, SearchControl& control);
 
   bool complete() const { return complete_; }
+  bool too_large() const;
   Bytes memory() const { return Bytes(bytes_); }
+  size_t needed_cells() const { return needed_cells_; }
 
   // Whether any plan within the limits has the cell; then the most memory that one leaves it, and
   // the least that the rest costs.
@@ -46,7 +48,8 @@ class Surroundings {
   struct Scratch;
 
   void offer_to_parts(const Cell& cell, Scratch& scratch);
-  void collect(const Branch& branch, Steps offers, Scratch& scratch) const;
+  void weigh(Steps offers, Scratch& scratch) const;
+  void collect(const Branch& branch, Steps offers, bool weighed, Scratch& scratch) const;
   void add_offers(int64_t slot, const StepFunction& points, Scratch& scratch);
 
   const ChainModel& model_;
@@ -58,6 +61,7 @@ class Surroundings {
   std::vector<StepFunction> offers_;
   std::array<std::mutex, 64> locks_;  // of offers_, by slot
   std::atomic<int64_t> bytes_ = 0;
+  std::atomic<size_t> needed_cells_ = 0;
   bool complete_ = false;
 };
 

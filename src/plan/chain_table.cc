@@ -12,6 +12,9 @@
 namespace reprise::internal {
 namespace {
 
+// Heavier than anything that there is, and far enough from the end of 128 bits to be added to.
+constexpr LossBound::Wide kNoWeight = LossBound::Wide{1} << 124;
+
 // What a plan that has this cell pays elsewhere at least: a segment that does not reach the loss
 // lies left of a checkpoint or a dropped input, and was swept on the way there.
 int64_t paid_before(const ChainModel& model, const Cell& cell) {
@@ -35,10 +38,9 @@ int64_t floor_of(const ChainModel& model, const ChainCells& cells, const LeastMe
     }
     best = std::min(best, need);
   };
-  for_each_branch(model, cells, cell, visit,
-                  [&](int64_t /*cost*/, int64_t memory) {
-                    return memory >= best || at_least >= best;
-                  });
+  for_each_branch(model, cells, cell, visit, [&](int64_t /*cost*/, int64_t memory) {
+    return memory >= best || at_least >= best;
+  });
   return best;
 }
 
@@ -48,16 +50,22 @@ struct Portions {
   std::vector<size_t> ends;
 };
 
-// Where a length has few cells (repeated stages have few different ones), each is divided.
-Portions divide(const ChainCells& cells, int threads) {
+// Of the cells that some plan has, as far as that is known. Where a length has few of them (repeated
+// stages have few different cells), each is divided.
+Portions divide(const ChainCells& cells, const Surroundings* around, int threads) {
   constexpr size_t kManyForThread = 4;
   Portions portions;
-  portions.list.reserve(cells.order().size());
+  std::vector<size_t> needed;
   size_t begin = 0;
   for (const size_t end : cells.length_ends()) {
-    const bool few = end - begin < kManyForThread * static_cast<size_t>(threads);
-    const int parts = few ? threads : 1;
+    needed.clear();
     for (size_t cell = begin; cell < end; ++cell) {
+      const auto slot = static_cast<size_t>(cells.order()[cell].slot);
+      if (around == nullptr || around->needed(slot)) needed.push_back(cell);
+    }
+    const bool few = needed.size() < kManyForThread * static_cast<size_t>(threads);
+    const int parts = few ? threads : 1;
+    for (const size_t cell : needed) {
       for (int number = 0; number < parts; ++number) portions.list.push_back({cell, number, parts});
     }
     portions.ends.push_back(portions.list.size());
@@ -87,7 +95,8 @@ std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& 
   const bool complete = for_each_by_level(
       cells.length_ends(), useful_threads(cells, threads),
       [&](int, size_t k) {
-        floors[static_cast<size_t>(order[k].slot)] = floor_of(model, cells, least, floors, order[k]);
+        floors[static_cast<size_t>(order[k].slot)] =
+            floor_of(model, cells, least, floors, order[k]);
       },
       [&](size_t) { return !control.out_of_time(); });
   if (!complete) floors.clear();
@@ -101,12 +110,13 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
       control_(control),
       least_memory_(model),
       limits_(limits),
-      curves_(cells.slots()) {
+      curves_(cells.slots()),
+      least_weights_(2 * (model.stages + 1), 0) {
   const std::vector<Cell>& order = cells.order();
   bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(StepFunction) + sizeof(int64_t)) +
                                 order.size() * sizeof(Cell));
   const int threads = useful_threads(cells, limits.threads);
-  const Portions portions = divide(cells, threads);
+  const Portions portions = divide(cells, limits.around, threads);
   std::vector<StepFunction> unfinished(threads > 1 ? portions.list.size() : 0);
   std::vector<std::atomic<int>> missing(unfinished.empty() ? 0 : order.size());
   for (const Portion& portion : portions.list) {
@@ -121,11 +131,13 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
     if (portion.of > 1) {
       unfinished[k] = std::move(curve);
       if (--missing[portion.cell] > 0) return;
-      curve = least_of({&unfinished[k - static_cast<size_t>(portion.number)],
-                        static_cast<size_t>(portion.of)},
-                       envelope);
+      curve = least_of(
+          {&unfinished[k - static_cast<size_t>(portion.number)], static_cast<size_t>(portion.of)},
+          envelope);
     }
     prune(cell, curve);
+    weigh(cell, curve);
+    used_ += curve.empty() ? 0 : 1;
     bytes_ += static_cast<int64_t>(curve.capacity() * sizeof(Step));
     curves_[static_cast<size_t>(cell.slot)] = std::move(curve);
   };
@@ -141,12 +153,12 @@ bool CurveTable::set_caps(const Cell& cell, int64_t least_memory, Envelope& enve
   const auto slot = static_cast<size_t>(cell.slot);
   int64_t memory = limits_.memory, cost = limits_.cost;
   if (limits_.around != nullptr) {
-    if (!limits_.around->needed(slot)) return false;
     memory = limits_.around->most_memory(slot);
     cost -= std::max(limits_.around->least_cost(slot), least_around(cell, least_memory));
   } else {
     // x_i is live and outside m.
-    if (cell.first > 0 && memory != kInfeasible) memory -= model_.x[static_cast<size_t>(cell.first)];
+    if (cell.first > 0 && memory != kInfeasible)
+      memory -= model_.x[static_cast<size_t>(cell.first)];
     if (cost != kInfeasible) cost -= least_around(cell, least_memory);
   }
   envelope.reset(memory, cost);
@@ -158,8 +170,8 @@ int64_t CurveTable::least_around(const Cell& cell, int64_t memory) const {
   const int64_t paid = paid_before(model_, cell);
   if (limits_.bound == nullptr) return paid;
   const bool with_loss = static_cast<size_t>(cell.last) == model_.stages;
-  return std::max(paid, with_loss ? limits_.bound->around(cell, memory)
-                                  : limits_.bound->around(cell));
+  return std::max(paid,
+                  with_loss ? limits_.bound->around(cell, memory) : limits_.bound->around(cell));
 }
 
 StepFunction CurveTable::compute(const Cell& cell, const Portion& portion,
@@ -171,8 +183,13 @@ StepFunction CurveTable::compute(const Cell& cell, const Portion& portion,
     return of < 0 ? Shifted{zero, 0} : Shifted{curves_[static_cast<size_t>(of)], shift};
   };
   int branches = 0;
+  const bool with_loss = static_cast<size_t>(cell.last) == model_.stages;
+  const bool weighed = with_loss && limits_.bound != nullptr;
+  const LossBound::Wide most_weight =
+      weighed ? limits_.bound->most_weight(static_cast<size_t>(cell.first), limits_.cost) : 0;
   const auto visit = [&](const Branch& branch) {
     if (branches++ % portion.of != portion.number) return;
+    if (weighed && branch.right >= 0 && least_weight_of(branch) > most_weight) return;
     envelope.add_sum(part(branch.right, branch.right_shift), part(branch.left, branch.left_shift),
                      rounded_down(branch.cost, limits_.grid), branch.from);
   };
@@ -187,6 +204,28 @@ StepFunction CurveTable::compute(const Cell& cell, const Portion& portion,
   };
   for_each_branch(model_, cells_, cell, visit, done);
   return envelope.function();
+}
+
+// The least that a step of the branch's sum can weigh, for a cell that ends with the loss.
+LossBound::Wide CurveTable::least_weight_of(const Branch& branch) const {
+  int64_t cost = rounded_down(branch.cost, limits_.grid);
+  if (branch.left >= 0) {
+    const StepFunction& left = curves_[static_cast<size_t>(branch.left)];
+    if (left.empty()) return kNoWeight;
+    cost += left.back().cost;
+  }
+  const size_t first = branch.kind == BranchKind::kCheckpoint ? branch.at : branch.at + 1;
+  return least_weights_[weight_index(first, branch.right)] +
+         limits_.bound->weigh(cost, branch.right_shift);
+}
+
+void CurveTable::weigh(const Cell& cell, const StepFunction& curve) {
+  if (limits_.bound == nullptr || static_cast<size_t>(cell.last) != model_.stages) return;
+  LossBound::Wide least = kNoWeight;
+  for (const Step& step : curve) {
+    least = std::min(least, limits_.bound->weigh(step.cost, step.memory));
+  }
+  least_weights_[weight_index(static_cast<size_t>(cell.first), cell.slot)] = least;
 }
 
 // Leaves out the steps that no plan within the limits has.

@@ -55,12 +55,20 @@ class CurveTable {
   const CurveLimits& limits() const { return limits_; }
   Steps curve(size_t slot) const { return curves_[slot]; }
   Bytes memory() const { return Bytes(bytes_); }
+  // Of a cell that ends with the loss: the least that a step of the branch weighs (LossBound), given
+  // that there is a bound to weigh by and that the branch has a right part.
+  LossBound::Wide least_weight_of(const Branch& branch) const;
+  size_t cells() const { return used_; }  // that some plan within the limits may have
 
  private:
   StepFunction compute(const Cell& cell, const Portion& portion, Envelope& envelope) const;
   bool set_caps(const Cell& cell, int64_t least_memory, Envelope& envelope) const;
   int64_t least_around(const Cell& cell, int64_t memory) const;
   void prune(const Cell& cell, StepFunction& curve) const;
+  void weigh(const Cell& cell, const StepFunction& curve);
+  size_t weight_index(size_t first, int64_t slot) const {
+    return 2 * first + static_cast<size_t>(slot) - cells_.slot(first, model_.stages, false);
+  }
 
   const ChainModel& model_;
   const ChainCells& cells_;
@@ -68,7 +76,10 @@ class CurveTable {
   LeastMemory least_memory_;
   CurveLimits limits_;
   std::vector<StepFunction> curves_;
+  // Of the cells that end with the loss, by first stage and pin.
+  std::vector<LossBound::Wide> least_weights_;
   std::atomic<int64_t> bytes_ = 0;
+  std::atomic<size_t> used_ = 0;
   bool complete_ = false;
 };
 

@@ -1,6 +1,7 @@
 // When a search must stop, and how it reports how far it is.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -28,6 +29,20 @@ class SearchControl {
     if (end_ > now) {
       control.end_ = now + std::chrono::duration_cast<Clock::duration>((end_ - now) * share);
     }
+    return control;
+  }
+
+  // The same search with so much time at least, for work that must not be left undone.
+  SearchControl at_least(std::chrono::nanoseconds time) const {
+    SearchControl control = *this;
+    control.end_ = std::max(control.end_, Clock::now() + time);
+    return control;
+  }
+
+  // The same search with so much time at most.
+  SearchControl at_most(std::chrono::nanoseconds time) const {
+    SearchControl control = *this;
+    control.end_ = std::min(control.end_, Clock::now() + time);
     return control;
   }
 

@@ -1,6 +1,7 @@
 #include "plan/slot_table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/by_level.h"
 #include "plan/slot_kernel.h"
@@ -88,6 +89,35 @@ const SlotRow& zero_row() {
   return kZero;
 }
 
+// Cells that begin at neighbouring stages and end at neighbouring stages are computed together.
+constexpr size_t kTile = 8;
+
+struct Tiles {
+  std::vector<Cell> cells;         // tile by tile, those of a tile by length
+  std::vector<size_t> begins;      // of the tiles in `cells`, and the end
+  std::vector<size_t> level_ends;  // of the tiles that lie equally far apart
+};
+
+Tiles divide(const ChainCells& cells, size_t stages) {
+  const size_t side = stages / kTile + 1;
+  const auto tile_of = [&](const Cell& cell) {
+    const size_t row = static_cast<size_t>(cell.first) / kTile;
+    const size_t apart = static_cast<size_t>(cell.last) / kTile - row;
+    return apart * side - apart * (apart - 1) / 2 + row;  // side + (side - 1) + ... before it
+  };
+  Tiles tiles;
+  tiles.begins.assign(side * (side + 1) / 2 + 1, 0);
+  for (const Cell& cell : cells.order()) ++tiles.begins[tile_of(cell) + 1];
+  std::partial_sum(tiles.begins.begin(), tiles.begins.end(), tiles.begins.begin());
+  std::vector<size_t> next = tiles.begins;
+  tiles.cells.resize(cells.order().size());
+  for (const Cell& cell : cells.order()) tiles.cells[next[tile_of(cell)]++] = cell;
+  for (size_t apart = 0; apart < side; ++apart) {
+    tiles.level_ends.push_back((apart == 0 ? 0 : tiles.level_ends.back()) + side - apart);
+  }
+  return tiles;
+}
+
 }  // namespace
 
 SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const SlotLimits& limits,
@@ -98,7 +128,7 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
       limits_(limits),
       rounding_(rounding),
       grid_(model, limits.memory, limits.slots, rounding, limits.shared),
-      scale_(limits.largest_cost, model.time_weight, rounding),
+      scale_(model, limits.largest_cost, rounding),
       rows_(cells.slots()),
       swept_{0} {
   bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(SlotRow) + sizeof(int64_t)) +
@@ -107,16 +137,20 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
     one_sweep_ = one_sweep_ && ways.size() == 1;
     swept_.push_back(swept_.back() + ways.front().cost);
   }
-  const std::vector<Cell>& order = cells.order();
   // Below some hundred microseconds of work another thread is not worth its start.
   constexpr size_t kWorthAThread = 500'000;
-  const size_t updates_a_length = order.size() * static_cast<size_t>(grid_.last());
-  const auto threads = static_cast<int>(std::clamp<size_t>(
-      updates_a_length / kWorthAThread, 1, static_cast<size_t>(limits.threads)));
-  std::vector<SlotMinimum> minima;
-  for (int t = 0; t < threads; ++t) minima.emplace_back(grid_.last());
-  complete_ = for_each_by_level(
-      cells.length_ends(), threads,
+  const size_t updates_a_length = cells.order().size() * static_cast<size_t>(grid_.last());
+  const auto threads = static_cast<int>(
+      std::clamp<size_t>(updates_a_length / kWorthAThread, 1, static_cast<size_t>(limits.threads)));
+  complete_ = !limits.tiles || cells.shared() || !one_sweep_ ? cell_by_cell(threads, control)
+                                                             : tile_by_tile(threads, control);
+}
+
+bool SlotTable::cell_by_cell(int threads, SearchControl& control) {
+  const std::vector<Cell>& order = cells_.order();
+  std::vector<SlotMinimum> minima(static_cast<size_t>(threads), SlotMinimum(grid_.last()));
+  return for_each_by_level(
+      cells_.length_ends(), threads,
       [&](int thread, size_t k) { compute(order[k], minima[static_cast<size_t>(thread)]); },
       [&](size_t k) {
         control.report(static_cast<double>(k) / static_cast<double>(order.size()));
@@ -124,10 +158,27 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
       });
 }
 
+bool SlotTable::tile_by_tile(int threads, SearchControl& control) {
+  const Tiles tiles = divide(cells_, model_.stages);
+  std::vector<std::vector<SlotMinimum>> minima(static_cast<size_t>(threads));
+  const bool complete = for_each_by_level(
+      tiles.level_ends, threads,
+      [&](int thread, size_t k) {
+        const std::span<const Cell> cells(&tiles.cells[tiles.begins[k]],
+                                          tiles.begins[k + 1] - tiles.begins[k]);
+        compute_tile(cells, minima[static_cast<size_t>(thread)], control);
+      },
+      [&](size_t k) {
+        control.report(static_cast<double>(k) / static_cast<double>(tiles.begins.size()));
+        return !control.out_of_time();
+      });
+  return complete && !control.out_of_time();
+}
+
 int64_t SlotTable::cost(const Cell& cell, int64_t memory) const {
   const SlotRow& row = rows_[static_cast<size_t>(cell.slot)];
-  const int64_t phase = grid_.phase(static_cast<size_t>(cell.first),
-                                    static_cast<size_t>(cell.last), cell.pinned);
+  const int64_t phase =
+      grid_.phase(static_cast<size_t>(cell.first), static_cast<size_t>(cell.last), cell.pinned);
   const int32_t k = rounding_ == Rounding::kUp
                         ? grid_.point_below(memory, phase)
                         : std::min(grid_.first_point(memory, phase), grid_.last());
@@ -136,18 +187,84 @@ int64_t SlotTable::cost(const Cell& cell, int64_t memory) const {
 }
 
 void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
-  const size_t first = cell.first, last = cell.last, slot = cell.slot;
-  const int64_t phase = grid_.phase(first, last, cell.pinned);
+  const int64_t phase = phase_of(cell);
   minimum.reset(grid_.first_point(least_memory_.of(cell), phase));
-  if (first == model_.stages) {
+  if (static_cast<size_t>(cell.first) == model_.stages) {
     minimum.add_sum(zero_row(), 0, zero_row(), 0, 0, 0);  // the loss: its test is the least memory
   } else {
     keep(cell, phase, minimum);
     checkpoint(cell, phase, minimum);
   }
-  rows_[slot] = minimum.row();
-  bytes_ +=
-      static_cast<int64_t>((static_cast<size_t>(rows_[slot].size) + kLanes) * sizeof(int32_t));
+  store(cell, minimum);
+}
+
+// The checkpoints between the stages where the cells of a tile begin and those where they end read cells
+// of other tiles only, in any order: a few checkpoints at a time for all cells, so that what they read
+// stays in the cache.
+void SlotTable::compute_tile(std::span<const Cell> cells, std::vector<SlotMinimum>& minima,
+                             const SearchControl& control) {
+  constexpr size_t kTogether = 16;
+  const size_t begin = (static_cast<size_t>(cells.front().first) / kTile + 1) * kTile;
+  const size_t end = static_cast<size_t>(cells.front().last) / kTile * kTile + 1;
+  minima.resize(std::max(minima.size(), cells.size()), SlotMinimum(grid_.last()));
+  std::vector<Reach> reaches;
+  for (size_t k = 0; k < cells.size(); ++k) {
+    const int64_t phase = phase_of(cells[k]);
+    minima[k].reset(grid_.first_point(least_memory_.of(cells[k]), phase));
+    Reach& reach = reaches.emplace_back();
+    for (size_t j = static_cast<size_t>(cells[k].first) + 1; j < std::min(begin, end); ++j) {
+      extend(cells[k], j, phase, reach);
+    }
+  }
+  for (size_t from = begin; from < end; from += kTogether) {
+    if (control.out_of_time()) return;
+    for (size_t k = 0; k < cells.size(); ++k) {
+      checkpoint_at(cells[k], from, std::min(from + kTogether, end), reaches[k], minima[k]);
+    }
+  }
+  for (size_t k = 0; k < cells.size(); ++k) {
+    const Cell& cell = cells[k];
+    const auto first = static_cast<size_t>(cell.first), last = static_cast<size_t>(cell.last);
+    if (first == model_.stages) {
+      minima[k].add_sum(zero_row(), 0, zero_row(), 0, 0, 0);
+    } else {
+      keep(cell, phase_of(cell), minima[k]);
+      Reach near;
+      checkpoint_at(cell, first + 1, begin < end ? begin : last + 1, near, minima[k]);
+      if (begin < end) checkpoint_at(cell, end, last + 1, reaches[k], minima[k]);
+    }
+    store(cell, minima[k]);
+  }
+}
+
+void SlotTable::extend(const Cell& cell, size_t j, int64_t phase, Reach& reach) const {
+  const int64_t input = j - 1 == static_cast<size_t>(cell.first) ? 0 : model_.x[j - 1];
+  const int64_t needed = input + model_.sweeps[j - 1].front().memory;
+  if (needed <= reach.memory) return;
+  reach.memory = needed;
+  reach.from =
+      grid_.first_point(model_.g[static_cast<size_t>(cell.last) + 1] + reach.memory, phase);
+}
+
+// The checkpoints begin..end-1, where every stage has one way to be swept.
+void SlotTable::checkpoint_at(const Cell& cell, size_t begin, size_t end, Reach& reach,
+                              SlotMinimum& minimum) const {
+  const auto first = static_cast<size_t>(cell.first);
+  const int64_t phase = phase_of(cell);
+  for (size_t j = begin; j < end; ++j) {
+    extend(cell, j, phase, reach);
+    sweep_to(cell, j, phase, swept_[j] - swept_[first], reach.from, minimum);
+  }
+}
+
+void SlotTable::store(const Cell& cell, const SlotMinimum& minimum) {
+  SlotRow& row = rows_[static_cast<size_t>(cell.slot)];
+  row = minimum.row();
+  bytes_ += static_cast<int64_t>((static_cast<size_t>(row.size) + kLanes) * sizeof(int32_t));
+}
+
+int64_t SlotTable::phase_of(const Cell& cell) const {
+  return grid_.phase(static_cast<size_t>(cell.first), static_cast<size_t>(cell.last), cell.pinned);
 }
 
 void SlotTable::keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
@@ -172,17 +289,8 @@ void SlotTable::keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) cons
 void SlotTable::checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const {
   const size_t i = cell.first, l = cell.last;
   if (one_sweep_) {
-    int64_t memory = -1;
-    int32_t from = 0;
-    for (size_t j = i + 1; j <= l; ++j) {
-      const int64_t input = j - 1 == i ? 0 : model_.x[j - 1];
-      const int64_t needed = input + model_.sweeps[j - 1].front().memory;
-      if (needed > memory) {
-        memory = needed;
-        from = grid_.first_point(model_.g[l + 1] + memory, phase);
-      }
-      sweep_to(cell, j, phase, swept_[j] - swept_[i], from, minimum);
-    }
+    Reach reach;
+    checkpoint_at(cell, i + 1, l + 1, reach, minimum);
     return;
   }
   Sweep sweep(model_, i);

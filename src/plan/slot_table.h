@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "plan/chain_branches.h"
@@ -35,21 +36,28 @@ class SlotScale {
  public:
   static constexpr int32_t kNone = 1 << 29;
 
-  SlotScale(int64_t largest_cost, int64_t time_weight, Rounding rounding)
-      : exact_(largest_cost / time_weight < kNone - 1),
-        scale_(time_weight * (largest_cost / time_weight / (kNone - 1) + 1)),
-        up_(rounding == Rounding::kUp ? scale_.divisor() - time_weight : 0) {}
+  SlotScale(const ChainModel& model, int64_t largest_cost, Rounding rounding)
+      : SlotScale(model, largest_cost * model.cost_unit / model.time_weight, rounding, Times{}) {}
 
   bool exact() const { return exact_; }
   int32_t number(int64_t cost) const {
-    const int64_t number = scale_.floor(cost + up_);
+    const int64_t number = scale_.floor(cost * unit_ + up_);
     return number < kNone ? static_cast<int32_t>(number) : kNone;
   }
-  int64_t cost(int32_t number) const { return number * scale_.divisor(); }
+  // The least cost that is not below it.
+  int64_t cost(int32_t number) const { return (number * scale_.divisor() + unit_ - 1) / unit_; }
 
  private:
+  struct Times {};
+  SlotScale(const ChainModel& model, int64_t largest_time, Rounding rounding, Times /*in units*/)
+      : exact_(largest_time < kNone - 1),
+        scale_(model.time_weight * (largest_time / (kNone - 1) + 1)),
+        unit_(model.cost_unit),
+        up_(rounding == Rounding::kUp ? scale_.divisor() - model.time_weight : 0) {}
+
   bool exact_;
-  Divider scale_;  // cost in ChainModel's units of one unit here
+  Divider scale_;  // by ChainModel's costs, times their unit, of one unit here
+  int64_t unit_;
   int64_t up_;
 };
 
@@ -59,6 +67,7 @@ struct SlotLimits {
   int64_t largest_cost = 0;  // of the best plan known: dearer ones are of no use
   bool shared = true;        // whether equal cells are shared in `cells`
   int threads = 1;
+  bool tiles = true;  // whether neighbouring cells are computed together; the values are the same
 };
 
 class SlotMinimum;  // over the branches of one cell; each thread has its own
@@ -78,7 +87,22 @@ class SlotTable {
   Bytes memory() const { return Bytes(bytes_.load()); }
 
  private:
+  // What the sweep so far needs, and the first point that has it.
+  struct Reach {
+    int64_t memory = -1;
+    int32_t from = 0;
+  };
+
+  bool cell_by_cell(int threads, SearchControl& control);
+  bool tile_by_tile(int threads, SearchControl& control);
   void compute(const Cell& cell, SlotMinimum& minimum);
+  void compute_tile(std::span<const Cell> cells, std::vector<SlotMinimum>& minima,
+                    const SearchControl& control);
+  void extend(const Cell& cell, size_t j, int64_t phase, Reach& reach) const;
+  void checkpoint_at(const Cell& cell, size_t begin, size_t end, Reach& reach,
+                     SlotMinimum& minimum) const;
+  void store(const Cell& cell, const SlotMinimum& minimum);
+  int64_t phase_of(const Cell& cell) const;
   void keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
   void checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
   void sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost, int32_t from,

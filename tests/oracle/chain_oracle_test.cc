@@ -16,6 +16,7 @@
 #include "plan/chain_cells.h"
 #include "plan/chain_model.h"
 #include "plan/chain_search.h"
+#include "plan/chain_surroundings.h"
 #include "plan/chain_table.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
@@ -94,8 +95,7 @@ std::string context(const Family& family, int number, const Chain& chain) {
 // One budget: the planner's answer against the persistent frontier.
 void expect_best(const Chain& chain, const Graph& graph, const std::vector<PeakAndTime>& frontier,
                  int64_t budget) {
-  const PlanResult result =
-      plan(chain, {.budget = Bytes(budget), .schedule_class = "persistent"});
+  const PlanResult result = plan(chain, {.budget = Bytes(budget), .schedule_class = "persistent"});
   const std::optional<int64_t> best = best_within(frontier, budget);
   ASSERT_EQ(result.schedule_class, "persistent");
   if (!best) {
@@ -230,6 +230,44 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
             const internal::CurveTable table(model, *cells, limits, control);
             ASSERT_EQ(internal::cost_at(table.curve(slot), step.memory), step.cost);
           }
+        }
+      }
+    }
+  }
+}
+
+// Bounds and surroundings leave out only what no plan within the limit on the cost has: with the
+// optimum as the limit the answer is the same, below it there is none.
+TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
+  const Family& family = GetParam();
+  std::mt19937_64 random(family.seed + 3000);
+  for (int number = 0; number < test_scale(family.chains / 5); ++number) {
+    const Chain chain = with_repeats(random_chain(random, family.options));
+    SCOPED_TRACE(context(family, number, chain));
+    const internal::ChainModel model = internal::make_model(chain);
+    internal::SearchControl control(PlanOptions{}, "chain");
+    for (const internal::Dropping dropping : kClasses) {
+      for (const bool share : {true, false}) {
+        const internal::ChainCells cells(model, share, dropping);
+        const size_t root = cells.slot(0, model.stages, true);
+        const internal::CurveTable whole(model, cells, {}, control);
+        for (const internal::Step& step : whole.curve(root)) {
+          internal::LossBound bound(model, dropping, step.memory);
+          if (cells.shared()) bound.tabulate(cells);
+          for (const int64_t grid : {1, 5, 1000}) {
+            internal::CurveLimits limits{
+                .memory = step.memory, .cost = step.cost, .grid = grid, .bound = &bound};
+            const internal::CurveTable coarse(model, cells, limits, control);
+            const internal::Surroundings around(model, cells, coarse, step.cost, control);
+            limits.around = &around;
+            limits.grid = 1;
+            const internal::CurveTable fine(model, cells, limits, control);
+            ASSERT_EQ(internal::cost_at(fine.curve(root), step.memory), step.cost);
+            ASSERT_EQ(fine.curve(root).front().memory, step.memory);
+          }
+          const internal::CurveLimits below{
+              .memory = step.memory, .cost = step.cost - 1, .bound = &bound};
+          ASSERT_TRUE(internal::CurveTable(model, cells, below, control).curve(root).empty());
         }
       }
     }

@@ -103,6 +103,38 @@ TEST(ChainSlots, TablesBoundEveryCellFromBothSides) {
   }
 }
 
+// Lengths around multiples of a tile's side.
+TEST(ChainSlots, TilesAndThreadsChangeNothing) {
+  RandomChainOptions options = uneven(one_option(41));
+  for (const int stages : {7, 8, 9, 16, 41}) {
+    options.min_stages = options.max_stages = stages;
+    for_chains(35, 2, options, [](const Chain& chain, std::mt19937_64& random) {
+      const internal::ChainModel model = internal::make_model(chain);
+      const internal::ChainCells cells(model, /*share=*/false);
+      internal::SearchControl control(PlanOptions{}, "test");
+      const int64_t memory = baseline(lower(chain)).peak.count() / 2;
+      for (const auto rounding : {internal::Rounding::kUp, internal::Rounding::kDown}) {
+        internal::SlotLimits limits{memory, 90, model.least_sweeps.back() * 2, false, 1, false};
+        const internal::SlotTable expected(model, cells, limits, rounding, control);
+        limits.tiles = true;
+        for (const int threads : {1, 2, 4}) {
+          limits.threads = threads;
+          const internal::SlotTable table(model, cells, limits, rounding, control);
+          ASSERT_TRUE(table.complete());
+          EXPECT_EQ(table.memory(), expected.memory());
+          for (const internal::Cell& cell : cells.order()) {
+            for (int draw = 0; draw < 4; ++draw) {
+              const auto m = static_cast<int64_t>(random() % static_cast<uint64_t>(memory));
+              ASSERT_EQ(table.cost(cell, m), expected.cost(cell, m))
+                  << cell.first << ".." << cell.last << " at " << m;
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST(ChainSlots, BoundAndPlanEncloseTheExactOptimum) {
   int proven = 0, compared = 0;
   for (const RandomChainOptions& options : {any_chain(8), uneven(any_chain(14))}) {

@@ -89,13 +89,13 @@ RandomChainOptions long_chain(int stages) {
 TEST(ChainPlanner, TheSearchForOneBudgetAgreesWithTheCurve) {
   for_chains(14, 4, long_chain(96), [](const Chain& chain, std::mt19937_64& random) {
     for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
-      const Frontier curve = frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
+      const Frontier curve =
+          frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
       ASSERT_EQ(curve.schedule_class, schedules);
       for (int draw = 0; draw < 6; ++draw) {
         const FrontierPoint& point = curve.points[random() % curve.points.size()];
-        const PlanResult result = plan(chain, {.budget = point.budget,
-                                               .schedule_class = schedules,
-                                               .time_limit = kPatience});
+        const PlanResult result = plan(
+            chain, {.budget = point.budget, .schedule_class = schedules, .time_limit = kPatience});
         ASSERT_EQ(result.termination, Termination::kOptimal);
         EXPECT_EQ(result.schedule_class, schedules);
         EXPECT_EQ(result.plan->time, point.time);
@@ -115,8 +115,7 @@ Bytes budget_at(const Chain& chain, double share) {
 
 TEST(ChainPlanner, ThreadsChangeNothing) {
   for_chains(15, 3, long_chain(72), [](const Chain& chain, std::mt19937_64&) {
-    const PlanOptions one{
-        .budget = budget_at(chain, 0.4), .time_limit = kPatience, .threads = 1};
+    const PlanOptions one{.budget = budget_at(chain, 0.4), .time_limit = kPatience, .threads = 1};
     const Plan expected = plan(chain, one).plan.value();
     const Frontier curve = frontier(chain, one);
     for (const int threads : {2, 4}) {
@@ -143,8 +142,8 @@ TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
       const internal::SearchSpace space{merged.model, cells};
       const internal::CurveTable table(merged.model, cells, {}, control);
       for (const internal::Step& step : table.curve(space.root())) {
-        const internal::Trace plan = internal::split_blocks(
-            model, merged, internal::traced(space, table, step.memory));
+        const internal::Trace plan =
+            internal::split_blocks(model, merged, internal::traced(space, table, step.memory));
         const Timeline timeline = simulate(graph, with_frees(graph, plan.runs));
         EXPECT_LE(timeline.peak.count(), step.memory + internal::bytes_outside(model));
         EXPECT_EQ(timeline.time.count(), model.time_of(step.cost));
@@ -180,8 +179,100 @@ TEST(ChainPlanner, TenThousandStagesHaveAPlanAndABound) {
   const PlanResult result = plan(random_chain(random, options), {.budget = "50%"});
   ASSERT_TRUE(result.plan.has_value());
   EXPECT_LT(result.search.memory, Bytes(int64_t{2} << 30));
-  EXPECT_LT(result.plan->time.count() - result.lower_bound.count(),
-            result.plan->time.count() / 50);
+  EXPECT_LT(result.plan->time.count() - result.lower_bound.count(), result.plan->time.count() / 50);
+}
+
+// The whole chain again and again: the same segment at many places.
+Chain repeated(Chain chain, size_t stages) {
+  const std::vector<Stage> block = chain.stages;
+  while (chain.stages.size() < stages) {
+    chain.stages.insert(chain.stages.end(), block.begin(), block.end());
+  }
+  for (size_t i = 0; i < chain.stages.size(); ++i) chain.stages[i].name = "s" + std::to_string(i);
+  return chain;
+}
+
+TEST(ChainPlanner, RepeatedStagesAreSearchedLikeOthers) {
+  RandomChainOptions options = any_chain(5);
+  options.min_stages = 2;
+  options.max_size = 100;
+  options.max_time = 1000;
+  for_chains(19, 4, options, [](const Chain& block, std::mt19937_64& random) {
+    const Chain chain = repeated(block, 90);
+    for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
+      const Frontier curve =
+          frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
+      for (int draw = 0; draw < 4; ++draw) {
+        const FrontierPoint& point = curve.points[random() % curve.points.size()];
+        PlanOptions ask{.budget = point.budget,
+                        .schedule_class = schedules,
+                        .time_limit = kPatience,
+                        .threads = 1};
+        const Plan expected = plan(chain, ask).plan.value();
+        EXPECT_EQ(expected.time, point.time);
+        EXPECT_EQ(expected.peak, point.peak);
+        for (const int threads : {2, 4}) {
+          ask.threads = threads;
+          EXPECT_EQ(plan(chain, ask).plan.value().actions, expected.actions);
+        }
+      }
+    }
+  });
+}
+
+// Blocks of four stages, as networks repeat them.
+Chain blocks_of_four(size_t stages) {
+  Chain block;
+  block.name = "blocks";
+  block.input = {Bytes(4), Bytes(4)};
+  constexpr int64_t kShapes[4][3] = {{16, 48, 20}, {16, 32, 8}, {64, 144, 40}, {16, 64, 26}};
+  for (const auto& [output, saved, time] : kShapes) {
+    Stage stage;
+    stage.output = Bytes(output);
+    stage.forward.time = Nanos(time);
+    stage.options.push_back(
+        {.saved = Bytes(saved), .forward = {Nanos(time), {}}, .backward = {Nanos(2 * time), {}}});
+    block.stages.push_back(stage);
+  }
+  return repeated(block, stages);
+}
+
+TEST(ChainPlanner, WithoutTimeTheFirstPlanIsOfAMergedChain) {
+  const Chain chain = blocks_of_four(2000);
+  const PlanResult hasty = plan(chain, {.budget = "50%", .time_limit = Nanos(0)});
+  ASSERT_TRUE(hasty.plan.has_value());
+  EXPECT_LT(hasty.plan->time.count(), hasty.baseline.time.count() * 3 / 2);
+}
+
+TEST(ChainPlanner, AThousandRepeatedStagesAreSolvedInSeconds) {
+  const PlanResult result =
+      plan(blocks_of_four(1000),
+           {.budget = "50%", .schedule_class = "persistent", .time_limit = Nanos(120'000'000'000)});
+  EXPECT_EQ(result.termination, Termination::kOptimal);
+  EXPECT_LT(result.search.memory, Bytes(int64_t{128} << 20));
+}
+
+// Costs are counted in their common divisor, which no answer shows.
+TEST(ChainPlanner, UnitsOfTimeChangeNothing) {
+  for_chains(20, 30, any_chain(8), [](const Chain& chain, std::mt19937_64& random) {
+    Chain slower = chain;
+    const auto factor = static_cast<int64_t>(1 + random() % 1'000'000);
+    const auto scale = [&](Cost& cost) { cost.time = Nanos(cost.time.count() * factor); };
+    scale(slower.loss.cost);
+    for (Stage& stage : slower.stages) {
+      scale(stage.forward);
+      for (StageOption& option : stage.options) {
+        scale(option.forward);
+        scale(option.backward);
+      }
+    }
+    const Frontier curve = frontier(chain), longer = frontier(slower);
+    ASSERT_EQ(curve.points.size(), longer.points.size());
+    for (size_t k = 0; k < curve.points.size(); ++k) {
+      EXPECT_EQ(curve.points[k].budget, longer.points[k].budget);
+      EXPECT_EQ(curve.points[k].time.count() * factor, longer.points[k].time.count());
+    }
+  });
 }
 
 TEST(ChainPlanner, UnknownScheduleClassesAreRefused) {
