@@ -112,6 +112,7 @@ class Lowering {
   static std::set<int32_t> externals_of(const Call& call) {
     std::set<int32_t> all(call.effects.begin(), call.effects.end());
     for (const Argument& argument : call.arguments) {
+      if (argument.shape_only) continue;
       for (const TensorRef& ref : argument.tensors) {
         if (ref.memory == Memory::kExternal) all.insert(ref.index);
       }

@@ -130,6 +130,11 @@ bool reads_shape_only(const Call& call, size_t argument) {
   if (name == "aten::convolution_backward") {
     return (formal == "input" && !wants(call, 1)) || (formal == "weight" && !wants(call, 0));
   }
+  if (name == "aten::native_batch_norm_backward" || name == "aten::cudnn_batch_norm_backward") {
+    const c10::IValue* train = constant(call, "train");
+    const bool trains = train == nullptr || !train->isBool() || train->toBool();
+    return trains && (formal == "running_mean" || formal == "running_var");
+  }
   return std::any_of(kShapeOnly.begin(), kShapeOnly.end(), [&](const OpArgument& row) {
     return row.op == name && row.argument == formal;
   });

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/node.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -101,7 +102,14 @@ class Recorder {
       call.random = ordinal < known_->draws.size() && known_->draws[ordinal];
     }
     for (size_t a = 0; a < call.arguments.size(); ++a) {
-      call.arguments[a].shape_only = recording_.device.is_cpu() && reads_shape_only(call, a);
+      Argument& argument = call.arguments[a];
+      // Only the CPU has address space without memory, for values that are not there.
+      const bool can_be_absent = recording_.device.is_cpu() ||
+                                 std::none_of(argument.tensors.begin(), argument.tensors.end(),
+                                              [](const TensorRef& ref) {
+                                                return ref.memory == Memory::kValue;
+                                              });
+      argument.shape_only = can_be_absent && reads_shape_only(call, a);
     }
     // What only looks at memory in another way is in the geometry of the tensors already.
     if (kept || call.random || !call.effects.empty()) recording_.calls.push_back(std::move(call));
