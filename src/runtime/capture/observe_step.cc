@@ -10,14 +10,24 @@
 namespace reprise::runtime {
 namespace {
 
-// Gradients that were there before the step are put aside: the recorded step starts without any.
-void put_aside(const std::vector<LeafGradient>& leaves) {
-  for (const LeafGradient& leaf : leaves) leaf.target.mutable_grad() = at::Tensor();
-}
+// Gradients that were there before the step are put aside for a scope: the recorded step starts without.
+class WithoutGradients {
+ public:
+  explicit WithoutGradients(const std::vector<LeafGradient>& leaves) {
+    for (const LeafGradient& leaf : leaves) {
+      before_.emplace_back(leaf.target, leaf.target.grad());
+      leaf.target.mutable_grad() = at::Tensor();
+    }
+  }
+  ~WithoutGradients() {
+    for (const auto& [leaf, gradient] : before_) leaf.mutable_grad() = gradient;
+  }
+  WithoutGradients(const WithoutGradients&) = delete;
+  WithoutGradients& operator=(const WithoutGradients&) = delete;
 
-void put_back(const std::vector<LeafGradient>& leaves) {
-  for (const LeafGradient& leaf : leaves) leaf.target.mutable_grad() = leaf.before;
-}
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
+};
 
 std::string text_of(const c10::IValue& value) {
   std::ostringstream text;
@@ -75,24 +85,15 @@ Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device 
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device) {
   Audit first;
   Recording recording = run_once(step, inputs, device, &first, nullptr);
-  const std::vector<LeafGradient> leaves = recording.gradients;
-  put_aside(leaves);
-  try {
-    // Again without gradients, and with all writes known from the start: the audit's numbers then are
-    // those of the recording.
-    Audit audit;
-    recording = run_once(step, inputs, device, &audit, &first);
-    put_aside(leaves);
-    audit.writes.insert(first.writes.begin(), first.writes.end());
-    Recording last = run_once(step, inputs, device, nullptr, &audit);
-    compare_calls(recording, last);
-    for (size_t g = 0; g < last.gradients.size(); ++g) last.gradients[g].before = at::Tensor();
-    put_back(leaves);
-    return last;
-  } catch (...) {
-    put_back(leaves);
-    throw;
-  }
+  const WithoutGradients without(recording.gradients);
+  // Again without gradients, and with all writes known from the start: the audit's numbers then are
+  // those of the recording.
+  Audit audit;
+  recording = run_once(step, inputs, device, &audit, &first);
+  audit.writes.insert(first.writes.begin(), first.writes.end());
+  Recording last = run_once(step, inputs, device, nullptr, &audit);
+  compare_calls(recording, last);
+  return last;
 }
 
 }  // namespace reprise::runtime

@@ -183,7 +183,8 @@ class Recorder {
   void note_leaf(const at::Tensor& tensor) {
     if (!tensor.requires_grad() || !tensor.is_leaf()) return;
     if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second) return;
-    LeafGradient leaf{.target = tensor, .before = tensor.grad()};
+    images_.keep_gradient(tensor);
+    LeafGradient leaf{.target = tensor};
     const auto input = input_tensors_.find(tensor.unsafeGetTensorImpl());
     if (input != input_tensors_.end()) leaf.input = input->second;
     recording_.gradients.push_back(std::move(leaf));
@@ -301,7 +302,7 @@ class Recorder {
   }
 
   bool is_literal(const Tracked& tracked) const {
-    return known_ != nullptr && tracked.place.memory == Memory::kValue &&
+    return learn_ == nullptr && tracked.place.memory == Memory::kValue &&
            known_->host_written.contains(tracked.place.index);
   }
 
@@ -444,6 +445,7 @@ bool BeforeImages::has(const at::Tensor& tensor) const {
 
 void BeforeImages::restore() const {
   for (const auto& [memory, image] : images_) copy_from_host(image.second, image.first.storage());
+  for (const auto& [leaf, gradient] : gradients_) leaf.mutable_grad() = gradient;
 }
 
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,

@@ -89,7 +89,6 @@ struct Call {
 struct LeafGradient {
   at::Tensor target;      // the parameter, or the caller's input at capture
   int32_t input = -1;     // position among the caller's inputs
-  at::Tensor before = {};  // its .grad before the step
   TensorRef gradient = {};  // kNone: none arrived
 };
 
