@@ -29,6 +29,7 @@
 // planner's in property/graph_planner_test.cc.
 #include <algorithm>
 #include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,10 +44,10 @@ namespace reprise::internal {
 namespace {
 
 // Keeps the given values at one position, and drops what else is there until it is made again.
-Schedule kept_at(const ScheduleWalk& walk, int32_t position, const std::vector<char>& kept) {
-  Schedule schedule = walk.keep_all();
-  for (size_t g = 0; g < walk.gaps().size(); ++g) {
-    const Gap& gap = walk.gaps()[g];
+Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
+  Schedule schedule = model.keep_all();
+  for (size_t g = 0; g < model.gaps().size(); ++g) {
+    const Gap& gap = model.gaps()[g];
     if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
     schedule.gaps[g] = Keeping::kOnReplay;
   }
@@ -54,8 +55,8 @@ Schedule kept_at(const ScheduleWalk& walk, int32_t position, const std::vector<c
 }
 
 // The first op that is not forward.
-int32_t position_of_loss(const Graph& graph, const ScheduleWalk& walk) {
-  const std::vector<Run>& plain = walk.plain();
+int32_t position_of_loss(const Graph& graph, const ScheduleModel& model) {
+  const std::vector<Run>& plain = model.plain();
   const auto at = std::find_if(plain.begin(), plain.end(), [&](const Run& run) {
     return graph.ops[run.op].phase != Phase::kForward;
   });
@@ -63,7 +64,7 @@ int32_t position_of_loss(const Graph& graph, const ScheduleWalk& walk) {
 }
 
 // The values that forward ops read across the bounds of so many segments.
-std::vector<char> between_segments(const Graph& graph, const ScheduleWalk& walk, int32_t loss,
+std::vector<char> between_segments(const Graph& graph, const ScheduleModel& model, int32_t loss,
                                    int32_t segments) {
   std::vector<int32_t> made(graph.values.size(), -1);
   std::vector<char> kept(graph.values.size(), 0);
@@ -71,7 +72,7 @@ std::vector<char> between_segments(const Graph& graph, const ScheduleWalk& walk,
     return static_cast<int64_t>(position) * segments / loss;
   };
   for (int32_t p = 0; p < loss; ++p) {
-    const Run& run = walk.plain()[p];
+    const Run& run = model.plain()[p];
     const Variant& variant = graph.ops[run.op].variants[run.variant];
     for (const ValueIndex value : variant.reads) {
       if (made[value] >= 0 && segment_of(made[value]) != segment_of(p)) kept[value] = 1;
@@ -81,20 +82,26 @@ std::vector<char> between_segments(const Graph& graph, const ScheduleWalk& walk,
   return kept;
 }
 
-void consider_starts(const Graph& graph, const GraphBound& bound, GraphSearch& search,
-                     const SearchControl& control) {
-  const ScheduleWalk& walk = search.walk();
+void consider_starts(const ScheduleModel& model, const GraphBound& bound, GraphSearch& search) {
+  const Graph& graph = model.graph();
+  std::vector<Schedule> starts;
   for (const std::vector<ValueIndex>& kept : bound.kept) {
     std::vector<char> is_kept(graph.values.size(), 0);
     for (const ValueIndex value : kept) is_kept[value] = 1;
-    search.consider_for_budget(kept_at(walk, bound.instant, is_kept));
+    starts.push_back(kept_at(model, bound.instant, is_kept));
   }
-  search.consider(walk.keep_all());
-  const int32_t loss = position_of_loss(graph, walk);
+  search.consider_for_budget(starts);
+  starts.assign(1, model.keep_all());
+  const int32_t loss = position_of_loss(graph, model);
   for (int32_t segments = 2; segments <= loss; segments += 1 + segments / 3) {
-    if (control.out_of_time()) return;
-    search.consider(kept_at(walk, loss, between_segments(graph, walk, loss, segments)));
+    starts.push_back(kept_at(model, loss, between_segments(graph, model, loss, segments)));
   }
+  search.consider(starts);
+}
+
+int threads_of(const PlanOptions& options) {
+  if (options.threads > 0) return options.threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
@@ -103,22 +110,23 @@ Answer search_graph(const GraphProblem& problem) {
   SearchControl control(problem.options, "graph");
   control.report(-1);
   const Graph& graph = problem.graph;
-  GraphSearch search(graph, problem.budget.count(), control);
+  const ScheduleModel model(graph);
+  GraphSearch search(model, problem.budget.count(), threads_of(problem.options), control);
   SearchControl first = control.part(0.3);
   const GraphBound bound = bound_graph(graph, problem.budget, first);
   Answer answer;
   answer.lower_bound = bound.time;
   if (search.best() && search.best()->time == bound.time.count()) {
-    answer.runs = search.best()->runs;
+    answer.runs = search.runs_of_best();
     answer.termination = Termination::kOptimal;
     return answer;
   }
-  consider_starts(graph, bound, search, control.part(0.4));
+  consider_starts(model, bound, search);
   const bool impossible = bound.least_peak > problem.budget;
   search.shrink(impossible);
   search.improve(bound.time.count());
   Candidates candidates(graph, problem.budget);
-  if (search.best()) candidates.consider(search.best()->runs);
+  if (search.best()) candidates.consider(search.runs_of_best());
   consider_dtr(graph, problem.budget, candidates, control);
   if (candidates.fits()) answer = candidates.answer(bound.time, false);
   answer.search_memory = search.memory();

@@ -1,0 +1,329 @@
+#include "plan/graph_anneal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "plan/graph_facts.h"
+
+namespace reprise::internal {
+namespace {
+
+constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
+constexpr int kDraws = 30;     // until a gap across the peak is found
+
+Keeping less(Keeping keeping) { return static_cast<Keeping>(static_cast<int>(keeping) + 1); }
+
+}  // namespace
+
+ScheduleMoves::ScheduleMoves(const ScheduleModel& model) {
+  for (size_t g = 0; g < model.gaps().size(); ++g) {
+    if (model.gaps()[g].fixed) continue;
+    gaps.push_back(static_cast<int32_t>(g));
+    replays += static_cast<double>(model.replay_time(model.gaps()[g].value));
+  }
+  for (size_t p = 0; p < model.plain().size(); ++p) {
+    const Op& op = model.graph().ops[model.plain()[p].op];
+    first_ways.emplace_back();
+    for (size_t k = 0; k < op.variants.size(); ++k) {
+      if (can_be_first(op.variants[k])) first_ways[p].push_back(static_cast<int32_t>(k));
+    }
+    const auto position = static_cast<int32_t>(p);
+    if (first_ways[p].size() > 1) flexible.push_back(position);
+    if (!runs_once(op) && op.variants.size() > 1) repeatable.push_back(position);
+    if (model.can_wait(position)) patient.push_back(position);
+  }
+}
+
+Annealer::Annealer(const ScheduleModel& model, const ScheduleMoves& moves, int64_t budget)
+    : model_(model), moves_(moves), budget_(budget), ledger_(model) {
+  place_.assign(model.gaps().size(), -1);
+}
+
+void Annealer::start(uint64_t seed) {
+  random_.seed(seed);
+  best_.reset();
+  smallest_.reset();
+}
+
+FoundSchedule Annealer::found() const {
+  return {ledger_.time(), ledger_.peak(), ledger_.run_count(), ledger_.schedule()};
+}
+
+bool Annealer::assign(const Schedule& schedule) {
+  if (!ledger_.assign(schedule)) return false;
+  remember();
+  return true;
+}
+
+void Annealer::remember() {
+  const int64_t time = ledger_.time(), peak = ledger_.peak();
+  if (!smallest_ || std::tie(peak, time) < std::tie(smallest_->peak, smallest_->time)) {
+    smallest_ = found();
+  }
+  if (peak > budget_) return;
+  if (!best_ || std::tuple(time, ledger_.run_count()) < std::tie(best_->time, best_->run_count)) {
+    best_ = found();
+  }
+}
+
+double Annealer::cost(const SearchGoal& goal) const {
+  const auto over = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - goal.peak));
+  return goal.time_weight * static_cast<double>(ledger_.time()) + goal.memory_weight * over;
+}
+
+// --- Repair ----------------------------------------------------------------------------------------
+
+// Gaps of values that are in memory throughout the position of the peak, those first that free most
+// for the time they take.
+std::vector<int32_t> Annealer::droppable() const {
+  const int32_t position = ledger_.peak_position();
+  std::vector<std::pair<double, int32_t>> ranked;
+  for (size_t v = 0; v < model_.graph().values.size(); ++v) {
+    const auto value = static_cast<ValueIndex>(v);
+    if (model_.is_input(value)) continue;
+    const int32_t gap = model_.gap_at(value, position);
+    if (gap < 0 || model_.gaps()[gap].fixed) continue;
+    if (ledger_.schedule().gaps[gap] == Keeping::kDrop) continue;
+    if (!ledger_.passes(value, position) && !ledger_.touches(value, position)) continue;
+    const double worth = static_cast<double>(model_.bytes(value)) /
+                         (1 + static_cast<double>(model_.replay_time(value)));
+    ranked.emplace_back(-worth, gap);
+  }
+  const size_t count = std::min(ranked.size(), kTrials);
+  std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
+                    ranked.end());
+  std::vector<int32_t> gaps;
+  for (size_t k = 0; k < count; ++k) gaps.push_back(ranked[k].second);
+  return gaps;
+}
+
+bool Annealer::drop_something(double rate) {
+  const SearchGoal goal{1, 4 * rate, budget_};
+  const int64_t peak = ledger_.peak();
+  std::optional<std::pair<double, int32_t>> choice;
+  for (const int32_t gap : droppable()) {
+    ledger_.set_gap(gap, less(ledger_.schedule().gaps[gap]));
+    if (ledger_.settle() && ledger_.peak() <= peak) {
+      remember();
+      const std::pair entry(cost(goal), gap);
+      if (!choice || entry < *choice) choice = entry;
+    }
+    ledger_.undo();
+  }
+  if (!choice) return false;
+  ledger_.set_gap(choice->second, less(ledger_.schedule().gaps[choice->second]));
+  ledger_.settle();
+  ledger_.commit();
+  return true;
+}
+
+std::optional<FoundSchedule> Annealer::repair(const Schedule& schedule, double rate,
+                                              const SearchControl& control) {
+  if (!assign(schedule)) return std::nullopt;
+  while (ledger_.peak() > budget_ && !control.out_of_time() && drop_something(rate)) continue;
+  return found();
+}
+
+// --- Annealing -------------------------------------------------------------------------------------
+
+void Annealer::note_gap(int32_t gap) {
+  const bool is_dropped = ledger_.schedule().gaps[gap] != Keeping::kKeep;
+  int32_t& place = place_[gap];
+  if (is_dropped == (place >= 0)) return;
+  if (is_dropped) {
+    place = static_cast<int32_t>(dropped_.size());
+    dropped_.push_back(gap);
+    return;
+  }
+  dropped_[place] = dropped_.back();
+  place_[dropped_.back()] = place;
+  dropped_.pop_back();
+  place = -1;
+}
+
+// Where the proposals begin.
+void Annealer::take_up() {
+  dropped_.clear();
+  std::fill(place_.begin(), place_.end(), -1);
+  for (const int32_t gap : moves_.gaps) note_gap(gap);
+}
+
+void Annealer::anneal(const Schedule& from, const Course& course, const SearchControl& control) {
+  if (!assign(from)) return;
+  take_up();
+  current_ = cost(course.goal);
+  over_ = ledger_.peak() > course.goal.peak;
+  const double cooling = std::pow(1e-3, 1 / static_cast<double>(course.steps));
+  double temperature = course.hot;
+  for (int64_t step_number = 0; step_number < course.steps; ++step_number) {
+    if (step_number % 16 == 0 && control.out_of_time()) return;
+    if (course.until_it_fits ? best_.has_value() : best_ && best_->time <= course.bound) return;
+    step(course, temperature);
+    temperature *= cooling;
+  }
+}
+
+// Whether the schedule was changed.
+bool Annealer::step(const Course& course, double temperature) {
+  changing_.clear();
+  propose();
+  if (!ledger_.changed()) return false;
+  const double most = (current_ + 20 * temperature) / course.goal.time_weight;
+  if (!ledger_.settle(most < 9e18 ? static_cast<int64_t>(most) : INT64_MAX)) {
+    ledger_.undo();
+    return false;
+  }
+  remember();
+  const double changed = cost(course.goal);
+  if (changed > current_ && uniform() >= std::exp((current_ - changed) / temperature)) {
+    ledger_.undo();
+    return false;
+  }
+  ledger_.commit();
+  for (const int32_t gap : changing_) note_gap(gap);
+  current_ = changed;
+  over_ = ledger_.peak() > course.goal.peak;
+  return true;
+}
+
+// --- Proposals -------------------------------------------------------------------------------------
+
+// One step away: something is dropped at the peak, something is kept again, a value is treated
+// otherwise, an op runs otherwise; or two of these at once.
+void Annealer::propose() {
+  if (!moves_.flexible.empty() && uniform() < 0.15) {
+    change_variant();
+    if (below(2) == 0) return;
+  }
+  if (!moves_.repeatable.empty() && uniform() < 0.1) {
+    change_on_demand();
+    if (below(2) == 0) return;
+  }
+  if (!moves_.gaps.empty() && uniform() < 0.1) {
+    change_early();
+    if (below(2) == 0) return;
+  }
+  if (!model_.graph().choices.empty() && uniform() < 0.1) {
+    change_realization();
+    if (below(2) == 0) return;
+  }
+  if (!moves_.patient.empty() && uniform() < 0.1) {
+    put_off();
+    if (below(2) == 0) return;
+  }
+  if (over_ && uniform() < 0.6) {
+    drop_at_peak();
+  } else if (uniform() < 0.4) {
+    keep_again();
+  } else if (uniform() < 0.6) {
+    keep_again();
+    drop_at_peak();
+  } else {
+    change_any();
+  }
+}
+
+void Annealer::set_gap(int32_t gap, Keeping keeping) {
+  ledger_.set_gap(gap, keeping);
+  changing_.push_back(gap);
+}
+
+void Annealer::drop_at_peak() {
+  const int32_t position = ledger_.peak_position();
+  for (int draw = 0; draw < kDraws && !moves_.gaps.empty(); ++draw) {
+    const int32_t index = moves_.gaps[below(moves_.gaps.size())];
+    const Gap& gap = model_.gaps()[index];
+    if (gap.begin > position || gap.end < position) continue;
+    const Keeping now = ledger_.schedule().gaps[index];
+    if (now == Keeping::kDrop) continue;
+    if (!ledger_.passes(gap.value, position) && !ledger_.touches(gap.value, position)) continue;
+    set_gap(index, now == Keeping::kKeep && below(4) != 0 ? Keeping::kOnReplay : Keeping::kDrop);
+    return;
+  }
+}
+
+void Annealer::keep_again() {
+  if (dropped_.empty()) return;
+  const int32_t gap = dropped_[below(dropped_.size())];
+  const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
+  set_gap(gap, below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
+}
+
+void Annealer::change_any() {
+  if (moves_.gaps.empty()) return;
+  const int32_t gap = moves_.gaps[below(moves_.gaps.size())];
+  const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
+  set_gap(gap, static_cast<Keeping>((now + 1 + below(2)) % 3));
+}
+
+// Another variant of an op, and of those before it that would not write what it reads.
+void Annealer::change_variant() {
+  const int32_t position = moves_.flexible[below(moves_.flexible.size())];
+  const std::vector<int32_t>& ways = moves_.first_ways[position];
+  const int32_t chosen = ways[below(ways.size())];
+  ledger_.set_variant(position, chosen);
+  const Graph& graph = model_.graph();
+  const std::vector<ValueIndex>& reads =
+      graph.ops[model_.plain()[position].op].variants[chosen].reads;
+  for (const int32_t p : moves_.flexible) {
+    if (p >= position) break;
+    const Op& maker = graph.ops[model_.plain()[p].op];
+    const auto writes_wanted = [&](int32_t way) {
+      const std::vector<ValueIndex>& writes = maker.variants[way].writes;
+      return std::count_if(writes.begin(), writes.end(),
+                           [&](ValueIndex value) { return contains(reads, value); });
+    };
+    const int32_t before = ledger_.schedule().variant[p];
+    if (before == kPutOff) continue;
+    const auto now = writes_wanted(before);
+    for (const int32_t way : moves_.first_ways[p]) {
+      if (writes_wanted(way) <= now) continue;
+      ledger_.set_variant(p, way);
+      break;
+    }
+  }
+}
+
+void Annealer::change_on_demand() {
+  const int32_t position = moves_.repeatable[below(moves_.repeatable.size())];
+  const size_t count = model_.graph().ops[model_.plain()[position].op].variants.size();
+  // One of them, or the fastest.
+  ledger_.set_on_demand(position, static_cast<int32_t>(below(count + 1)) - 1);
+}
+
+void Annealer::change_realization() {
+  const std::vector<Choice>& choices = model_.graph().choices;
+  const auto choice = static_cast<int32_t>(below(choices.size()));
+  ledger_.set_realization(choice,
+                          static_cast<int32_t>(below(choices[choice].realizations.size())));
+}
+
+// A value of a gap is made before its time, or no longer.
+void Annealer::change_early() {
+  std::vector<Early> all = ledger_.schedule().early;
+  if (!all.empty() && below(2) == 0) {
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(below(all.size())));
+    ledger_.set_early(std::move(all));
+    return;
+  }
+  const bool dropped = !dropped_.empty() && below(4) != 0;
+  const int32_t index =
+      dropped ? dropped_[below(dropped_.size())] : moves_.gaps[below(moves_.gaps.size())];
+  const Gap& gap = model_.gaps()[index];
+  const auto length = static_cast<size_t>(gap.end - gap.begin);
+  const Early early{gap.begin + 1 + static_cast<int32_t>(below(length)), index};
+  all.insert(std::lower_bound(all.begin(), all.end(), early), early);
+  ledger_.set_early(std::move(all));
+  if (ledger_.schedule().gaps[index] != Keeping::kOnReplay) set_gap(index, Keeping::kOnReplay);
+}
+
+// Or no longer.
+void Annealer::put_off() {
+  const int32_t position = moves_.patient[below(moves_.patient.size())];
+  const bool waits = ledger_.schedule().variant[position] == kPutOff;
+  ledger_.set_variant(position, waits ? model_.plain()[position].variant : kPutOff);
+}
+
+}  // namespace reprise::internal
