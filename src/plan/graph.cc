@@ -35,54 +35,19 @@
 
 #include "plan/candidates.h"
 #include "plan/graph_bound.h"
+#include "plan/graph_facts.h"
+#include "plan/graph_prices.h"
 #include "plan/graph_schedule.h"
 #include "plan/graph_search.h"
+#include "plan/graph_starts.h"
 #include "plan/planners.h"
 #include "plan/search_control.h"
 
 namespace reprise::internal {
 namespace {
 
-// Keeps the given values at one position, and drops what else is there until it is made again.
-Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
-  Schedule schedule = model.keep_all();
-  for (size_t g = 0; g < model.gaps().size(); ++g) {
-    const Gap& gap = model.gaps()[g];
-    if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
-    schedule.gaps[g] = Keeping::kOnReplay;
-  }
-  return schedule;
-}
-
-// The first op that is not forward.
-int32_t position_of_loss(const Graph& graph, const ScheduleModel& model) {
-  const std::vector<Run>& plain = model.plain();
-  const auto at = std::find_if(plain.begin(), plain.end(), [&](const Run& run) {
-    return graph.ops[run.op].phase != Phase::kForward;
-  });
-  return static_cast<int32_t>(at - plain.begin());
-}
-
-// The values that forward ops read across the bounds of so many segments.
-std::vector<char> between_segments(const Graph& graph, const ScheduleModel& model, int32_t loss,
-                                   int32_t segments) {
-  std::vector<int32_t> made(graph.values.size(), -1);
-  std::vector<char> kept(graph.values.size(), 0);
-  const auto segment_of = [&](int32_t position) {
-    return static_cast<int64_t>(position) * segments / loss;
-  };
-  for (int32_t p = 0; p < loss; ++p) {
-    const Run& run = model.plain()[p];
-    const Variant& variant = graph.ops[run.op].variants[run.variant];
-    for (const ValueIndex value : variant.reads) {
-      if (made[value] >= 0 && segment_of(made[value]) != segment_of(p)) kept[value] = 1;
-    }
-    for (const ValueIndex value : variant.writes) made[value] = p;
-  }
-  return kept;
-}
-
-void consider_starts(const ScheduleModel& model, const GraphBound& bound, GraphSearch& search) {
+void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
+                     GraphSearch& search, const SearchControl& control) {
   const Graph& graph = model.graph();
   std::vector<Schedule> starts;
   for (const std::vector<ValueIndex>& kept : bound.kept) {
@@ -91,12 +56,11 @@ void consider_starts(const ScheduleModel& model, const GraphBound& bound, GraphS
     starts.push_back(kept_at(model, bound.instant, is_kept));
   }
   search.consider_for_budget(starts);
-  starts.assign(1, model.keep_all());
-  const int32_t loss = position_of_loss(graph, model);
-  for (int32_t segments = 2; segments <= loss; segments += 1 + segments / 3) {
-    starts.push_back(kept_at(model, loss, between_segments(graph, model, loss, segments)));
-  }
-  search.consider(starts);
+  const GraphFacts facts(graph);
+  search.consider_for_budget(
+      schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
+  if (search.is_near(bound.time.count())) return;
+  search.consider(schedules_of_segments(model));
 }
 
 int threads_of(const PlanOptions& options) {
@@ -121,9 +85,9 @@ Answer search_graph(const GraphProblem& problem) {
     answer.termination = Termination::kOptimal;
     return answer;
   }
-  consider_starts(model, bound, search);
+  consider_starts(model, problem.budget, bound, search, control.part(0.3));
   const bool impossible = bound.least_peak > problem.budget;
-  search.shrink(impossible);
+  search.shrink(bound.least_peak.count());
   search.improve(bound.time.count());
   Candidates candidates(graph, problem.budget);
   if (search.best()) candidates.consider(search.runs_of_best());

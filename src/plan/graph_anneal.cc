@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -10,8 +11,10 @@
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
-constexpr int kDraws = 30;     // until a gap across the peak is found
+constexpr size_t kTrials = 6;         // gaps that a repair tries before it drops one
+constexpr double kLargeMoves = 0.05;  // share of the proposals
+constexpr int kDropsToFit = 4;
+constexpr int kDraws = 30;  // until a gap across the peak is found
 
 Keeping less(Keeping keeping) { return static_cast<Keeping>(static_cast<int>(keeping) + 1); }
 
@@ -33,6 +36,32 @@ ScheduleMoves::ScheduleMoves(const ScheduleModel& model) {
     if (first_ways[p].size() > 1) flexible.push_back(position);
     if (!runs_once(op) && op.variants.size() > 1) repeatable.push_back(position);
     if (model.can_wait(position)) patient.push_back(position);
+  }
+  find_kinds(model);
+}
+
+void ScheduleMoves::find_kinds(const ScheduleModel& model) {
+  const Graph& graph = model.graph();
+  std::map<std::vector<int64_t>, int32_t> kinds;
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    std::vector<int64_t> looks;
+    bool makes = false;
+    for (const Variant& variant : graph.ops[o].variants) {
+      looks.insert(looks.end(), {variant.time.count(), variant.workspace.count(),
+                                 static_cast<int64_t>(variant.reads.size()),
+                                 static_cast<int64_t>(variant.writes.size())});
+      for (const ValueIndex value : variant.reads) looks.push_back(model.bytes(value));
+      for (const ValueIndex value : variant.writes) {
+        const int32_t first = model.first_gap(value), last = model.first_gap(value + 1);
+        looks.insert(looks.end(), {model.bytes(value), last - first});
+        makes |= first < last && !model.gaps()[first].fixed;
+      }
+    }
+    const auto known = kinds.emplace(std::move(looks), static_cast<int32_t>(kinds.size())).first;
+    kind.push_back(known->second);
+    if (known->second == static_cast<int32_t>(alike.size())) alike.emplace_back();
+    alike[known->second].push_back(static_cast<OpIndex>(o));
+    if (makes) makers.push_back(static_cast<OpIndex>(o));
   }
 }
 
@@ -119,6 +148,10 @@ bool Annealer::drop_something(double rate) {
   return true;
 }
 
+std::optional<FoundSchedule> Annealer::walk(const Schedule& schedule) {
+  return assign(schedule) ? std::optional(found()) : std::nullopt;
+}
+
 std::optional<FoundSchedule> Annealer::repair(const Schedule& schedule, double rate,
                                               const SearchControl& control) {
   if (!assign(schedule)) return std::nullopt;
@@ -168,16 +201,20 @@ void Annealer::anneal(const Schedule& from, const Course& course, const SearchCo
 // Whether the schedule was changed.
 bool Annealer::step(const Course& course, double temperature) {
   changing_.clear();
-  propose();
+  propose(course);
   if (!ledger_.changed()) return false;
-  const double most = (current_ + 20 * temperature) / course.goal.time_weight;
-  if (!ledger_.settle(most < 9e18 ? static_cast<int64_t>(most) : INT64_MAX)) {
+  // What is accepted is drawn first: most proposals take too long, and their memory need not be
+  // looked at.
+  const double allowed = current_ - temperature * std::log(1 - uniform());
+  const double most = allowed / course.goal.time_weight;
+  const int64_t limit = most < 9e18 && !large_ ? static_cast<int64_t>(most) : INT64_MAX;
+  if (!ledger_.settle(limit) || (large_ && !make_fit(course))) {
     ledger_.undo();
     return false;
   }
   remember();
   const double changed = cost(course.goal);
-  if (changed > current_ && uniform() >= std::exp((current_ - changed) / temperature)) {
+  if (changed > allowed) {
     ledger_.undo();
     return false;
   }
@@ -192,7 +229,13 @@ bool Annealer::step(const Course& course, double temperature) {
 
 // One step away: something is dropped at the peak, something is kept again, a value is treated
 // otherwise, an op runs otherwise; or two of these at once.
-void Annealer::propose() {
+void Annealer::propose(const Course& course) {
+  large_ = false;
+  if (!moves_.makers.empty() && uniform() < kLargeMoves) {
+    large_ = true;
+    if (course.others != nullptr && below(2) == 0) return take_over(*course.others);
+    return copy_block();
+  }
   if (!moves_.flexible.empty() && uniform() < 0.15) {
     change_variant();
     if (below(2) == 0) return;
@@ -223,6 +266,59 @@ void Annealer::propose() {
   } else {
     change_any();
   }
+}
+
+// Ops in a row, and what they make: treated as others in a row that look alike; the others then as
+// these were, now and then.
+void Annealer::copy_block() {
+  const OpIndex to = moves_.makers[below(moves_.makers.size())];
+  const std::vector<OpIndex>& alike = moves_.alike[moves_.kind[to]];
+  const OpIndex from = alike[below(alike.size())];
+  if (from == to) return;
+  const bool exchange = below(2) == 0;
+  const auto count = static_cast<OpIndex>(moves_.kind.size());
+  const auto length = static_cast<OpIndex>(some_length());
+  for (OpIndex d = 0; d < length && std::max(from, to) + d < count; ++d) {
+    if (moves_.kind[from + d] != moves_.kind[to + d]) break;
+    const std::vector<Variant>& of = model_.graph().ops[from + d].variants;
+    const std::vector<Variant>& for_these = model_.graph().ops[to + d].variants;
+    for (size_t k = 0; k < of.front().writes.size(); ++k) {
+      const int32_t source = model_.first_gap(of.front().writes[k]);
+      const int32_t target = model_.first_gap(for_these.front().writes[k]);
+      const int32_t gaps = model_.first_gap(of.front().writes[k] + 1) - source;
+      for (int32_t g = 0; g < gaps; ++g) {
+        const Keeping there = ledger_.schedule().gaps[source + g];
+        const Keeping here = ledger_.schedule().gaps[target + g];
+        if (there == here || model_.gaps()[target + g].fixed) continue;
+        set_gap(target + g, there);
+        if (exchange) set_gap(source + g, here);
+      }
+    }
+  }
+}
+
+// Ops in a row, and what they make: treated as in another schedule.
+void Annealer::take_over(const std::vector<FoundSchedule>& others) {
+  const Schedule& other = others[below(others.size())].schedule;
+  const OpIndex first = moves_.makers[below(moves_.makers.size())];
+  const auto count = static_cast<OpIndex>(moves_.kind.size());
+  const OpIndex end = std::min(count, first + static_cast<OpIndex>(some_length()));
+  for (OpIndex op = first; op < end; ++op) {
+    for (const ValueIndex value : model_.graph().ops[op].variants.front().writes) {
+      for (int32_t g = model_.first_gap(value); g < model_.first_gap(value + 1); ++g) {
+        if (ledger_.schedule().gaps[g] != other.gaps[g]) set_gap(g, other.gaps[g]);
+      }
+    }
+  }
+}
+
+// After a change of many gaps: drops at the peak where that helps at once.
+bool Annealer::make_fit(const Course& course) {
+  for (int k = 0; k < kDropsToFit && ledger_.peak() > course.goal.peak; ++k) {
+    drop_at_peak();
+    if (!ledger_.settle()) return false;
+  }
+  return true;
 }
 
 void Annealer::set_gap(int32_t gap, Keeping keeping) {
@@ -296,8 +392,7 @@ void Annealer::change_on_demand() {
 void Annealer::change_realization() {
   const std::vector<Choice>& choices = model_.graph().choices;
   const auto choice = static_cast<int32_t>(below(choices.size()));
-  ledger_.set_realization(choice,
-                          static_cast<int32_t>(below(choices[choice].realizations.size())));
+  ledger_.set_realization(choice, static_cast<int32_t>(below(choices[choice].realizations.size())));
 }
 
 // A value of a gap is made before its time, or no longer.

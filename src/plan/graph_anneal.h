@@ -35,6 +35,14 @@ struct ScheduleMoves {
   std::vector<int32_t> patient;                  // positions that may be put off
   std::vector<std::vector<int32_t>> first_ways;  // by position: variants that may run there
   double replays = 0;                            // time of making everything once again
+  // Ops that make something that can be dropped; by op: its kind (ops of a kind look alike, with
+  // what they read and write), and by kind: its ops.
+  std::vector<OpIndex> makers;
+  std::vector<int32_t> kind;
+  std::vector<std::vector<OpIndex>> alike;
+
+ private:
+  void find_kinds(const ScheduleModel& model);
 };
 
 class Annealer {
@@ -45,6 +53,8 @@ class Annealer {
   // Forgets what it has found and draws other numbers from now on.
   void start(uint64_t seed);
 
+  // Takes a schedule as it is. None if it cannot run.
+  std::optional<FoundSchedule> walk(const Schedule& schedule);
   // Takes a schedule as it is, then drops at its peak what frees most bytes for the time it takes,
   // until it fits or nothing is left to drop. None if it cannot run.
   std::optional<FoundSchedule> repair(const Schedule& schedule, double rate,
@@ -55,7 +65,8 @@ class Annealer {
     double hot = 1;  // the first temperature
     int64_t steps = 0;
     bool until_it_fits = false;
-    int64_t bound = 0;  // on the time: ends when it is reached
+    int64_t bound = 0;                                   // on the time: ends when it is reached
+    const std::vector<FoundSchedule>* others = nullptr;  // from which parts may be taken over
   };
   // Simulated annealing from a schedule.
   void anneal(const Schedule& from, const Course& course, const SearchControl& control);
@@ -76,7 +87,11 @@ class Annealer {
   void note_gap(int32_t gap);
   bool step(const Course& course, double temperature);
 
-  void propose();
+  void propose(const Course& course);
+  void copy_block();
+  void take_over(const std::vector<FoundSchedule>& others);
+  bool make_fit(const Course& course);
+  size_t some_length() { return size_t{1} << below(6); }
   void set_gap(int32_t gap, Keeping keeping);
   void drop_at_peak();
   void keep_again();
@@ -95,11 +110,12 @@ class Annealer {
   ScheduleLedger ledger_;
   std::mt19937_64 random_{1};
   std::optional<FoundSchedule> best_, smallest_;
-  double current_ = 0;                  // cost
-  bool over_ = false;                   // the peak is beyond the goal
-  std::vector<int32_t> dropped_;        // gaps that are not kept
-  std::vector<int32_t> place_;          // by gap: in dropped_; -1
-  std::vector<int32_t> changing_;       // gaps of the proposal
+  double current_ = 0;             // cost
+  bool over_ = false;              // the peak is beyond the goal
+  std::vector<int32_t> dropped_;   // gaps that are not kept
+  std::vector<int32_t> place_;     // by gap: in dropped_; -1
+  std::vector<int32_t> changing_;  // gaps of the proposal
+  bool large_ = false;             // the proposal changes many gaps
 };
 
 }  // namespace reprise::internal

@@ -79,6 +79,8 @@ class ScheduleModel {
   bool can_wait(int32_t position) const;
   // Of this value at this position, before the op of plain training runs there; -1: there is none.
   int32_t gap_at(ValueIndex value, int32_t position) const;
+  // Those of a value: from this one on until the first of the next value.
+  int32_t first_gap(ValueIndex value) const { return first_gap_[value]; }
   // The last that begins before this position; -1: there is none.
   int32_t gap_before(ValueIndex value, int32_t position) const;
   // The time of the fastest op that makes it again, without those that make what that reads.

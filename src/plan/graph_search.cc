@@ -8,11 +8,29 @@
 namespace reprise::internal {
 namespace {
 
+constexpr size_t kPool = 8;          // schedules that are annealed first
 constexpr size_t kWalkers = 4;       // of a graph that is not small
 constexpr size_t kSmallGraph = 100;  // gaps
+constexpr size_t kLargeGraph = 5000;
+constexpr size_t kRepairs = 4;  // of a large graph
+constexpr int64_t kNear = 10'000;
+constexpr int64_t kMostSteps = 40'000;  // of a round
 
 // Fewer steps of fewer gaps are done before a thread has started.
 constexpr size_t kGapsForThreads = 200;
+
+// The first `count` that differ from the one before.
+std::vector<FoundSchedule> distinct(std::vector<FoundSchedule> all, size_t count) {
+  std::vector<FoundSchedule> some;
+  for (FoundSchedule& found : all) {
+    if (some.size() == count) break;
+    const auto same = [&](const FoundSchedule& other) {
+      return other.time == found.time && other.peak == found.peak;
+    };
+    if (some.empty() || !same(some.back())) some.push_back(std::move(found));
+  }
+  return some;
+}
 
 }  // namespace
 
@@ -23,13 +41,15 @@ GraphSearch::GraphSearch(const ScheduleModel& model, int64_t budget, int threads
       budget_(budget),
       threads_(moves_.gaps.size() < kGapsForThreads ? 1 : static_cast<size_t>(threads)),
       control_(control) {
-  const size_t count = moves_.gaps.size() < kSmallGraph ? 1 : kWalkers;
+  const size_t gaps = moves_.gaps.size();
+  const size_t count = gaps < kSmallGraph ? 1 : gaps < kLargeGraph ? kWalkers : 2;
   while (walkers_.size() < count) {
     walkers_.push_back(std::make_unique<Annealer>(model_, moves_, budget_));
   }
-  consider({model.keep_all()});
-  rate_ = std::max(1e-9, moves_.replays /
-                             static_cast<double>(std::max<int64_t>(1, starts_.front().peak)));
+  walkers_.front()->start(++seed_);
+  const std::optional<FoundSchedule> plain = walkers_.front()->walk(model.keep_all());
+  collect(*walkers_.front(), true);
+  rate_ = std::max(1e-9, moves_.replays / static_cast<double>(std::max<int64_t>(1, plain->peak)));
 }
 
 // The work of each walker; the walkers of one thread one after the other.
@@ -63,11 +83,47 @@ void GraphSearch::consider(const std::vector<Schedule>& schedules, bool counts_a
   });
   for (size_t w = 0; w < walkers; ++w) collect(*walkers_[w], counts_as_smallest);
   for (std::optional<FoundSchedule>& start : found) {
-    if (start) starts_.push_back(std::move(*start));
+    if (!start) continue;
+    if (counts_as_smallest) small_.push_back(*start);
+    starts_.push_back(std::move(*start));
   }
 }
 
-void GraphSearch::consider(const std::vector<Schedule>& schedules) { consider(schedules, true); }
+void GraphSearch::consider(const std::vector<Schedule>& schedules) {
+  if (moves_.gaps.size() < kLargeGraph) return consider(schedules, true);
+  // A repair takes many walks: of a large graph the most promising only.
+  std::vector<std::optional<FoundSchedule>> found(schedules.size());
+  for (const auto& walker : walkers_) walker->start(++seed_);
+  in_parallel(walkers_.size(), [&](size_t w) {
+    for (size_t k = w; k < schedules.size(); k += walkers_.size()) {
+      if (!control_.out_of_time()) found[k] = walkers_[w]->walk(schedules[k]);
+    }
+  });
+  for (const auto& walker : walkers_) collect(*walker, true);
+  std::erase_if(found, [](const auto& start) { return !start; });
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
+  std::vector<Schedule> promising;
+  for (size_t k = 0; k < std::min(found.size(), kRepairs); ++k) {
+    promising.push_back(std::move(found[k]->schedule));
+  }
+  consider_for_budget(promising);
+}
+
+bool GraphSearch::is_near(int64_t bound) const {
+  return walkers_.size() > 1 && best_ && best_->time - bound <= bound / kNear;
+}
+
+// Whether a round was worth its while.
+bool GraphSearch::gains(int64_t before, int64_t after) const {
+  return walkers_.size() > 1 ? before - after > before / kNear : after < before;
+}
+
+// Of schedules that may be too large.
+double GraphSearch::rank(const FoundSchedule& found) const {
+  const auto over = static_cast<double>(std::max<int64_t>(0, found.peak - budget_));
+  return static_cast<double>(found.time) + 4 * rate_ * over;
+}
 
 void GraphSearch::consider_for_budget(const std::vector<Schedule>& schedules) {
   consider(schedules, false);
@@ -95,69 +151,94 @@ Bytes GraphSearch::memory() const {
 
 // Rounds that bring nothing, before a search gives up.
 int64_t GraphSearch::patience() const {
-  if (walkers_.size() > 1) return 6;
+  if (moves_.gaps.size() >= kLargeGraph) return 1;
+  if (walkers_.size() > 1) return 3;
   return std::clamp<int64_t>(static_cast<int64_t>(moves_.gaps.size()) / 4, 8, 40);
 }
 
 int64_t GraphSearch::steps_of_a_round() const {
   const auto gaps = static_cast<int64_t>(moves_.gaps.size());
-  if (walkers_.size() > 1) return std::max<int64_t>(20'000, 20 * gaps);
+  if (walkers_.size() > 1) return std::clamp<int64_t>(20 * gaps, 20'000, kMostSteps);
   return std::max<int64_t>(500, 4 * gaps * gaps);
 }
 
-void GraphSearch::shrink(bool hopeless) {
+void GraphSearch::shrink(int64_t least_peak) {
   if (best_) return;
   const int64_t steps = std::min<int64_t>(steps_of_a_round(), 20'000);
-  const int64_t most_idle = hopeless ? 3 : patience();
+  const int64_t most_idle =
+      least_peak > budget_ ? std::min<int64_t>(3, patience()) : 2 * patience();
   seed_ = 1000;
-  for (int64_t round = 0, idle = 0; idle < most_idle && !best_ && !control_.out_of_time();
-       ++round) {
+  std::stable_sort(small_.begin(), small_.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.peak, a.time) < std::tie(b.peak, b.time);
+  });
+  for (int64_t round = 0, idle = 0; idle < most_idle && !best_; ++round) {
+    if (control_.out_of_time() || smallest_->peak <= least_peak) return;
     control_.report(-1);
-    const FoundSchedule from = *smallest_;
-    const double hot = (round == 0 ? 0.05 : 0.02) * static_cast<double>(from.peak);
+    const FoundSchedule before = *smallest_;
     for (const auto& walker : walkers_) walker->start(++seed_);
     in_parallel(walkers_.size(), [&](size_t w) {
+      // The smallest so far, and other starts in turn.
+      const size_t turn = (w + walkers_.size() * static_cast<size_t>(round)) / 2;
+      const bool other = w % 2 == 1 && !small_.empty();
+      const FoundSchedule& from = other ? small_[turn % small_.size()] : before;
       const SearchGoal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
-      const double own = hot / static_cast<double>(1 + 2 * w);
-      walkers_[w]->anneal(from.schedule, {goal, own, steps, true, 0}, control_);
+      const double share = other || round == 0 ? 0.05 : w == 0 ? 0.02 : 0.005;
+      const double hot = share * static_cast<double>(from.peak);
+      walkers_[w]->anneal(from.schedule, {goal, hot, steps, true, 0}, control_);
     });
     for (const auto& walker : walkers_) collect(*walker, true);
-    idle = smallest_->peak < from.peak ? 0 : idle + 1;
+    idle = smallest_->peak < before.peak ? 0 : idle + 1;
   }
+}
+
+// One turn of each walker, from the first `used` schedules of the pool in turn.
+void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round,
+                              size_t first, int64_t bound, std::vector<FoundSchedule>& found) {
+  control_.report(-1);
+  const double mean =
+      std::max(1.0, static_cast<double>(best_->time) / static_cast<double>(model_.plain().size()));
+  const auto gaps = static_cast<double>(moves_.gaps.size());
+  const size_t count = std::min(walkers_.size(), found.size() - first);
+  for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
+  in_parallel(count, [&](size_t w) {
+    constexpr double kWeights[] = {4, 2, 8};
+    constexpr double kHeat[] = {0.3, 1, 0.6, 2};
+    const size_t turn = first + w;
+    const SearchGoal goal{1, rate_ * kWeights[(round + turn) % 3], budget_};
+    // Few steps for many gaps would undo more than they could make good.
+    const double enough = static_cast<double>(steps_of_a_round()) / (20.0 * gaps);
+    const double heat = (round == 0 ? 2 : kHeat[(round + turn) % 4]) * std::min(1.0, enough);
+    const FoundSchedule& from = pool[turn % used];
+    walkers_[w]->anneal(from.schedule, {goal, mean * heat, steps_of_a_round(), false, bound, &pool},
+                        control_);
+    found[turn] = walkers_[w]->best() ? *walkers_[w]->best() : from;
+  });
+  for (size_t w = 0; w < count; ++w) collect(*walkers_[w], true);
 }
 
 void GraphSearch::improve(int64_t bound) {
   if (!best_) return;
   starts_.push_back(*best_);
-  const auto rank = [&](const FoundSchedule& found) {
-    const auto over = static_cast<double>(std::max<int64_t>(0, found.peak - budget_));
-    return static_cast<double>(found.time) + 4 * rate_ * over;
+  const auto better = [&](const FoundSchedule& a, const FoundSchedule& b) {
+    return rank(a) < rank(b);
   };
-  std::stable_sort(
-      starts_.begin(), starts_.end(),
-      [&](const FoundSchedule& a, const FoundSchedule& b) { return rank(a) < rank(b); });
-  const double runs = static_cast<double>(model_.plain().size());
-  const double mean = std::max(1.0, static_cast<double>(best_->time) / runs);
-  const size_t walkers = walkers_.size();
-  // The best starts, then what is best so far, now and then another start.
+  std::stable_sort(starts_.begin(), starts_.end(), better);
+  std::vector<FoundSchedule> pool = distinct(std::move(starts_), kPool);
   int64_t idle = 0;
   for (size_t round = 0; idle < patience(); ++round) {
-    if (control_.out_of_time() || best_->time <= bound) return;
-    control_.report(-1);
-    const FoundSchedule before = *best_;
-    for (const auto& walker : walkers_) walker->start(++seed_);
-    in_parallel(walkers, [&](size_t w) {
-      const size_t turn = round * walkers + w;
-      const bool first = turn < std::min<size_t>(4, starts_.size());
-      const bool fresh = first || turn % 4 == 3;
-      const Schedule& from = fresh ? starts_[turn % starts_.size()].schedule : before.schedule;
-      constexpr double kWeights[] = {4, 2, 8};
-      const SearchGoal goal{1, rate_ * kWeights[turn % 3], budget_};
-      const double hot = mean * (fresh ? 2 : turn % 2 == 0 ? 0.3 : 1);
-      walkers_[w]->anneal(from, {goal, hot, steps_of_a_round(), false, bound}, control_);
-    });
-    for (const auto& walker : walkers_) collect(*walker, true);
-    idle = best_->time < before.time ? 0 : idle + 1;
+    if (control_.out_of_time() || best_->time <= bound || is_near(bound)) return;
+    const int64_t before = best_->time;
+    // Each of the pool, then half of them, and so on; in the end the best alone.
+    const size_t used = std::clamp<size_t>(kPool >> round, 1, pool.size());
+    const size_t turns = std::max(walkers_.size(), used);
+    std::vector<FoundSchedule> found(turns);
+    for (size_t first = 0; first < turns; first += walkers_.size()) {
+      anneal_some(pool, used, round, first, bound, found);
+    }
+    pool.insert(pool.end(), found.begin(), found.end());
+    std::stable_sort(pool.begin(), pool.end(), better);
+    pool = distinct(std::move(pool), kPool);
+    idle = gains(before, best_->time) ? 0 : idle + 1;
   }
 }
 

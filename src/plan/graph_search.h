@@ -26,6 +26,10 @@ class GraphSearch {
   std::vector<Run> runs_of_best() const;
   // The one with the smallest peak so far.
   const FoundSchedule& smallest() const { return *smallest_; }
+  // Of a graph that is not small: so near the bound that no more effort is worthwhile.
+  bool is_near(int64_t bound) const;
+  // Time that a byte above the budget counts for.
+  double price_of_excess() const { return 4 * rate_; }
   // Of the schedules that are held.
   Bytes memory() const;
 
@@ -37,8 +41,9 @@ class GraphSearch {
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
-  // smaller one is met. `hopeless`: no plan fits, so that a few rounds will do.
-  void shrink(bool hopeless);
+  // smaller one is met. No plan has a smaller peak than `least_peak`: where that is above the budget,
+  // a few rounds will do.
+  void shrink(int64_t least_peak);
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
   // when rounds in a row find nothing better, or when time is up.
@@ -48,6 +53,10 @@ class GraphSearch {
   void in_parallel(size_t count, const std::function<void(size_t)>& work);
   void collect(const Annealer& walker, bool counts_as_smallest);
   void consider(const std::vector<Schedule>& schedules, bool counts_as_smallest);
+  void anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round, size_t first,
+                   int64_t bound, std::vector<FoundSchedule>& found);
+  double rank(const FoundSchedule& found) const;
+  bool gains(int64_t before, int64_t after) const;
   int64_t patience() const;
   int64_t steps_of_a_round() const;
 
@@ -60,7 +69,8 @@ class GraphSearch {
   uint64_t seed_ = 0;
   std::optional<FoundSchedule> best_, smallest_;
   std::vector<FoundSchedule> starts_;
-  double rate_ = 1;  // time per byte that dropping everything would cost
+  std::vector<FoundSchedule> small_;  // those of them that do not depend on the budget
+  double rate_ = 1;                   // time per byte that dropping everything would cost
 };
 
 }  // namespace reprise::internal

@@ -34,6 +34,16 @@ class PeakTree {
 
   int64_t largest() const { return largest_[1]; }
 
+  // The first `count` of them. O(count * log count).
+  std::vector<int64_t> numbers(size_t count) const {
+    std::vector<int64_t> all(largest_.begin() + static_cast<std::ptrdiff_t>(size_),
+                             largest_.begin() + static_cast<std::ptrdiff_t>(size_ + count));
+    for (size_t k = 0; k < count; ++k) {
+      for (size_t node = (k + size_) / 2; node > 0; node /= 2) all[k] += added_[node];
+    }
+    return all;
+  }
+
   // The first that is the largest. O(log count).
   size_t where() const {
     size_t k = 1;

@@ -64,6 +64,8 @@ std::vector<Run> ScheduleLedger::runs() const {
   return runs;
 }
 
+std::vector<int64_t> ScheduleLedger::levels() const { return tree_.numbers(positions_.size()); }
+
 bool ScheduleLedger::passes(ValueIndex value, int32_t position) const {
   const std::vector<Mark>& marks = marks_[value];
   auto at = std::partition_point(marks.begin(), marks.end(),
@@ -75,9 +77,8 @@ bool ScheduleLedger::passes(ValueIndex value, int32_t position) const {
 
 bool ScheduleLedger::touches(ValueIndex value, int32_t position) const {
   const std::vector<Mark>& marks = marks_[value];
-  const auto at = std::partition_point(marks.begin(), marks.end(), [&](const Mark& mark) {
-    return mark.position < position;
-  });
+  const auto at = std::partition_point(marks.begin(), marks.end(),
+                                       [&](const Mark& mark) { return mark.position < position; });
   return at != marks.end() && at->position == position && (at->flags & kTouched);
 }
 
@@ -170,12 +171,18 @@ bool ScheduleLedger::settle(int64_t most) {
     adopt(position);
     if (time_ > limit) return false;
   }
+  if (time_ > most) return false;
+  for (; raised_ < raises_.size(); ++raised_) {
+    const Raise& r = raises_[raised_];
+    tree_.add(static_cast<size_t>(r.first), static_cast<size_t>(r.last), r.amount);
+  }
   for (const int32_t position : wanted_local_) {
     is_wanted_local_[position] = 0;
     const int64_t peak = local_peak(position);
     if (peak == local_[position]) continue;
-    if (logging_) local_before_.push_back({position, local_[position]});
-    raise(position, position, peak - local_[position]);
+    local_before_.push_back({position, local_[position]});
+    const auto where = static_cast<size_t>(position);
+    tree_.add(where, where, peak - local_[position]);
     local_[position] = peak;
   }
   wanted_local_.clear();
@@ -188,6 +195,7 @@ void ScheduleLedger::commit() {
   marks_before_.clear();
   positions_changed_.clear();
   raises_.clear();
+  raised_ = 0;
   local_before_.clear();
 }
 
@@ -224,8 +232,15 @@ void ScheduleLedger::undo() {
     std::swap(position, before);
     positions_changed_.pop_back();
   }
-  for (const Raise& r : raises_) tree_.add(r.first, r.last, -r.amount);
-  for (const LocalBefore& local : local_before_) local_[local.position] = local.peak;
+  for (size_t k = 0; k < raised_; ++k) {
+    const Raise& r = raises_[k];
+    tree_.add(static_cast<size_t>(r.first), static_cast<size_t>(r.last), -r.amount);
+  }
+  for (auto local = local_before_.rbegin(); local != local_before_.rend(); ++local) {
+    const auto where = static_cast<size_t>(local->position);
+    tree_.add(where, where, local->peak - local_[local->position]);
+    local_[local->position] = local->peak;
+  }
   for (const int32_t p : wanted_) is_wanted_[p] = 0;
   for (const int32_t p : wanted_local_) is_wanted_local_[p] = 0;
   wanted_.clear();
@@ -268,31 +283,10 @@ void ScheduleLedger::adopt(int32_t position) {
   now.ids.assign(ids_now_.begin(), ids_now_.end());
 }
 
-void ScheduleLedger::raise(int32_t first, int32_t last, int64_t amount) {
-  if (amount == 0) return;
-  if (logging_) raises_.push_back({first, last, amount});
-  tree_.add(first, last, amount);
-}
-
-// Adds (sign 1) or takes away (-1) what the value holds before the mark, back to the run that
-// touches it before. Returns the position of that run; -1: none.
-int32_t ScheduleLedger::link(const std::vector<Mark>& marks, size_t at, ValueIndex value,
-                             int64_t sign) {
-  int32_t before = -1;
-  for (size_t k = at; before < 0 && k-- > 0;) {
-    if (marks[k].flags & kTouched) before = marks[k].position;
-  }
-  if (at < marks.size() && before >= 0 && (marks[at].flags & kReadsFirst)) {
-    raise(before + 1, marks[at].position, sign * model_.bytes(value));
-  }
-  return before;
-}
-
 void ScheduleLedger::put_mark(int32_t id, int32_t position, uint8_t flags) {
   std::vector<Mark>& marks = marks_[id];
-  const auto at = std::partition_point(marks.begin(), marks.end(), [&](const Mark& mark) {
-    return mark.position < position;
-  });
+  const auto at = std::partition_point(marks.begin(), marks.end(),
+                                       [&](const Mark& mark) { return mark.position < position; });
   if (at == marks.end() || at->position != position) {
     if (flags != 0) marks.insert(at, {position, flags});
   } else if (flags != 0) {
@@ -300,6 +294,37 @@ void ScheduleLedger::put_mark(int32_t id, int32_t position, uint8_t flags) {
   } else {
     marks.erase(at);
   }
+}
+
+// What the value holds from the run that touches it before this position to this one, and on to the
+// next. `at`: the first mark that is not before the position.
+void ScheduleLedger::relink(ValueIndex value, int32_t position, size_t at, uint8_t before,
+                            uint8_t after) {
+  const std::vector<Mark>& marks = marks_[value];
+  int32_t last = -1;
+  for (size_t k = at; last < 0 && k-- > 0;) {
+    if (marks[k].flags & kTouched) last = marks[k].position;
+  }
+  size_t k = at;
+  while (k < marks.size() && (marks[k].position <= position || !(marks[k].flags & kTouched))) ++k;
+  const bool next_reads = k < marks.size() && (marks[k].flags & kReadsFirst);
+  const auto holds_until = [&](uint8_t flags) {
+    return last >= 0 && (flags & kTouched ? (flags & kReadsFirst) != 0 : next_reads);
+  };
+  const auto holds_on = [&](uint8_t flags) {
+    return next_reads && (last >= 0 || (flags & kTouched));
+  };
+  const int64_t bytes = model_.bytes(value);
+  const int64_t until = bytes * (holds_until(after) - holds_until(before));
+  const int64_t on = bytes * (holds_on(after) - holds_on(before));
+  if (until == on && until != 0) {
+    raises_.push_back({last + 1, marks[k].position, on});
+  } else {
+    if (until != 0) raises_.push_back({last + 1, position, until});
+    if (on != 0) raises_.push_back({position + 1, marks[k].position, on});
+  }
+  if (last >= 0) want_local(last);
+  want_local(position);
 }
 
 void ScheduleLedger::set_mark(int32_t id, int32_t position, uint8_t flags) {
@@ -312,27 +337,8 @@ void ScheduleLedger::set_mark(int32_t id, int32_t position, uint8_t flags) {
   const uint8_t before = there ? marks[at].flags : uint8_t{0};
   if (before == flags) return;
   if (logging_) marks_before_.push_back({id, position, before});
-  if (((before ^ flags) & (kTouched | kReadsFirst)) == 0) {
-    put_mark(id, position, flags);
-  } else {
-    const auto after = [&](size_t k) {
-      while (k < marks.size() && (marks[k].position <= position || !(marks[k].flags & kTouched))) {
-        ++k;
-      }
-      return k;
-    };
-    if (there) link(marks, at, id, -1);
-    link(marks, after(at), id, -1);
-    put_mark(id, position, flags);
-    if (flags != 0) link(marks, at, id, 1);
-    link(marks, after(at), id, 1);
-    for (size_t k = at; k-- > 0;) {
-      if ((marks[k].flags & kTouched) == 0) continue;
-      want_local(marks[k].position);
-      break;
-    }
-    want_local(position);
-  }
+  if ((before ^ flags) & (kTouched | kReadsFirst)) relink(id, position, at, before, flags);
+  put_mark(id, position, flags);
   if ((before ^ flags) & (kSet | kLive)) spread(id, position, before, flags);
 }
 

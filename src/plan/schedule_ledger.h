@@ -32,6 +32,8 @@ class ScheduleLedger {
   int64_t peak() const { return std::max(model_.always(), tree_.largest()); }
   // The first that reaches the peak; the number of ops for the end.
   int32_t peak_position() const { return static_cast<int32_t>(tree_.where()); }
+  // The largest level while the runs of each position run, and at the end. O(positions).
+  std::vector<int64_t> levels() const;
   int64_t run_count() const { return run_count_; }
   std::vector<Run> runs() const;
   // Whether the memory of the value is held throughout what runs at a position, which does not
@@ -48,8 +50,7 @@ class ScheduleLedger {
   void set_early(std::vector<Early> early);
   bool changed() const { return !changes_.empty(); }
 
-  // False if the schedule cannot run, or is found to take much longer than `most`: then undo() must
-  // follow.
+  // False if the schedule cannot run, or takes longer than `most`: then undo() must follow.
   bool settle(int64_t most = INT64_MAX);
   // Takes all changes since the last commit() or assign() back.
   void undo();
@@ -118,11 +119,10 @@ class ScheduleLedger {
   void set_mark(int32_t id, int32_t position, uint8_t flags);
   void put_mark(int32_t id, int32_t position, uint8_t flags);
   void spread(int32_t id, int32_t position, uint8_t before, uint8_t after);
-  int32_t link(const std::vector<Mark>& marks, size_t at, ValueIndex value, int64_t sign);
+  void relink(ValueIndex value, int32_t position, size_t at, uint8_t before, uint8_t after);
   bool goes_on(ValueIndex value, int32_t position) const;
   void want_local(int32_t position);
   int64_t local_peak(int32_t position);
-  void raise(int32_t first, int32_t last, int64_t amount);
   void count(const std::vector<int32_t>& ways, int sign);
 
   const ScheduleModel& model_;
@@ -145,7 +145,8 @@ class ScheduleLedger {
   std::vector<MarkBefore> marks_before_;
   std::vector<Position> positions_before_;
   std::vector<int32_t> positions_changed_;  // beside positions_before_
-  std::vector<Raise> raises_;
+  std::vector<Raise> raises_;               // of ranges of the tree
+  size_t raised_ = 0;                       // so many of them are in the tree
   std::vector<LocalBefore> local_before_;
 
   // While one position is walked.

@@ -1,8 +1,7 @@
 // Defects that were in the schedules of graphs once.
-#include "plan/schedule_ledger.h"
-
 #include <gtest/gtest.h>
 
+#include "plan/schedule_ledger.h"
 #include "reprise/check/simulate.h"
 #include "support/build_graph.h"
 
