@@ -11,94 +11,53 @@
 // | Science 220, 1983                                             |                            |
 //
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
-// made again right before it is read. Each is costed exactly. The steps:
+// made again right before it is read. schedule_ledger.h costs each exactly. The steps, in
+// graph_question.cc but for the last:
 // 1. the bound of graph_bound.h; if its peak is above the budget, no plan exists;
-// 2. starts: plain training, what the relaxed problem keeps at its best instant, and segments of
-//    equally many forward ops; each repaired by drops at its peak until it fits;
-// 3. without a plan: annealing of the peak alone;
-// 4. annealing of the time, from the best starts, then again from the best plan, until its time is
-//    the bound, or several rounds bring nothing, or time is up;
+// 2. starts: what the relaxed problem keeps at its best instant, mixes of two cuts
+//    (graph_starts.h), cuts at prices of memory (graph_prices.h), plain training, segments of
+//    equally many forward ops; repaired by drops at their peaks until they fit;
+// 3. without a plan: annealing of the peak alone (graph_search.h);
+// 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from
+//    fewer and fewer of the best plans, until the time is the bound or next to it, or rounds bring
+//    nothing, or time is up;
 // 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
 //
-// Complexity: O(runs * values per run) for each schedule that is looked at. Without a limit of time
-// the same question has the same answer.
+// Complexity: a change of a schedule costs the runs at the positions that it reaches, times values
+// per run and the logarithm of the number of ops. Without a limit of time the same question has the
+// same answer, with any number of threads.
 //
 // Not handled: orders of the forward ops that no put-off op comes to.
 //
-// Tests: oracle/graph_planner_test.cc (between the optimum and the budget), and every graph
-// planner's in property/graph_planner_test.cc.
-#include <algorithm>
-#include <cstdint>
-#include <thread>
-#include <utility>
-#include <vector>
-
+// Tests: oracle/graph_planner_test.cc (between the optimum and the budget),
+// oracle/schedule_ledger_test.cc (costs are the simulator's), and every graph planner's in
+// property/graph_planner_test.cc.
+#include "plan/by_level.h"
 #include "plan/candidates.h"
-#include "plan/graph_bound.h"
-#include "plan/graph_facts.h"
-#include "plan/graph_prices.h"
-#include "plan/graph_schedule.h"
-#include "plan/graph_search.h"
-#include "plan/graph_starts.h"
+#include "plan/graph_question.h"
 #include "plan/planners.h"
 #include "plan/search_control.h"
 
 namespace reprise::internal {
-namespace {
-
-void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
-                     GraphSearch& search, const SearchControl& control) {
-  const Graph& graph = model.graph();
-  std::vector<Schedule> starts;
-  for (const std::vector<ValueIndex>& kept : bound.kept) {
-    std::vector<char> is_kept(graph.values.size(), 0);
-    for (const ValueIndex value : kept) is_kept[value] = 1;
-    starts.push_back(kept_at(model, bound.instant, is_kept));
-  }
-  search.consider_for_budget(starts);
-  const GraphFacts facts(graph);
-  search.consider_for_budget(
-      schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
-  if (search.is_near(bound.time.count())) return;
-  search.consider(schedules_of_segments(model));
-}
-
-int threads_of(const PlanOptions& options) {
-  if (options.threads > 0) return options.threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-}  // namespace
 
 Answer search_graph(const GraphProblem& problem) {
   SearchControl control(problem.options, "graph");
   control.report(-1);
   const Graph& graph = problem.graph;
   const ScheduleModel model(graph);
-  GraphSearch search(model, problem.budget.count(), threads_of(problem.options), control);
-  SearchControl first = control.part(0.3);
-  const GraphBound bound = bound_graph(graph, problem.budget, first);
-  Answer answer;
-  answer.lower_bound = bound.time;
-  if (search.best() && search.best()->time == bound.time.count()) {
-    answer.runs = search.runs_of_best();
-    answer.termination = Termination::kOptimal;
-    return answer;
-  }
-  consider_starts(model, problem.budget, bound, search, control.part(0.3));
-  const bool impossible = bound.least_peak > problem.budget;
-  search.shrink(bound.least_peak.count());
-  search.improve(bound.time.count());
+  const GraphFinding found =
+      find_schedule(model, problem.budget, thread_count(problem.options.threads), {}, control);
   Candidates candidates(graph, problem.budget);
-  if (search.best()) candidates.consider(search.runs_of_best());
-  consider_dtr(graph, problem.budget, candidates, control);
-  if (candidates.fits()) answer = candidates.answer(bound.time, false);
-  answer.search_memory = search.memory();
-  if (candidates.fits()) return answer;
-  if (impossible) {
+  if (found.best) candidates.consider(runs_of(model, found.best->schedule));
+  if (!found.near) consider_dtr(graph, problem.budget, candidates, control);
+  Answer answer;
+  answer.lower_bound = found.bound.time;
+  if (candidates.fits()) answer = candidates.answer(found.bound.time, false);
+  answer.search_memory = found.memory;
+  if (!candidates.fits() && found.bound.least_peak > problem.budget) {
     answer.termination = Termination::kInfeasible;
-    answer.smallest_budget = Bytes(search.smallest().peak);
-    answer.blocking_op = graph.ops[bound.blocking_op].id;
+    answer.smallest_budget = Bytes(found.smallest.peak);
+    answer.blocking_op = graph.ops[found.bound.blocking_op].id;
   }
   return answer;
 }

@@ -1,6 +1,7 @@
 #include "plan/graph_search.h"
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -55,12 +56,22 @@ GraphSearch::GraphSearch(const ScheduleModel& model, int64_t budget, int threads
 // The work of each walker; the walkers of one thread one after the other.
 void GraphSearch::in_parallel(size_t count, const std::function<void(size_t)>& work) {
   const size_t threads = std::min(count, std::max<size_t>(1, threads_));
+  std::vector<std::exception_ptr> failures(threads);
   const auto share = [&](size_t thread) {
-    for (size_t k = thread; k < count; k += threads) work(k);
+    try {
+      for (size_t k = thread; k < count; k += threads) work(k);
+    } catch (...) {
+      failures[thread] = std::current_exception();
+    }
   };
-  std::vector<std::jthread> others;
-  for (size_t t = 1; t < threads; ++t) others.emplace_back(share, t);
-  share(0);
+  {
+    std::vector<std::jthread> others;
+    for (size_t t = 1; t < threads; ++t) others.emplace_back(share, t);
+    share(0);
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
 }
 
 void GraphSearch::collect(const Annealer& walker, bool counts_as_smallest) {
@@ -226,6 +237,8 @@ void GraphSearch::improve(int64_t bound) {
   std::vector<FoundSchedule> pool = distinct(std::move(starts_), kPool);
   int64_t idle = 0;
   for (size_t round = 0; idle < patience(); ++round) {
+    // The nearer the bound, the less is to be had.
+    if (idle == 2 && walkers_.size() > 1 && best_->time - bound < bound / 500) return;
     if (control_.out_of_time() || best_->time <= bound || is_near(bound)) return;
     const int64_t before = best_->time;
     // Each of the pool, then half of them, and so on; in the end the best alone.
