@@ -17,8 +17,8 @@ namespace {
 
 // Single budgets are asked at 2, 3, 5, 9, ... points, up to this many.
 constexpr int64_t kMostSamples = 33;
-// Of the time that is left: for the smallest budget, for each of the others.
-constexpr double kForSmallest = 0.2, kForSample = 0.15;
+// Of the time that is left: for the smallest budget; for each of the others that many times its share.
+constexpr double kForSmallest = 0.2, kForSample = 2;
 
 class Samples {
  public:
@@ -60,6 +60,7 @@ class Samples {
   }
 
   void ask(int64_t budget) {
+    left_ = std::max<int64_t>(1, left_ - 1);
     std::vector<Schedule> seeds;
     const auto above = samples_.upper_bound(budget);
     if (above != samples_.begin()) seeds.push_back(std::prev(above)->second.found.schedule);
@@ -68,7 +69,7 @@ class Samples {
       if (!seeds.empty() && std::prev(above)->second.found.time <= above->second.found.time) return;
       seeds.push_back(above->second.found.schedule);
     }
-    SearchControl part = control_.part(kForSample);
+    SearchControl part = control_.part(std::min(1.0, kForSample / static_cast<double>(left_)));
     const GraphFinding found = find_schedule(model_, Bytes(budget), threads_, seeds, part);
     if (found.best) keep(found.best->peak, *found.best, found.bound.time);
   }
@@ -93,6 +94,7 @@ class Samples {
   const int threads_;
   const int64_t most_;
   SearchControl& control_;
+  int64_t left_ = kMostSamples;        // samples
   std::map<int64_t, Sample> samples_;  // by peak
 };
 
