@@ -14,7 +14,8 @@ constexpr size_t kWalkers = 4;       // of a graph that is not small
 constexpr size_t kSmallGraph = 100;  // gaps
 constexpr size_t kLargeGraph = 5000;
 constexpr size_t kRepairs = 4;  // of a large graph
-constexpr int64_t kNear = 10'000;
+// What is less than such a part of the time is not worth more effort; the second of a large graph.
+constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
 
 // Fewer steps of fewer gaps are done before a thread has started.
@@ -122,7 +123,9 @@ void GraphSearch::consider(const std::vector<Schedule>& schedules) {
 }
 
 bool GraphSearch::is_near(int64_t bound) const {
-  return walkers_.size() > 1 && best_ && best_->time - bound <= bound / kNear;
+  const bool large = moves_.gaps.size() >= kLargeGraph;
+  const int64_t part = bound / (large ? kNearOfLarge : kNear);
+  return walkers_.size() > 1 && best_ && best_->time - bound <= part;
 }
 
 // Whether a round was worth its while.
