@@ -29,14 +29,15 @@ struct Arguments {
   SearchArguments search;
 };
 
-// What a picture shows beside the curve: the points of periodic checkpoints, as far as they are found
-// in a tenth of the time, and the budgets that the user asked for.
-std::string picture(const Chain& chain, const Frontier& curve, const Baseline& plain,
+// What a picture shows beside the curve: of a chain the points of periodic checkpoints, as far as
+// they are found in a tenth of the time, and the budgets that the user asked for.
+std::string picture(const Chain* chain, const Frontier& curve, const Baseline& plain,
                     const Arguments& arguments) {
   PlanOptions simple = search_options(arguments.search);
   simple.planner = "periodic";
   simple.time_limit = Nanos(simple.time_limit.count() / 10);
-  const std::vector<FrontierPoint> periodic = frontier(chain, simple).points;
+  std::vector<FrontierPoint> periodic;
+  if (chain != nullptr) periodic = frontier(*chain, simple).points;
   SvgOptions options;
   for (const std::string& mark : arguments.marks) {
     options.marks.push_back(Budget(mark).resolve(plain.peak));
@@ -52,15 +53,11 @@ int run(const Arguments& arguments) {
   for (const std::string& mark : arguments.marks) Budget{mark};  // mistakes come before the work
   const Problem problem = load_problem(arguments.problem);
   const Chain* chain = problem.chain();
-  if (chain == nullptr) {
-    throw InputError(
-        "is a graph, and whole curves are for chains; ask `reprise plan` for single budgets",
-        {.file = arguments.problem, .pointer = {}, .line = 0});
-  }
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
-  Frontier curve = frontier(*chain, options);
+  Frontier curve = chain != nullptr ? frontier(*chain, options)
+                                    : frontier(std::get<Graph>(problem.model), options);
   status.wipe();
   curve.problem = problem.id;
   if (curve.points.empty()) {
@@ -71,7 +68,7 @@ int run(const Arguments& arguments) {
     return kOutOfTime;
   }
   const Baseline plain = baseline(problem.graph());
-  if (!arguments.svg.empty()) write_output(arguments.svg, picture(*chain, curve, plain, arguments));
+  if (!arguments.svg.empty()) write_output(arguments.svg, picture(chain, curve, plain, arguments));
   if (arguments.points > 0) curve = thinned(curve, static_cast<size_t>(arguments.points));
   if (!arguments.output.empty()) write_output(arguments.output, to_json(curve));
   print(arguments.json ? to_json(curve) : frontier_text(curve, plain, text_options()));
@@ -84,20 +81,21 @@ void add_frontier(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("frontier", "the best time of every budget: the whole curve");
-  command->add_option("PROBLEM", arguments->problem, "a chain or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
   command->add_option("--output,-o", arguments->output, "frontier file (JSON)")->type_name("FILE");
   command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");
   command
-      ->add_option("--points", arguments->points,
-                   "thin the table and the file to so many points; each keeps its exact time (default: all)")
+      ->add_option(
+          "--points", arguments->points,
+          "thin the table and the file to so many points; each keeps its exact time (default: all)")
       ->type_name("N")
       ->check(CLI::Range(2, 1'000'000).description(""));
-  command
-      ->add_option("--mark", arguments->marks, "budget to mark in the picture; may be repeated")
+  command->add_option("--mark", arguments->marks, "budget to mark in the picture; may be repeated")
       ->type_name("BUDGET");
   command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
   add_search_options(*command, arguments->search, "60s");
-  command->footer("Example:\n  reprise frontier resnet18.json -o frontier.json --svg frontier.svg --mark 60%");
+  command->footer(
+      "Example:\n  reprise frontier resnet18.json -o frontier.json --svg frontier.svg --mark 60%");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

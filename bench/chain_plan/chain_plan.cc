@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "common/run_info.h"
 #include "families.h"
 #include "measure.h"
 #include "reprise/io/json.h"
@@ -77,22 +78,6 @@ void shorten(Arguments& a) {
   a.lengths = {12, 30};
   a.curve_lengths = {12};
   a.measure.time_limits = {1};
-}
-
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
-}
-
-// From the whole command line, as it would be typed.
-std::string command_line(int argc, char** argv) {
-  std::string command = "build/release/reprise_bench_chain_plan";
-  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
-  return command;
 }
 
 class Bench {
@@ -213,7 +198,8 @@ int run(int argc, char** argv) {
     const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
     std::cerr << fmt::format("[{:7.1f} s] {}\n", now.count(), what);
   };
-  return Bench(arguments, {command_line(argc, argv), processor(), REPRISE_BENCH_BUILD}).run();
+  return Bench(arguments, run_info("reprise_bench_chain_plan", argc, argv, REPRISE_BENCH_BUILD))
+      .run();
 }
 
 }  // namespace

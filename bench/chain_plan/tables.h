@@ -4,15 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "common/run_info.h"
 #include "measure.h"
 
 namespace reprise::bench {
-
-struct RunInfo {
-  std::string command = {};  // that reproduces the run
-  std::string processor = {};
-  std::string build = {};
-};
 
 struct Results {
   std::vector<ChainResult> chains;

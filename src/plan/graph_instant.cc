@@ -171,6 +171,25 @@ std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* t
   for (const Step& step : steps_) flow_.set_capacity(step.arc, unit * step.cost);
   *total = flow_.cut(kSource, kSink);
   if (*total >= MaxFlow::kInfinite) return std::nullopt;
+  return current_line();
+}
+
+std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
+  // Parts of a nanosecond, as long as the sum of all fits.
+  constexpr double kUnit = 1024, kLargest = 1e30;
+  for (const Node& node : nodes_) {
+    const double price = std::min(kUnit * prices[node.value], kLargest);
+    flow_.set_capacity(node.keep, node.can_keep ? static_cast<Amount>(price) : MaxFlow::kInfinite);
+  }
+  for (const Step& step : steps_) {
+    flow_.set_capacity(step.arc, static_cast<Amount>(kUnit) * step.cost);
+  }
+  if (flow_.cut(kSource, kSink) >= MaxFlow::kInfinite) return {};
+  return current_line().kept;
+}
+
+// Of the last cut.
+Instant::Line Instant::current_line() const {
   Line line;
   for (const Node& node : nodes_) {
     if (!flow_.on_source_side(node.needed) || flow_.on_source_side(node.needed + 1)) continue;
@@ -193,6 +212,7 @@ std::optional<Instant::Amount> Instant::least_peak() {
 // of a set that does. Where they cross the next cut is solved; it meets them, or replaces one.
 std::optional<Instant::Amount> Instant::least_time(int64_t budget) {
   kept_.clear();
+  price_ = 0;
   const Amount room = budget - base_;
   Amount total = 0;
   std::optional<Line> small = solve(1, 0, &total);
@@ -210,6 +230,7 @@ std::optional<Instant::Amount> Instant::least_time(int64_t budget) {
     }
     Line line = *solve(price, unit, &total);
     best = std::max(best, rounded_up(total - price * room, unit));
+    price_ = static_cast<double>(price) / static_cast<double>(unit);
     const Amount on_lines = unit * large.cost + price * large.bytes;
     if (total >= on_lines) break;
     (line.bytes > room ? large : *small) = std::move(line);

@@ -51,6 +51,11 @@ class Instant {
   // After least_time(): the sets L of the cuts on both sides of the best lambda, the one that fits
   // first.
   const std::vector<std::vector<ValueIndex>>& kept() const { return kept_; }
+  // After least_time(): the best lambda, in time per byte; 0: nothing need be dropped.
+  double price() const { return price_; }
+
+  // What to keep when each value has a price in time of its own. Empty if there is no such set.
+  std::vector<ValueIndex> cheapest(const std::vector<double>& prices);
 
  private:
   // How a value can come to be after b.
@@ -91,6 +96,7 @@ class Instant {
   void add_charges();
   // The cut at lambda = price / unit. None: nothing but infinite arcs.
   std::optional<Line> solve(Amount price, Amount unit, Amount* total);
+  Line current_line() const;
 
   const GraphFacts& facts_;
   OpIndex op_;
@@ -104,6 +110,7 @@ class Instant {
   std::vector<Step> steps_;
   MaxFlow flow_;
   std::vector<std::vector<ValueIndex>> kept_;
+  double price_ = 0;
 };
 
 }  // namespace reprise::internal

@@ -3,10 +3,11 @@
 // The ops run in the order of plain training, but for forward ops that are put off until something
 // reads what they write. Between two ops that touch a value (its "gap") the value is kept or not.
 // What an op reads and is not there is made right before it, with all that this needs in turn.
-// Every value is then freed as with_frees() does: the cost is exact.
+// Every value is then freed as with_frees() does: the cost, kept by schedule_ledger.h, is exact.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "reprise/model/graph.h"
@@ -49,42 +50,10 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// The life of one copy of a value: from the run that writes it to the last that touches it.
-struct Life {
-  ValueIndex value;
-  int32_t first, last;  // runs
-};
-
-class ScheduleWalk {
+// What every schedule of a graph has in common. The graph must outlive it.
+class ScheduleModel {
  public:
-  // O(size of the graph). Throws InputError if the graph has no plain training.
-  explicit ScheduleWalk(const Graph& graph);
-
-  // The runs of plain training; of an op that it leaves out some variant that can be the first run.
-  // A position is an op's place here, which is that in the graph.
-  const std::vector<Run>& plain() const { return plain_; }
-  const std::vector<Gap>& gaps() const { return gaps_; }
-  Schedule keep_all() const;
-  // Whether the op at this position may be put off.
-  bool can_wait(int32_t position) const;
-  // Of this value at this position, before the op of plain training runs there; -1: there is none.
-  int32_t gap_at(ValueIndex value, int32_t position) const;
-  // The time of the fastest op that makes it again, without those that make what that reads.
-  int64_t replay_time(ValueIndex value) const { return replay_time_[static_cast<size_t>(value)]; }
-
-  // False if the schedule cannot run, or takes longer than `most`; then nothing below is of use.
-  // O(runs * values per run).
-  bool walk(const Schedule& schedule, int64_t most = INT64_MAX);
-
-  int64_t time() const { return time_; }
-  int64_t peak() const { return peak_; }
-  int32_t peak_run() const { return peak_run_; }  // the first that reaches it
-  const std::vector<Run>& runs() const { return runs_; }
-  const std::vector<int32_t>& positions() const { return positions_; }  // by run
-  const std::vector<Life>& lives() const { return lives_; }
-
- private:
-  // A variant, with its lists side by side in lists_.
+  // A variant, with its lists side by side.
   struct Way {
     Run run;
     int64_t time, workspace;
@@ -95,53 +64,72 @@ class ScheduleWalk {
     ValueIndex value;
     int32_t gap;  // that begins here
   };
-  struct Frame {
-    int32_t way, next;
-  };
+  using List = std::span<const ValueIndex>;
 
+  // O(size of the graph). Throws InputError if the graph has no plain training.
+  explicit ScheduleModel(const Graph& graph);
+
+  const Graph& graph() const { return graph_; }
+  // The runs of plain training; of an op that it leaves out some variant that can be the first run.
+  // A position is an op's place here, which is that in the graph.
+  const std::vector<Run>& plain() const { return plain_; }
+  const std::vector<Gap>& gaps() const { return gaps_; }
+  Schedule keep_all() const;
+  // Whether the op at this position may be put off.
+  bool can_wait(int32_t position) const;
+  // Of this value at this position, before the op of plain training runs there; -1: there is none.
+  int32_t gap_at(ValueIndex value, int32_t position) const;
+  // Those of a value: from this one on until the first of the next value.
+  int32_t first_gap(ValueIndex value) const { return first_gap_[value]; }
+  // The last that begins before this position; -1: there is none.
+  int32_t gap_before(ValueIndex value, int32_t position) const;
+  // The time of the fastest op that makes it again, without those that make what that reads.
+  int64_t replay_time(ValueIndex value) const { return replay_time_[value]; }
+
+  // All variants of all ops, then one without an op that reads the results.
+  const Way& way(int32_t index) const { return ways_[index]; }
+  int32_t way_of(OpIndex op, int32_t variant) const { return first_way_[op] + variant; }
+  int32_t end_way() const { return static_cast<int32_t>(ways_.size()) - 1; }
+  List reads(const Way& way) const { return list(way.reads, way.writes); }
+  List writes(const Way& way) const { return list(way.writes, way.taken); }
+  List taken(const Way& way) const { return list(way.taken, way.end); }
+  // Ways that make a value when it is needed.
+  const std::vector<int32_t>& makers(ValueIndex value) const { return makers_[value]; }
+  const std::vector<Touch>& touches(int32_t position) const { return touches_[position]; }
+  // Whether the schedule runs the op at all.
+  bool active(const Schedule& schedule, OpIndex op) const {
+    return choice_[op] < 0 || schedule.realization[choice_[op]] == realization_[op];
+  }
+  // Whether it matters for what makes a value if the op has run before.
+  bool has_roles(OpIndex op) const { return has_roles_[op]; }
+
+  int64_t bytes(ValueIndex value) const { return bytes_[value]; }
+  bool is_input(ValueIndex value) const { return is_input_[value]; }
+  bool is_result(ValueIndex value) const { return is_result_[value]; }
+  int64_t always() const { return always_; }  // fixed and inputs
+
+ private:
+  List list(int32_t begin, int32_t end) const {
+    return {lists_.data() + begin, static_cast<size_t>(end - begin)};
+  }
   void add_ways();
   void add_gaps();
-  void reset();
-  bool active(OpIndex op) const;
-  bool make(int32_t way, bool needed);
-  bool make_early(size_t* next);
-  bool make_rest();
-  bool wanted_later(ValueIndex value) const;
-  int32_t choose_way(ValueIndex value, const Way& reader) const;
-  bool emit(const Way& way);
-  void end_life(ValueIndex value);
-  void finish_position(int32_t position);
-  void measure();
 
   const Graph& graph_;
   std::vector<Run> plain_;
   std::vector<int32_t> choice_, realization_;  // by op; -1: in no choice
+  std::vector<char> has_roles_;                // by op
   std::vector<int32_t> first_way_;             // by op
   std::vector<Way> ways_;
   std::vector<ValueIndex> lists_;
   std::vector<Gap> gaps_;
   std::vector<int32_t> first_gap_;            // by value, and one more
   std::vector<std::vector<Touch>> touches_;   // by position
-  std::vector<std::vector<int32_t>> makers_;  // by value: ways that make it when it is needed
+  std::vector<std::vector<int32_t>> makers_;  // by value
   std::vector<int64_t> replay_time_;          // by value
   std::vector<int64_t> bytes_;                // by value
   std::vector<char> is_input_, is_result_;    // by value
-  Way results_way_;                           // reads the results, at the end
-  int64_t always_ = 0;                        // fixed and inputs
-
-  const Schedule* schedule_ = nullptr;  // while walk() runs
-  int64_t most_ = 0, time_ = 0, peak_ = 0;
-  int32_t peak_run_ = 0, position_ = 0;
-  std::vector<char> ran_;                    // by op
-  std::vector<char> live_, open_;            // by value: for the walk, and in memory
-  std::vector<int32_t> gap_, birth_, last_;  // by value
-  std::vector<ValueIndex> made_;             // at this position, because they were needed
-  std::vector<Frame> stack_;
-  std::vector<Run> runs_;
-  std::vector<int32_t> positions_;
-  std::vector<int64_t> change_;  // of the level, by run
-  std::vector<int64_t> workspace_;
-  std::vector<Life> lives_;
+  int64_t always_ = 0;
 };
 
 }  // namespace reprise::internal

@@ -1,11 +1,13 @@
-// Local search over the schedules of a graph.
+// Local search over the schedules of a graph: several walkers in rounds.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
-#include <random>
 #include <vector>
 
+#include "plan/graph_anneal.h"
 #include "plan/graph_schedule.h"
 #include "plan/search_control.h"
 #include "reprise/model/graph.h"
@@ -14,87 +16,61 @@ namespace reprise::internal {
 
 class GraphSearch {
  public:
-  struct Found {
-    int64_t time = 0, peak = 0;
-    Schedule schedule;
-    std::vector<Run> runs;
-  };
+  // The budget in bytes. Plain training is the first schedule that is looked at. The number of
+  // threads does not change the answer: a round has as many walkers as the size of the graph asks
+  // for, and each draws numbers of its own.
+  GraphSearch(const ScheduleModel& model, int64_t budget, int threads, SearchControl& control);
 
-  // The budget in bytes. Plain training is the first schedule that is looked at.
-  GraphSearch(const Graph& graph, int64_t budget, SearchControl& control);
-
-  const ScheduleWalk& walk() const { return walk_; }
   // The fastest schedule within the budget so far; on ties fewer runs.
-  const std::optional<Found>& best() const { return best_; }
+  const std::optional<FoundSchedule>& best() const { return best_; }
+  std::vector<Run> runs_of_best() const;
   // The one with the smallest peak so far.
-  const Found& smallest() const { return smallest_; }
+  const FoundSchedule& smallest() const { return *smallest_; }
+  // Of a graph that is not small: so near the bound that no more effort is worthwhile.
+  bool is_near(int64_t bound) const;
+  // Time that a byte above the budget counts for.
+  double price_of_excess() const { return 4 * rate_; }
   // Of the schedules that are held.
   Bytes memory() const;
 
-  // Takes a schedule as it is, and then drops at its peak until it fits or nothing is left to drop.
-  void consider(Schedule schedule);
-  // The same for a schedule that was made for this budget: it does not count as the smallest.
-  void consider_for_budget(Schedule schedule);
+  // Takes schedules as they are, and then drops at their peaks until they fit or nothing is left to
+  // drop.
+  void consider(const std::vector<Schedule>& schedules);
+  // The same for schedules that were made for this budget: they do not count as the smallest.
+  void consider_for_budget(const std::vector<Schedule>& schedules);
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
-  // smaller one is met. `hopeless`: no plan fits, so that a few rounds will do.
-  void shrink(bool hopeless);
+  // smaller one is met. No plan has a smaller peak than `least_peak`: where that is above the budget,
+  // a few rounds will do.
+  void shrink(int64_t least_peak);
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
   // when rounds in a row find nothing better, or when time is up.
   void improve(int64_t bound);
 
  private:
-  // What a search minimises: time_weight * time + memory_weight * (peak beyond the goal).
-  struct Goal {
-    double time_weight = 1, memory_weight = 1;
-    int64_t peak = 0;
-  };
-  enum class Part { kGap, kVariant, kOnDemand, kRealization, kEarly };
-  struct Undo {
-    Part part;
-    int32_t at, before;
-  };
-
-  bool evaluate(const Schedule& schedule, int64_t most = INT64_MAX);
-  void remember(const Schedule& schedule);
-  double cost(const Goal& goal) const;
-  void find_droppable();
-  void repair(Schedule& schedule);
-  void anneal(Schedule start, const Goal& goal, double hot, int64_t steps, bool until_it_fits,
-              int64_t bound);
-  void look_around(const Schedule& schedule);
-  void propose(Schedule& schedule, bool over);
-  void set_gap(Schedule& schedule, int32_t gap, Keeping keeping);
-  void set_variant(Schedule& schedule, int32_t position);
-  void set_on_demand(Schedule& schedule, int32_t position);
-  void set_realization(Schedule& schedule);
-  void change_early(Schedule& schedule);
-  void put_off(Schedule& schedule, int32_t position);
-  void undo(Schedule& schedule);
+  void in_parallel(size_t count, const std::function<void(size_t)>& work);
+  void collect(const Annealer& walker, bool counts_as_smallest);
+  void consider(const std::vector<Schedule>& schedules, bool counts_as_smallest);
+  void anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round, size_t first,
+                   int64_t bound, std::vector<FoundSchedule>& found);
+  double rank(const FoundSchedule& found) const;
+  bool gains(int64_t before, int64_t after) const;
   int64_t patience() const;
   int64_t steps_of_a_round() const;
-  uint64_t below(size_t count) { return random_() % count; }
-  double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
-  const Graph& graph_;
-  ScheduleWalk walk_;
+  const ScheduleModel& model_;
+  const ScheduleMoves moves_;
   const int64_t budget_;
+  const size_t threads_;
   SearchControl& control_;
-  std::mt19937_64 random_{1};
-  std::optional<Found> best_;
-  Found smallest_;
-  std::vector<Found> starts_;
-  std::vector<int32_t> movable_;                  // gaps
-  std::vector<int32_t> flexible_;                 // positions with several variants
-  std::vector<int32_t> repeatable_;               // positions with several variants on demand
-  std::vector<int32_t> patient_;                  // positions that may be put off
-  std::vector<std::vector<int32_t>> first_ways_;  // by position: variants that may run there
-  std::vector<int32_t> droppable_, dropped_;      // gaps across the peak, gaps that are not kept
-  std::vector<Undo> undo_;
-  std::vector<Early> early_before_;  // with Part::kEarly
-  double rate_ = 1;                  // time per byte that dropping everything would cost
+  std::vector<std::unique_ptr<Annealer>> walkers_;
+  uint64_t seed_ = 0;
+  std::optional<FoundSchedule> best_, smallest_;
+  std::vector<FoundSchedule> starts_;
+  std::vector<FoundSchedule> small_;  // those of them that do not depend on the budget
+  double rate_ = 1;                   // time per byte that dropping everything would cost
 };
 
 }  // namespace reprise::internal

@@ -153,4 +153,23 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
           std::move(curve.schedule_class)};
 }
 
+Frontier frontier(const Graph& graph, const PlanOptions& options) {
+  validate(graph);
+  check_options(options);
+  const PlannerInfo& planner = chosen_planner(options, "graph");
+  if (planner.graph_frontier == nullptr) throw_wrong_kind(planner, "curves of graphs");
+  const Graph admissible = internal::restrict_exactness(graph, options.allow);
+  const Baseline plain = baseline(graph);
+  const Bytes unlimited = Budget().resolve(Bytes());
+  const ProblemId id = problem_id(graph);
+  Frontier curve{id, planner.name, {}, planner.schedule_class};
+  for (const Answer& answer : planner.graph_frontier({admissible, plain, unlimited, options})) {
+    const PlanResult result =
+        complete(planner, {admissible, graph}, plain, unlimited, answer, Nanos(), id);
+    const Plan& plan = *result.plan;
+    curve.points.push_back({plan.peak, plan.peak, plan.time, plan.lower_bound});
+  }
+  return curve;
+}
+
 }  // namespace reprise

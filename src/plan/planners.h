@@ -28,6 +28,7 @@ Answer slots_chain(const ChainProblem& problem);
 Answer dtr_graph(const GraphProblem& problem);
 
 Answer search_graph(const GraphProblem& problem);  // graph.cc
+std::vector<Answer> graph_frontier(const GraphProblem& problem);
 
 // Their families, for planners that need a plan to start from or to fall back on. False when time
 // ran out before every candidate was considered.

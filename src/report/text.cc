@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "report/table.h"
 
@@ -50,6 +51,77 @@ std::string holders_table(const Explanation& explanation, const TextOptions& opt
   }
   row("sum", sum);
   return table.text();
+}
+
+// Ids that differ in numbers only are one kind: l0.up and l17.up are l#.up.
+std::string kind_of(const std::string& id) {
+  std::string kind;
+  for (const char c : id) {
+    if (c < '0' || c > '9') {
+      kind += c;
+    } else if (!kind.ends_with('#')) {
+      kind += '#';
+    }
+  }
+  return kind;
+}
+
+struct Kind {
+  std::string name;
+  size_t count = 0;
+  int64_t amount = 0;
+};
+
+// Largest first.
+template <class Entries, class Id, class Amount>
+std::vector<Kind> kinds_of(const Entries& entries, const Id& id, const Amount& amount) {
+  std::map<std::string, Kind> kinds;
+  for (const auto& entry : entries) {
+    Kind& kind = kinds[kind_of(id(entry))];
+    ++kind.count;
+    kind.amount += amount(entry);
+  }
+  std::vector<Kind> sorted;
+  for (auto& [name, kind] : kinds) sorted.push_back({name, kind.count, kind.amount});
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Kind& a, const Kind& b) { return a.amount > b.amount; });
+  return sorted;
+}
+
+// For graphs with more entries than a table shows: how much each kind of them is.
+template <class Format>
+std::string kinds_table(const std::vector<Kind>& kinds, const char* what, int64_t whole,
+                        const Format& format, const TextOptions& options) {
+  Table table;
+  table.column("numbers left out", Align::kLeft)
+      .column(what, Align::kRight)
+      .column("", Align::kRight)
+      .column("share", Align::kRight);
+  for (size_t k = 0; k < std::min(kinds.size(), options.rows); ++k) {
+    table.row({printable(kinds[k].name), std::to_string(kinds[k].count), format(kinds[k].amount),
+               share(kinds[k].amount, whole)});
+  }
+  return "\n" + table.text();
+}
+
+std::string kinds_of_holders(const Explanation& explanation, const TextOptions& options) {
+  if (explanation.holders.size() <= options.rows + 1) return {};
+  const auto kinds = kinds_of(
+      explanation.holders, [](const Holder& h) { return h.id; },
+      [](const Holder& h) { return h.bytes.count(); });
+  return kinds_table(
+      kinds, "values", explanation.timeline.peak.count(),
+      [](int64_t bytes) { return format_bytes(Bytes(bytes)); }, options);
+}
+
+std::string kinds_of_recomputed(const Explanation& explanation, const TextOptions& options) {
+  if (explanation.recomputed.size() <= options.rows + 1) return {};
+  const auto kinds = kinds_of(
+      explanation.recomputed, [](const Recomputed& r) { return r.op; },
+      [](const Recomputed& r) { return r.extra.count(); });
+  return kinds_table(
+      kinds, "operations", explanation.baseline.time.count(),
+      [](int64_t time) { return format_duration(Nanos(time)); }, options);
 }
 
 std::string recomputed_table(const Explanation& explanation, const TextOptions& options) {
@@ -128,10 +200,11 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   std::string text = heading("Plan", options) + summary.text();
   text += "\n";
   text += heading("Who holds bytes at the peak", options);
-  text += holders_table(explanation, options);
+  text += holders_table(explanation, options) + kinds_of_holders(explanation, options);
   text += "\n";
   text += heading("What runs more than once", options);
   text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_table(explanation, options);
+  text += kinds_of_recomputed(explanation, options);
   return text;
 }
 
@@ -201,10 +274,13 @@ std::string planners_text(std::span<const PlannerInfo> planners, const TextOptio
     const bool chains = planner.plan_chain != nullptr;
     const bool graphs = planner.plan_graph != nullptr;
     text += fmt::format("  {:<14} {}\n", planner.name, planner.summary);
-    text += fmt::format(
-        "  {:<14} plans {}{}{}{}; bound and optimum over: {}\n", "", chains ? "chains" : "",
-        chains && graphs ? " and " : "", graphs ? "graphs" : "",
-        planner.chain_frontier != nullptr ? ", whole curves" : "", planner.schedule_class);
+    text +=
+        fmt::format("  {:<14} plans {}{}{}{}; bound and optimum over: {}\n", "",
+                    chains ? "chains" : "", chains && graphs ? " and " : "", graphs ? "graphs" : "",
+                    planner.chain_frontier != nullptr   ? ", whole curves"
+                    : planner.graph_frontier != nullptr ? ", curves"
+                                                        : "",
+                    planner.schedule_class);
     const std::string_view source = planner.source;
     if (!source.empty() && source != "-") text += fmt::format("  {:<14} {}\n", "", source);
   }

@@ -175,10 +175,14 @@ class FrontierTest(ProgramTest):
                 self.run_program("plan", CHAIN, "--budget", point["budget_bytes"]).stdout)
             self.assertEqual(plan["time_ns"], point["time_ns"])
 
-    def test_graphs_are_refused(self):
-        graph = self.write("graph.json", GRAPH)
-        result = self.run_program("frontier", graph, expect=BAD_INPUT)
-        self.assertIn("graph", result.stderr)
+    def test_graphs(self):
+        graph, svg = self.write("graph.json", GRAPH), self.folder / "g.svg"
+        points = json.loads(
+            self.run_program("frontier", graph, "--json", "--svg", svg).stdout)["points"]
+        self.assertTrue(svg.read_text(encoding="utf-8").startswith("<svg"))
+        for point in points:
+            plan = self.run_program("plan", graph, "--budget", point["budget_bytes"]).stdout
+            self.assertLessEqual(json.loads(plan)["peak_bytes"], point["budget_bytes"])
 
 
 class CheckTest(ProgramTest):

@@ -1,6 +1,5 @@
 // The planner of graphs against exhaustive search: bound <= optimum <= plan <= budget; how often
-// the plan is the optimum is printed, and is four times of five at least. What its schedules cost
-// is what the simulator says.
+// the plan is the optimum is printed, and is four times of five at least.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <string>
 
 #include "oracle/exhaustive.h"
-#include "plan/graph_schedule.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/lower.h"
@@ -67,26 +65,6 @@ TEST_P(GraphOracle, ThePlanLiesBetweenTheOptimumAndTheBudget) {
 
 INSTANTIATE_TEST_SUITE_P(Families, GraphOracle, ::testing::ValuesIn(graph_families()),
                          [](const auto& family) { return std::string(family.param.name); });
-
-TEST_P(GraphOracle, SchedulesCostWhatTheSimulatorSays) {
-  for_graphs(GetParam(), [](const Graph& graph, std::mt19937_64& random) {
-    internal::ScheduleWalk walk(graph);
-    internal::Schedule schedule = walk.keep_all();
-    ASSERT_TRUE(walk.walk(schedule));
-    EXPECT_EQ(walk.runs(), plain_runs(graph));
-    EXPECT_EQ((Baseline{Bytes(walk.peak()), Nanos(walk.time())}), baseline(graph));
-    for (int draw = 0; draw < 10; ++draw) {
-      for (size_t g = 0; g < schedule.gaps.size(); ++g) {
-        if (walk.gaps()[g].fixed) continue;
-        schedule.gaps[g] = static_cast<internal::Keeping>(random() % 3);
-      }
-      if (!walk.walk(schedule)) continue;
-      const Timeline timeline = simulate(graph, with_frees(graph, walk.runs()));
-      ASSERT_EQ(timeline.time.count(), walk.time());
-      ASSERT_EQ(timeline.peak.count(), walk.peak());
-    }
-  });
-}
 
 // A lowered chain is a graph like any other: its bound is below what the exact planner of chains
 // finds, and its plan is near it.

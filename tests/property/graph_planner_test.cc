@@ -7,11 +7,13 @@
 #include <iostream>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/plan/plan.h"
+#include "support/build_graph.h"
 #include "support/graph_families.h"
 #include "support/planner_matrix.h"
 #include "support/planner_questions.h"
@@ -127,6 +129,64 @@ TEST(GraphPlanner, IsNeverSlowerThanTheSimplerOnes) {
   }
   std::cout << "of " << asked << " plans of graph, " << faster << " are faster than dtr's, "
             << alone << " are for budgets at which dtr has none\n";
+}
+
+// Forward and backward of equal blocks of three ops; the second is cheap and its output is large.
+Graph equal_blocks(int blocks) {
+  Graph graph;
+  ValueIndex x = add_value(graph, "x", 4, ValueKind::kInput);
+  struct Block {
+    ValueIndex in, a, b;
+  };
+  std::vector<Block> saved;
+  for (int k = 0; k < blocks; ++k) {
+    const std::string id = std::to_string(k);
+    const ValueIndex a = add_value(graph, "a" + id, 8), b = add_value(graph, "b" + id, 12);
+    const ValueIndex out = add_value(graph, "x" + id, 4);
+    add_op(graph, "A" + id, {make_variant(40, {x}, {a})});
+    add_op(graph, "B" + id, {make_variant(5, {a}, {b})});
+    add_op(graph, "C" + id, {make_variant(60, {b, x}, {out})});
+    saved.push_back({x, a, b});
+    x = out;
+  }
+  ValueIndex g = add_value(graph, "g", 4, ValueKind::kGradient);
+  add_op(graph, "loss", {make_variant(10, {x}, {g})}, Phase::kLoss);
+  for (int k = blocks; k-- > 0;) {
+    const Block& of = saved[static_cast<size_t>(k)];
+    const ValueIndex before = add_value(graph, "g" + std::to_string(k), 4, ValueKind::kGradient);
+    add_op(graph, "back" + std::to_string(k), {make_variant(200, {g, of.in, of.a, of.b}, {before})},
+           Phase::kBackward);
+    g = before;
+  }
+  graph.results = {g};
+  return graph;
+}
+
+TEST(GraphPlanner, IsNearTheBoundOnManyEqualBlocks) {
+  const Graph graph = equal_blocks(300);
+  for (const char* budget : {"75%", "50%", "30%"}) {
+    PlanOptions ask;
+    ask.budget = budget;
+    const PlanResult result = plan(graph, ask);
+    expect_sound_plan(graph, result);
+    EXPECT_LE(100 * result.plan->time.count(), 101 * result.lower_bound.count()) << budget;
+  }
+}
+
+TEST(GraphPlanner, TheNumberOfThreadsDoesNotChangeTheAnswer) {
+  PlanOptions ask;
+  ask.budget = "40%";
+  ask.time_limit = Nanos(3'600'000'000'000);
+  ask.threads = 1;
+  const Graph graph = equal_blocks(30);
+  const PlanResult one = plan(graph, ask);
+  ASSERT_TRUE(one.plan.has_value());
+  for (const int threads : {2, 4}) {
+    ask.threads = threads;
+    const PlanResult several = plan(graph, ask);
+    ASSERT_TRUE(several.plan.has_value());
+    EXPECT_EQ(several.plan->actions, one.plan->actions) << threads << " threads";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GraphPlanners, ::testing::ValuesIn(graph_planner_rows()),

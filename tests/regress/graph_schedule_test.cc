@@ -1,8 +1,7 @@
 // Defects that were in the schedules of graphs once.
-#include "plan/graph_schedule.h"
-
 #include <gtest/gtest.h>
 
+#include "plan/schedule_ledger.h"
 #include "reprise/check/simulate.h"
 #include "support/build_graph.h"
 
@@ -24,17 +23,18 @@ TEST(GraphSchedule, WhatAReRunTakesIsMadeAgainForARunThatWaits) {
   add_op(graph, "c", {make_variant(1, {q}, {r})});
   add_op(graph, "d", {make_variant(1, {p, r}, {s})}, Phase::kBackward);
   graph.results = {s};
-  internal::ScheduleWalk walk(graph);
-  internal::Schedule schedule = walk.keep_all();
-  for (size_t g = 0; g < walk.gaps().size(); ++g) {
-    const bool dropped = walk.gaps()[g].value == q || walk.gaps()[g].value == r;
+  const internal::ScheduleModel model(graph);
+  internal::Schedule schedule = model.keep_all();
+  for (size_t g = 0; g < model.gaps().size(); ++g) {
+    const bool dropped = model.gaps()[g].value == q || model.gaps()[g].value == r;
     if (dropped) schedule.gaps[g] = internal::Keeping::kDrop;
   }
   schedule.on_demand[static_cast<size_t>(b)] = 1;
-  ASSERT_TRUE(walk.walk(schedule));
-  const Timeline timeline = simulate(graph, with_frees(graph, walk.runs()));
-  EXPECT_EQ(timeline.peak.count(), walk.peak());
-  EXPECT_EQ(timeline.time.count(), walk.time());
+  internal::ScheduleLedger ledger(model);
+  ASSERT_TRUE(ledger.assign(schedule));
+  const Timeline timeline = simulate(graph, with_frees(graph, ledger.runs()));
+  EXPECT_EQ(timeline.peak.count(), ledger.peak());
+  EXPECT_EQ(timeline.time.count(), ledger.time());
 }
 
 }  // namespace

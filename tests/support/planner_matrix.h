@@ -8,10 +8,11 @@ namespace reprise::testing {
 
 struct PlannerRow {
   const char* name;
-  bool chains;   // plans chains
-  bool graphs;   // plans graphs
-  bool curve;    // has a chain frontier
-  bool optimal;  // every plan is the best of its schedule class
+  bool chains;               // plans chains
+  bool graphs;               // plans graphs
+  bool curve;                // has a chain frontier
+  bool optimal;              // every plan is the best of its schedule class
+  bool graph_curve = false;  // has a graph frontier
 };
 
 inline std::span<const PlannerRow> planner_matrix() {
@@ -19,7 +20,12 @@ inline std::span<const PlannerRow> planner_matrix() {
       {.name = "chain", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "chain_slots", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "dtr", .chains = false, .graphs = true, .curve = false, .optimal = false},
-      {.name = "graph", .chains = false, .graphs = true, .curve = false, .optimal = false},
+      {.name = "graph",
+       .chains = false,
+       .graphs = true,
+       .curve = false,
+       .optimal = false,
+       .graph_curve = true},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},

@@ -46,6 +46,12 @@ TEST(ExplanationText, WhatIsLeftOutIsSummedUp) {
   EXPECT_NE(text.find("+50.0 %"), std::string::npos);
 }
 
+TEST(ExplanationText, WhatIsLeftOutIsShownByKind) {
+  const std::string text = explanation_text(many_holders(), {.rows = 3});
+  EXPECT_TRUE(has_line(text, "  v#                    10  955 B  100.0 %")) << text;
+  EXPECT_EQ(explanation_text(many_holders()).find("v#"), std::string::npos);
+}
+
 TEST(ExplanationText, ColorsOnlyWhenAsked) {
   EXPECT_EQ(explanation_text(many_holders()).find('\x1b'), std::string::npos);
   EXPECT_NE(explanation_text(many_holders(), {.color = true}).find('\x1b'), std::string::npos);

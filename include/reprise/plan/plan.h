@@ -48,5 +48,9 @@ PlanResult plan(const Graph& graph, const PlanOptions& options = {});
 
 // options.budget is ignored. Planners without a curve of their own are asked at their candidates.
 Frontier frontier(const Chain& chain, const PlanOptions& options = {});
+// Of a graph: single budgets from the smallest that the search finds to plain training's, as many
+// as the time limit allows, each plan verified. Between two points a plan of a time between theirs
+// may exist.
+Frontier frontier(const Graph& graph, const PlanOptions& options = {});
 
 }  // namespace reprise

@@ -51,6 +51,8 @@ struct PlannerInfo {
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
   Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve
+  // A plan for each point, peaks ascending, times strictly descending. Null: has no curve.
+  std::vector<Answer> (*graph_frontier)(const GraphProblem&) = nullptr;
 };
 
 std::span<const PlannerInfo> planners();

@@ -1,0 +1,17 @@
+// What every table of figures says about the run that it comes from.
+#pragma once
+
+#include <string>
+
+namespace reprise::bench {
+
+struct RunInfo {
+  std::string command = {};  // that reproduces the run
+  std::string processor = {};
+  std::string build = {};
+};
+
+// The command as it would be typed in the root of the repository.
+RunInfo run_info(const std::string& program, int argc, char** argv, const std::string& build);
+
+}  // namespace reprise::bench

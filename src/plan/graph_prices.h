@@ -1,0 +1,22 @@
+// Schedules to start a search from: what is worth keeping at prices of memory that rise where a
+// schedule needs too much.
+#pragma once
+
+#include <vector>
+
+#include "plan/graph_facts.h"
+#include "plan/graph_schedule.h"
+#include "plan/search_control.h"
+#include "reprise/model/units.h"
+
+namespace reprise::internal {
+
+// Some schedules near the budget, the most promising first, their peaks within it or somewhat
+// above; none where nothing can be dropped at the loss. Without a limit of time the same question
+// has the same answer. `bound`: on the time; `over`: time that a byte above the budget counts for. O(some dozens of
+// minimum cuts and walks over the graph).
+std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const GraphFacts& facts,
+                                          Bytes budget, Nanos bound, double over,
+                                          const SearchControl& control);
+
+}  // namespace reprise::internal

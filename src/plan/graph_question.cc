@@ -1,0 +1,61 @@
+#include "plan/graph_question.h"
+
+#include "plan/graph_facts.h"
+#include "plan/graph_prices.h"
+#include "plan/graph_search.h"
+#include "plan/graph_starts.h"
+#include "plan/schedule_ledger.h"
+
+namespace reprise::internal {
+namespace {
+
+// Shares of the time.
+constexpr double kForBound = 0.3, kForPrices = 0.3;
+
+void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
+                     const std::vector<Schedule>& seeds, GraphSearch& search,
+                     const SearchControl& control) {
+  const Graph& graph = model.graph();
+  std::vector<Schedule> starts = seeds;
+  for (const std::vector<ValueIndex>& kept : bound.kept) {
+    std::vector<char> is_kept(graph.values.size(), 0);
+    for (const ValueIndex value : kept) is_kept[value] = 1;
+    starts.push_back(kept_at(model, bound.instant, is_kept));
+  }
+  search.consider_for_budget(starts);
+  if (search.is_near(bound.time.count())) return;
+  const GraphFacts facts(graph);
+  search.consider_for_budget(
+      schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
+  if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
+  search.consider(schedules_of_segments(model));
+}
+
+}  // namespace
+
+GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
+                           const std::vector<Schedule>& seeds, SearchControl& control) {
+  GraphSearch search(model, budget.count(), threads, control);
+  SearchControl first = control.part(kForBound);
+  GraphFinding found;
+  found.bound = bound_graph(model.graph(), budget, first);
+  const int64_t bound = found.bound.time.count();
+  if (!search.best() || search.best()->time > bound) {
+    consider_starts(model, budget, found.bound, seeds, search, control.part(kForPrices));
+    search.shrink(found.bound.least_peak.count());
+    search.improve(bound);
+  }
+  found.best = search.best();
+  found.smallest = search.smallest();
+  found.near = found.best && (found.best->time <= bound || search.is_near(bound));
+  found.memory = search.memory();
+  return found;
+}
+
+std::vector<Run> runs_of(const ScheduleModel& model, const Schedule& schedule) {
+  ScheduleLedger ledger(model);
+  ledger.assign(schedule);
+  return ledger.runs();
+}
+
+}  // namespace reprise::internal

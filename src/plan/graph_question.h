@@ -1,0 +1,31 @@
+// One budget of one graph: bound, starts, search.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plan/graph_anneal.h"
+#include "plan/graph_bound.h"
+#include "plan/graph_schedule.h"
+#include "plan/search_control.h"
+#include "reprise/model/units.h"
+
+namespace reprise::internal {
+
+struct GraphFinding {
+  std::optional<FoundSchedule> best;  // within the budget
+  FoundSchedule smallest;             // of all that the search met
+  GraphBound bound;
+  bool near = false;  // `best` takes the time of the bound, or so little more that it is enough
+  Bytes memory;       // of the schedules that were held
+};
+
+// The best schedule that the search finds; `seeds`: those of other budgets of the same graph, which
+// take the place of some of the starts. Without a limit of time the same question has the same
+// answer, whatever the number of threads.
+GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
+                           const std::vector<Schedule>& seeds, SearchControl& control);
+
+std::vector<Run> runs_of(const ScheduleModel& model, const Schedule& schedule);
+
+}  // namespace reprise::internal
