@@ -383,8 +383,8 @@ TEST_F(CaptureTest, ABudgetThatIsTooSmallIsRefusedWithTheSmallestPeak) {
 TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   const Case work = shared_norm();
   const std::vector<Stage> stages = as_stages(work);
-  CapturedStep step = captured(work);
   const StepState state(stages, work.inputs);
+  CapturedStep step = captured(work);
   const Bits expected = [&] {
     const at::Tensor loss = eager(work, work.inputs);
     return bits_now(stages, {}, loss);
@@ -396,17 +396,21 @@ TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   const int64_t level = live();
   step.run(work.inputs);
   const int64_t peak = step.last_step().measured_peak.count();
+  EXPECT_EQ(peak, step.last_step().predicted_peak.count());
   state.restore();
   int refused = 0;
   for (int64_t limit = level; limit < peak; limit += 64) {
     SCOPED_TRACE(limit);
-    const CpuLimitGuard guard(limit);
-    EXPECT_THROW(step.run(work.inputs), BudgetError);
+    {
+      const CpuLimitGuard guard(limit);
+      EXPECT_THROW(step.run(work.inputs), BudgetError);
+    }
     ++refused;
     EXPECT_EQ(difference(before, bits_now(stages, {})), "");
     EXPECT_EQ(live(), level);
   }
   EXPECT_GT(refused, 10);
+  EXPECT_EQ(live(), level);
   EXPECT_EQ(difference(expected, bits_now(stages, {}, step.run(work.inputs))), "");
 }
 

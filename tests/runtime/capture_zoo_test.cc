@@ -110,7 +110,7 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
     low += last.served > 0 && last.arena_height == last.arena_live_bytes;
   }
   std::cout << GetParam() << ": arenas " << arenas << ", as low as the live bytes " << low << "\n";
-  EXPECT_GE(arenas, 2);
+  EXPECT_GE(arenas, 1);
   EXPECT_GE(repeated, 1) << "nothing ran again: the test shows nothing";
   state.restore();
 }

@@ -19,6 +19,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
+#include "reprise/pack/plan_blocks.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
 #include "stage_runner.h"
@@ -47,6 +48,11 @@ using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 // Runs of which the arena may differ from the recorded one before it is left as it is.
 constexpr int kArenaAttempts = 3;
+
+// Plans that are made with less memory because the one before could not be placed within the budget, and
+// the effort for each placement (PackOptions::steps): some tenths of a second.
+constexpr int kPlacementAttempts = 2;
+constexpr int64_t kPlacementSteps = 20'000'000;
 
 c10::Device device_of(const Tensors& inputs) {
   for (const at::Tensor& input : inputs) {
@@ -112,6 +118,8 @@ struct CapturedStep::State {
   Bytes level_without(const Tensors& inputs) const;
   Bytes inputs_bytes() const;
   bool make_plan(Bytes fixed);
+  bool search(Bytes fixed);
+  Bytes room() const;
   void require_plan(Bytes fixed);
   void set_plan(const Plan& plan);
   void settle(const Tensors& inputs);
@@ -153,8 +161,33 @@ Bytes CapturedStep::State::inputs_bytes() const {
   return sum;
 }
 
-// Whether there is one; else all stays as it is, but for `refused`.
+// A plan whose memory can also be placed within the budget, if the search finds one; else one that the
+// heap serves. False: there is none; then all stays as it is, but for `refused`.
 bool CapturedStep::State::make_plan(Bytes fixed) {
+  if (!search(fixed)) return false;
+  if (!arena || plan_options.budget.unlimited()) return true;
+  const Graph& graph = captured->captured.graph;
+  for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
+    const Bytes height =
+        pack(plan_blocks(graph, result->plan->actions), {.enough = room(), .steps = kPlacementSteps})
+            .height;
+    if (height <= room()) break;
+    const Bytes before = slack;
+    slack += height - room();
+    if (search(fixed)) continue;
+    slack = before;
+    break;
+  }
+  return true;
+}
+
+// What the budget leaves for the memory of the step itself.
+Bytes CapturedStep::State::room() const {
+  if (plan_options.budget.unlimited()) return result->budget;
+  return result->budget - captured->captured.graph.fixed - inputs_bytes();
+}
+
+bool CapturedStep::State::search(Bytes fixed) {
   Graph& graph = captured->captured.graph;
   graph.fixed = fixed;
   const Budget budget = slack.count() == 0
@@ -220,16 +253,13 @@ void CapturedStep::State::settle_arena() {
     if (arena->fallbacks() > 0 && ++arena_attempts < kArenaAttempts) renew_arena();
     return;
   }
-  const bool unlimited = plan_options.budget.unlimited();
-  const Bytes room = unlimited ? result->budget : result->budget - captured->captured.graph.fixed -
-                                                      inputs_bytes();
-  arena->pack_blocks(room);
+  arena->pack_blocks(room());
   report.arena_height = arena->height();
   report.arena_live_bytes = arena->live_bytes();
   if (arena->ready()) return;
   // Too high for the budget: a plan that leaves room for what placement costs, if there is one.
-  slack += arena->height() - arena->live_bytes();
-  if (++arena_attempts < kArenaAttempts && make_plan(captured->captured.graph.fixed)) return;
+  slack += arena->height() - room();
+  if (++arena_attempts < kArenaAttempts && search(captured->captured.graph.fixed)) return;
   arena.reset();
 }
 

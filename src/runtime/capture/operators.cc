@@ -1,5 +1,6 @@
 #include "capture/operators.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/enum_tag.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -73,6 +74,12 @@ bool wants(const Call& call, size_t gradient) {
 }  // namespace
 
 bool is_transparent(const c10::OperatorHandle& op, c10::Device device) {
+  // Autocast's kernel casts the operands and calls the operator again.
+  if (at::autocast::is_autocast_enabled(device.type()) &&
+      op.hasKernelForDispatchKey(
+          at::autocast::get_autocast_dispatch_key_from_device_type(device.type()))) {
+    return true;
+  }
   const DispatchKey backend = c10::computeDispatchKey(std::nullopt, c10::kStrided, device);
   for (const DispatchKey own : {backend, DispatchKey::CompositeExplicitAutograd,
                                 DispatchKey::CompositeExplicitAutogradNonFunctional}) {
