@@ -76,10 +76,10 @@ struct Options {
 struct Row {
   double share = 0;
   bool planned = false, chain_planned = false;
-  double planning = 0;                  // s
-  double predicted = 0, gap = 0;        // graph mode: time over plain training's, time over the bound
-  double peak = 0, chain_peak = 0;      // measured, of plain training's, above the level
-  double arena = 0;                     // height over live bytes
+  double planning = 0;              // s
+  double predicted = 0, gap = 0;    // graph mode: time over plain training's, time over the bound
+  double peak = 0, chain_peak = 0;  // measured, of plain training's, above the level
+  double arena = 0;                 // height over live bytes
   int64_t fallbacks = 0;
   std::vector<double> ratios = {}, chain_ratios = {};
 };
@@ -91,7 +91,7 @@ struct Result {
   double capture = 0;     // s
   double plain_time = 0;  // ms, smallest
   int64_t plain_peak = 0, level = 0;
-  double floor = 0;       // smallest peak that graph mode found a plan for, as a share
+  double floor = 0;  // smallest peak that graph mode found a plan for, as a share
   std::vector<Row> rows;
 };
 
@@ -188,7 +188,8 @@ class ModelBench {
     work_.restore(start_);
     const at::Tensor loss = step();
     const std::string different = difference(expected_, work_.snapshot(loss));
-    if (!different.empty()) throw std::runtime_error(what + " differs from plain training: " + different);
+    if (!different.empty())
+      throw std::runtime_error(what + " differs from plain training: " + different);
   }
 
   void chain_mode() {
@@ -289,18 +290,20 @@ std::string ratio_text(const std::vector<double>& ratios) {
 
 std::string table(const Result& result) {
   std::string text = fmt::format(
-      "\n### {}, {}\n\n{} operations, captured and measured in {:.1f} s. Plain training: {:.1f} ms, peak {:.1f} "
+      "\n### {}, {}\n\n{} operations, captured and measured in {:.1f} s. Plain training: {:.1f} "
+      "ms, peak {:.1f} "
       "MB above parameters, buffers and batch. Smallest peak with a plan found: {:.3f}.\n\n"
-      "| budget | graph mode, time (least) | peak | predicted | gap | planned in | arena / live | chain mode, "
+      "| budget | graph mode, time (least) | peak | predicted | gap | planned in | arena / live | "
+      "chain mode, "
       "time (least) | peak |\n|---|---|---|---|---|---|---|---|---|\n",
       result.config.model, shape(result.config), result.ops, result.capture, result.plain_time,
       static_cast<double>(result.plain_peak - result.level) / 1e6, result.floor);
   for (const Row& row : result.rows) {
     text += fmt::format("| {:.2f} |", row.share);
     if (row.planned) {
-      text += fmt::format(" {} | {:.3f} | {:.3f} | {:.2f} % | {:.1f} s | {} |", ratio_text(row.ratios),
-                          row.peak, row.predicted, 100 * row.gap, row.planning,
-                          row.arena == 0 ? "heap" : fmt::format("{:.4f}", row.arena));
+      text += fmt::format(" {} | {:.3f} | {:.3f} | {:.2f} % | {:.1f} s | {} |",
+                          ratio_text(row.ratios), row.peak, row.predicted, 100 * row.gap,
+                          row.planning, row.arena == 0 ? "heap" : fmt::format("{:.4f}", row.arena));
     } else {
       text += fmt::format(" - | | | | {:.1f} s | |", row.planning);
     }
@@ -312,10 +315,11 @@ std::string table(const Result& result) {
 }
 
 nlohmann::ordered_json to_json(const Result& result) {
-  nlohmann::ordered_json json = {{"model", result.config.model}, {"shape", shape(result.config)},
-                                 {"operations", result.ops},     {"plain_ms", result.plain_time},
-                                 {"plain_peak", result.plain_peak}, {"level", result.level},
-                                 {"floor", result.floor},        {"rows", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {
+      {"model", result.config.model},    {"shape", shape(result.config)},
+      {"operations", result.ops},        {"plain_ms", result.plain_time},
+      {"plain_peak", result.plain_peak}, {"level", result.level},
+      {"floor", result.floor},           {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : result.rows) {
     json["rows"].push_back({{"share", row.share},
                             {"peak", row.peak},
@@ -345,17 +349,21 @@ int run(int argc, char** argv) {
   int threads = 1;
   bool default_malloc = false;
   Options options;
-  app.add_option("--models", names, "Of the zoo, separated by commas (default: all)")->delimiter(',');
+  app.add_option("--models", names, "Of the zoo, separated by commas (default: all)")
+      ->delimiter(',');
   app.add_option("--budgets", options.shares, "Shares of plain training's peak above the level")
       ->delimiter(',');
   app.add_option("--rounds", options.rounds, "Pairs of steps a row")->capture_default_str();
-  app.add_option("--time-limit", options.time_limit, "Of each plan, seconds")->capture_default_str();
+  app.add_option("--time-limit", options.time_limit, "Of each plan, seconds")
+      ->capture_default_str();
   app.add_option("--threads", threads, "Of LibTorch")->capture_default_str();
   app.add_flag("--default-malloc", default_malloc,
                "Plain training gives pages back to the system, as it does without this program");
-  app.add_flag("--quick", options.quick, "Tiny sizes, to see that it works; its times mean nothing");
+  app.add_flag("--quick", options.quick,
+               "Tiny sizes, to see that it works; its times mean nothing");
   app.add_option("-o,--output", output, "Markdown goes to this file (default: standard output)");
-  app.add_option("--json", json_output, "Everything, every sample included, goes to this file, too");
+  app.add_option("--json", json_output,
+                 "Everything, every sample included, goes to this file, too");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -368,14 +376,16 @@ int run(int argc, char** argv) {
   }
   const RunInfo info = run_info("reprise_bench_graph_mode", argc, argv, REPRISE_BENCH_BUILD);
   std::string text = fmt::format(
-      "# Graph mode beside plain training and chain mode\n\nMade by\n\n    {}\n\non {}, {}, {} thread(s), "
+      "# Graph mode beside plain training and chain mode\n\nMade by\n\n    {}\n\non {}, {}, {} "
+      "thread(s), "
       "LibTorch {}. What the columns mean: [benchmarks](../benchmarks.md#graph-mode).\n",
       info.command, info.processor, info.build, threads, TORCH_VERSION);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool failed = false;
   for (const Spec& spec : specs()) {
     const ModelConfig& config = options.quick ? spec.quick : spec.full;
-    if (!names.empty() && std::find(names.begin(), names.end(), config.model) == names.end()) continue;
+    if (!names.empty() && std::find(names.begin(), names.end(), config.model) == names.end())
+      continue;
     std::cerr << config.model << '\n';
     try {
       const Result result = ModelBench(config, options).run();

@@ -42,7 +42,8 @@ struct Cube : torch::autograd::Function<Cube> {
 
 Case gru() {
   nn::GRU layer(nn::GRUOptions(12, 16).num_layers(2));
-  return {"gru", layer.ptr(),
+  return {"gru",
+          layer.ptr(),
           [layer](const Tensors& in) mutable {
             return std::get<0>(layer->forward(in[0])).pow(2).mean();
           },
@@ -51,7 +52,8 @@ Case gru() {
 
 Case lstm_of_torch() {
   nn::LSTM layer(nn::LSTMOptions(12, 16).bidirectional(true));
-  return {"lstm", layer.ptr(),
+  return {"lstm",
+          layer.ptr(),
           [layer](const Tensors& in) mutable {
             return std::get<0>(layer->forward(in[0])).pow(2).mean();
           },
@@ -64,8 +66,10 @@ Case attention(double dropout) {
   module->register_module("qkv", qkv.ptr());
   module->register_module("out", out.ptr());
   auto loss = [=](const Tensors& in) mutable {
-    const auto parts = qkv->forward(in[0]).view({2, 24, 3, 4, 8}).permute({2, 0, 3, 1, 4}).unbind(0);
-    at::Tensor y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, dropout, true);
+    const auto parts =
+        qkv->forward(in[0]).view({2, 24, 3, 4, 8}).permute({2, 0, 3, 1, 4}).unbind(0);
+    at::Tensor y =
+        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, dropout, true);
     return out->forward(y.transpose(1, 2).reshape({2, 24, 32})).pow(2).mean();
   };
   return {dropout > 0 ? "attention_dropout" : "attention", module, loss, {at::randn({2, 24, 32})}};
@@ -78,10 +82,9 @@ Case convolutions() {
                      nn::AvgPool2d(2), nn::Softplus(), nn::MaxPool2d(2),
                      nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({2, 2})), nn::Flatten(),
                      nn::Linear(24, 5));
-  return {"convolutions", net.ptr(),
-          [net](const Tensors& in) mutable {
-            return F::cross_entropy(net->forward(in[0]), in[1]);
-          },
+  return {"convolutions",
+          net.ptr(),
+          [net](const Tensors& in) mutable { return F::cross_entropy(net->forward(in[0]), in[1]); },
           {at::randn({3, 8, 12, 12}), longs({0, 4, 2})}};
 }
 
@@ -100,17 +103,17 @@ Case tied_embedding() {
 
 Case custom_function() {
   nn::Linear layer(10, 10);
-  return {"custom_function", layer.ptr(),
-          [layer](const Tensors& in) mutable {
-            return Cube::apply(layer->forward(in[0])).sum();
-          },
+  return {"custom_function",
+          layer.ptr(),
+          [layer](const Tensors& in) mutable { return Cube::apply(layer->forward(in[0])).sum(); },
           {at::randn({7, 10})}};
 }
 
 // In-place writes into parts of tensors, a literal, and several uses of one value.
 Case in_place() {
   nn::Linear layer(10, 10);
-  return {"in_place", layer.ptr(),
+  return {"in_place",
+          layer.ptr(),
           [layer](const Tensors& in) mutable {
             at::Tensor y = layer->forward(in[0]).relu_();
             at::Tensor z = at::zeros({7, 20});
@@ -149,7 +152,8 @@ Case input_gradient() {
 Case autocast() {
   nn::Sequential net(nn::Linear(24, 24), nn::GELU(), nn::Linear(24, 24), nn::Softplus(),
                      nn::Linear(24, 4));
-  return {"autocast", net.ptr(),
+  return {"autocast",
+          net.ptr(),
           [net](const Tensors& in) mutable {
             at::autocast::set_autocast_enabled(at::kCPU, true);
             const at::Tensor y = net->forward(in[0]);
@@ -162,7 +166,8 @@ Case autocast() {
 
 Case random_operations() {
   nn::Linear layer(20, 20);
-  return {"random", layer.ptr(),
+  return {"random",
+          layer.ptr(),
           [layer](const Tensors& in) mutable {
             at::Tensor y = layer->forward(at::dropout(in[0], 0.3, true));
             y = at::rrelu(y, 0.1, 0.4, true) + at::randn_like(y) * 0.1;
@@ -174,9 +179,9 @@ Case random_operations() {
 
 std::vector<Case> cases() {
   at::manual_seed(3);
-  return {gru(),         lstm_of_torch(),   attention(0),  attention(0.2),   convolutions(),
-          tied_embedding(), custom_function(), in_place(),    shared_norm(),    input_gradient(),
-          autocast(),    random_operations()};
+  return {gru(),          lstm_of_torch(),  attention(0),      attention(0.2),
+          convolutions(), tied_embedding(), custom_function(), in_place(),
+          shared_norm(),  input_gradient(), autocast(),        random_operations()};
 }
 
 std::vector<Stage> as_stages(const Case& work) { return {{work.name, work.module, {}}}; }
@@ -221,7 +226,8 @@ TEST_F(CaptureTest, WhatTrainingCodeDoesIsReplayedBitForBitInThePredictedBytes) 
     for (int k = 0; k <= 5; ++k) {
       SCOPED_TRACE(fmt::format("budget {} of 5 from plain {} to {}", k, plain, floor));
       try {
-        step.plan({.budget = Bytes(plain - (plain - floor) * k / 5), .time_limit = Nanos(100'000'000)});
+        step.plan(
+            {.budget = Bytes(plain - (plain - floor) * k / 5), .time_limit = Nanos(100'000'000)});
       } catch (const BudgetError&) {
         EXPECT_GT(k, 3);
         continue;
@@ -304,34 +310,41 @@ TEST_F(CaptureTest, WhatCannotBeReplayedIsRefusedByName) {
       return loss;
     };
   };
-  EXPECT_PRED2(contains, refusal(with([](at::Tensor y) { return y * y.max().item<float>(); }), inputs),
-              "reads a number out of a tensor");
+  EXPECT_PRED2(contains,
+               refusal(with([](at::Tensor y) { return y * y.max().item<float>(); }), inputs),
+               "reads a number out of a tensor");
   EXPECT_PRED2(contains, refusal(with([](at::Tensor y) { return y.index({y > 0}); }), inputs),
-              "mask");
+               "mask");
   EXPECT_PRED2(contains, refusal(with([](at::Tensor y) { return y.masked_select(y > 0); }), inputs),
-              "masked_select");
-  EXPECT_PRED2(contains, refusal(with([&](at::Tensor y) {
-                        at::NoGradGuard no_grad;
-                        layer->weight.mul_(0.5);
-                        return y;
-                      }),
-                      inputs),
-              "parameter");
-  EXPECT_PRED2(contains, refusal([&](const Tensors& in) {
-                        in[0].mul_(1);
-                        at::Tensor loss = layer->forward(in[0]).sum();
-                        loss.backward();
-                        return loss;
-                      },
-                      inputs),
-              "input 0");
+               "masked_select");
+  EXPECT_PRED2(contains,
+               refusal(with([&](at::Tensor y) {
+                         at::NoGradGuard no_grad;
+                         layer->weight.mul_(0.5);
+                         return y;
+                       }),
+                       inputs),
+               "parameter");
+  EXPECT_PRED2(contains,
+               refusal(
+                   [&](const Tensors& in) {
+                     in[0].mul_(1);
+                     at::Tensor loss = layer->forward(in[0]).sum();
+                     loss.backward();
+                     return loss;
+                   },
+                   inputs),
+               "input 0");
   int count = 0;
   EXPECT_PRED2(contains, refusal(with([&](at::Tensor y) { return y * (1.0 / ++count); }), inputs),
-              "changes from run to run");
-  EXPECT_PRED2(contains, refusal(with([&](at::Tensor y) { return ++count % 2 ? y.sin() : y.cos().exp(); }), inputs),
-              "does not do the same work twice");
-  EXPECT_PRED2(contains, refusal(with([](at::Tensor y) { return y.to_sparse().to_dense(); }), inputs),
-              "cannot be captured");
+               "changes from run to run");
+  EXPECT_PRED2(
+      contains,
+      refusal(with([&](at::Tensor y) { return ++count % 2 ? y.sin() : y.cos().exp(); }), inputs),
+      "does not do the same work twice");
+  EXPECT_PRED2(contains,
+               refusal(with([](at::Tensor y) { return y.to_sparse().to_dense(); }), inputs),
+               "cannot be captured");
   // Nothing of all that is left behind.
   EXPECT_FALSE(layer->weight.grad().defined());
 }
@@ -424,7 +437,8 @@ TEST(CaptureOperators, ArgumentsReadForTheirShapeMayHoldAnything) {
     EXPECT_FALSE(a.isnan().any().item<bool>());
   };
   auto max_pool = [&](const at::Tensor& self) {
-    return at::max_pool2d_with_indices_backward(g, self, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false, indices);
+    return at::max_pool2d_with_indices_backward(g, self, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false,
+                                                indices);
   };
   same(max_pool(x), max_pool(other));
   auto avg_pool = [&](const at::Tensor& self) {
@@ -440,8 +454,8 @@ TEST(CaptureOperators, ArgumentsReadForTheirShapeMayHoldAnything) {
   same(nll(scores), nll(at::full_like(scores, NAN)));
   const at::Tensor weight = at::randn({3}), mean = at::randn({3}), inverse = at::rand({3}) + 1;
   auto norm = [&](const at::Tensor& statistics) {
-    return std::get<0>(at::native_batch_norm_backward(x, x.sin(), weight, statistics, statistics, mean,
-                                                      inverse, true, 1e-5, {true, true, true}));
+    return std::get<0>(at::native_batch_norm_backward(
+        x, x.sin(), weight, statistics, statistics, mean, inverse, true, 1e-5, {true, true, true}));
   };
   same(norm(at::rand({3})), norm(at::full({3}, NAN)));
 }

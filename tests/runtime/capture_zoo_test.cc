@@ -10,7 +10,7 @@ namespace {
 
 ModelConfig small_config(const std::string& model) {
   static const std::map<std::string, ModelConfig> configs = {
-      {"mlp", {.input = {16, 1, 5, 4}, .width = 32, .layers = 3}},
+      {"mlp", {.input = {256, 1, 5, 4}, .width = 32, .layers = 4}},
       {"resnet18", {.input = {4, 1, 28, 28}}},
       {"resnet34", {.input = {2, 3, 33, 33}, .classes = 7}},
       {"resnet50", {.input = {2, 1, 28, 28}}},
@@ -92,9 +92,9 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
       SCOPED_TRACE(fmt::format("step {}", n));
       drop_gradients(model.stages, {inputs[0]});
       const at::Tensor loss = captured.run(inputs);
-      EXPECT_EQ(difference(expected[static_cast<size_t>(n)],
-                           bits_now(model.stages, {inputs[0]}, loss)),
-                "");
+      EXPECT_EQ(
+          difference(expected[static_cast<size_t>(n)], bits_now(model.stages, {inputs[0]}, loss)),
+          "");
       const CapturedStepReport report = captured.last_step();
       EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
       EXPECT_LE(report.measured_peak, report.budget);

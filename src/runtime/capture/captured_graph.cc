@@ -14,7 +14,7 @@ Bytes as_counted(int64_t bytes) { return Bytes((bytes + 63) / 64 * 64); }
 
 // The values that a call touches.
 struct Touched {
-  std::vector<int32_t> reads, writes;                 // step values, in order, each once
+  std::vector<int32_t> reads, writes;                   // step values, in order, each once
   std::vector<std::pair<int32_t, int32_t>> overwrites;  // (new version, old version)
 };
 

@@ -1,18 +1,16 @@
-#include <fmt/format.h>
-
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 #include <torch/version.h>
 
-#include <cstring>
 #include <set>
 
-#include "capture/arena.h"
 #include "capture/captured_graph.h"
 #include "capture/circumstances.h"
 #include "capture/meter.h"
 #include "capture/observe_step.h"
 #include "capture/replay.h"
+#include "capture/step_memory.h"
 #include "capture/tensors.h"
 #include "measure.h"
 #include "prepare.h"
@@ -44,13 +42,7 @@ class LimitScope {
   std::optional<int64_t> bytes_;
 };
 
-using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-
-// Runs of which the arena may differ from the recorded one before it is left as it is.
-constexpr int kArenaAttempts = 3;
-
-// Plans that are made with less memory because the one before could not be placed within the budget, and
-// the effort for each placement (PackOptions::steps): some tenths of a second.
+// Further plans with less memory when one could not be placed within the budget, and the effort for each placement (PackOptions::steps): some tenths of a second.
 constexpr int kPlacementAttempts = 2;
 constexpr int64_t kPlacementSteps = 20'000'000;
 
@@ -58,7 +50,8 @@ c10::Device device_of(const Tensors& inputs) {
   for (const at::Tensor& input : inputs) {
     if (input.defined()) return input.device();
   }
-  throw InputError("a captured step needs at least one input tensor, which says on what device it runs");
+  throw InputError(
+      "a captured step needs at least one input tensor, which says on what device it runs");
 }
 
 }  // namespace
@@ -91,9 +84,9 @@ struct Captured {
     std::vector<at::Tensor> tensors;
     for (const int32_t e : all) {
       const c10::Storage& storage = recording.externals[static_cast<size_t>(e)].tensor.storage();
-      tensors.push_back(tensor_on(storage, {.sizes = {static_cast<int64_t>(storage.nbytes())},
-                                            .strides = {1},
-                                            .dtype = at::kChar}));
+      tensors.push_back(tensor_on(
+          storage,
+          {.sizes = {static_cast<int64_t>(storage.nbytes())}, .strides = {1}, .dtype = at::kChar}));
     }
     return tensors;
   }
@@ -108,10 +101,9 @@ struct CapturedStep::State {
   StepPlanOptions plan_options;
   std::optional<PlanResult> result, refused;
   std::shared_ptr<const Program> program;
-  std::shared_ptr<StepArena> arena;     // null: the heap
-  std::vector<WeakStorage> handed_out;  // of the last run; they may lie in the arena
-  Bytes slack;                          // of the budget, that the arena's height needs above the live bytes
-  int arena_attempts = 0;
+  StepMemory memory;
+  Bytes slack;  // of the budget, that the placement needs above the live bytes
+  int placements = 0;
   CapturedStepReport report;
 
   void capture(const Tensors& sample);
@@ -125,10 +117,8 @@ struct CapturedStep::State {
   void settle(const Tensors& inputs);
   Tensors run(const Tensors& inputs);
   Tensors replay(const Tensors& inputs);
-  void evacuate();
-  void renew_arena();
-  void settle_arena();
-  void hand_out(const at::Tensor& tensor);
+  bool wants_arena() const;
+  void settle_memory();
   void deliver(const Tensors& inputs);
 };
 
@@ -137,6 +127,8 @@ void CapturedStep::State::capture(const Tensors& sample) {
   if (device.is_cpu()) install_cpu_allocator();
   result.reset();
   program.reset();
+  slack = Bytes(0);
+  placements = 0;
   captured = std::make_unique<Captured>(step, sample, options);
   captured->captured.graph.fixed = level_without(sample);
   device_name = device.str();
@@ -148,8 +140,7 @@ void CapturedStep::State::capture(const Tensors& sample) {
 Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
   Tensors resident = captured->resident;
   resident.insert(resident.end(), inputs.begin(), inputs.end());
-  const int64_t level =
-      memory_count(captured->recording.device).live + uncounted_bytes(resident);
+  const int64_t level = memory_count(captured->recording.device).live + uncounted_bytes(resident);
   return Bytes(std::max<int64_t>(0, level - storage_bytes(inputs)));
 }
 
@@ -165,15 +156,17 @@ Bytes CapturedStep::State::inputs_bytes() const {
 // heap serves. False: there is none; then all stays as it is, but for `refused`.
 bool CapturedStep::State::make_plan(Bytes fixed) {
   if (!search(fixed)) return false;
-  if (!arena || plan_options.budget.unlimited()) return true;
+  if (!wants_arena() || plan_options.budget.unlimited()) return true;
   const Graph& graph = captured->captured.graph;
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
+    // The caller's inputs are blocks of the plan, too, but not of the arena.
+    const Bytes most = room() + inputs_bytes();
     const Bytes height =
-        pack(plan_blocks(graph, result->plan->actions), {.enough = room(), .steps = kPlacementSteps})
+        pack(plan_blocks(graph, result->plan->actions), {.enough = most, .steps = kPlacementSteps})
             .height;
-    if (height <= room()) break;
+    if (height <= most) break;
     const Bytes before = slack;
-    slack += height - room();
+    slack += height - most;
     if (search(fixed)) continue;
     slack = before;
     break;
@@ -190,9 +183,10 @@ Bytes CapturedStep::State::room() const {
 bool CapturedStep::State::search(Bytes fixed) {
   Graph& graph = captured->captured.graph;
   graph.fixed = fixed;
-  const Budget budget = slack.count() == 0
-                            ? plan_options.budget
-                            : Budget(plan_options.budget.resolve(baseline(graph).peak) - slack);
+  const Budget budget =
+      slack.count() == 0
+          ? plan_options.budget
+          : Budget(std::max(Bytes(0), plan_options.budget.resolve(baseline(graph).peak) - slack));
   PlanResult found = reprise::plan(graph, {.budget = budget,
                                            .planner = plan_options.planner,
                                            .time_limit = plan_options.time_limit,
@@ -212,7 +206,8 @@ bool CapturedStep::State::search(Bytes fixed) {
 void CapturedStep::State::require_plan(Bytes fixed) {
   if (make_plan(fixed)) return;
   const PlanResult& found = *refused;
-  std::string message = fmt::format("no plan of this step fits {} ", format_bytes_exact(found.budget));
+  std::string message =
+      fmt::format("no plan of this step fits {} ", format_bytes_exact(found.budget));
   if (found.smallest_budget) {
     message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
                            format_bytes_exact(*found.smallest_budget), found.blocking_op);
@@ -225,42 +220,24 @@ void CapturedStep::State::require_plan(Bytes fixed) {
 
 void CapturedStep::State::set_plan(const Plan& plan) {
   program = std::make_shared<const Program>(captured->captured.graph, plan.actions);
-  renew_arena();
+  memory.renew(wants_arena());
 }
 
-void CapturedStep::State::renew_arena() {
-  const bool wanted = plan_options.arena && captured->recording.device.is_cpu();
-  arena = wanted ? std::make_shared<StepArena>() : nullptr;
+bool CapturedStep::State::wants_arena() const {
+  return plan_options.arena && captured->recording.device.is_cpu();
 }
 
-// What the caller still holds of the last run moves to the heap, so that its place is free.
-void CapturedStep::State::evacuate() {
-  for (const WeakStorage& weak : handed_out) {
-    const auto storage = weak.lock();
-    if (!storage || !arena || !arena->contains(storage->data())) continue;
-    c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
-    std::memcpy(moved.get(), storage->data(), storage->nbytes());
-    storage->set_data_ptr_noswap(std::move(moved));
-  }
-  handed_out.clear();
-}
-
-// After a run: offsets for the one that was recorded, or another try when this one was different.
-void CapturedStep::State::settle_arena() {
-  report.served = arena->served();
-  report.fallbacks = arena->fallbacks();
-  if (arena->ready()) {
-    if (arena->fallbacks() > 0 && ++arena_attempts < kArenaAttempts) renew_arena();
-    return;
-  }
-  arena->pack_blocks(room());
-  report.arena_height = arena->height();
-  report.arena_live_bytes = arena->live_bytes();
-  if (arena->ready()) return;
-  // Too high for the budget: a plan that leaves room for what placement costs, if there is one.
-  slack += arena->height() - room();
-  if (++arena_attempts < kArenaAttempts && search(captured->captured.graph.fixed)) return;
-  arena.reset();
+// After a run. Where the places need more than the budget leaves: a plan with room for what placement
+// costs, if there is one.
+void CapturedStep::State::settle_memory() {
+  report.served = memory.served();
+  report.fallbacks = memory.fallbacks();
+  const bool placed = memory.settle(room());
+  report.arena_height = memory.height();
+  report.arena_live_bytes = memory.live_bytes();
+  if (placed || ++placements > kPlacementAttempts) return;
+  slack += memory.needed() - room();
+  search(captured->captured.graph.fixed);
 }
 
 // A plan for the memory that is live now.
@@ -272,7 +249,8 @@ void CapturedStep::State::settle(const Tensors& inputs) {
   }
   Graph& graph = captured->captured.graph;
   const int64_t peak = result->plan->peak.count() - graph.fixed.count() + fixed.count();
-  if (peak > result->budget.count()) {
+  const Bytes placed = fixed + inputs_bytes() + memory.height();
+  if (peak > result->budget.count() || placed > result->budget) {
     require_plan(fixed);
   } else if (graph.fixed != fixed) {
     graph.fixed = fixed;
@@ -289,12 +267,12 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     }
     capture(inputs);
   }
-  evacuate();
+  memory.evacuate();
   settle(inputs);
 
   const c10::Device device = captured->recording.device;
-  const int64_t uncounted = level_without(inputs).count() + storage_bytes(inputs) -
-                            memory_count(device).live;
+  const int64_t uncounted =
+      level_without(inputs).count() + storage_bytes(inputs) - memory_count(device).live;
   report.budget = result->budget;
   report.predicted_peak = result->plan->peak;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
@@ -304,23 +282,22 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   try {
     LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
     reset_peak(device);
-    BlockSourceScope source(arena);
-    if (arena) arena->begin_run();
+    StepMemory::Run in_place(memory);
     outputs = replay(inputs);
-    if (arena) arena->end_run();
+    in_place.finish();
     report.measured_peak = Bytes(memory_count(device).peak + uncounted);
   } catch (...) {
     captured->replay.clear();
-    renew_arena();
+    memory.renew(wants_arena());
     captured->effects.restore();
     random.restore();
     throw;
   }
-  for (const at::Tensor& output : outputs) hand_out(output);
+  for (const at::Tensor& output : outputs) memory.hand_out(output);
   deliver(inputs);
   captured->replay.clear();
   ++report.steps;
-  if (arena) settle_arena();
+  settle_memory();
   return outputs;
 }
 
@@ -335,19 +312,16 @@ Tensors CapturedStep::State::replay(const Tensors& inputs) {
   return outputs;
 }
 
-void CapturedStep::State::hand_out(const at::Tensor& tensor) {
-  if (tensor.defined()) handed_out.push_back(tensor.storage().getWeakStorageImpl());
-}
-
 // As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
 void CapturedStep::State::deliver(const Tensors& inputs) {
   at::NoGradGuard no_grad;
   for (const LeafGradient& leaf : captured->recording.gradients) {
     if (leaf.gradient.memory == Memory::kNone) continue;
-    const at::Tensor& target = leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+    const at::Tensor& target =
+        leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
     at::Tensor gradient = captured->replay.tensor(leaf.gradient);
     if (leaf.gradient.memory == Memory::kExternal) gradient = gradient.clone();
-    hand_out(gradient);
+    memory.hand_out(gradient);
     at::Tensor& grad = target.mutable_grad();
     if (grad.defined()) {
       grad.add_(gradient);
@@ -371,7 +345,7 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   state_->plan_options = options;
   state_->slack = Bytes(0);
-  state_->arena_attempts = 0;
+  state_->placements = 0;
   state_->require_plan(state_->captured->captured.graph.fixed);
   return *state_->result;
 }
@@ -388,7 +362,7 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   }
   state_->plan_options = options;
   state_->slack = Bytes(0);
-  state_->arena_attempts = 0;
+  state_->placements = 0;
   state_->result = PlanResult{.termination = plan.termination,
                               .plan = plan,
                               .planner = plan.planner,

@@ -6,7 +6,8 @@
 namespace reprise::runtime {
 
 Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& options)
-    : autocast_(inputs.empty() || !inputs[0].defined() ? c10::Device(c10::kCPU) : inputs[0].device()),
+    : autocast_(inputs.empty() || !inputs[0].defined() ? c10::Device(c10::kCPU)
+                                                       : inputs[0].device()),
       grad_mode_(at::GradMode::is_enabled()) {
   for (const at::Tensor& tensor : inputs) {
     Input& input = inputs_.emplace_back();
@@ -49,7 +50,8 @@ std::string Circumstances::difference(const Circumstances& now) const {
   if (modules_.size() != now.modules_.size()) return "a module has other children";
   for (size_t m = 0; m < modules_.size(); ++m) {
     if (modules_[m].training != now.modules_[m].training) {
-      return fmt::format("a module is in {} mode", now.modules_[m].training ? "training" : "evaluation");
+      return fmt::format("a module is in {} mode",
+                         now.modules_[m].training ? "training" : "evaluation");
     }
     if (modules_[m].tensors != now.modules_[m].tensors) {
       return "a module has other parameters or buffers";

@@ -47,7 +47,8 @@ class Meter {
   Meter(const Recording& recording, const MeasureOptions& options)
       : recording_(recording),
         options_(options),
-        captured_(lower(recording, std::vector<CallCost>(recording.calls.size()), {}, Bytes(0), "")),
+        captured_(
+            lower(recording, std::vector<CallCost>(recording.calls.size()), {}, Bytes(0), "")),
         replay_(recording, captured_),
         keys_(recording.calls.size()) {
     for (size_t c = 0; c < recording.calls.size(); ++c) keys_[c] = key_of(recording.calls[c]);
@@ -79,8 +80,10 @@ class Meter {
     std::vector<int64_t> last(graph.values.size(), -1);
     for (size_t op = 0; op < graph.ops.size(); ++op) {
       const Variant& variant = graph.ops[op].variants[0];
-      for (const ValueIndex v : variant.reads) last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
-      for (const ValueIndex v : variant.writes) last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+      for (const ValueIndex v : variant.reads)
+        last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+      for (const ValueIndex v : variant.writes)
+        last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
     }
     std::vector<std::vector<ValueIndex>> result(graph.ops.size());
     for (size_t v = 0; v < last.size(); ++v) {
@@ -170,7 +173,7 @@ class Meter {
   const MeasureOptions& options_;
   const CapturedGraph captured_;
   Replay replay_;
-  std::vector<std::string> keys_;                   // by call
+  std::vector<std::string> keys_;                      // by call
   std::map<std::string, std::vector<int64_t>> times_;  // by key
   std::map<std::string, int64_t> total_;
   CallCosts result_;

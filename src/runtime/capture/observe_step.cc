@@ -46,17 +46,20 @@ void compare_calls(const Recording& a, const Recording& b) {
   for (size_t c = 0; c < common; ++c) {
     const Call &x = a.calls[c], &y = b.calls[c];
     if (x.op.operator_name() != y.op.operator_name()) {
-      throw InputError(fmt::format(
-          "the step does not do the same work twice: operation {} was {} and then {}; a captured step "
-          "must not depend on what changes from step to step", c, x.name(), y.name()));
+      throw InputError(
+          fmt::format("the step does not do the same work twice: operation {} was {} and then {}; "
+                      "a captured step "
+                      "must not depend on what changes from step to step",
+                      c, x.name(), y.name()));
     }
     for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
       const c10::IValue &p = x.arguments[i].constant, &q = y.arguments[i].constant;
       if (!plain_number(p) || text_of(p) == text_of(q)) continue;
-      throw InputError(fmt::format(
-          "the argument {} of operation {} ({}) changes from run to run, from {} to {}: a captured step "
-          "would keep the first one", x.op.schema().arguments()[i].name(), c, x.name(), text_of(p),
-          text_of(q)));
+      throw InputError(
+          fmt::format("the argument {} of operation {} ({}) changes from run to run, from {} to "
+                      "{}: a captured step "
+                      "would keep the first one",
+                      x.op.schema().arguments()[i].name(), c, x.name(), text_of(p), text_of(q)));
     }
   }
   if (a.calls.size() != b.calls.size()) {
@@ -66,8 +69,8 @@ void compare_calls(const Recording& a, const Recording& b) {
 }
 
 // One run, with everything that it wrote outside the step put back.
-Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device device, Audit* learn,
-                   const Audit* known) {
+Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                   Audit* learn, const Audit* known) {
   BeforeImages images;
   const RandomScope random(device);
   try {

@@ -54,7 +54,8 @@ constexpr std::array kUndeclaredWrites = {
 size_t position_of(const c10::FunctionSchema& schema, std::string_view argument) {
   const auto& all = schema.arguments();
   return static_cast<size_t>(
-      std::find_if(all.begin(), all.end(), [&](const c10::Argument& a) { return a.name() == argument; }) -
+      std::find_if(all.begin(), all.end(),
+                   [&](const c10::Argument& a) { return a.name() == argument; }) -
       all.begin());
 }
 
@@ -92,10 +93,12 @@ bool is_transparent(const c10::OperatorHandle& op, c10::Device device) {
 const char* reason_to_refuse(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
   if (name.name == "aten::_local_scalar_dense") {
-    return "reads a number out of a tensor (item(), or a tensor as a condition); take that out of the "
+    return "reads a number out of a tensor (item(), or a tensor as a condition); take that out of "
+           "the "
            "step, for instance behind it";
   }
-  if (name.name == "aten::set_" || name.name == "aten::resize_" || name.name == "aten::resize_as_") {
+  if (name.name == "aten::set_" || name.name == "aten::resize_" ||
+      name.name == "aten::resize_as_") {
     return "gives a tensor other memory";
   }
   if (op.hasTag(at::Tag::data_dependent_output)) return "has a result that depends on the data";
@@ -126,9 +129,9 @@ bool is_known_to_write(const Call& call, size_t argument) {
   // In evaluation mode a batch norm only reads its statistics.
   const c10::IValue* training = constant(call, "training");
   if (training != nullptr && training->isBool() && !training->toBool()) return false;
-  return std::any_of(kUndeclaredWrites.begin(), kUndeclaredWrites.end(), [&](const OpArgument& row) {
-    return row.op == name && row.argument == formal;
-  });
+  return std::any_of(
+      kUndeclaredWrites.begin(), kUndeclaredWrites.end(),
+      [&](const OpArgument& row) { return row.op == name && row.argument == formal; });
 }
 
 bool reads_shape_only(const Call& call, size_t argument) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/node.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -56,7 +57,8 @@ class Recorder {
     }
   }
 
-  std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op, const at::RecordFunction& event) {
+  std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op,
+                                     const at::RecordFunction& event) {
     auto context = std::make_unique<LeafContext>(op);
     Call& call = context->call;
     call.grad_mode = at::GradMode::is_enabled();
@@ -104,11 +106,10 @@ class Recorder {
     for (size_t a = 0; a < call.arguments.size(); ++a) {
       Argument& argument = call.arguments[a];
       // Only the CPU has address space without memory, for values that are not there.
-      const bool can_be_absent = recording_.device.is_cpu() ||
-                                 std::none_of(argument.tensors.begin(), argument.tensors.end(),
-                                              [](const TensorRef& ref) {
-                                                return ref.memory == Memory::kValue;
-                                              });
+      const bool can_be_absent =
+          recording_.device.is_cpu() ||
+          std::none_of(argument.tensors.begin(), argument.tensors.end(),
+                       [](const TensorRef& ref) { return ref.memory == Memory::kValue; });
       argument.shape_only = can_be_absent && reads_shape_only(call, a);
     }
     // What only looks at memory in another way is in the geometry of the tensors already.
@@ -136,7 +137,7 @@ class Recorder {
  private:
   struct Tracked {
     std::optional<WeakStorage> alive;  // keeps the address unique, not the memory
-    TensorRef place;    // without geometry
+    TensorRef place;                   // without geometry
     size_t bytes = 0;
     uint64_t hash = 0;  // after the last call that touched it
   };
@@ -208,8 +209,10 @@ class Recorder {
   // Bytes that came without an operator: a literal, or code that the capture cannot see.
   void found_host_write(const Call& call, const c10::Storage& storage, int32_t value) {
     if (storage.nbytes() > kLargestLiteral) {
-      refuse(call, fmt::format("reads {} bytes that were written inside the step by code that calls no "
-                               "operation", storage.nbytes()));
+      refuse(call,
+             fmt::format("reads {} bytes that were written inside the step by code that calls no "
+                         "operation",
+                         storage.nbytes()));
     }
     learn_->host_written.insert(value);
   }
@@ -311,11 +314,18 @@ class Recorder {
     return static_cast<int32_t>(recording_.externals.size()) - 1;
   }
 
-  // The bytes as they are now, in memory of our own.
+  // The bytes as they are now, in memory of our own; on the CPU in memory that no budget counts, as the
+  // step has it only for a moment.
   int32_t add_literal(const at::Tensor& tensor) {
     const HostBytes bytes = copy_to_host(tensor.storage());
-    c10::Storage copy(c10::Storage::use_byte_size_t(), bytes.size(),
-                      c10::GetAllocator(tensor.device().type()), /*resizable=*/false);
+    c10::DataPtr memory;
+    if (tensor.device().is_cpu()) {
+      void* data = std::aligned_alloc(64, (bytes.size() + 63) / 64 * 64);
+      memory = c10::DataPtr(data, data, &std::free, tensor.device());
+    } else {
+      memory = c10::GetAllocator(tensor.device().type())->allocate(bytes.size());
+    }
+    c10::Storage copy(c10::Storage::use_byte_size_t(), bytes.size(), std::move(memory));
     copy_from_host(bytes, copy);
     return add({.tensor = tensor_on(copy, geometry_of(tensor)), .is_constant = true});
   }
@@ -328,8 +338,10 @@ class Recorder {
                            cpu_allocation_serial(storage.data()) > first_serial_;
     if (!made_here) return add({.tensor = tensor_on(storage, geometry_of(tensor))});
     if (storage.nbytes() > kLargestLiteral) {
-      refuse(call, fmt::format("reads {} bytes that were made inside the step by code that calls no "
-                               "operation", storage.nbytes()));
+      refuse(call,
+             fmt::format("reads {} bytes that were made inside the step by code that calls no "
+                         "operation",
+                         storage.nbytes()));
     }
     return add_literal(tensor);
   }
@@ -349,7 +361,7 @@ class Recorder {
   const Audit* known_;
   uint64_t first_serial_;
   Recording recording_;
-  size_t ordinal_ = 0;  // of the leaf event, views included
+  size_t ordinal_ = 0;                                // of the leaf event, views included
   std::unordered_map<const void*, Tracked> tracked_;  // by storage
   std::unordered_map<const void*, int32_t> inputs_, input_tensors_;
   std::set<const void*> leaves_;

@@ -39,8 +39,6 @@ class BeforeImages {
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, its .grad
 };
 
-
-
 // Runs the step once and records it. With `learn`, watches all bytes and fills it (as slow as reading
 // every operand twice); without, `known` says what an earlier run learned. What the step writes outside
 // itself is kept in `images`. Recording changes no bit of what the step computes.

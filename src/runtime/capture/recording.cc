@@ -26,7 +26,8 @@ int64_t extent_bytes(const Geometry& geometry) {
 std::string Call::name() const {
   const c10::OperatorName& full = op.operator_name();
   const size_t colons = full.name.find("::");
-  std::string text = full.name.compare(0, 6, "aten::") == 0 ? full.name.substr(colons + 2) : full.name;
+  std::string text =
+      full.name.compare(0, 6, "aten::") == 0 ? full.name.substr(colons + 2) : full.name;
   if (!full.overload_name.empty()) text += "." + full.overload_name;
   return text;
 }

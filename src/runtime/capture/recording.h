@@ -87,8 +87,8 @@ struct Call {
 
 // A leaf tensor that wants a gradient.
 struct LeafGradient {
-  at::Tensor target;      // the parameter, or the caller's input at capture
-  int32_t input = -1;     // position among the caller's inputs
+  at::Tensor target;        // the parameter, or the caller's input at capture
+  int32_t input = -1;       // position among the caller's inputs
   TensorRef gradient = {};  // kNone: none arrived
 };
 

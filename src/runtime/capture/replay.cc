@@ -39,7 +39,8 @@ ReplayScope::ReplayScope()
       no_autocast_(c10::autocast_dispatch_keyset),
       keep_grad_mode_(at::GradMode::is_enabled()) {}
 
-ReservedSpace::ReservedSpace(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+ReservedSpace::ReservedSpace(int64_t bytes)
+    : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
   address_ = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address_ == MAP_FAILED) {
     throw InternalError(fmt::format("no address space of {} bytes could be reserved", bytes_));
@@ -131,7 +132,8 @@ void Replay::push(const Argument& argument) {
     case ArgumentKind::kTensorList: {
       c10::List<at::Tensor> list;
       list.reserve(argument.tensors.size());
-      for (const TensorRef& ref : argument.tensors) list.push_back(operand(ref, argument.shape_only));
+      for (const TensorRef& ref : argument.tensors)
+        list.push_back(operand(ref, argument.shape_only));
       stack_.emplace_back(std::move(list));
       break;
     }

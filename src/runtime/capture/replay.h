@@ -88,9 +88,9 @@ class Replay final : public Backend {
 
   const Recording& recording_;
   const CapturedGraph& captured_;
-  std::vector<Prepared> prepared_;      // by call
-  std::vector<c10::Storage> slots_;     // by step value
-  std::vector<c10::Storage> inputs_;    // by input
+  std::vector<Prepared> prepared_;                  // by call
+  std::vector<c10::Storage> slots_;                 // by step value
+  std::vector<c10::Storage> inputs_;                // by input
   std::vector<std::optional<RandomState>> random_;  // by operation of the graph
   std::shared_ptr<ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;

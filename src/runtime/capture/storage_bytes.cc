@@ -11,9 +11,9 @@ namespace reprise::runtime {
 namespace {
 
 at::Tensor raw_tensor(const c10::Storage& storage) {
-  return tensor_on(storage, {.sizes = {static_cast<int64_t>(storage.nbytes())},
-                             .strides = {1},
-                             .dtype = at::kChar});
+  return tensor_on(
+      storage,
+      {.sizes = {static_cast<int64_t>(storage.nbytes())}, .strides = {1}, .dtype = at::kChar});
 }
 
 at::Tensor host_tensor(const HostBytes& bytes) {

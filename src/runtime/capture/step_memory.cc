@@ -1,0 +1,56 @@
+#include "capture/step_memory.h"
+
+#include <cstring>
+
+namespace reprise::runtime {
+namespace {
+
+// Times that a plan's arena is recorded again because a run was different. What is different every time
+// is left to the heap.
+constexpr int kRenewals = 3;
+
+}  // namespace
+
+void StepMemory::renew(bool wanted) {
+  arena_ = wanted ? std::make_shared<StepArena>() : nullptr;
+  needed_ = Bytes(0);
+  renewals_ = 0;
+}
+
+void StepMemory::evacuate() {
+  for (const auto& weak : handed_out_) {
+    const auto storage = weak.lock();
+    if (!storage || !arena_ || !arena_->contains(storage->data())) continue;
+    c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
+    std::memcpy(moved.get(), storage->data(), storage->nbytes());
+    storage->set_data_ptr_noswap(std::move(moved));
+  }
+  handed_out_.clear();
+}
+
+void StepMemory::hand_out(const at::Tensor& tensor) {
+  if (tensor.defined()) handed_out_.push_back(tensor.storage().getWeakStorageImpl());
+}
+
+StepMemory::Run::Run(StepMemory& memory) : memory_(memory), source_(memory.arena_) {
+  if (memory_.arena_) memory_.arena_->begin_run();
+}
+
+void StepMemory::Run::finish() {
+  if (memory_.arena_) memory_.arena_->end_run();
+}
+
+bool StepMemory::settle(Bytes room) {
+  if (!arena_) return true;
+  if (arena_->ready()) {
+    if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>();
+    return true;
+  }
+  arena_->pack_blocks(room);
+  needed_ = arena_->height();
+  if (arena_->ready() || needed_ <= room) return true;
+  arena_.reset();
+  return false;
+}
+
+}  // namespace reprise::runtime
