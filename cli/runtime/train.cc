@@ -38,7 +38,8 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.model = model_config(arguments.model);
   options.data = arguments.data;
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
-  options.mode = arguments.mode == "graph" ? runtime::TrainMode::kGraph : runtime::TrainMode::kChain;
+  options.mode =
+      arguments.mode == "graph" ? runtime::TrainMode::kGraph : runtime::TrainMode::kChain;
   options.planner = arguments.planner;
   options.time_limit = parse_duration(arguments.time_limit);
   options.steps = arguments.steps;
@@ -186,8 +187,10 @@ int infeasible(const runtime::TrainReport& report) {
                                  format_bytes(result.budget));
   if (result.smallest_budget) {
     text += fmt::format(
-        "\nThe smallest feasible budget is {} bytes ({}), needed by {}.\n"
+        "\nThe smallest {} is {} bytes ({}), needed by {}.\n"
         "Ask for --budget {} or more, or make the batch smaller.",
+        std::holds_alternative<Graph>(report.profile.problem) ? "budget with a plan found"
+                                                              : "feasible budget",
         result.smallest_budget->count(), format_bytes(*result.smallest_budget), result.blocking_op,
         result.smallest_budget->count());
   }
@@ -274,7 +277,8 @@ void add_train(CLI::App& app, Action& action) {
   text("--mode", arguments->mode,
        "chain (default): plan the model's stages; graph: plan the operations of a captured step",
        "MODE");
-  text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)", "NAME");
+  text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",
+       "NAME");
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
   text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");

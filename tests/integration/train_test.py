@@ -32,6 +32,18 @@ class TrainTest(ProgramTest):
                       "accuracy", "memory saved"):
             self.assertIn(words, text)
 
+    def test_graph_mode_keeps_its_promises(self):
+        plan, profile = self.folder / "plan.json", self.folder / "profile.json"
+        result = self.train(*GPT, "--mode", "graph", "--budget", "85%", "--steps", "4", "--json",
+                            "--time-limit", "1s", "--save", plan, "--save-profile", profile)
+        report = json.loads(result.stdout)
+        self.assertTrue(report["gradients_equal"])
+        self.assertTrue(report["peaks_equal"])
+        self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+        self.assertEqual(report["arena_fallbacks"], 0)
+        self.run_program("check", profile, plan, expect=DONE)
+        self.run_program("explain", profile, plan, expect=DONE)
+
     def test_same_training_inside_any_budget(self):
         losses = set()
         for budget in ("100%", "85%", "75%"):
@@ -77,7 +89,8 @@ class TrainTest(ProgramTest):
                 (["--model", "vgg16_bn", "--input", "2x3x8x8"], "32"),
                 (["--model", "mlp", "--budget", "lots"], "lots"),
                 (["--model", "mlp", "--optimizer", "lion"], "adam"),
-                (["--model", "mlp", "--mode", "graph"], "chain"),
+                (["--model", "mlp", "--mode", "tree"], "chain or graph"),
+                (["--model", "mlp", "--mode", "graph", "--planner", "chain"], "chain"),
                 (["--model", "mlp", "--planner", "magic"], "periodic"),
                 (["--model", "mlp", "--save", "/no/such/folder/plan.json"], "/no/such/folder"),
                 (["--model", "mlp", "--steps", "-1"], "steps"),
@@ -95,6 +108,13 @@ class ProfileTest(ProgramTest):
         profile, plan = self.folder / "p.json", self.folder / "plan.json"
         self.run_program("profile", "--model", "mlp", "--batch", "8", "-o", profile, expect=DONE)
         self.assertEqual(json.loads(profile.read_text())["format"], "reprise.profile")
+        self.run_program("plan", profile, "--budget", "100%", "-o", plan, expect=DONE)
+        self.run_program("check", profile, plan, expect=DONE)
+
+    def test_graph_profile_plan_check(self):
+        profile, plan = self.folder / "p.json", self.folder / "plan.json"
+        self.run_program("profile", "--model", "mlp", "--batch", "8", "--mode", "graph", "-o", profile,
+                         expect=DONE)
         self.run_program("plan", profile, "--budget", "100%", "-o", plan, expect=DONE)
         self.run_program("check", profile, plan, expect=DONE)
 

@@ -254,6 +254,9 @@ TEST_F(CaptureTest, GradientsThatAreThereAreAddedTo) {
   const Bits expected = bits_now(stages, {});
   drop_gradients(stages, {});
   for (int n = 0; n < 3; ++n) step.run(work.inputs);  // gradients of the run before leave the arena
+  EXPECT_GT(step.last_step().served, 0);
+  EXPECT_EQ(step.last_step().fallbacks, 0);
+  EXPECT_GE(step.last_step().arena_height, step.last_step().arena_live_bytes);
   EXPECT_EQ(difference(expected, bits_now(stages, {})), "");
 }
 

@@ -75,7 +75,7 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
   const Baseline plain = baseline(captured.graph());
   EXPECT_LE(plain.peak.count(), eager_peak) << "values die at their last use, not with their names";
   const int64_t floor = smallest_peak(captured);
-  int repeated = 0, arenas = 0, low = 0;
+  int repeated = 0;
   const bool all = std::getenv("REPRISE_TEST_FULL") != nullptr;
   for (const int k : all ? std::vector{0, 1, 2, 3, 4, 5} : std::vector{0, 2, 4}) {
     const Bytes budget(plain.peak.count() - (plain.peak.count() - floor) * k / 5);
@@ -102,15 +102,7 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
     }
     const CapturedStepReport last = captured.last_step();
     EXPECT_GE(last.arena_height, last.arena_live_bytes);
-    arenas += last.served > 0;
-    if (last.served > 0 && last.arena_height != last.arena_live_bytes) {
-      std::cout << fmt::format("{} at {}: arena of {} for {} live bytes\n", GetParam(), k,
-                               last.arena_height.count(), last.arena_live_bytes.count());
-    }
-    low += last.served > 0 && last.arena_height == last.arena_live_bytes;
   }
-  std::cout << GetParam() << ": arenas " << arenas << ", as low as the live bytes " << low << "\n";
-  EXPECT_GE(arenas, 1);
   EXPECT_GE(repeated, 1) << "nothing ran again: the test shows nothing";
   state.restore();
 }

@@ -124,6 +124,21 @@ class Naive {
       }
     }
     if (wanted != found) refuse();
+    check_random_order();
+  }
+
+  // The first runs of random ops, each op's position in the graph, must rise.
+  void check_random_order() {
+    std::vector<size_t> drawn;
+    std::set<std::string> seen;
+    for (const std::string& id : ran_) {
+      for (size_t o = 0; o < graph_.ops.size(); ++o) {
+        if (graph_.ops[o].id == id && graph_.ops[o].random && seen.insert(id).second) {
+          drawn.push_back(o);
+        }
+      }
+    }
+    if (!std::is_sorted(drawn.begin(), drawn.end())) refuse();
   }
 
   const Graph& graph_;

@@ -104,8 +104,9 @@ class CapturedStep {
   std::unique_ptr<State> state_;
 };
 
-// Runs the step four times on `sample` (at plain training's memory): to see which bytes each operation
-// touches, to record it, and to measure every operation. Parameters, gradients, buffers, random state are left as they were.
+// Runs the step three times on `sample` at plain training's memory, to see which bytes each operation
+// touches and to record it, and walks through it once more to measure every operation. Parameters,
+// gradients, buffers, random state are left as they were.
 // Installs the counting allocator when the inputs are on the CPU.
 //
 // Throws InputError for what cannot be replayed, naming the operation: sizes or branches that depend on

@@ -27,7 +27,7 @@ void StepArena::begin_run() {
   next_ = 0;
   clock_ = served_ = fallbacks_ = 0;
   // Something of an earlier run is still held: its place must not be used again.
-  diverged_ = ready() && !live_.empty();
+  diverged_ = placed_ > 0;
   if (!recorded_) blocks_.clear();
 }
 
@@ -81,6 +81,7 @@ void* StepArena::take_planned(int64_t bytes) {
   live_[data] = next_++;
   ++clock_;
   ++served_;
+  ++placed_;
   return data;
 }
 
@@ -92,11 +93,13 @@ void StepArena::give_back(void* data, int64_t) {
   if (!contains(data)) {  // of the recorded run
     if (running_ && !recorded_) blocks_[block].end = clock_++;
     std::free(data);
-  } else if (running_) {
-    // Freed at another moment than planned: what comes next may overlap with what is still there.
-    diverged_ = diverged_ || blocks_[block].end != clock_;
-    ++clock_;
+    return;
   }
+  --placed_;
+  if (!running_) return;
+  // Freed at another moment than planned: what comes next may overlap with what is still there.
+  diverged_ = diverged_ || blocks_[block].end != clock_;
+  ++clock_;
 }
 
 }  // namespace reprise::runtime

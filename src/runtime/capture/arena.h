@@ -54,6 +54,7 @@ class StepArena final : public BlockSource {
   std::unordered_map<const void*, size_t> live_;  // blocks, by address
   bool recorded_ = false, running_ = false, diverged_ = false;
   size_t next_ = 0;    // block
+  size_t placed_ = 0;  // live blocks that lie in the arena
   int64_t clock_ = 0;  // of the run
   int64_t served_ = 0, fallbacks_ = 0;
 };

@@ -447,19 +447,6 @@ class Session {
 
 }  // namespace
 
-void BeforeImages::keep(const at::Tensor& tensor, HostBytes bytes) {
-  images_.try_emplace(tensor.storage().unsafeGetStorageImpl(), tensor, std::move(bytes));
-}
-
-bool BeforeImages::has(const at::Tensor& tensor) const {
-  return images_.contains(tensor.storage().unsafeGetStorageImpl());
-}
-
-void BeforeImages::restore() const {
-  for (const auto& [memory, image] : images_) copy_from_host(image.second, image.first.storage());
-  for (const auto& [leaf, gradient] : gradients_) leaf.mutable_grad() = gradient;
-}
-
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Audit* learn, const Audit* known) {
   Recorder recorder(device, inputs, images, learn, known);

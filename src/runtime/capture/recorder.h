@@ -3,16 +3,13 @@
 
 #include <ATen/record_function.h>
 
-#include <functional>
-#include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "capture/before_images.h"
 #include "capture/recording.h"
-#include "capture/storage_bytes.h"
 #include "reprise/runtime/capture.h"
 
 namespace reprise::runtime {
@@ -24,19 +21,6 @@ struct Audit {
   std::vector<bool> draws;  // by call: it advanced a random generator
   // Values whose bytes the host put there, without an operator (at::tensor({1, 2, 3})).
   std::set<int32_t> host_written;
-};
-
-// The contents of storages before the step wrote them, and the gradients of leaf tensors.
-class BeforeImages {
- public:
-  void keep_gradient(const at::Tensor& leaf) { gradients_.emplace_back(leaf, leaf.grad()); }
-  void keep(const at::Tensor& tensor, HostBytes bytes);
-  bool has(const at::Tensor& tensor) const;
-  void restore() const;
-
- private:
-  std::map<const void*, std::pair<at::Tensor, HostBytes>> images_;  // by storage
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, its .grad
 };
 
 // Runs the step once and records it. With `learn`, watches all bytes and fills it (as slow as reading
