@@ -5,7 +5,6 @@
 #include <fstream>
 
 namespace reprise::bench {
-namespace {
 
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
@@ -15,8 +14,6 @@ std::string processor() {
   }
   return "unknown processor";
 }
-
-}  // namespace
 
 RunInfo run_info(const std::string& program, int argc, char** argv, const std::string& build) {
   std::string command = fmt::format("build/release/{}", program);

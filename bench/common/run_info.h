@@ -11,6 +11,9 @@ struct RunInfo {
   std::string build = {};
 };
 
+// Of this machine, for people.
+std::string processor();
+
 // The command as it would be typed in the root of the repository.
 RunInfo run_info(const std::string& program, int argc, char** argv, const std::string& build);
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/run_info.h"
 #include "reprise/check/simulate.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
@@ -184,15 +185,6 @@ std::string row(const Instance& instance) {
                      ratio(online_first_fit(instance.blocks)), ratio(heuristic.height),
                      heuristic_ms, ratio(full.height), full_ms, full.method,
                      full.proven_optimal() ? "optimal" : "");
-}
-
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
 }
 
 int run(int argc, char** argv) {

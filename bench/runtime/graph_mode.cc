@@ -10,14 +10,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "common/run_info.h"
-#include "reprise/check/simulate.h"
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
@@ -333,13 +332,6 @@ nlohmann::ordered_json to_json(const Result& result) {
                             {"chain_ratios", row.chain_ratios}});
   }
   return json;
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw InputError(fmt::format("{} cannot be written", path));
 }
 
 int run(int argc, char** argv) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bench_model.h"
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "tables.h"
 
@@ -69,13 +70,6 @@ std::string processor() {
     }
   }
   return "unknown processor";
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw InputError(fmt::format("{} cannot be written", path));
 }
 
 int run(int argc, char** argv) {
