@@ -82,7 +82,8 @@ class CapturedStep {
   CapturedStep(CapturedStep&&) noexcept;
   CapturedStep& operator=(CapturedStep&&) noexcept;
 
-  // Throws BudgetError when the budget is infeasible, with the smallest peak that some plan reaches.
+  // Throws BudgetError when the budget is infeasible, with the smallest peak that some plan reaches; the
+  // plan before, if there was one, stays.
   const PlanResult& plan(const StepPlanOptions& options = {});
   // A plan from elsewhere, for graph(). Throws InputError with all violations if it is not valid.
   void use(const Plan& plan, const StepPlanOptions& options = {});

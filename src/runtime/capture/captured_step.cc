@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include <set>
+#include <utility>
 
 #include "capture/captured_graph.h"
 #include "capture/circumstances.h"
@@ -155,7 +156,11 @@ Bytes CapturedStep::State::inputs_bytes() const {
 // A plan whose memory can also be placed within the budget, if the search finds one; else one that the
 // heap serves. False: there is none; then all stays as it is, but for `refused`.
 bool CapturedStep::State::make_plan(Bytes fixed) {
-  if (!search(fixed)) return false;
+  if (!search(fixed)) {
+    if (slack.count() == 0) return false;
+    slack = Bytes(0);  // rather a plan that the heap serves than none
+    if (!search(fixed)) return false;
+  }
   if (!wants_arena() || plan_options.budget.unlimited()) return true;
   const Graph& graph = captured->captured.graph;
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
@@ -182,7 +187,7 @@ Bytes CapturedStep::State::room() const {
 
 bool CapturedStep::State::search(Bytes fixed) {
   Graph& graph = captured->captured.graph;
-  graph.fixed = fixed;
+  const Bytes before = std::exchange(graph.fixed, fixed);
   const Budget budget =
       slack.count() == 0
           ? plan_options.budget
@@ -193,6 +198,7 @@ bool CapturedStep::State::search(Bytes fixed) {
                                            .threads = plan_options.threads,
                                            .observer = plan_options.observer});
   if (!found.plan) {
+    graph.fixed = before;  // of the plan that there is
     refused = std::move(found);
     return false;
   }
@@ -249,12 +255,15 @@ void CapturedStep::State::settle(const Tensors& inputs) {
   }
   Graph& graph = captured->captured.graph;
   const int64_t peak = result->plan->peak.count() - graph.fixed.count() + fixed.count();
-  const Bytes placed = fixed + inputs_bytes() + memory.height();
-  if (peak > result->budget.count() || placed > result->budget) {
+  if (peak > result->budget.count()) {
     require_plan(fixed);
-  } else if (graph.fixed != fixed) {
-    graph.fixed = fixed;
-    result->plan->peak = Bytes(peak);
+    return;
+  }
+  graph.fixed = fixed;
+  result->plan->peak = Bytes(peak);
+  // The plan fits, but no longer the block.
+  if (fixed + inputs_bytes() + memory.height() > result->budget && !make_plan(fixed)) {
+    memory.renew(false);
   }
 }
 
@@ -343,10 +352,16 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
-  state_->plan_options = options;
-  state_->slack = Bytes(0);
+  const StepPlanOptions before = std::exchange(state_->plan_options, options);
+  const Bytes slack = std::exchange(state_->slack, Bytes(0));
+  try {
+    state_->require_plan(state_->captured->captured.graph.fixed);
+  } catch (...) {
+    state_->plan_options = before;  // the plan that there was stays
+    state_->slack = slack;
+    throw;
+  }
   state_->placements = 0;
-  state_->require_plan(state_->captured->captured.graph.fixed);
   return *state_->result;
 }
 
