@@ -1,0 +1,125 @@
+#include "report/decisions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace reprise::report {
+
+namespace {
+
+// Bytes that each op wrote and that are live just before the forward pass is over: before the first
+// run of the loss or, without one, of the backward.
+std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
+                                    const Walk& walk) {
+  const auto turn = std::find_if(walk.moments.begin(), walk.moments.end(), [&](const Moment& m) {
+    return graph.ops[static_cast<size_t>(m.op)].phase != Phase::kForward;
+  });
+  const int64_t end =
+      turn == walk.moments.end() ? static_cast<int64_t>(actions.size()) : turn->action;
+  constexpr OpIndex kNobody = -1;
+  std::vector<OpIndex> writer(graph.values.size(), kNobody);
+  const std::vector<BoundAction> bound = bind(graph, actions);
+  for (int64_t a = 0; a < end; ++a) {
+    const BoundAction& action = bound[static_cast<size_t>(a)];
+    if (action.kind == ActionKind::kFree) {
+      writer[static_cast<size_t>(action.target)] = kNobody;
+      continue;
+    }
+    const Op& op = graph.ops[static_cast<size_t>(action.target)];
+    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+    for (const ValueIndex value : variant.consumes) writer[static_cast<size_t>(value)] = kNobody;
+    for (const auto& [written, read] : variant.reuses) writer[static_cast<size_t>(read)] = kNobody;
+    for (const ValueIndex value : variant.writes)
+      writer[static_cast<size_t>(value)] = action.target;
+  }
+  std::vector<Bytes> held(graph.ops.size());
+  for (size_t v = 0; v < writer.size(); ++v) {
+    if (writer[v] != kNobody) held[static_cast<size_t>(writer[v])] += graph.values[v].bytes;
+  }
+  return held;
+}
+
+Verdict verdict_on(const Decision& decision) {
+  if (decision.runs > 1) return Verdict::kRecomputed;
+  if (decision.plain_held == Bytes(0) && decision.plan_held == Bytes(0)) return Verdict::kPassing;
+  return decision.plan_held < decision.plain_held ? Verdict::kLighter : Verdict::kKept;
+}
+
+// "0.26 ms/MiB": what a byte costs in time.
+std::string price(Nanos time, Bytes bytes) {
+  const double mebibytes = static_cast<double>(bytes.count()) / 0x1p20;
+  return fmt::format("{:.3g} ms/MiB", static_cast<double>(time.count()) / mebibytes / 1e6);
+}
+
+std::string reason(const Decision& decision) {
+  const Bytes freed = decision.plain_held - decision.plan_held;
+  switch (decision.verdict) {
+    case Verdict::kKept:
+      return fmt::format("running it again would take {} and free {} ({})",
+                         format_duration(decision.once), format_bytes(decision.plan_held),
+                         price(decision.once, decision.plan_held));
+    case Verdict::kRecomputed:
+      if (freed > Bytes(0)) {
+        return fmt::format("frees {} for {} ({})", format_bytes(freed),
+                           format_duration(decision.extra), price(decision.extra, freed));
+      }
+      return fmt::format("others that were dropped need its output again, for {}",
+                         format_duration(decision.extra));
+    case Verdict::kLighter:
+      return fmt::format("frees {} without another run", format_bytes(freed));
+    case Verdict::kPassing:
+      return "the backward needs nothing of it";
+  }
+  return "";
+}
+
+}  // namespace
+
+const char* to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kKept:
+      return "kept";
+    case Verdict::kRecomputed:
+      return "recomputed";
+    case Verdict::kLighter:
+      return "kept in part";
+    case Verdict::kPassing:
+      return "not needed later";
+  }
+  return "?";
+}
+
+std::vector<Decision> decisions(const Graph& graph, const std::vector<Action>& plain,
+                                const Walk& plain_walk, const std::vector<Action>& plan,
+                                const Walk& plan_walk) {
+  const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk);
+  const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk);
+  std::vector<Decision> all(graph.ops.size());
+  for (const Moment& moment : plain_walk.moments) {
+    all[static_cast<size_t>(moment.op)].once = graph.ops[static_cast<size_t>(moment.op)]
+                                                   .variants[static_cast<size_t>(moment.variant)]
+                                                   .time;
+  }
+  for (const Moment& moment : plan_walk.moments) {
+    Decision& decision = all[static_cast<size_t>(moment.op)];
+    const Op& op = graph.ops[static_cast<size_t>(moment.op)];
+    const Variant& variant = op.variants[static_cast<size_t>(moment.variant)];
+    if (decision.runs++ > 0) decision.extra += variant.time;
+    if (op.variants.size() > 1) decision.variant = variant.name;
+  }
+  std::vector<Decision> result;
+  for (size_t o = 0; o < all.size(); ++o) {
+    if (graph.ops[o].phase != Phase::kForward || all[o].runs == 0) continue;
+    Decision& decision = all[o];
+    decision.op = static_cast<OpIndex>(o);
+    decision.plain_held = in_plain[o];
+    decision.plan_held = in_plan[o];
+    decision.verdict = verdict_on(decision);
+    decision.why = reason(decision);
+    result.push_back(std::move(decision));
+  }
+  return result;
+}
+
+}  // namespace reprise::report
