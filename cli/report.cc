@@ -9,6 +9,7 @@
 #include "report_page.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
+#include "reprise/model/errors.h"
 
 namespace reprise::cli {
 
@@ -26,10 +27,26 @@ struct Arguments {
   bool quiet = false;
 };
 
+// What does not fit the plan is named with its file.
+template <class Check>
+void check_file(const std::string& path, const Check& check) {
+  try {
+    check();
+  } catch (const InputError& error) {
+    throw InputError(error.what(), {.file = path, .pointer = {}, .line = 0});
+  }
+}
+
 ReportInput load(const Arguments& arguments) {
   ReportInput input{.problem = load_problem(arguments.problem), .plan = load_plan(arguments.plan)};
-  if (!arguments.frontier.empty()) input.frontier = load_frontier(arguments.frontier);
-  if (!arguments.run_log.empty()) input.run_log = load_run_log(arguments.run_log);
+  if (!arguments.frontier.empty()) {
+    input.frontier = load_frontier(arguments.frontier);
+    check_file(arguments.frontier, [&] { validate(*input.frontier, input.problem); });
+  }
+  if (!arguments.run_log.empty()) {
+    input.run_log = load_run_log(arguments.run_log);
+    check_file(arguments.run_log, [&] { validate(*input.run_log, input.plan); });
+  }
   return input;
 }
 

@@ -33,8 +33,9 @@ Holding holding_in(const Graph& graph, const BlockOwner& owner) {
 
 std::string tip(const Graph& graph, const BlockOwner& owner, const Block& block, Bytes offset,
                 const std::vector<std::string>& names) {
-  std::string text =
-      owner.value < 0 ? "workspace" : graph.values[static_cast<size_t>(owner.value)].id;
+  std::string text = owner.value < 0
+                         ? "workspace"
+                         : shortened(graph.values[static_cast<size_t>(owner.value)].id, 80);
   if (owner.op >= 0) text += " of " + names[static_cast<size_t>(owner.op)];
   if (owner.temporary && owner.value >= 0) text += " (second copy)";
   return fmt::format("{}: {} at {}", text, format_bytes(block.bytes), format_bytes(offset));
@@ -131,6 +132,8 @@ class Arena {
 
 ArenaPicture arena_picture(const Graph& graph, const std::vector<Action>& actions, const Walk& walk,
                            const std::vector<std::string>& names, TimeScale time) {
+  const size_t blocks = plan_blocks(graph, actions).size();
+  if (blocks > kMostPacked) return {.svg = "", .height = {}, .live = {}, .blocks = blocks};
   return Arena(graph, actions, walk, names, time).draw();
 }
 

@@ -26,7 +26,7 @@ struct Facts {
   const RunLog* run_log() const { return input.run_log ? &*input.run_log : nullptr; }
 };
 
-// "conv1 (F0)" for stages, the id otherwise. One per op.
+// "conv1 (F0)" for stages, the id otherwise; of names beyond 120 characters both ends. One per op.
 std::vector<std::string> op_names(const Problem& problem, const Graph& graph);
 
 }  // namespace reprise::report

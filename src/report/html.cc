@@ -42,7 +42,8 @@ std::string head(const std::string& name) {
       "<meta name=\"generator\" content=\"reprise " REPRISE_VERSION
       "\">\n"
       "<title>{} · Reprise report</title>\n<style>{}</style>\n</head>\n<body>\n",
-      hash_source(report::page_script()), escaped(name), report::page_style());
+      hash_source(report::page_script()), escaped(report::shortened(name, 200)),
+      report::page_style());
 }
 
 }  // namespace

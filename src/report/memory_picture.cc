@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "report/measured.h"
 #include "report/step_pictures.h"
 
 namespace reprise::report {
@@ -43,10 +44,9 @@ std::string outline(const StepChart& chart, const std::vector<Moment>& moments) 
 
 std::string measured_line(const StepChart& chart, const Walk& walk, const RunLog& log) {
   std::string path;
-  for (const RunLogEntry& entry : log.actions) {
-    const auto action = static_cast<size_t>(entry.action);
-    path += fmt::format("M{} {}H{}", chart.x(walk.clock[action]),
-                        chart.y(count(entry.measured_bytes)), chart.x(walk.clock[action + 1]));
+  for (const MeasuredSpan& span : measured_spans(walk, log, kMostColumns)) {
+    path += fmt::format("M{} {}H{}", chart.x(span.start), chart.y(count(span.bytes)),
+                        chart.x(span.end));
   }
   return fmt::format("<path d=\"{}\" class=\"measured\"/>\n", path);
 }

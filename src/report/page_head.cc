@@ -15,7 +15,7 @@ namespace {
 std::string tile(std::string_view name, const std::string& figure, const std::string& aside) {
   return fmt::format(
       "<div><dt>{}</dt><dd class=\"figure\">{}</dd><dd class=\"aside\">{}</dd></div>\n", name,
-      escaped(figure), escaped(aside));
+      escaped(figure), escaped(shortened(aside, 200)));
 }
 
 // "40.9 % less memory", "9.6 % more time".
@@ -86,7 +86,7 @@ std::string warning(const std::vector<Violation>& violations) {
       violations.size(), violations.size() == 1 ? "" : "s");
   for (size_t v = 0; v < std::min(kShown, violations.size()); ++v) {
     text += fmt::format("<li>{}: {}</li>\n", to_string(violations[v].kind),
-                        escaped(violations[v].message));
+                        escaped(shortened(violations[v].message, 400)));
   }
   if (violations.size() > kShown) {
     text += fmt::format("<li>and {} more; see <code>reprise check</code></li>\n",
@@ -96,7 +96,7 @@ std::string warning(const std::vector<Violation>& violations) {
 }
 
 std::string entry(std::string_view name, const std::string& content) {
-  return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(content));
+  return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(shortened(content, 200)));
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ std::string page_header(const Facts& facts) {
       id.format == "reprise.chain"
           ? fmt::format("a chain of {} stages", facts.input.problem.chain()->stages.size())
           : fmt::format("a graph of {} operations", facts.graph.ops.size()),
-      escaped(id.name));
+      id.name.empty() ? "(no name)" : escaped(shortened(id.name, 200)));
   text += lead(facts) + warning(facts.violations);
   text += fmt::format("<dl class=\"tiles{}\">\n", facts.run_log() != nullptr ? " six" : "");
   text += tile("Peak memory", format_bytes(timeline.peak),

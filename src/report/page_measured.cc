@@ -8,7 +8,9 @@
 
 #include "report/html_table.h"
 #include "report/markup.h"
+#include "report/measured.h"
 #include "report/page.h"
+#include "report/step_pictures.h"
 
 namespace reprise::report {
 
@@ -17,9 +19,9 @@ namespace {
 // The part of the plot that one doubling takes; the picture shows four times less to four times more.
 constexpr double kDoubling = StepChart::kHigh / 4;
 
-double height_of(const RunLogEntry& entry) {
-  const auto planned = std::max<double>(1, static_cast<double>(entry.planned_time.count()));
-  const auto measured = std::max<double>(1, static_cast<double>(entry.measured_time.count()));
+double height_of(const MeasuredSpan& span) {
+  const auto planned = std::max<double>(1, static_cast<double>(span.planned.count()));
+  const auto measured = std::max<double>(1, static_cast<double>(span.measured.count()));
   return StepChart::kHigh / 2 - kDoubling * std::clamp(std::log2(measured / planned), -2.0, 2.0);
 }
 
@@ -28,12 +30,9 @@ std::string ratio_picture(const Facts& facts, const RunLog& log) {
                   "Bars above the middle line took longer than planned, bars below it shorter.",
                   time_scale(facts), 150);
   std::string path;
-  for (const RunLogEntry& entry : log.actions) {
-    const auto action = static_cast<size_t>(entry.action);
-    const double from = chart.x_units(facts.plan.clock[action]);
-    const double to = chart.x_units(facts.plan.clock[action + 1]);
-    path += fmt::format("M{} 500V{}H{}V500Z", coordinate(from), coordinate(height_of(entry)),
-                        coordinate(to));
+  for (const MeasuredSpan& span : measured_spans(facts.plan, log, kMostColumns)) {
+    path += fmt::format("M{} 500V{}H{}V500Z", chart.x(span.start), coordinate(height_of(span)),
+                        chart.x(span.end));
   }
   const char* labels[] = {"4 x", "2 x", "planned", "1/2", "1/4"};
   for (int l = 0; l < 5; ++l) {
@@ -61,7 +60,7 @@ std::string totals_table(const RunLog& log) {
     most_measured = std::max(most_measured, entry.measured_bytes);
   }
   HtmlTable table(
-      fmt::format("A whole step on {}; {} measured", escaped(log.device),
+      fmt::format("A whole step on {}; {} measured", escaped(shortened(log.device, 60)),
                   log.steps == 1 ? "one step was" : fmt::format("{} steps were", log.steps)));
   table.column("", Align::kLeft)
       .column("planned", Align::kRight)

@@ -71,8 +71,8 @@ std::string memory_legend(const Facts& facts, bool budget) {
 std::string holders_table(const Facts& facts) {
   const Explanation& explanation = facts.explanation;
   const double peak = std::max<double>(1, static_cast<double>(explanation.timeline.peak.count()));
-  HtmlTable table(
-      fmt::format("Who holds the bytes at the peak, in {}", escaped(explanation.peak_action)));
+  HtmlTable table(fmt::format("Who holds the bytes at the peak, in {}",
+                              escaped(shortened(explanation.peak_action, 120))));
   table.column("holder", Align::kLeft)
       .column("bytes", Align::kRight)
       .column("share", Align::kRight)
@@ -85,7 +85,7 @@ std::string holders_table(const Facts& facts) {
   };
   const std::vector<Holder>& holders = explanation.holders;
   const size_t shown = holders.size() <= kShown + 1 ? holders.size() : kShown;
-  for (size_t h = 0; h < shown; ++h) row(holders[h].id, holders[h].bytes);
+  for (size_t h = 0; h < shown; ++h) row(shortened(holders[h].id, 90), holders[h].bytes);
   Bytes rest;
   for (size_t h = shown; h < holders.size(); ++h) rest += holders[h].bytes;
   if (shown < holders.size()) row(fmt::format("{} others", holders.size() - shown), rest);
@@ -178,7 +178,8 @@ std::string frontier_section(const Facts& facts) {
       "aria-label=\"Time of a step for every budget\">{}</div></figure>\n",
       picture);
   text += fmt::format("<p class=\"note\">Planner {}, {} points{}.</p>\n",
-                      escaped(facts.input.frontier->planner), facts.input.frontier->points.size(),
+                      escaped(shortened(facts.input.frontier->planner, 60)),
+                      facts.input.frontier->points.size(),
                       facts.input.periodic.empty()
                           ? ""
                           : "; circles are checkpoints at equal distances, the usual way by hand");
@@ -192,6 +193,12 @@ std::string arena_section(const Facts& facts) {
       "<section>\n<h2>Where the blocks stand</h2>\n<p>Every value and workspace of the plan at an "
       "offset of one arena, such that nothing overlaps. What is resident all through stands "
       "elsewhere and is not shown.</p>\n";
+  if (picture.svg.empty()) {
+    return text +
+           fmt::format(
+               "<p class=\"note\">{} blocks are too many for this picture.</p>\n</section>\n",
+               picture.blocks);
+  }
   text += kZoomBar;
   const Bytes waste = picture.height - picture.live;
   text += figure("Arena",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "report/markup.h"
 #include "report/step_pictures.h"
@@ -22,12 +21,11 @@ size_t lane_of(Purpose purpose) {
 constexpr double kLaneHeight = StepChart::kHigh / kLanes;
 constexpr double kGap = 30;
 
-std::string tip(const Moment& moment, const std::string& name, bool timed) {
+std::string tip(const Moment& moment, const std::string& name, const Walk& walk) {
   std::string text = fmt::format("{} ({})", name, to_string(moment.purpose));
-  if (timed) {
-    text +=
-        fmt::format(", {} at {}", format_duration(Nanos(std::llround(moment.end - moment.start))),
-                    format_duration(Nanos(std::llround(moment.start))));
+  if (walk.timed) {
+    const TimelineStep& step = walk.timeline.steps[static_cast<size_t>(moment.action)];
+    text += fmt::format(", {} at {}", format_duration(step.time), format_duration(step.start));
   }
   return text + ", " + format_bytes(moment.total());
 }
@@ -44,7 +42,7 @@ std::string single_runs(const StepChart& chart, const Walk& walk,
         coordinate(from),
         coordinate(static_cast<double>(lane_of(moment.purpose)) * kLaneHeight + kGap),
         coordinate(width), coordinate(kLaneHeight - 2 * kGap), to_string(moment.purpose),
-        escaped(tip(moment, names[static_cast<size_t>(moment.op)], walk.timed)));
+        escaped(tip(moment, names[static_cast<size_t>(moment.op)], walk)));
   }
   return svg;
 }
@@ -76,6 +74,31 @@ std::string columns(const StepChart& chart, const Walk& walk) {
         fmt::format("<path d=\"{}V{}Z\" class=\"run {}\"/>\n", path, coordinate(base), kStyles[l]);
   }
   return svg;
+}
+
+// One line for each run. Where there are very many, one for each cell of a grid that some run is in.
+std::array<std::string, kPurposes> trails(const StepChart& chart, const Walk& walk,
+                                          const std::vector<double>& depth, double deepest) {
+  constexpr size_t kRows = 120;
+  const bool single = walk.moments.size() <= kMostTrails;
+  std::array<std::vector<char>, kPurposes> drawn;
+  for (auto& cells : drawn) cells.assign(kMostColumns * kRows, 0);
+  std::array<std::string, kPurposes> paths;
+  for (const Moment& moment : walk.moments) {
+    const double level = depth[static_cast<size_t>(moment.op)] / deepest;
+    const double from = chart.x_units(moment.start);
+    if (!single) {
+      const auto column = static_cast<size_t>(from / StepChart::kWide * (kMostColumns - 1));
+      char& cell = drawn[static_cast<size_t>(moment.purpose)]
+                        [column * kRows + static_cast<size_t>(level * (kRows - 1))];
+      if (cell) continue;
+      cell = 1;
+    }
+    paths[static_cast<size_t>(moment.purpose)] +=
+        fmt::format("M{} {}h{}", coordinate(from), coordinate(970 - 940 * level),
+                    coordinate(chart.x_units(moment.end) - from));
+  }
+  return paths;
 }
 
 }  // namespace
@@ -129,14 +152,7 @@ std::string path_picture(const Walk& walk, const std::vector<double>& depth, Tim
   for (const Moment& moment : walk.moments) {
     deepest = std::max(deepest, depth[static_cast<size_t>(moment.op)]);
   }
-  std::array<std::string, kPurposes> paths;
-  for (const Moment& moment : walk.moments) {
-    const double level = depth[static_cast<size_t>(moment.op)] / deepest;
-    const double from = chart.x_units(moment.start);
-    paths[static_cast<size_t>(moment.purpose)] +=
-        fmt::format("M{} {}h{}", coordinate(from), coordinate(970 - 940 * level),
-                    coordinate(chart.x_units(moment.end) - from));
-  }
+  const std::array<std::string, kPurposes> paths = trails(chart, walk, depth, deepest);
   // Recomputing on top: there may be little of it.
   for (const Purpose purpose :
        {Purpose::kForward, Purpose::kLoss, Purpose::kBackward, Purpose::kRecompute}) {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "report/facts.h"
+#include "report/markup.h"
 #include "report/pickle.h"
 #include "reprise/model/errors.h"
 #include "reprise/pack/pack.h"
@@ -105,20 +105,23 @@ class Snapshot {
     }
     const Value& value = facts_.graph.values[static_cast<size_t>(owner.value)];
     result.category = to_string(value.kind);
-    result.name = op.empty() ? value.id + ", an input" : value.id + ", written by " + op;
+    const std::string id = report::shortened(value.id, 120);
+    result.name = op.empty() ? id + ", an input" : id + ", written by " + op;
     // A result is live at the end of the step: its block ends after it.
     if (block.end == end_ && !owner.temporary) result.end = end_ + 1;
     return result;
   }
 
   void common(const char* action, int64_t address, int64_t bytes, int64_t tick) {
-    const auto at = static_cast<size_t>(std::min(tick + 1, end_) / 2);
+    const Timeline& timeline = facts_.plan.timeline;
+    const auto at = static_cast<size_t>((tick + 1) / 2);  // two ticks an action
+    const Nanos time = at < timeline.steps.size() ? timeline.steps[at].start : timeline.time;
     pickle_.open_dict();
     pickle_.field("action", action);
     pickle_.field("addr", address);
     pickle_.field("size", bytes);
     pickle_.field("stream", 0);
-    pickle_.field("time_us", static_cast<int64_t>(std::llround(facts_.plan.clock[at] / 1000)));
+    pickle_.field("time_us", time.count() / 1000);
   }
 
   // The frames of a piece are written once, and referred to afterwards.

@@ -14,8 +14,10 @@ namespace reprise::report {
 // Sizes of pictures are bounded: beyond these they show columns instead of single runs.
 inline constexpr size_t kMostColumns = 480;
 inline constexpr size_t kMostStripRuns = 1200;
+inline constexpr size_t kMostTrails = 6000;
 inline constexpr size_t kMostNamedBlocks = 400;
 inline constexpr size_t kMostBlocks = 8000;
+inline constexpr size_t kMostPacked = 60'000;  // packing more takes too long
 
 struct MemoryScale {
   TimeScale time;
@@ -48,7 +50,8 @@ struct ArenaPicture {
   size_t left_out = 0;  // too small to be seen
 };
 
-// Where each block of memory stands, from pack(). Errors as plan_blocks() and pack().
+// Where each block of memory stands, from pack(). Without a picture (`svg` empty) if there are more than
+// kMostPacked. Errors as plan_blocks() and pack().
 ArenaPicture arena_picture(const Graph& graph, const std::vector<Action>& actions, const Walk& walk,
                            const std::vector<std::string>& names, TimeScale time);
 

@@ -3,8 +3,6 @@
 // is lost.
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "report/facts.h"
 #include "report/markup.h"
 
@@ -31,7 +29,7 @@ class Trace {
     process(kPlanned, "planned: " + name);
     for (const Moment& moment : facts_.plan.moments) planned(moment);
     const Timeline& timeline = facts_.plan.timeline;
-    counter(kPlanned, std::llround(facts_.plan.end()),
+    counter(kPlanned, timeline.time.count(),
             timeline.steps.empty() ? timeline.initial : timeline.steps.back().after);
     if (const RunLog* log = facts_.run_log()) {
       process(kMeasured, fmt::format("measured on {}: {}", log->device, name));
@@ -71,8 +69,9 @@ class Trace {
   }
 
   void planned(const Moment& moment) {
-    const auto start = static_cast<int64_t>(std::llround(moment.start));
-    slice(kPlanned, moment, start, std::llround(moment.end) - start, moment.total());
+    const TimelineStep& step = facts_.plan.timeline.steps[static_cast<size_t>(moment.action)];
+    const int64_t start = step.start.count();
+    slice(kPlanned, moment, start, step.time.count(), moment.total());
     std::string kinds;
     for (size_t h = 0; h < kHoldings; ++h) {
       kinds += fmt::format(R"({}"{}":{})", h == 0 ? "" : ",",

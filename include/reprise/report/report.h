@@ -33,6 +33,9 @@ struct ReportInput {
   std::optional<RunLog> run_log = {};        // what a run measured
 };
 
+// Throws InputError unless the curve is of this problem.
+void validate(const Frontier& frontier, const Problem& problem);
+
 // Fills in what is missing of `frontier` and `periodic`, if the problem is a chain, within about the
 // time limit of `options`: a curve that takes longer is left out, or consists of single budgets. Graphs
 // are left as they are: their curves take long. Errors as frontier().
