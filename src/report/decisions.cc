@@ -8,13 +8,29 @@ namespace reprise::report {
 
 namespace {
 
-// Bytes that each op wrote and that are live just before the forward pass is over: before the first
-// run of the loss or, without one, of the backward.
+// Where the forward pass is over: the first op of loss or backward that reads what a forward op wrote.
+// Loss and backward run once and in one order, so that it is the same op in every plan. -1: none.
+OpIndex find_turn(const Graph& graph) {
+  std::vector<char> from_forward(graph.values.size(), 0);
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    for (const Variant& variant : graph.ops[o].variants) {
+      if (graph.ops[o].phase == Phase::kForward) {
+        for (const ValueIndex value : variant.writes) from_forward[static_cast<size_t>(value)] = 1;
+      } else if (std::any_of(variant.reads.begin(), variant.reads.end(), [&](ValueIndex value) {
+                   return from_forward[static_cast<size_t>(value)] != 0;
+                 })) {
+        return static_cast<OpIndex>(o);
+      }
+    }
+  }
+  return -1;
+}
+
+// Bytes that each op wrote and that are live just before the turn.
 std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
                                     const Walk& walk) {
-  const auto turn = std::find_if(walk.moments.begin(), walk.moments.end(), [&](const Moment& m) {
-    return graph.ops[static_cast<size_t>(m.op)].phase != Phase::kForward;
-  });
+  const auto turn = std::find_if(walk.moments.begin(), walk.moments.end(),
+                                 [op = find_turn(graph)](const Moment& m) { return m.op == op; });
   const int64_t end =
       turn == walk.moments.end() ? static_cast<int64_t>(actions.size()) : turn->action;
   constexpr OpIndex kNobody = -1;

@@ -25,7 +25,8 @@ struct Decision {
   OpIndex op = 0;
   Verdict verdict = Verdict::kKept;
   std::string variant;  // of the last run, where the op has several
-  // Bytes that it wrote and that are held when the forward pass is over.
+  // Bytes that it wrote and that are held when the forward pass is over: just before loss or backward
+  // read the first value of the forward.
   Bytes plain_held;
   Bytes plan_held;
   Nanos once;  // its time in plain training

@@ -136,8 +136,12 @@ std::string schedule_section(const Facts& facts) {
       "comes down again. What was not kept is computed a second time when the backward gets there: "
       "the red parts.</p>\n";
   text += "<ul class=\"legend\">";
-  for (const char* purpose : {"forward", "loss", "recompute", "backward"}) {
-    text += fmt::format("<li><span class=\"key {0}\"></span>{0}</li>", purpose);
+  std::array<bool, kPurposes> used = {};
+  for (const Moment& moment : facts.plan.moments) used[static_cast<size_t>(moment.purpose)] = true;
+  for (size_t p = 0; p < kPurposes; ++p) {
+    if (!used[p]) continue;
+    text += fmt::format("<li><span class=\"key {0}\"></span>{0}</li>",
+                        to_string(static_cast<Purpose>(p)));
   }
   text += std::string("</ul>\n") + kZoomBar;
   text += figure("This plan", "place in the network over time",

@@ -148,7 +148,8 @@ std::string decisions_section(const Facts& facts) {
   const std::string what = chain ? "stages" : "forward operations that matter to the backward";
   std::string text = fmt::format(
       "<section>\n<h2>Kept or run again</h2>\n<p>Of {} {}: {}. <em>Holds</em> is what an operation "
-      "has written and what is still there when the loss begins, for the backward to read. A part "
+      "has written and what is still there when the forward is over, for the backward to read. A "
+      "part "
       "is worth running again when it frees many bytes for little time, and when its bytes stand "
       "in "
       "the way of the peak.</p>\n",

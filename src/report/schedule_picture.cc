@@ -125,9 +125,11 @@ std::vector<double> op_depths(const Graph& graph) {
     const Op& op = graph.ops[o];
     if (op.phase != Phase::kBackward) {
       depth[o] = last = forward++;
+      if (op.phase == Phase::kLoss) continue;  // what it writes is a gradient
       for (const Variant& variant : op.variants) {
-        for (const ValueIndex value : variant.writes)
+        for (const ValueIndex value : variant.writes) {
           made_at[static_cast<size_t>(value)] = depth[o];
+        }
       }
       continue;
     }

@@ -147,7 +147,7 @@ std::vector<Moment> thinned(const Walk& walk, size_t columns) {
   size_t first = 0;  // the first moment that reaches into the column
   for (size_t c = 0; c < columns; ++c) {
     const double start = width * static_cast<double>(c);
-    const double end = c + 1 == columns ? walk.end() : start + width;
+    const double end = c + 1 == columns ? walk.end() : width * static_cast<double>(c + 1);
     const auto before = [&](const Moment& m) { return m.start < start && m.end <= start; };
     while (first + 1 < walk.moments.size() && before(walk.moments[first])) ++first;
     size_t best = first;
