@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "reprise/model/lower.h"
+
 namespace reprise::report {
 
 namespace {
@@ -68,6 +70,12 @@ std::string price(Nanos time, Bytes bytes) {
   return fmt::format("{:.3g} ms/MiB", static_cast<double>(time.count()) / mebibytes / 1e6);
 }
 
+std::string freed_for(Bytes freed, Nanos extra) {
+  if (extra <= Nanos(0)) return fmt::format("frees {} for no time", format_bytes(freed));
+  return fmt::format("frees {} for {} ({})", format_bytes(freed), format_duration(extra),
+                     price(extra, freed));
+}
+
 std::string reason(const Decision& decision) {
   const Bytes freed = decision.plain_held - decision.plan_held;
   switch (decision.verdict) {
@@ -76,14 +84,11 @@ std::string reason(const Decision& decision) {
                          format_duration(decision.once), format_bytes(decision.plan_held),
                          price(decision.once, decision.plan_held));
     case Verdict::kRecomputed:
-      if (freed > Bytes(0)) {
-        return fmt::format("frees {} for {} ({})", format_bytes(freed),
-                           format_duration(decision.extra), price(decision.extra, freed));
-      }
+      if (freed > Bytes(0)) return freed_for(freed, decision.extra);
       return fmt::format("others that were dropped need its output again, for {}",
                          format_duration(decision.extra));
     case Verdict::kLighter:
-      return fmt::format("frees {} without another run", format_bytes(freed));
+      return freed_for(freed, decision.extra);
     case Verdict::kPassing:
       return "the backward needs nothing of it";
   }
@@ -106,29 +111,43 @@ const char* to_string(Verdict verdict) {
   return "?";
 }
 
-std::vector<Decision> decisions(const Graph& graph, const std::vector<Action>& plain,
-                                const Walk& plain_walk, const std::vector<Action>& plan,
-                                const Walk& plan_walk) {
+std::vector<OpIndex> own_backwards(const Problem& problem, const Graph& graph) {
+  std::vector<OpIndex> result(graph.ops.size(), -1);
+  if (problem.chain() == nullptr) return result;
+  const ChainIndex index = {problem.chain()->stages.size()};
+  for (size_t s = 0; s < index.stages; ++s) {
+    result[static_cast<size_t>(index.forward(s))] = index.backward(s);
+  }
+  return result;
+}
+
+std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& backwards,
+                                const std::vector<Action>& plain, const Walk& plain_walk,
+                                const std::vector<Action>& plan, const Walk& plan_walk) {
   const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk);
   const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk);
+  const auto variant_of = [&](const Moment& moment) -> const Variant& {
+    return graph.ops[static_cast<size_t>(moment.op)].variants[static_cast<size_t>(moment.variant)];
+  };
+  std::vector<Nanos> more(graph.ops.size());  // than in plain training
   std::vector<Decision> all(graph.ops.size());
   for (const Moment& moment : plain_walk.moments) {
-    all[static_cast<size_t>(moment.op)].once = graph.ops[static_cast<size_t>(moment.op)]
-                                                   .variants[static_cast<size_t>(moment.variant)]
-                                                   .time;
+    all[static_cast<size_t>(moment.op)].once = variant_of(moment).time;
+    more[static_cast<size_t>(moment.op)] -= variant_of(moment).time;
   }
   for (const Moment& moment : plan_walk.moments) {
-    Decision& decision = all[static_cast<size_t>(moment.op)];
-    const Op& op = graph.ops[static_cast<size_t>(moment.op)];
-    const Variant& variant = op.variants[static_cast<size_t>(moment.variant)];
-    if (decision.runs++ > 0) decision.extra += variant.time;
-    if (op.variants.size() > 1) decision.variant = variant.name;
+    const auto op = static_cast<size_t>(moment.op);
+    ++all[op].runs;
+    more[op] += variant_of(moment).time;
+    if (graph.ops[op].variants.size() > 1) all[op].variant = variant_of(moment).name;
   }
   std::vector<Decision> result;
   for (size_t o = 0; o < all.size(); ++o) {
     if (graph.ops[o].phase != Phase::kForward || all[o].runs == 0) continue;
     Decision& decision = all[o];
     decision.op = static_cast<OpIndex>(o);
+    decision.extra = more[o];
+    if (backwards[o] >= 0) decision.extra += more[static_cast<size_t>(backwards[o])];
     decision.plain_held = in_plain[o];
     decision.plan_held = in_plan[o];
     decision.verdict = verdict_on(decision);

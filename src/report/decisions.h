@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "report/walk.h"
+#include "reprise/io/json.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/plan.h"
 
@@ -35,9 +36,14 @@ struct Decision {
   std::string why;  // for people
 };
 
-// One for each forward op that runs, in the order of the problem.
-std::vector<Decision> decisions(const Graph& graph, const std::vector<Action>& plain,
-                                const Walk& plain_walk, const std::vector<Action>& plan,
-                                const Walk& plan_walk);
+// For each forward op of a chain the backward of its stage, whose time depends on what was kept; -1 for
+// all other ops.
+std::vector<OpIndex> own_backwards(const Problem& problem, const Graph& graph);
+
+// One for each forward op that runs, in the order of the problem. Of a chain, the extra times add up to
+// what the plan takes longer than plain training.
+std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& backwards,
+                                const std::vector<Action>& plain, const Walk& plain_walk,
+                                const std::vector<Action>& plan, const Walk& plan_walk);
 
 }  // namespace reprise::report

@@ -126,7 +126,7 @@ std::string page_header(const Facts& facts) {
       static_cast<size_t>(std::count_if(facts.graph.ops.begin(), facts.graph.ops.end(),
                                         [](const Op& op) { return op.phase == Phase::kForward; }));
   text += tile("Run again", fmt::format("{} of {}", facts.explanation.recomputed.size(), forward),
-               fmt::format("{}, {} together",
+               fmt::format("{}; their second runs take {}",
                            facts.input.problem.chain() != nullptr ? "stages" : "forward operations",
                            format_duration(facts.explanation.recomputed_time)));
   if (facts.run_log() != nullptr) text += measured_tile(*facts.run_log());
@@ -146,8 +146,11 @@ std::string page_footer(const Facts& facts) {
   text += entry("peak", format_bytes_exact(facts.plan.timeline.peak));
   text += entry("plain peak", format_bytes_exact(facts.explanation.baseline.peak));
   if (plan.search) {
-    text += entry("search", fmt::format("{}, {} of tables", format_duration(plan.search->wall),
-                                        format_bytes(plan.search->memory)));
+    text += entry("search",
+                  fmt::format("{}, {} of tables",
+                              plan.search->wall > Nanos(0) ? format_duration(plan.search->wall)
+                                                           : "below 1 ms",
+                              format_bytes(plan.search->memory)));
   }
   text += entry("verified", facts.violations.empty()
                                 ? "yes: rules, bytes and claims, by two independent accountings"

@@ -131,6 +131,7 @@ footer dd { margin: 0; overflow-wrap: anywhere; }
   h1 { font-size: 27px; } .lead { font-size: 17px; } header { padding-top: 24px; }
   .tiles, .tiles.six { grid-template-columns: 1fr 1fr; gap: 8px; } .tiles div { padding: 10px 12px; }
   .tiles .figure { font-size: 18px; }
+  tbody th { min-width: 8em; max-width: 9.5em; overflow-wrap: anywhere; } th, td { padding: 5px 9px; }
   footer dl { grid-template-columns: 1fr; } footer dt { font-weight: 600; }
 }
 @media print {

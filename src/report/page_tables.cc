@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -36,17 +37,26 @@ std::vector<size_t> rows_that_matter(const std::vector<Decision>& all) {
   double time = 1;
   for (const Decision& decision : all) {
     bytes += static_cast<double>(decision.plain_held.count());
-    time += static_cast<double>((decision.once + decision.extra).count());
+    time += static_cast<double>(decision.once.count()) +
+            std::abs(static_cast<double>(decision.extra.count()));
   }
   const auto weight = [&](size_t r) {
     return static_cast<double>(all[r].plain_held.count()) / bytes +
-           static_cast<double>((all[r].once + all[r].extra).count()) / time;
+           (static_cast<double>(all[r].once.count()) +
+            std::abs(static_cast<double>(all[r].extra.count()))) /
+               time;
   };
   std::stable_sort(rows.begin(), rows.end(),
                    [&](size_t a, size_t b) { return weight(a) > weight(b); });
   rows.resize(kMostRows);
   std::sort(rows.begin(), rows.end());
   return rows;
+}
+
+// "+338 us"; nothing for none.
+std::string signed_duration(Nanos time) {
+  if (time == Nanos(0)) return {};
+  return time > Nanos(0) ? "+" + format_duration(time) : "-" + format_duration(Nanos(0) - time);
 }
 
 struct Sum {
@@ -86,11 +96,11 @@ std::string decision_table(const Facts& facts, const std::vector<Decision>& all,
     table.row({escaped(shortened(facts.names[static_cast<size_t>(decision.op)], 90)),
                verdict_cell(decision), format_bytes(decision.plain_held),
                format_bytes(decision.plan_held), format_duration(decision.once),
-               decision.extra > Nanos(0) ? format_duration(decision.extra) : "", decision.why});
+               signed_duration(decision.extra), decision.why});
   }
   table.total({rows.size() < all.size() ? "all, with those not shown" : "sum", "",
                format_bytes(sum.plain_held), format_bytes(sum.plan_held), "",
-               format_duration(sum.extra), ""});
+               signed_duration(sum.extra), ""});
   return table.take();
 }
 
@@ -121,7 +131,7 @@ std::string kinds_table(const Facts& facts, const std::vector<Decision>& all) {
     const auto& [name, sum] = sorted[k];
     table.row({escaped(shortened(name, 90)), std::to_string(sum.ops), std::to_string(sum.again),
                format_bytes(sum.plain_held), format_bytes(sum.plan_held),
-               format_duration(sum.extra)});
+               signed_duration(sum.extra)});
   }
   return table.take();
 }
@@ -129,8 +139,9 @@ std::string kinds_table(const Facts& facts, const std::vector<Decision>& all) {
 }  // namespace
 
 std::string decisions_section(const Facts& facts) {
-  const std::vector<Decision> all = decisions(facts.graph, facts.plain_actions, facts.plain,
-                                              facts.input.plan.actions, facts.plan);
+  const std::vector<Decision> all =
+      decisions(facts.graph, own_backwards(facts.input.problem, facts.graph), facts.plain_actions,
+                facts.plain, facts.input.plan.actions, facts.plan);
   std::array<size_t, kVerdicts> counts = {};
   for (const Decision& decision : all) ++counts[static_cast<size_t>(decision.verdict)];
   std::string summary;
