@@ -96,12 +96,12 @@ std::string_view page_script() {
         (view[1] - view[0]);
   };
   const describe = (rows, t) => {
+    if (!rows.end.length || t > rows.end[rows.end.length - 1]) return "";
     let low = 0, high = rows.end.length - 1;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (rows.end[middle] < t) low = middle + 1; else high = middle;
     }
-    if (t > rows.end[rows.end.length - 1]) return "";
     const held = rows.held[low];
     let text = `${rows.name[low]}\nat ${time(t)}: ${bytes(held.reduce((a, b) => a + b, 0))}`;
     for (let kind = held.length - 1; kind >= 0; --kind) {
