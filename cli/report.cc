@@ -82,16 +82,6 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-std::string report_page(ReportInput& input, Nanos curve_limit, bool quiet) {
-  StatusLine status(quiet);
-  PlanOptions options;
-  options.time_limit = curve_limit;
-  options.observer = status.observer();
-  if (curve_limit > Nanos(0)) add_curves(input, options);
-  status.wipe();
-  return report_html(input);
-}
-
 void add_report(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =

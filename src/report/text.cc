@@ -136,6 +136,21 @@ std::string recomputed_table(const Explanation& explanation, const TextOptions& 
   return table.text();
 }
 
+std::string alternatives_table(const Explanation& explanation) {
+  Table table;
+  table.column("alternative", Align::kLeft)
+      .column("runs", Align::kRight)
+      .column("time", Align::kRight)
+      .column("saves up to", Align::kRight);
+  for (const AlternativeUse& use : explanation.alternatives) {
+    const bool slower = use.extra >= Nanos(0);
+    table.row({printable(use.kind), std::to_string(use.runs),
+               (slower ? "+" : "-") + format_duration(slower ? use.extra : Nanos(0) - use.extra),
+               format_bytes(use.saved)});
+  }
+  return table.text();
+}
+
 std::string_view outcome(Termination termination) {
   switch (termination) {
     case Termination::kOptimal:
@@ -193,6 +208,9 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   text += heading("What runs more than once", options);
   text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_table(explanation, options);
   text += kinds_of_recomputed(explanation, options);
+  if (explanation.alternatives.empty()) return text;
+  text += "\n" + heading("What runs in another way than plain training's", options);
+  text += alternatives_table(explanation);
   return text;
 }
 

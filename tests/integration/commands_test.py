@@ -11,7 +11,7 @@ from harness import (BAD_INPUT, BROKEN, CHAINS, DONE, INFEASIBLE, OUT_OF_TIME, P
                      ProgramTest)
 
 CORE = ["plan", "frontier", "check", "explain", "report", "planners", "doctor"]
-RUNTIME = ["train", "profile", "models"]
+RUNTIME = ["train", "profile", "models", "alternatives"]
 CHAIN = CHAINS / "heterogeneous5.json"
 
 GRAPH = {

@@ -83,5 +83,6 @@ void in_place(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
+void group_norm_by_groups(Rewriter& rewriter);
 
 }  // namespace reprise::runtime

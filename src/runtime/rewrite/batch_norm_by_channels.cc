@@ -3,17 +3,14 @@
 // of the operator that writes in place does not exist: the generated one computes aside and copies.)
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_batch_norm_backward.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
-#include "rewrite/alternative.h"
+#include "rewrite/over_operand.h"
 
 namespace reprise::runtime {
 namespace {
-
-constexpr int64_t kBlockBytes = 1 << 20;  // of an operand: three blocks stay in the cache
 
 enum Operand : size_t {
   kGradOutput,
@@ -31,13 +28,7 @@ enum Operand : size_t {
 // At least eight where that leaves each two channels: a single one looks like another memory format, for
 // which ATen sums in another order.
 int64_t count_blocks(int64_t channels, int64_t bytes) {
-  const int64_t most = channels / 2;
-  return std::max<int64_t>(1, std::min(most, std::max<int64_t>(8, bytes / kBlockBytes)));
-}
-
-at::Tensor some(const c10::IValue& operand, int64_t first, int64_t count) {
-  const at::Tensor tensor = operand.isTensor() ? operand.toTensor() : at::Tensor();
-  return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
+  return std::max<int64_t>(1, std::min(channels / 2, blocks_in_cache(bytes)));
 }
 
 // [grad_input, grad_weight, grad_bias]; grad_input lies in the operand at `over`.
@@ -56,10 +47,10 @@ void run(std::vector<c10::IValue>& stack, size_t over) {
     const int64_t first = channels * k / blocks, count = channels * (k + 1) / blocks - first;
     const auto [part, weight, bias] = at::native_batch_norm_backward(
         grad.narrow(1, first, count).contiguous(), input.narrow(1, first, count).contiguous(),
-        some(stack[kWeight], first, count), some(stack[kRunningMean], first, count),
-        some(stack[kRunningVariance], first, count), some(stack[kMean], first, count),
-        some(stack[kInverse], first, count), stack[kTrain].toBool(), stack[kEpsilon].toDouble(),
-        mask);
+        part_of(stack[kWeight], 0, first, count), part_of(stack[kRunningMean], 0, first, count),
+        part_of(stack[kRunningVariance], 0, first, count), part_of(stack[kMean], 0, first, count),
+        part_of(stack[kInverse], 0, first, count), stack[kTrain].toBool(),
+        stack[kEpsilon].toDouble(), mask);
     result.narrow(1, first, count).copy_(part);
     if (mask[1]) sums[0].narrow(0, first, count).copy_(weight);
     if (mask[2]) sums[1].narrow(0, first, count).copy_(bias);
@@ -76,10 +67,6 @@ bool has_pixels(const Geometry& geometry) {
   return pixels > 1;
 }
 
-bool same_look(const TensorRef& a, const TensorRef& b, const Recording& recording) {
-  return a.geometry == b.geometry && fills_storage(a, recording) && fills_storage(b, recording);
-}
-
 }  // namespace
 
 void batch_norm_by_channels(Rewriter& rewriter) {
@@ -87,33 +74,16 @@ void batch_norm_by_channels(Rewriter& rewriter) {
   for (size_t i = 0; i < recording.calls.size(); ++i) {
     const Call& call = recording.calls[i];
     if (call.op.operator_name().name != "aten::native_batch_norm_backward") continue;
-    const auto c = static_cast<int32_t>(i);
     const TensorRef& grad_input = call.outputs[0][0];
     const Argument* save_mean = argument_of(call, "save_mean");
     if (grad_input.memory != Memory::kValue || !has_pixels(grad_input.geometry) ||
         save_mean->tensors[0].memory == Memory::kNone) {
       continue;
     }
-    for (const size_t over : {kGradOutput, kInput}) {
-      const TensorRef& other = call.arguments[over == kInput ? kGradOutput : kInput].tensors[0];
-      const TensorRef& operand = call.arguments[over].tensors[0];
-      if (!same_look(operand, grad_input, recording) || other.geometry != operand.geometry ||
-          rewriter.is_result(operand.index) || rewriter.readers(operand.index).back() > c) {
-        continue;
-      }
-      Work work{.name = call.name() + " by channels",
-                .kernel = [over](std::vector<c10::IValue>& stack) { run(stack, over); },
-                .arguments = call.arguments,
-                .grad_mode = call.grad_mode,
-                .overwrites = {{grad_input.index, operand.index}}};
-      for (size_t r = 1; r < call.outputs.size(); ++r) {
-        const TensorRef& sum = call.outputs[r][0];
-        if (sum.memory == Memory::kValue) work.made.push_back({r, 0, sum.index});
-      }
-      const char* name = over == kInput ? "input" : "grad_output";
-      rewriter.add(OtherWay{c, rewriter.add_work(std::move(work)),
-                            fmt::format("batch-norm-by-channels/{}", name)});
-    }
+    add_ways_over_operands(rewriter, static_cast<int32_t>(i), "batch-norm-by-channels",
+                           [](size_t over) -> Kernel {
+                             return [over](std::vector<c10::IValue>& stack) { run(stack, over); };
+                           });
   }
 }
 
