@@ -16,8 +16,8 @@ import sys
 import tempfile
 
 COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "report", "planners", "models",
-            "doctor"}
-RUNTIME_COMMANDS = {"train", "profile", "models"}
+            "alternatives", "doctor"}
+RUNTIME_COMMANDS = {"train", "profile", "models", "alternatives"}
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 SPAN = re.compile(r"`([^`]+)`")

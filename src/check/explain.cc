@@ -91,11 +91,17 @@ Bytes need(const Graph& graph, const Variant& variant) {
   return bytes;
 }
 
+bool same(std::vector<ValueIndex> a, std::vector<ValueIndex> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  return a == b;
+}
+
 // Plain training's way to do what this variant does; null if it is that way, or does something else.
 const Variant* plain_way(const Op& op, const Variant& variant) {
   for (const Variant& first : op.variants) {
     if (&first == &variant) return nullptr;
-    if (first.writes == variant.writes && first.role != Role::kReplay) return &first;
+    if (same(first.reads, variant.reads) && same(first.writes, variant.writes)) return &first;
   }
   return nullptr;
 }
@@ -103,24 +109,24 @@ const Variant* plain_way(const Op& op, const Variant& variant) {
 class AlternativeUses {
  public:
   AlternativeUses(const Graph& graph, const std::vector<BoundAction>& actions) : graph_(graph) {
-    std::vector<bool> runs(graph.ops.size(), false);
+    run_.assign(graph.ops.size(), -1);
     for (const BoundAction& action : actions) {
       if (action.kind != ActionKind::kRun) continue;
-      runs[action.target] = true;
+      run_[action.target] = action.variant;
       const Op& op = graph.ops[action.target];
       const Variant& variant = op.variants[action.variant];
       if (variant.role != Role::kAny) continue;
       if (const Variant* plain = plain_way(op, variant)) {
-        add(variant.name.substr(0, variant.name.find('/')), variant.time - plain->time,
+        add(variant.name.substr(0, variant.name.find('/')), variant.time, plain->time,
             need(graph, *plain) - need(graph, variant));
       }
     }
     for (const Choice& choice : graph.choices) {
       for (size_t r = 1; r < choice.realizations.size(); ++r) {
-        if (!runs[choice.realizations[r].front()]) continue;
+        if (run_[choice.realizations[r].front()] < 0) continue;
         const auto [time, bytes] = of(choice.realizations[r]);
         const auto [plain_time, plain_bytes] = of(choice.realizations[0]);
-        add(choice.id.substr(choice.id.find('/') + 1), time - plain_time, plain_bytes - bytes);
+        add(choice.id.substr(choice.id.find('/') + 1), time, plain_time, plain_bytes - bytes);
       }
     }
   }
@@ -132,27 +138,29 @@ class AlternativeUses {
   }
 
  private:
-  // Time of all its operations, and the most that one of them needs.
+  // Time of all its operations, as they run or else plainly, and the most that one of them needs.
   std::pair<Nanos, Bytes> of(const std::vector<OpIndex>& realization) const {
     Nanos time;
     Bytes most;
     for (const OpIndex op : realization) {
-      const Variant& first = graph_.ops[op].variants.front();
-      time += first.time;
-      most = std::max(most, need(graph_, first));
+      const Variant& variant = graph_.ops[op].variants[std::max(0, run_[op])];
+      time += variant.time;
+      most = std::max(most, need(graph_, variant));
     }
     return {time, most};
   }
 
-  void add(const std::string& kind, Nanos extra, Bytes saved) {
+  void add(const std::string& kind, Nanos time, Nanos plain_time, Bytes saved) {
     AlternativeUse& use = uses_[kind];
     use.kind = kind;
     ++use.runs;
-    use.extra += extra;
+    use.time += time;
+    use.plain_time += plain_time;
     use.saved = std::max(use.saved, saved);
   }
 
   const Graph& graph_;
+  std::vector<int32_t> run_;  // by op: the variant that ran last; -1: none
   std::map<std::string, AlternativeUse> uses_;
 };
 

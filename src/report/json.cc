@@ -71,7 +71,8 @@ std::string explanation_json(const Explanation& explanation) {
     writer.open_object(Layout::kInline)
         .field("kind", use.kind)
         .field("runs", use.runs)
-        .field("extra_ns", use.extra)
+        .field("time_ns", use.time)
+        .field("plain_time_ns", use.plain_time)
         .field("saved_bytes", use.saved)
         .close();
   }

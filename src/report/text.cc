@@ -141,12 +141,11 @@ std::string alternatives_table(const Explanation& explanation) {
   table.column("alternative", Align::kLeft)
       .column("runs", Align::kRight)
       .column("time", Align::kRight)
+      .column("plain training's way", Align::kRight)
       .column("saves up to", Align::kRight);
   for (const AlternativeUse& use : explanation.alternatives) {
-    const bool slower = use.extra >= Nanos(0);
-    table.row({printable(use.kind), std::to_string(use.runs),
-               (slower ? "+" : "-") + format_duration(slower ? use.extra : Nanos(0) - use.extra),
-               format_bytes(use.saved)});
+    table.row({printable(use.kind), std::to_string(use.runs), format_duration(use.time),
+               format_duration(use.plain_time), format_bytes(use.saved)});
   }
   return table.text();
 }

@@ -76,7 +76,8 @@ TEST(Explain, AlternativesAreCountedByKindWithTheirPrice) {
   graph.ops[1].variants.push_back(over);
   Plan plan;
   plan.actions = {run("a"), run("b", "in-place/y")};
-  const std::vector<AlternativeUse> expected = {{"in-place", 1, Nanos(3), Bytes(5)}};
+  const std::vector<AlternativeUse> expected = {
+      {"in-place", 1, over.time, graph.ops[1].variants[0].time, Bytes(5)}};
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
   plan.actions = {run("a"), run("b")};
   EXPECT_TRUE(explain(graph, plan).alternatives.empty());
@@ -92,7 +93,8 @@ TEST(Explain, AnotherRealizationOfAChoiceIsAnAlternative) {
   graph.choices = {{"b/by-rows", {{1}, {2}}}};
   Plan plan;
   plan.actions = {run("a"), run("b2")};
-  const std::vector<AlternativeUse> expected = {{"by-rows", 1, Nanos(-1), Bytes(7)}};
+  const std::vector<AlternativeUse> expected = {
+      {"by-rows", 1, other.variants[0].time, graph.ops[1].variants[0].time, Bytes(7)}};
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
 }
 

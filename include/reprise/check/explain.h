@@ -25,12 +25,13 @@ struct Recomputed {
   bool operator==(const Recomputed&) const = default;
 };
 
-// What a plan runs in place of plain training's way: another variant that writes the same values, or another
+// What a plan runs in place of plain training's way: another variant that reads and writes the same, or another
 // realization of a choice.
 struct AlternativeUse {
   std::string kind;  // the variant's name, or the choice's id behind its operation, up to a "/"
   int64_t runs = 0;  // of operations or choices that are done this way
-  Nanos extra;       // time beyond plain training's way; negative: faster
+  Nanos time;        // of all of them
+  Nanos plain_time;  // of plain training's way to do the same
   Bytes saved;       // the largest difference in what an operation needs beside what it reads
 
   bool operator==(const AlternativeUse&) const = default;
