@@ -1,0 +1,73 @@
+"""Captured steps and planned chains of stages (C++, on LibTorch)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+def install_cpu_allocator() -> None: ...
+def live_bytes() -> int: ...
+def last_refusal() -> tuple[str, int, int, int] | None: ...
+
+class CapturedStep:
+    def __init__(
+        self,
+        step: Callable[[list[Tensor]], list[Tensor]],
+        sample: Sequence[Tensor],
+        *,
+        modules: Sequence[nn.Module],
+        recapture: bool,
+        name: str,
+        observer: Callable[[str, float, str], None] | None,
+    ) -> None: ...
+    def plan(
+        self,
+        *,
+        budget: int | str | None,
+        planner: str,
+        time_limit_ns: int,
+        threads: int,
+        enforce: bool,
+        arena: bool,
+        observer: Callable[[str, float, str], None] | None,
+    ) -> dict[str, Any]: ...
+    def use(self, plan: str, *, budget: int | str | None, enforce: bool, arena: bool) -> None: ...
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]: ...
+    def refresh(self) -> bool: ...
+    def planned(self) -> dict[str, Any]: ...
+    def graph(self) -> str: ...
+    def profile(self) -> str: ...
+    def report(self) -> dict[str, Any]: ...
+
+class Remat:
+    def __init__(
+        self,
+        stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+        *,
+        budget: int | str | None,
+        planner: str,
+        time_limit_ns: int,
+        loss: Callable[[list[Tensor]], Tensor] | None,
+        name: str,
+        output_held: bool,
+        enforce: bool,
+        observer: Callable[[str, float, str], None] | None,
+    ) -> None: ...
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]: ...
+    def plan_for(self, inputs: Sequence[Tensor]) -> None: ...
+    def set_budget(self, budget: int | str | None) -> None: ...
+    def refresh(self) -> bool: ...
+    def planned(self) -> dict[str, Any]: ...
+    def chain(self) -> str: ...
+    def profile(self) -> str: ...
+    def report(self) -> dict[str, Any]: ...
+
+def profile(
+    stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+    sample: Sequence[Tensor],
+    *,
+    loss: Callable[[list[Tensor]], Tensor] | None,
+    name: str,
+    output_held: bool,
+    observer: Callable[[str, float, str], None] | None,
+) -> str: ...
