@@ -35,3 +35,15 @@ def two_convolutions() -> dict[str, object]:
             for i in (1, 2)
         ],
     }
+
+
+@pytest.fixture
+def runtime() -> None:
+    """Skips where the package was built without PyTorch; bits are compared on one thread."""
+    from reprise._built_for import TORCH_VERSION
+
+    if not TORCH_VERSION:
+        pytest.skip("reprise was built without its PyTorch runtime")
+    import torch
+
+    torch.set_num_threads(1)
