@@ -6,6 +6,8 @@
 #      are printed and you install them.
 #   2. LibTorch: a Python environment in .venv with the torch package that requirements.txt names.
 #      Nothing outside .venv is touched.
+#   3. What the Python package is built and tested with: the packages of requirements-python.txt, in .venv,
+#      too. Without them everything but the package is built.
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
 # nothing is printed unless something has to be done.
@@ -299,6 +301,39 @@ libtorch() {
   say "   torch $(torch_in_venv) is in .venv."
 }
 
+# --- 3. Tools of the Python package -------------------------------------------------------------------
+# The pinned packages that .venv has not got in that version.
+missing_python_tools() {
+  local name version
+  while IFS='=' read -r name _ version; do
+    case "$name" in '' | '#'*) continue ;; esac
+    compgen -G ".venv/lib/python3*/site-packages/${name//-/_}-$version.dist-info" >/dev/null ||
+      say "$name==$version"
+  done <requirements-python.txt
+}
+
+python_tools() {
+  local missing
+  [ -x .venv/bin/python ] || { detail "3. Python package: left out, there is no .venv."; return; }
+  missing=$(missing_python_tools)
+  if [ -z "$missing" ]; then
+    detail "3. Python package: its tools are in .venv."
+    return
+  fi
+  # An index that has not got them is no reason to talk on every run.
+  if [ "$quiet" = 1 ] && [ build/.setup-python -nt requirements-python.txt ]; then return; fi
+  say "3. Tools of the Python package, into .venv:" $missing
+  if pip_install --quiet -r requirements-python.txt 2>.venv/setup.log; then
+    rm -f .venv/setup.log build/.setup-python
+    say "   Done."
+  else
+    sed 's/^/   pip: /' .venv/setup.log >&2
+    say "   Going on without: everything but the Python package is built. 'make setup' tries again."
+    mkdir -p build && touch build/.setup-python
+  fi
+}
+
 system_packages
 libtorch
+python_tools
 detail "Ready. Next: make demo"

@@ -132,7 +132,7 @@ def test_gradients_accumulate() -> None:
 
 
 def test_a_python_autograd_function_and_autocast() -> None:
-    class Scale(torch.autograd.Function):  # type: ignore[name-defined, misc]
+    class Scale(torch.autograd.Function):  # type: ignore[name-defined]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             ctx.save_for_backward(x)
