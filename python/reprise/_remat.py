@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ._torch import StepReport, _runtime, budget_for, modules_of
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
-Stages = nn.Sequential | Iterable[Callable[..., Any]]
+Stages = nn.Sequential | nn.ModuleList | Sequence[Callable[..., Any]]
 NamedStages = list[tuple[str, Callable[..., Any]]]
 
 # What makes state_dict() of a module; the planned module shares them with the model.
@@ -57,7 +57,8 @@ def _is_plain_sequential(stage: Any) -> bool:
 
 
 def _check_model(model: Any) -> None:
-    if isinstance(model, nn.Module) and not _is_plain_sequential(model):
+    listed = _is_plain_sequential(model) or isinstance(model, nn.ModuleList)
+    if isinstance(model, nn.Module) and not listed:
         raise InputError(
             f"a {type(model).__name__} does not say what its stages are: give an nn.Sequential "
             "without hooks, or the list of its stages with `module=`, or use reprise.capture()"
@@ -277,8 +278,7 @@ def remat(
 
     BudgetError when no plan fits, with the smallest budget that has one.
     """
-    if module is None:
-        _check_model(model)
+    _check_model(model)
     options = {
         "budget": budget,
         "loss": loss,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -328,6 +329,8 @@ def test_what_is_no_chain_is_refused() -> None:
         reprise.remat(ResNet(), x)  # type: ignore[arg-type]
     with pytest.raises(reprise.InputError, match="no stage"):
         reprise.remat(nn.Sequential(), x)
+    with pytest.raises(reprise.InputError, match="not"):
+        reprise.remat(7, x, module=nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(reprise.InputError, match="stage 1"):
         reprise.remat([nn.Linear(64, 64), 7], x)  # type: ignore[list-item]
     with pytest.raises(reprise.InputError, match="tensors only"):
@@ -353,6 +356,18 @@ def test_the_curve_of_a_model() -> None:
     profile = reprise.profile(source, x)
     assert isinstance(profile.problem, reprise.Chain)
     assert profile.device == "cpu"
+
+
+def test_nothing_is_left_behind() -> None:
+    x, y = vectors()
+    reprise.install_cpu_allocator()
+    before = reprise.live_bytes()
+    model = reprise.remat(perceptron(), x, budget="95%")
+    one_step(model, x, y)
+    begun = model(x)  # a step that never comes to its backward pass
+    del model, begun
+    gc.collect()
+    assert reprise.live_bytes() == before
 
 
 def test_memory_is_counted() -> None:
