@@ -85,8 +85,13 @@ class _StageCall:
         tree = self.trees[self.position]
         assert tree is not None
         value = rebuild(tree, tensors)
-        # The first one is called as the model is; the others as nn.Sequential calls its children.
-        output = self.stage(*value[0], **value[1]) if self.position == 0 else self.stage(value)
+        try:
+            # The first is called as the model is; the others as nn.Sequential calls its children.
+            output = self.stage(*value[0], **value[1]) if self.position == 0 else self.stage(value)
+        except Exception as error:
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"in stage '{self.name}' of a planned model")
+            raise
         what = f"what stage '{self.name}' returns"
         result, tree = flatten(output, what)
         if tree.constants():

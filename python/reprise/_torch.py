@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,40 +119,53 @@ def budget_for(budget: int | str | None, device: torch.device) -> int | str | No
 
 
 def modules_of(function: Any) -> list[torch.nn.Module]:
-    """The modules that a function uses, as far as it shows: itself, the object it is a method of,
-    what it closes over, its defaults, and globals that it names."""
+    """The modules that a function uses, as far as it shows: itself, what it closes over, its
+    defaults, globals that it names, the object it is a method of; of such objects their attributes,
+    too."""
     found: list[torch.nn.Module] = []
-    _collect(function, found, [])
+    _collect(function, found, {})
     return found
 
 
-def _collect(value: Any, found: list[torch.nn.Module], seen: list[Any]) -> None:
-    if any(value is other for other in seen):
+def _collect(value: Any, found: list[torch.nn.Module], seen: dict[int, Any]) -> None:
+    if id(value) in seen:
         return
-    seen.append(value)
+    seen[id(value)] = value  # held, so that the number is not given to another object
     if isinstance(value, torch.nn.Module):
         found.append(value)
         return
+    for item in _parts(value):
+        _collect(item, found, seen)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Where the modules that a value uses may be."""
     if isinstance(value, (list, tuple)):
-        for item in value:
-            _collect(item, found, seen)
-        return
+        return list(value)
     if isinstance(value, dict):
-        _collect(list(value.values()), found, seen)
-        return
-    for name in ("__self__", "func", "args", "keywords", "__defaults__", "__kwdefaults__"):
-        inner = getattr(value, name, None) if callable(value) else None
-        if inner is not None and not isinstance(inner, type(sys)):
-            _collect(inner, found, seen)
-    code = getattr(value, "__code__", None)
-    if code is None:
-        return
-    for cell in getattr(value, "__closure__", None) or ():
+        return list(value.values())
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, types.FunctionType):
+        named = (value.__globals__.get(name) for name in value.__code__.co_names)
+        used = [item for item in named if isinstance(item, torch.nn.Module)]
+        return [
+            *used,
+            value.__closure__ or (),
+            value.__defaults__ or (),
+            value.__kwdefaults__ or {},
+        ]
+    if isinstance(value, types.CellType):
         try:
-            _collect(cell.cell_contents, found, seen)
+            return [value.cell_contents]
         except ValueError:  # not filled yet
-            continue
-    names = getattr(value, "__globals__", {})
-    for name in code.co_names:
-        if isinstance(names.get(name), torch.nn.Module):
-            _collect(names[name], found, seen)
+            return []
+    if isinstance(value, (type, types.ModuleType)):
+        return []
+    return [item for item in getattr(value, "__dict__", {}).values() if _is_module(item)]
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)

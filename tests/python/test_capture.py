@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 from typing import Any
 
@@ -199,6 +200,34 @@ def test_other_circumstances_are_refused_or_captured_again() -> None:
         model.zero_grad()
     model[6] = nn.Linear(64, 3)
     assert torch.isfinite(flexible(x))
+
+
+def test_modules_are_found_where_a_function_shows_them() -> None:
+    """Another train flag is noticed, however the step comes to its model."""
+    x = torch.randn(256, 64)
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = perceptron()
+
+        def step(self, x: Any) -> Any:
+            return simple_step(self.model)(x)
+
+    trainer = Trainer()
+    model = perceptron()
+    steps: list[tuple[Any, nn.Module]] = [
+        (trainer.step, trainer.model),
+        (lambda x: trainer.step(x), trainer.model),
+        (simple_step(model), model),
+        (lambda x, net=model: simple_step(net)(x), model),
+        (functools.partial(lambda net, x: simple_step(net)(x), model), model),
+    ]
+    for function, net in steps:
+        step = reprise.capture(function, x)
+        net.eval()
+        with pytest.raises(reprise.InputError, match="evaluation"):
+            step(x)
+        net.train()
 
 
 def test_what_cannot_be_replayed_is_refused_by_name() -> None:

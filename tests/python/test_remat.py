@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -314,8 +315,10 @@ def test_exceptions_of_stages_are_those_of_the_user() -> None:
     x, y = vectors()
     model = reprise.remat(source, x, budget="90%")
     fail = True
-    with pytest.raises(Odd, match="of the user"):
+    with pytest.raises(Odd, match="of the user") as caught:
         model(x)
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["in stage '1' of a planned model"]
     fail = False
     output = model(x)
     fail = True
