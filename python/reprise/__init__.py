@@ -59,7 +59,7 @@ from .errors import BudgetError, Error, InputError, InternalError
 if TYPE_CHECKING:
     from ._capture import CapturedStep, capture
     from ._remat import Remat, profile, remat
-    from ._torch import StepReport, install_cpu_allocator, live_bytes
+    from ._torch import StepReport, install_cpu_allocator, live_bytes, peak_bytes, reset_peak
 
 # Names that need PyTorch are loaded when they are used first.
 _RUNTIME = {
@@ -69,6 +69,8 @@ _RUNTIME = {
     "capture": "_capture",
     "install_cpu_allocator": "_torch",
     "live_bytes": "_torch",
+    "peak_bytes": "_torch",
+    "reset_peak": "_torch",
     "profile": "_remat",
     "remat": "_remat",
 }
@@ -121,10 +123,12 @@ __all__ = [
     "live_bytes",
     "load",
     "parse_bytes",
+    "peak_bytes",
     "plan",
     "planners",
     "profile",
     "remat",
+    "reset_peak",
     "simulate",
     "verify",
 ]

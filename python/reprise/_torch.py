@@ -85,6 +85,15 @@ def live_bytes() -> int:
     return _runtime.live_bytes()
 
 
+def peak_bytes() -> int:
+    """The largest live_bytes() since the last reset_peak(). A step of Reprise begins with one."""
+    return _runtime.peak_bytes()
+
+
+def reset_peak() -> None:
+    _runtime.reset_peak()
+
+
 def free_bytes(device: torch.device) -> int:
     """What a step may have on this device: its tensors' bytes of now, and what is free."""
     if device.type == "cpu":

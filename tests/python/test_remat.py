@@ -378,6 +378,9 @@ def test_memory_is_counted() -> None:
     before = reprise.live_bytes()
     held = torch.empty(1000)
     assert reprise.live_bytes() - before == 4032  # multiples of 64
+    reprise.reset_peak()
+    torch.empty(1000)
+    assert reprise.peak_bytes() - before == 2 * 4032
     del held
     assert reprise.live_bytes() == before
 

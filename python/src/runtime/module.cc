@@ -260,6 +260,8 @@ PYBIND11_MODULE(_runtime, m) {
   py::register_local_exception_translator(&translate);
   m.def("install_cpu_allocator", &rt::install_cpu_allocator);
   m.def("live_bytes", [] { return rt::memory_count(c10::kCPU).live; });
+  m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
+  m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("last_refusal", &last_refusal);
   bind_captured_step(m);
   bind_remat(m);
