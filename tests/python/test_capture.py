@@ -291,6 +291,19 @@ def test_the_automatic_budget_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert str(result.budget_bytes) in said
 
 
+def test_what_is_held_is_not_written_over() -> None:
+    """Results and gradients of earlier steps lie in the block that later steps use."""
+    model = perceptron()
+    step = reprise.capture(simple_step(model), torch.randn(256, 64))
+    held, copies = [], []
+    for _ in range(4):
+        model.zero_grad()
+        held += [step(torch.randn(256, 64)), *(p.grad for p in model.parameters())]
+        copies += [value.clone() for value in held[len(copies) :]]
+    assert all(map(torch.equal, held, copies))
+    assert step.report().served > 0
+
+
 def test_nothing_is_left_behind() -> None:
     x = torch.randn(256, 64)
     reprise.install_cpu_allocator()
