@@ -33,7 +33,7 @@ fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
 # --- 1. System packages -------------------------------------------------------------------------------
 # Debian package | what shows that it is there | what it is for.
 # "tool NAME [VERSION]" is a program, "header NAME" a C++ header, "venv" a python3 that can make
-# environments, "file NAME" a file.
+# environments, "python-header" that the python of .venv has its headers, "file NAME" a file.
 needs='
 g++                  | tool g++ 12                   | the compiler (C++20)
 make                 | tool make                     | runs the commands of the Makefile
@@ -50,10 +50,12 @@ libgtest-dev         | header gtest/gtest.h          | tests
 librapidcheck-dev    | header rapidcheck.h           | tests of properties on random cases
 libbenchmark-dev     | header benchmark/benchmark.h  | benchmarks
 python3-venv         | venv                          | makes .venv, which holds LibTorch
+python3-dev          | python-header                  | builds the Python package
 dataset-fashion-mnist| file /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz | real data to train on
 '
 compiler=${CXX:-g++}  # as CMake chooses it
-optional='dataset-fashion-mnist'  # without it, training uses synthetic data
+# Without them, training uses synthetic data, and the Python package is not built.
+optional='dataset-fashion-mnist python3-dev'
 
 installed() {  # package: does dpkg know it as installed?
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -97,6 +99,11 @@ met() {
       printf '#if !__has_include(<%s>)\n#error missing\n#endif\n' "$3" |
         "$compiler" -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
     file) [ -e "$3" ] ;;
+    python-header)
+      [ -z "${REPRISE_TORCH_DIR:-}" ] || return 0
+      path=.venv/bin/python
+      [ -x "$path" ] || path=$(pythons | head -n 1)
+      [ -e "$("$path" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     venv)
       [ -z "${REPRISE_TORCH_DIR:-}" ] || return 0
       [ ! -x .venv/bin/python ] || return 0
@@ -207,8 +214,9 @@ system_packages() {
     exit 1
   fi
   if [ ${#missing[@]} -gt 0 ]; then
-    say "setup: going on without ${missing[*]}: training uses synthetic data instead, or a folder"
-    say "       with the four IDX files that you pass with --data."
+    say "setup: going on without ${missing[*]}. Without dataset-fashion-mnist, training uses synthetic"
+    say "       data, or a folder with the four IDX files that you pass with --data; without python3-dev,"
+    say "       the Python package is not built."
     mkdir -p build && touch build/.setup-optional
   fi
 }
