@@ -57,15 +57,17 @@ from ._planning import (
 from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
-    from ._capture import CapturedStep, capture
+    from ._capture import Alternative, CapturedStep, alternatives, capture
     from ._remat import Remat, profile, remat
     from ._torch import StepReport, install_cpu_allocator, live_bytes, peak_bytes, reset_peak
 
 # Names that need PyTorch are loaded when they are used first.
 _RUNTIME = {
+    "Alternative": "_capture",
     "CapturedStep": "_capture",
     "Remat": "_remat",
     "StepReport": "_torch",
+    "alternatives": "_capture",
     "capture": "_capture",
     "install_cpu_allocator": "_torch",
     "live_bytes": "_torch",
@@ -77,6 +79,7 @@ _RUNTIME = {
 
 __all__ = [
     "Action",
+    "Alternative",
     "Baseline",
     "BudgetError",
     "CapturedStep",
@@ -114,6 +117,7 @@ __all__ = [
     "Variant",
     "Violation",
     "__version__",
+    "alternatives",
     "capture",
     "explain",
     "format_bytes",

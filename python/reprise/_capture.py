@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,19 @@ from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, resul
 from ._torch import StepReport, _runtime, budget_for, modules_of
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
+
+
+class Alternative(NamedTuple):
+    """A kind of other ways to run parts of a step, with less memory."""
+
+    name: str
+    description: str
+    exactness: str
+
+
+def alternatives() -> list[Alternative]:
+    """The kinds there are."""
+    return [Alternative(*row) for row in _runtime.alternatives()]
 
 
 class _Recorded:
@@ -46,6 +59,7 @@ class CapturedStep:
         keywords: dict[str, Any],
         modules: list[torch.nn.Module],
         on_miss: str,
+        alternatives: Sequence[str] | None,
         name: str,
         observer: Observer | None,
     ) -> None:
@@ -54,6 +68,7 @@ class CapturedStep:
         self._step = step
         self._modules = modules
         self._recapture = on_miss == "recapture"
+        self._alternatives = alternatives
         self._name = name
         self._observer = observer
         self._plan_options: dict[str, Any] | None = None
@@ -69,6 +84,7 @@ class CapturedStep:
             tensors,
             modules=self._modules,
             recapture=self._recapture,
+            alternatives=self._alternatives,
             name=self._name,
             observer=observe(self._observer),
         )
@@ -162,6 +178,7 @@ def capture(
     *sample: Any,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
+    alternatives: Sequence[str] | None = None,
     name: str = "step",
     observer: Observer | None = None,
     **keywords: Any,
@@ -177,8 +194,11 @@ def capture(
     other shapes, types, flags or numbers does: "refuse" with an InputError, or "recapture" and plan
     again.
 
+    `alternatives`: the kinds (names of alternatives()) that the planner may run in place of
+    operations as they were captured; None is all, [] none.
+
     InputError for what cannot be replayed, naming the operation: sizes or branches that depend on
     data, numbers read out of tensors, parameters that are written.
     """
     watched = modules_of(step) if modules is None else modules
-    return CapturedStep(step, sample, keywords, watched, on_miss, name, observer)
+    return CapturedStep(step, sample, keywords, watched, on_miss, alternatives, name, observer)

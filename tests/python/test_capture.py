@@ -282,6 +282,28 @@ def test_a_plan_made_elsewhere() -> None:
         step.use(found.plan, budget=found.plan.peak_bytes - 1)
 
 
+def test_the_planner_may_choose_other_ways() -> None:
+    """The bits are the same with all of them, with one, and with none."""
+    torch.manual_seed(9)
+    x = torch.randn(256, 64)
+    model = perceptron()
+    ways, states = [], []
+    for allowed in (None, [reprise.alternatives()[0].name], []):
+        one = copy.deepcopy(model)
+        step = reprise.capture(simple_step(one), x, alternatives=allowed)
+        ways.append(sum(len(op.variants) for op in step.graph.ops))
+        step.plan(budget="95%")
+        torch.manual_seed(10)
+        step(x)
+        states.append(state_of(one))
+    assert ways[0] > ways[2]
+    assert ways[0] >= ways[1] >= ways[2]
+    for state in states[1:]:
+        assert_same_bits(state, states[0])
+    with pytest.raises(reprise.InputError, match="magic"):
+        reprise.capture(simple_step(model), x, alternatives=["magic"])
+
+
 def test_the_automatic_budget_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.randn(256, 64)
     step = reprise.capture(simple_step(perceptron()), x)
@@ -295,7 +317,8 @@ def test_what_is_held_is_not_written_over() -> None:
     """Results and gradients of earlier steps lie in the block that later steps use."""
     model = perceptron()
     step = reprise.capture(simple_step(model), torch.randn(256, 64))
-    held, copies = [], []
+    held: list[Any] = []
+    copies: list[Any] = []
     for _ in range(4):
         model.zero_grad()
         held += [step(torch.randn(256, 64)), *(p.grad for p in model.parameters())]

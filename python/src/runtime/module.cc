@@ -14,6 +14,7 @@
 #include "mirror.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/remat.h"
 
@@ -81,11 +82,31 @@ std::optional<int64_t> limit_or_none(Bytes budget) {
   return budget.count();
 }
 
+// None: everything; names: these and no others.
+rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& names) {
+  rt::AlternativeOptions options;
+  if (!names) return options;
+  options.only = *names;
+  if (!names->empty()) return options;
+  for (const rt::AlternativeInfo& kind : rt::alternatives()) options.without.push_back(kind.name);
+  return options;
+}
+
+std::vector<std::tuple<Text, Text, Text>> list_alternatives() {
+  std::vector<std::tuple<Text, Text, Text>> rows;
+  for (const rt::AlternativeInfo& kind : rt::alternatives()) {
+    rows.emplace_back(kind.name, kind.description, to_string(kind.exactness));
+  }
+  return rows;
+}
+
 class CapturedStep {
  public:
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
-               bool recapture, const Text& name, const ObserverArgument& observer) {
+               bool recapture, const std::optional<std::vector<Text>>& alternatives,
+               const Text& name, const ObserverArgument& observer) {
     rt::CaptureOptions options;
+    options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
     if (recapture) options.on_miss = rt::OnMiss::kRecapture;
     options.measure.name = name;
@@ -215,10 +236,11 @@ class Remat {
 
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
-      .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, const Text&,
-                    const ObserverArgument&>(),
-           py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
-           py::arg("recapture"), py::arg("name"), py::arg("observer"))
+      .def(
+          py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool,
+                   const std::optional<std::vector<Text>>&, const Text&, const ObserverArgument&>(),
+          py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
+          py::arg("recapture"), py::arg("alternatives"), py::arg("name"), py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
@@ -263,6 +285,7 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
   m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("last_refusal", &last_refusal);
+  m.def("alternatives", &list_alternatives);
   bind_captured_step(m);
   bind_remat(m);
 }
