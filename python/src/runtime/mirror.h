@@ -35,8 +35,8 @@ class Mirrors {
   // One mirror that has the mirrors of all of them as children.
   std::shared_ptr<Mirror> of_all(const std::vector<py::object>& modules);
 
-  // Takes over the training flags. False when a module has got other children, parameters or buffers, or
-  // one of them other gradient needs: then the mirrors are of the past.
+  // Takes over the training flags. False when a module has got other children, parameters or buffers:
+  // then the mirrors are of the past.
   bool refresh();
 
  private:
