@@ -22,10 +22,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kProgram = "reprise-runtime";
 
-constexpr std::array<RuntimeCommand, 3> kCommands = {{
+constexpr std::array<RuntimeCommand, 4> kCommands = {{
     {"train", "train a model on real data inside a byte budget"},
     {"profile", "measure a model into a chain or graph"},
     {"models", "list the models that train and profile know"},
+    {"alternatives", "list the other ways to run operations that graph mode may choose"},
 }};
 
 bool is_program(const fs::path& path) {

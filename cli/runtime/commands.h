@@ -5,6 +5,7 @@
 #include <string>
 
 #include "command.h"
+#include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/zoo.h"
 
 namespace reprise::cli {
@@ -12,6 +13,7 @@ namespace reprise::cli {
 void add_train(CLI::App& app, Action& action);
 void add_profile(CLI::App& app, Action& action);
 void add_models(CLI::App& app, Action& action);
+void add_alternatives(CLI::App& app, Action& action);
 void add_runtime_doctor(CLI::App& app, Action& action);
 
 // The model as the user wrote it.
@@ -26,6 +28,9 @@ void add_model_options(CLI::App& command, ModelArguments& arguments);
 
 // Throws InputError for an input that is no shape ("64x1x28x28"). Also sets LibTorch's threads.
 runtime::ModelConfig model_config(const ModelArguments& arguments);
+
+// --only and --without, of graph mode.
+void add_alternative_options(CLI::App& command, runtime::AlternativeOptions& options);
 
 // Throws InputError for anything but "chain" and "graph".
 void require_mode(const std::string& mode);

@@ -7,5 +7,5 @@ int main(int argc, char** argv) {
   return run_program(argc, argv,
                      {"The commands of reprise that need LibTorch.",
                       "Started by `reprise`; `reprise --help` lists all commands.",
-                      {add_train, add_profile, add_models, add_runtime_doctor}});
+                      {add_train, add_profile, add_models, add_alternatives, add_runtime_doctor}});
 }

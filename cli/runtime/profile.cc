@@ -19,6 +19,7 @@ namespace {
 struct Arguments {
   ModelArguments model;
   std::string output, mode = "chain";
+  runtime::AlternativeOptions alternatives;
   uint64_t seed = 1;
   bool quiet = false;
 };
@@ -31,7 +32,8 @@ Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions optio
       [&](const runtime::Tensors& y) { return model.loss(y.at(0), target); }, options);
 }
 
-Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions& options) {
+Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions& options,
+                      const runtime::AlternativeOptions& alternatives) {
   const runtime::Tensors batch{model.sample_input(), model.sample_target()};
   auto step = [&](const runtime::Tensors& in) {
     runtime::Tensors x{in[0]};
@@ -40,7 +42,8 @@ Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions
     loss.backward();
     return loss;
   };
-  return runtime::capture(step, batch, {.measure = options}).profile();
+  return runtime::capture(step, batch, {.measure = options, .alternatives = alternatives})
+      .profile();
 }
 
 std::string summary(const Profile& profile) {
@@ -55,6 +58,7 @@ std::string summary(const Profile& profile) {
 
 int run(const Arguments& arguments) {
   require_mode(arguments.mode);
+  validate(arguments.alternatives);
   if (!arguments.output.empty()) require_writable(arguments.output);
   runtime::install_cpu_allocator();
   at::manual_seed(arguments.seed);
@@ -63,8 +67,9 @@ int run(const Arguments& arguments) {
   runtime::MeasureOptions options;
   options.name = model.config.model;
   options.observer = status.observer();
-  const Profile profile =
-      arguments.mode == "graph" ? measure_graph(model, options) : measure_chain(model, options);
+  const Profile profile = arguments.mode == "graph"
+                              ? measure_graph(model, options, arguments.alternatives)
+                              : measure_chain(model, options);
   status.wipe();
   const std::string json = to_json(profile);
   if (arguments.output.empty()) {
@@ -90,6 +95,7 @@ void add_profile(CLI::App& app, Action& action) {
       ->type_name("FILE");
   command->add_option("--mode", arguments->mode, "chain (default): stages; graph: operations")
       ->type_name("MODE");
+  add_alternative_options(*command, arguments->alternatives);
   command->add_option("--seed", arguments->seed, "of the random state (default 1)")->type_name("N");
   command->add_flag("--quiet", arguments->quiet, "no progress, no summary");
   command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });

@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "output.h"
+#include "report_page.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
@@ -17,8 +18,9 @@ namespace {
 
 struct Arguments {
   ModelArguments model;
+  runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
-              optimizer = "sgd", save_plan, save_profile;
+              optimizer = "sgd", save_plan, save_profile, report;
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
@@ -38,6 +40,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.model = model_config(arguments.model);
   options.data = arguments.data;
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
+  options.alternatives = arguments.alternatives;
   options.mode =
       arguments.mode == "graph" ? runtime::TrainMode::kGraph : runtime::TrainMode::kChain;
   options.planner = arguments.planner;
@@ -207,6 +210,7 @@ int verdict(const runtime::TrainReport& report) {
 
 int run(const Arguments& arguments) {
   require_mode(arguments.mode);
+  validate(arguments.alternatives);
   if (!arguments.planner.empty()) find_planner(arguments.planner);
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
@@ -217,7 +221,7 @@ int run(const Arguments& arguments) {
         "--steps, --epochs, --test and --learning-rate must not be negative, --momentum must be in "
         "[0, 1)");
   }
-  for (const std::string& path : {arguments.save_plan, arguments.save_profile}) {
+  for (const std::string& path : {arguments.save_plan, arguments.save_profile, arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
   runtime::TrainOptions options = train_options(arguments);
@@ -244,6 +248,10 @@ int run(const Arguments& arguments) {
     write_output(arguments.save_profile, to_json(report.profile));
   if (!report.plan.plan) return infeasible(report);
   if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
+  if (!arguments.report.empty()) {
+    ReportInput page{.problem = parse_problem(to_json(report.profile)), .plan = *report.plan.plan};
+    write_output(arguments.report, report_page(page, kCurveLimit, arguments.quiet));
+  }
   if (arguments.json) {
     print(report_json(arguments, report).dump(2) + "\n");
   } else {
@@ -277,11 +285,13 @@ void add_train(CLI::App& app, Action& action) {
   text("--mode", arguments->mode,
        "chain (default): plan the model's stages; graph: plan the operations of a captured step",
        "MODE");
+  add_alternative_options(*command, arguments->alternatives);
   text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",
        "NAME");
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
   text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");
+  text("--report", arguments->report, "write a page (HTML) of the plan here", "FILE");
   text("--save-profile", arguments->save_profile, "write what was measured here", "FILE");
   command->add_option("--steps", arguments->steps, "training steps")->type_name("N");
   command->add_option("--epochs", arguments->epochs, "passes over the data (default 1)")

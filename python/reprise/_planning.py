@@ -140,6 +140,16 @@ class Recomputed:
 
 
 @dataclass(frozen=True)
+class AlternativeUse:
+    """What runs in place of plain training's way, by kind."""
+
+    kind: str
+    runs: int
+    extra_ns: int  # beyond plain training's way; negative: faster
+    saved_bytes: int
+
+
+@dataclass(frozen=True)
 class Explanation:
     """Who holds the bytes at the peak of a plan, what it recomputes, and what that costs. str() is
     the table for people."""
@@ -152,6 +162,7 @@ class Explanation:
     holders: tuple[Holder, ...]  # at the peak, largest first; they sum to the peak
     recomputed_ns: int
     recomputed: tuple[Recomputed, ...]  # most expensive first
+    alternatives: tuple[AlternativeUse, ...] = ()
     text: str = ""
 
     def __str__(self) -> str:

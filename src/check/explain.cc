@@ -83,6 +83,79 @@ std::vector<Recomputed> find_recomputed(const Graph& graph,
   return result;
 }
 
+// What a run of it needs beside what it reads.
+Bytes need(const Graph& graph, const Variant& variant) {
+  Bytes bytes = variant.workspace;
+  for (const ValueIndex value : variant.writes) bytes += graph.values[value].bytes;
+  for (const auto& pair : variant.reuses) bytes -= graph.values[pair.second].bytes;
+  return bytes;
+}
+
+// Plain training's way to do what this variant does; null if it is that way, or does something else.
+const Variant* plain_way(const Op& op, const Variant& variant) {
+  for (const Variant& first : op.variants) {
+    if (&first == &variant) return nullptr;
+    if (first.writes == variant.writes && first.role != Role::kReplay) return &first;
+  }
+  return nullptr;
+}
+
+class AlternativeUses {
+ public:
+  AlternativeUses(const Graph& graph, const std::vector<BoundAction>& actions) : graph_(graph) {
+    std::vector<bool> runs(graph.ops.size(), false);
+    for (const BoundAction& action : actions) {
+      if (action.kind != ActionKind::kRun) continue;
+      runs[action.target] = true;
+      const Op& op = graph.ops[action.target];
+      const Variant& variant = op.variants[action.variant];
+      if (variant.role != Role::kAny) continue;
+      if (const Variant* plain = plain_way(op, variant)) {
+        add(variant.name.substr(0, variant.name.find('/')), variant.time - plain->time,
+            need(graph, *plain) - need(graph, variant));
+      }
+    }
+    for (const Choice& choice : graph.choices) {
+      for (size_t r = 1; r < choice.realizations.size(); ++r) {
+        if (!runs[choice.realizations[r].front()]) continue;
+        const auto [time, bytes] = of(choice.realizations[r]);
+        const auto [plain_time, plain_bytes] = of(choice.realizations[0]);
+        add(choice.id.substr(choice.id.find('/') + 1), time - plain_time, plain_bytes - bytes);
+      }
+    }
+  }
+
+  std::vector<AlternativeUse> take() {
+    std::vector<AlternativeUse> all;
+    for (auto& [kind, use] : uses_) all.push_back(std::move(use));
+    return all;
+  }
+
+ private:
+  // Time of all its operations, and the most that one of them needs.
+  std::pair<Nanos, Bytes> of(const std::vector<OpIndex>& realization) const {
+    Nanos time;
+    Bytes most;
+    for (const OpIndex op : realization) {
+      const Variant& first = graph_.ops[op].variants.front();
+      time += first.time;
+      most = std::max(most, need(graph_, first));
+    }
+    return {time, most};
+  }
+
+  void add(const std::string& kind, Nanos extra, Bytes saved) {
+    AlternativeUse& use = uses_[kind];
+    use.kind = kind;
+    ++use.runs;
+    use.extra += extra;
+    use.saved = std::max(use.saved, saved);
+  }
+
+  const Graph& graph_;
+  std::map<std::string, AlternativeUse> uses_;
+};
+
 std::string describe(const Action& action) {
   if (action.kind == ActionKind::kFree) return "free " + action.id;
   return "run " + action.id + " " + action.variant;
@@ -99,6 +172,7 @@ Explanation explain(const Graph& graph, const Plan& plan) {
   result.holders = Peak(graph, actions, peak).holders();
   result.recomputed = find_recomputed(graph, actions);
   for (const Recomputed& entry : result.recomputed) result.recomputed_time += entry.extra;
+  result.alternatives = AlternativeUses(graph, actions).take();
   result.baseline = baseline(graph);
   return result;
 }

@@ -66,6 +66,15 @@ std::string explanation_json(const Explanation& explanation) {
         .field("extra_ns", recomputed.extra)
         .close();
   }
+  writer.close().key("alternatives").open_array();
+  for (const AlternativeUse& use : explanation.alternatives) {
+    writer.open_object(Layout::kInline)
+        .field("kind", use.kind)
+        .field("runs", use.runs)
+        .field("extra_ns", use.extra)
+        .field("saved_bytes", use.saved)
+        .close();
+  }
   writer.close().close();
   return writer.take();
 }

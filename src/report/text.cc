@@ -15,6 +15,7 @@ using report::Align;
 using report::relative_change;
 using report::share;
 using report::Table;
+using report::without_numbers;
 
 std::string heading(const std::string& text, const TextOptions& options) {
   return options.color ? "\x1b[1m" + text + "\x1b[0m\n" : text + "\n";
@@ -53,19 +54,6 @@ std::string holders_table(const Explanation& explanation, const TextOptions& opt
   return table.text();
 }
 
-// Ids that differ in numbers only are one kind: l0.up and l17.up are l#.up.
-std::string kind_of(const std::string& id) {
-  std::string kind;
-  for (const char c : id) {
-    if (c < '0' || c > '9') {
-      kind += c;
-    } else if (!kind.ends_with('#')) {
-      kind += '#';
-    }
-  }
-  return kind;
-}
-
 struct Kind {
   std::string name;
   size_t count = 0;
@@ -77,7 +65,7 @@ template <class Entries, class Id, class Amount>
 std::vector<Kind> kinds_of(const Entries& entries, const Id& id, const Amount& amount) {
   std::map<std::string, Kind> kinds;
   for (const auto& entry : entries) {
-    Kind& kind = kinds[kind_of(id(entry))];
+    Kind& kind = kinds[without_numbers(id(entry))];
     ++kind.count;
     kind.amount += amount(entry);
   }
@@ -148,6 +136,21 @@ std::string recomputed_table(const Explanation& explanation, const TextOptions& 
   return table.text();
 }
 
+std::string alternatives_table(const Explanation& explanation) {
+  Table table;
+  table.column("alternative", Align::kLeft)
+      .column("runs", Align::kRight)
+      .column("time", Align::kRight)
+      .column("saves up to", Align::kRight);
+  for (const AlternativeUse& use : explanation.alternatives) {
+    const bool slower = use.extra >= Nanos(0);
+    table.row({printable(use.kind), std::to_string(use.runs),
+               (slower ? "+" : "-") + format_duration(slower ? use.extra : Nanos(0) - use.extra),
+               format_bytes(use.saved)});
+  }
+  return table.text();
+}
+
 std::string_view outcome(Termination termination) {
   switch (termination) {
     case Termination::kOptimal:
@@ -205,6 +208,9 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   text += heading("What runs more than once", options);
   text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_table(explanation, options);
   text += kinds_of_recomputed(explanation, options);
+  if (explanation.alternatives.empty()) return text;
+  text += "\n" + heading("What runs in another way than plain training's", options);
+  text += alternatives_table(explanation);
   return text;
 }
 

@@ -70,6 +70,7 @@ class GraphSteps final : public PlannedSteps {
     }
     options.measure.name = options_.model.model;
     options.measure.observer = options_.observer;
+    options.alternatives = options_.alternatives;
     step_.emplace(capture(
         [this](const Tensors& in) {
           at::Tensor loss = model_.loss(run_stages(model_, in[0]), in[1]);

@@ -10,8 +10,8 @@ import unittest
 from harness import (BAD_INPUT, BROKEN, CHAINS, DONE, INFEASIBLE, OUT_OF_TIME, PROGRAM,
                      ProgramTest)
 
-CORE = ["plan", "frontier", "check", "explain", "planners", "doctor"]
-RUNTIME = ["train", "profile", "models"]
+CORE = ["plan", "frontier", "check", "explain", "report", "planners", "doctor"]
+RUNTIME = ["train", "profile", "models", "alternatives"]
 CHAIN = CHAINS / "heterogeneous5.json"
 
 GRAPH = {

@@ -35,7 +35,7 @@ class RuntimeProgramTest(ProgramTest):
         return result
 
     def test_missing(self):
-        for command in ("train", "profile", "models"):
+        for command in ("train", "profile", "models", "alternatives"):
             for arguments in ([command], [command, "--help"]):
                 result = self.run_copy(*arguments, expect=BAD_INPUT)
                 self.assertIn("REPRISE_BUILD_RUNTIME", result.stderr)

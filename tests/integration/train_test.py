@@ -43,6 +43,7 @@ class TrainTest(ProgramTest):
         self.assertEqual(report["arena_fallbacks"], 0)
         self.run_program("check", profile, plan, expect=DONE)
         self.run_program("explain", profile, plan, expect=DONE)
+        self.assertIn("<svg", page.read_text())
 
     def test_same_training_inside_any_budget(self):
         losses = set()
@@ -54,10 +55,12 @@ class TrainTest(ProgramTest):
 
     def test_saved_files_check(self):
         plan, profile = self.folder / "plan.json", self.folder / "profile.json"
-        self.train(*GPT, "--budget", "80%", "--steps", "1", "--save", plan,
+        page = self.folder / "page.html"
+        self.train(*GPT, "--budget", "80%", "--steps", "1", "--save", plan, "--report", page,
                    "--save-profile", profile)
         self.run_program("check", profile, plan, expect=DONE)
         self.run_program("explain", profile, plan, expect=DONE)
+        self.assertIn("<svg", page.read_text())
 
     def test_infeasible_names_the_smallest_budget(self):
         result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)
@@ -123,8 +126,28 @@ class ProfileTest(ProgramTest):
         self.assertIn("resnet50", [model["name"] for model in models])
         self.assertIn("resnet50", self.run_program("models", expect=DONE).stdout)
 
+    def test_alternatives_are_listed_and_switched_by_name(self):
+        rows = json.loads(self.run_program("alternatives", "--json", expect=DONE).stdout)
+        names = [row["name"] for row in rows]
+        self.assertIn("in-place", names)
+        for row in rows:
+            self.assertEqual(row["exactness"], "bitwise")
+        self.assertIn("in-place", self.run_program("alternatives", expect=DONE).stdout)
+        small = ["--model", "resnet18", "--input", "2x1x28x28", "--mode", "graph", "--quiet"]
+        profile = str(self.folder / "p.json")
+        self.run_program("profile", *small, "--only", "in-place", "-o", profile, expect=DONE)
+        with open(profile) as file:
+            text = file.read()
+        self.assertIn("in-place/", text)
+        self.assertNotIn("two-call-convolution", text)
+        self.run_program("profile", *small, "--without", ",".join(names), "-o", profile, expect=DONE)
+        with open(profile) as file:
+            self.assertNotIn("in-place/", file.read())
+        wrong = self.run_program("profile", *small, "--without", "inplace", expect=BAD_INPUT)
+        self.assertIn("two-call-convolution", wrong.stderr)
+
     def test_help_has_examples(self):
-        for command in ("train", "profile", "models"):
+        for command in ("train", "profile", "models", "alternatives"):
             self.assertIn("Example", self.run_program(command, "--help", expect=DONE).stdout)
 
 

@@ -67,6 +67,35 @@ TEST(Explain, ConsumedAndReusedValuesHoldNothingWhileTheirTakerRuns) {
   EXPECT_EQ(explain(graph, plan).holders, expected);
 }
 
+TEST(Explain, AlternativesAreCountedByKindWithTheirPrice) {
+  Graph graph = two_op_graph();  // a: x -> y (40 B, 5 B workspace); b: y -> z (30 B, 7 B workspace)
+  Variant over = graph.ops[1].variants[0];
+  over.name = "in-place/y";
+  over.time += Nanos(3);
+  over.workspace = Bytes(2);
+  graph.ops[1].variants.push_back(over);
+  Plan plan;
+  plan.actions = {run("a"), run("b", "in-place/y")};
+  const std::vector<AlternativeUse> expected = {{"in-place", 1, Nanos(3), Bytes(5)}};
+  EXPECT_EQ(explain(graph, plan).alternatives, expected);
+  plan.actions = {run("a"), run("b")};
+  EXPECT_TRUE(explain(graph, plan).alternatives.empty());
+}
+
+TEST(Explain, AnotherRealizationOfAChoiceIsAnAlternative) {
+  Graph graph = two_op_graph();
+  Op other = graph.ops[1];
+  other.id = "b2";
+  other.variants[0].time -= Nanos(1);
+  other.variants[0].workspace = Bytes(0);
+  graph.ops.push_back(other);
+  graph.choices = {{"b/by-rows", {{1}, {2}}}};
+  Plan plan;
+  plan.actions = {run("a"), run("b2")};
+  const std::vector<AlternativeUse> expected = {{"by-rows", 1, Nanos(-1), Bytes(7)}};
+  EXPECT_EQ(explain(graph, plan).alternatives, expected);
+}
+
 TEST(Explain, APlanWithoutActionsPeaksAtTheStart) {
   const Explanation explanation = explain(two_op_graph(), Plan{});
   EXPECT_EQ(explanation.peak_action, "start");

@@ -25,12 +25,24 @@ struct Recomputed {
   bool operator==(const Recomputed&) const = default;
 };
 
+// What a plan runs in place of plain training's way: another variant that writes the same values, or another
+// realization of a choice.
+struct AlternativeUse {
+  std::string kind;  // the variant's name, or the choice's id behind its operation, up to a "/"
+  int64_t runs = 0;  // of operations or choices that are done this way
+  Nanos extra;       // time beyond plain training's way; negative: faster
+  Bytes saved;       // the largest difference in what an operation needs beside what it reads
+
+  bool operator==(const AlternativeUse&) const = default;
+};
+
 struct Explanation {
   Timeline timeline;
-  std::string peak_action;          // "run B3 keep", or "start"
-  std::vector<Holder> holders;      // at the peak, largest first; they sum to the peak
+  std::string peak_action;             // "run B3 keep", or "start"
+  std::vector<Holder> holders;         // at the peak, largest first; they sum to the peak
   std::vector<Recomputed> recomputed;  // most expensive first
   Nanos recomputed_time;
+  std::vector<AlternativeUse> alternatives;  // by kind
   Baseline baseline;
 
   bool operator==(const Explanation&) const = default;

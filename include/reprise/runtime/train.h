@@ -9,6 +9,7 @@
 #include "reprise/model/observer.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/units.h"
+#include "reprise/runtime/alternatives.h"
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/zoo.h"
@@ -35,6 +36,7 @@ struct TrainOptions {
   std::string data = "synthetic";  // see open_dataset()
   Budget budget = {};              // a share is of plain training's measured peak
   TrainMode mode = TrainMode::kChain;
+  AlternativeOptions alternatives = {};  // of graph mode
   std::string planner = {};  // empty: the mode's own
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs

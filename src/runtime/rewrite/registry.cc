@@ -29,6 +29,9 @@ constexpr std::array kRows = {
     Row{"batch-norm-by-channels",
         "the backward of a batch norm some channels at a time, over one of its operands",
         batch_norm_by_channels},
+    Row{"group-norm-by-groups",
+        "the backward of a group norm some groups at a time, over one of its operands",
+        group_norm_by_groups},
 };
 
 bool has(const std::vector<std::string>& names, const char* name) {

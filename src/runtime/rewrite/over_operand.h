@@ -1,0 +1,25 @@
+// Backwards of normalisations some channels at a time, with the result in place of an operand.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "rewrite/alternative.h"
+
+namespace reprise::runtime {
+
+// Of an operand of so many bytes: small enough that three of them stay in the cache, at least eight.
+int64_t blocks_in_cache(int64_t bytes);
+
+// Elements [first, first + count) of an operand's dimension; undefined if the operand is.
+at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first, int64_t count);
+
+// For an operator whose first two operands are the gradient and the input, and whose first result is the
+// gradient of the input: a way called `kind`/operand for either of them that ends there, if both and the
+// result look the same and fill their memory. kernel(k) leaves the result in operand k.
+void add_ways_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
+                            const std::function<Kernel(size_t over)>& kernel);
+
+}  // namespace reprise::runtime
