@@ -6,6 +6,8 @@
 #      are printed and you install them.
 #   2. LibTorch: a Python environment in .venv with the torch package that requirements.txt names.
 #      Nothing outside .venv is touched.
+#   3. What the Python package is built and tested with: the packages of requirements-python.txt, in .venv,
+#      too. Without them everything but the package is built.
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
 # nothing is printed unless something has to be done.
@@ -31,7 +33,7 @@ fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
 # --- 1. System packages -------------------------------------------------------------------------------
 # Debian package | what shows that it is there | what it is for.
 # "tool NAME [VERSION]" is a program, "header NAME" a C++ header, "venv" a python3 that can make
-# environments, "file NAME" a file.
+# environments, "python-header" that the python of .venv has its headers, "file NAME" a file.
 needs='
 g++                  | tool g++ 12                   | the compiler (C++20)
 make                 | tool make                     | runs the commands of the Makefile
@@ -48,10 +50,12 @@ libgtest-dev         | header gtest/gtest.h          | tests
 librapidcheck-dev    | header rapidcheck.h           | tests of properties on random cases
 libbenchmark-dev     | header benchmark/benchmark.h  | benchmarks
 python3-venv         | venv                          | makes .venv, which holds LibTorch
+python3-dev          | python-header                  | builds the Python package
 dataset-fashion-mnist| file /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz | real data to train on
 '
 compiler=${CXX:-g++}  # as CMake chooses it
-optional='dataset-fashion-mnist'  # without it, training uses synthetic data
+# Without them, training uses synthetic data, and the Python package is not built.
+optional='dataset-fashion-mnist python3-dev'
 
 installed() {  # package: does dpkg know it as installed?
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -95,6 +99,11 @@ met() {
       printf '#if !__has_include(<%s>)\n#error missing\n#endif\n' "$3" |
         "$compiler" -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
     file) [ -e "$3" ] ;;
+    python-header)
+      [ -z "${REPRISE_TORCH_DIR:-}" ] || return 0
+      path=.venv/bin/python
+      [ -x "$path" ] || path=$(pythons | head -n 1)
+      [ -e "$("$path" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     venv)
       [ -z "${REPRISE_TORCH_DIR:-}" ] || return 0
       [ ! -x .venv/bin/python ] || return 0
@@ -205,8 +214,9 @@ system_packages() {
     exit 1
   fi
   if [ ${#missing[@]} -gt 0 ]; then
-    say "setup: going on without ${missing[*]}: training uses synthetic data instead, or a folder"
-    say "       with the four IDX files that you pass with --data."
+    say "setup: going on without ${missing[*]}. Without dataset-fashion-mnist, training uses synthetic"
+    say "       data, or a folder with the four IDX files that you pass with --data; without python3-dev,"
+    say "       the Python package is not built."
     mkdir -p build && touch build/.setup-optional
   fi
 }
@@ -299,6 +309,39 @@ libtorch() {
   say "   torch $(torch_in_venv) is in .venv."
 }
 
+# --- 3. Tools of the Python package -------------------------------------------------------------------
+# The pinned packages that .venv has not got in that version.
+missing_python_tools() {
+  local name version
+  while IFS='=' read -r name _ version; do
+    case "$name" in '' | '#'*) continue ;; esac
+    compgen -G ".venv/lib/python3*/site-packages/${name//-/_}-$version.dist-info" >/dev/null ||
+      say "$name==$version"
+  done <requirements-python.txt
+}
+
+python_tools() {
+  local missing
+  [ -x .venv/bin/python ] || { detail "3. Python package: left out, there is no .venv."; return; }
+  missing=$(missing_python_tools)
+  if [ -z "$missing" ]; then
+    detail "3. Python package: its tools are in .venv."
+    return
+  fi
+  # An index that has not got them is no reason to talk on every run.
+  if [ "$quiet" = 1 ] && [ build/.setup-python -nt requirements-python.txt ]; then return; fi
+  say "3. Tools of the Python package, into .venv:" $missing
+  if pip_install --quiet -r requirements-python.txt 2>.venv/setup.log; then
+    rm -f .venv/setup.log build/.setup-python
+    say "   Done."
+  else
+    sed 's/^/   pip: /' .venv/setup.log >&2
+    say "   Going on without: everything but the Python package is built. 'make setup' tries again."
+    mkdir -p build && touch build/.setup-python
+  fi
+}
+
 system_packages
 libtorch
+python_tools
 detail "Ready. Next: make demo"

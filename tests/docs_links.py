@@ -5,6 +5,7 @@ In README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and all .md files under
 - relative links must lead to a file or folder, and their #anchors to a heading;
 - every `reprise COMMAND` in code must be a command, and with --program PATH answer to --help;
 - code after <!-- snippet: FILE NAME --> must equal the lines between // [NAME] and // [/NAME] of FILE.
+  (Snippets of Python are run by tests/python/test_docs.py.)
 
 Usage: docs_links.py SOURCE_DIR [--program build/release/reprise] | docs_links.py --self-test
 """

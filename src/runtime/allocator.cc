@@ -43,7 +43,8 @@ class CountingAllocator final : public c10::Allocator {
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
-      if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) throw std::bad_alloc();
+      if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0)
+        throw std::bad_alloc();
     }
     blocks_.emplace(data, std::move(block));
     ++serial_;
@@ -83,6 +84,10 @@ class CountingAllocator final : public c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex_);
     limit_ = bytes;
   }
+  void set_refusal(Refusal refusal) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    refusal_ = refusal;
+  }
   std::optional<int64_t> limit() {
     std::lock_guard<std::mutex> lock(mutex_);
     return limit_;
@@ -90,10 +95,12 @@ class CountingAllocator final : public c10::Allocator {
 
  private:
   [[noreturn]] void refuse(int64_t bytes) const {
-    throw BudgetError("the budget of " + std::to_string(*limit_) +
-                          " bytes is exceeded: " + std::to_string(count_.live) +
-                          " bytes are live and " + std::to_string(bytes) + " more were requested",
-                      *limit_, count_.live, bytes);
+    const BudgetError error("the budget of " + std::to_string(*limit_) + " bytes is exceeded: " +
+                                std::to_string(count_.live) + " bytes are live and " +
+                                std::to_string(bytes) + " more were requested",
+                            *limit_, count_.live, bytes);
+    if (refusal_) refusal_(error);
+    throw error;
   }
   static void release(void* data);
 
@@ -102,6 +109,7 @@ class CountingAllocator final : public c10::Allocator {
   uint64_t serial_ = 0;
   MemoryCount count_;
   std::optional<int64_t> limit_;
+  Refusal refusal_ = nullptr;
 };
 
 // Never destroyed: tensors of static lifetime give their memory back after main().
@@ -155,6 +163,7 @@ void reset_peak(c10::Device device) {
 
 bool cpu_allocator_owns(const void* data) { return allocator().owns(data); }
 void set_cpu_limit(std::optional<int64_t> bytes) { allocator().set_limit(bytes); }
+void set_cpu_refusal(Refusal refusal) { allocator().set_refusal(refusal); }
 uint64_t cpu_allocation_serial() { return allocator().serial(); }
 uint64_t cpu_allocation_serial(const void* data) { return allocator().serial(data); }
 

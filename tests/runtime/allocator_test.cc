@@ -1,8 +1,9 @@
 // The allocator counts every block, and its limit is sharp.
+#include "reprise/runtime/allocator.h"
+
 #include <thread>
 #include <vector>
 
-#include "reprise/runtime/allocator.h"
 #include "tight_step.h"
 
 namespace reprise::runtime {
@@ -53,6 +54,26 @@ TEST(Allocator, TheLimitIsSharp) {
   }
   EXPECT_EQ(cpu_limit(), std::nullopt);
   EXPECT_EQ(live(), before);
+}
+
+TEST(Allocator, ARefusalCanThrowAnotherException) {
+  install_cpu_allocator();
+  struct Other {
+    int64_t requested;
+  };
+  set_cpu_refusal([](const BudgetError& error) { throw Other{error.requested()}; });
+  {
+    CpuLimitGuard limit(live());
+    try {
+      at::empty({1000}, at::kByte);
+      ADD_FAILURE() << "over the limit";
+    } catch (const Other& other) {
+      EXPECT_EQ(other.requested, 1024);
+    }
+  }
+  set_cpu_refusal(nullptr);
+  CpuLimitGuard limit(live());
+  EXPECT_THROW(at::empty({1000}, at::kByte), BudgetError);
 }
 
 TEST(Allocator, ManyThreads) {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 
+#include "reprise/model/errors.h"
+
 namespace reprise::runtime {
 
 // Makes LibTorch take all CPU tensor memory (oneDNN's scratch included) from an allocator that counts
@@ -64,6 +66,12 @@ class BlockSourceScope {
 // Absent: no limit. Other devices are not limited here.
 void set_cpu_limit(std::optional<int64_t> bytes);
 std::optional<int64_t> cpu_limit();
+
+// Throws something else in place of the BudgetError of a refused request, from then on: for languages
+// whose bindings of LibTorch know exceptions of their own. Called with the allocator locked: must not
+// allocate tensors or wait for anybody. Null: the BudgetError itself.
+using Refusal = void (*)(const BudgetError& error);
+void set_cpu_refusal(Refusal refusal);
 
 // Sets a limit for a scope and puts the old one back.
 class CpuLimitGuard {

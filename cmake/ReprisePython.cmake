@@ -1,0 +1,21 @@
+# Finds the Python that the package is built for, and pybind11 in it: the environment of make setup, if it is
+# there, or -DPython_EXECUTABLE=...
+if(NOT Python_EXECUTABLE AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  set(Python_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+endif()
+find_package(Python 3.10 COMPONENTS Interpreter Development.Module QUIET)
+if(Python_FOUND AND NOT pybind11_DIR)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+                  OUTPUT_VARIABLE pybind11_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+find_package(pybind11 2.12 CONFIG QUIET HINTS ${pybind11_folder})
+
+# Where torch is a package of that Python, its LibTorch (needs no CMAKE_PREFIX_PATH).
+function(reprise_find_torch_of_python)
+  execute_process(COMMAND ${Python_EXECUTABLE} -c
+                          "import torch.utils; print(torch.utils.cmake_prefix_path)"
+                  OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(folder)
+    set(Torch_DIR ${folder}/Torch CACHE PATH "LibTorch")
+  endif()
+endfunction()

@@ -1,0 +1,204 @@
+"""Graph mode: any model. The whole training step is recorded, planned and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ._html import fields_html
+from ._model import Graph, Plan, Profile
+from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, result_of
+from ._torch import StepReport, _runtime, budget_for, modules_of
+from ._tree import Tree, flatten, rebuild
+from .errors import InputError
+
+
+class Alternative(NamedTuple):
+    """A kind of other ways to run parts of a step, with less memory."""
+
+    name: str
+    description: str
+    exactness: str
+
+
+def alternatives() -> list[Alternative]:
+    """The kinds there are."""
+    return [Alternative(*row) for row in _runtime.alternatives()]
+
+
+class _Recorded:
+    """The user's function between lists of tensors, and the structures that it was captured
+    with."""
+
+    def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
+        self.step = step
+        self.inputs = inputs
+        self.outputs: Tree | None = None
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        arguments, keywords = rebuild(self.inputs, tensors)
+        outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
+        return outputs
+
+
+class CapturedStep:
+    """A training step that was recorded: called like the function, it does what the function does.
+
+    Gradients of all leaf tensors that the step reads are in .grad afterwards; what it returns has
+    no history; buffers and random state are as after the function. Numbers of Python (a dropout
+    probability, a learning rate) are those of the capture, and hooks are not called. Made by
+    capture().
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        modules: list[torch.nn.Module],
+        on_miss: str,
+        alternatives: Sequence[str] | None,
+        name: str,
+        observer: Observer | None,
+    ) -> None:
+        if on_miss not in ("refuse", "recapture"):
+            raise InputError(f'on_miss is "refuse" or "recapture", not {on_miss!r}')
+        self._step = step
+        self._modules = modules
+        self._recapture = on_miss == "recapture"
+        self._alternatives = alternatives
+        self._name = name
+        self._observer = observer
+        self._plan_options: dict[str, Any] | None = None
+        self._capture(*flatten((arguments, keywords), "the sample"))
+
+    def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        if not tensors:
+            raise InputError("a captured step needs at least one input tensor")
+        self._device = tensors[0].device
+        self._recorded = _Recorded(self._step, tree)
+        self._native = _runtime.CapturedStep(
+            self._recorded,
+            tensors,
+            modules=self._modules,
+            recapture=self._recapture,
+            alternatives=self._alternatives,
+            name=self._name,
+            observer=observe(self._observer),
+        )
+        if self._plan_options is not None:
+            self._native.plan(**self._plan_options)
+
+    def plan(
+        self,
+        *,
+        budget: Budget = None,
+        planner: str = "graph",
+        time_limit: float | str = 10.0,
+        threads: int = 0,
+        enforce: bool = True,
+        arena: bool = True,
+        observer: Observer | None = None,
+    ) -> PlanResult:
+        """Plans the step for a budget of all device bytes during it: parameters, gradients,
+        optimizer state, inputs and whatever else is live. BudgetError when no plan fits; the plan
+        before stays.
+
+        `budget`: bytes, "8 GiB", "60%" of plain training's peak, "auto" (what the device has free),
+        or None for no limit. `enforce`: on the CPU a request beyond it raises BudgetError. `arena`:
+        all memory of the step in one block at planned places (CPU).
+        """
+        options: dict[str, Any] = {
+            "budget": budget_for(budget, self._device),
+            "planner": planner,
+            "time_limit_ns": nanoseconds(time_limit),
+            "threads": threads,
+            "enforce": enforce,
+            "arena": arena,
+            "observer": observe(observer or self._observer),
+        }
+        result = result_of(self._native.plan(**options))
+        self._plan_options = options
+        return result
+
+    def use(
+        self, plan: Plan, *, budget: Budget = None, enforce: bool = True, arena: bool = True
+    ) -> None:
+        """Takes a plan from elsewhere, for `graph`. InputError with all violations if it is not
+        valid. `budget`: default is the plan's own."""
+        limit = plan.budget_bytes if budget is None else budget_for(budget, self._device)
+        self._native.use(plan.to_json(), budget=limit, enforce=enforce, arena=arena)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """One training step. Plans for plain training when nothing was planned. After an exception
+        gradients, buffers and random state are as before the step."""
+        tensors, tree = flatten((arguments, keywords), "the input")
+        if tree != self._recorded.inputs:
+            self._miss("its inputs have another structure or other numbers", tensors, tree)
+        if not self._native.refresh():
+            self._miss("a module has other children, parameters or buffers", tensors, tree)
+        outputs = self._native.run(tensors)
+        assert self._recorded.outputs is not None
+        return rebuild(self._recorded.outputs, outputs)
+
+    def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
+        if not self._recapture:
+            raise InputError(f"the step was captured for something else: {difference}")
+        self._capture(tensors, tree)
+
+    @property
+    def graph(self) -> Graph:
+        """The recorded step as a problem: operations over values."""
+        return Graph.from_json(self._native.graph())
+
+    @property
+    def planned(self) -> PlanResult:
+        """The plan in force. InputError when nothing was planned yet."""
+        return result_of(self._native.planned())
+
+    def profile(self) -> Profile:
+        """What was measured, and how."""
+        return Profile.from_json(self._native.profile())
+
+    def report(self) -> StepReport:
+        """What the last step took."""
+        return StepReport(**self._native.report())
+
+    def __repr__(self) -> str:
+        return f"CapturedStep({self._name!r}, {self.report()})"
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.report())
+
+
+def capture(
+    step: Callable[..., Any],
+    *sample: Any,
+    modules: list[torch.nn.Module] | None = None,
+    on_miss: str = "refuse",
+    alternatives: Sequence[str] | None = None,
+    name: str = "step",
+    observer: Observer | None = None,
+    **keywords: Any,
+) -> CapturedStep:
+    """Records a whole training step (forward, loss, backward; not the optimizer) of any model.
+
+    `step(*sample, **keywords)` runs three times, and each of its operations a few times more.
+    Inputs and what it returns may be tensors in tuples, lists, dicts and dataclasses. Parameters,
+    gradients, buffers and random state are left as they were.
+
+    `modules`: their train flags, parameters and buffers are compared at each call; default: those
+    that the function shows (its closure, the object it is a method of). `on_miss`: what a call with
+    other shapes, types, flags or numbers does: "refuse" with an InputError, or "recapture" and plan
+    again.
+
+    `alternatives`: the kinds (names of alternatives()) that the planner may run in place of
+    operations as they were captured; None is all, [] none.
+
+    InputError for what cannot be replayed, naming the operation: sizes or branches that depend on
+    data, numbers read out of tensors, parameters that are written.
+    """
+    watched = modules_of(step) if modules is None else modules
+    return CapturedStep(step, sample, keywords, watched, on_miss, alternatives, name, observer)

@@ -1,0 +1,90 @@
+"""Nested Python values as lists of tensors, and back: tuples, lists, dicts, dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .errors import InputError
+
+# Values that are the same whenever they are equal.
+SIMPLE = (
+    type(None), bool, int, float, complex, str, bytes, slice, type(...), enum.Enum,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The structure of a value. Two values with equal trees differ in their tensors only."""
+
+    kind: Any  # a container's type; None: a leaf
+    keys: tuple[Any, ...] = ()
+    children: tuple[Tree, ...] = ()
+    constant: tuple[Any, ...] | None = None  # of a leaf: its type and value; None: a tensor
+
+    def constants(self) -> list[Any]:
+        """All leaves that are neither tensors nor None."""
+        own = [] if self.constant is None or self.constant[1] is None else [self.constant[1]]
+        return own + [value for child in self.children for value in child.constants()]
+
+
+TENSOR = Tree(None)
+
+
+def flatten(value: Any, what: str) -> tuple[list[torch.Tensor], Tree]:
+    """The tensors of a value, in order, and the rest. InputError (`what` is the value's name in it)
+    for what cannot be taken apart and put together again."""
+    tensors: list[torch.Tensor] = []
+    return tensors, _take_apart(value, what, tensors)
+
+
+def _take_apart(value: Any, what: str, tensors: list[torch.Tensor]) -> Tree:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return TENSOR
+    if isinstance(value, SIMPLE):
+        return Tree(None, constant=(type(value), value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in dataclasses.fields(value) if f.init]
+        fields: list[tuple[Any, Any]] = [(name, getattr(value, name)) for name in names]
+    elif isinstance(value, Mapping):
+        fields = list(value.items())
+    elif isinstance(value, (tuple, list)):
+        fields = list(enumerate(value))
+    else:
+        raise InputError(
+            f"{what} holds an object of type {type(value).__module__}.{type(value).__qualname__}; "
+            "what can be handed over are tensors, numbers and texts, in tuples, lists, dicts and "
+            "dataclasses"
+        )
+    children = tuple(_take_apart(item, f"{what}[{key!r}]", tensors) for key, item in fields)
+    return Tree(type(value), tuple(key for key, _ in fields), children)
+
+
+def rebuild(tree: Tree, tensors: list[torch.Tensor]) -> Any:
+    """A value of this structure with these tensors."""
+    rest = iter(tensors)
+    value = _put_together(tree, rest)
+    if next(rest, None) is not None:
+        raise InputError("the structure of a value has changed: it holds more tensors than before")
+    return value
+
+
+def _put_together(tree: Tree, tensors: Iterator[torch.Tensor]) -> Any:
+    if tree.kind is None:
+        return next(tensors) if tree.constant is None else tree.constant[1]
+    items = [_put_together(child, tensors) for child in tree.children]
+    make = tree.kind
+    if hasattr(make, "__dataclass_fields__"):
+        return make(**dict(zip(tree.keys, items, strict=True)))
+    if issubclass(make, Mapping):
+        return make(zip(tree.keys, items, strict=True))
+    if hasattr(make, "_fields"):  # a named tuple
+        return make(*items)
+    return make(items)

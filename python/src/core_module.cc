@@ -1,0 +1,174 @@
+// reprise._core: planning and checking on JSON texts. The Python side turns them into values. Every
+// function gives the GIL away while it works.
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "errors.h"
+#include "reprise/check/explain.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/plan.h"
+#include "reprise/plan/registry.h"
+#include "reprise/report/json.h"
+#include "reprise/report/svg.h"
+#include "reprise/report/text.h"
+#include "results.h"
+
+namespace reprise::python {
+namespace {
+
+using Text = std::string;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// A file's text, checked, with all defaults filled in.
+Text normalize(const Text& format, const Text& text, const Text& name) {
+  if (format == "reprise.plan") return to_json(parse_plan(text, name));
+  if (format == "reprise.frontier") return to_json(parse_frontier(text, name));
+  if (format == "reprise.profile") return to_json(parse_profile(text, name));
+  if (format == "reprise.graph") return to_json(parse_graph(text, name));
+  return to_json(parse_chain(text, name));
+}
+
+Exactness exactness_of(const Text& name) {
+  for (const Exactness e : {Exactness::kBitwise, Exactness::kRounding, Exactness::kApproximate}) {
+    if (name == to_string(e)) return e;
+  }
+  throw InputError("allow is \"bitwise\", \"rounding\" or \"approximate\", not \"" + name + "\"");
+}
+
+PlanOptions options_of(const Text& planner, const Text& schedule_class, int64_t time_limit_ns,
+                       int threads, const Text& allow, const ObserverArgument& observer) {
+  return {.planner = planner,
+          .schedule_class = schedule_class,
+          .time_limit = Nanos(time_limit_ns),
+          .threads = threads,
+          .allow = exactness_of(allow),
+          .observer = observer_of(observer)};
+}
+
+py::dict plan_problem(const Text& text, const Text& name, const BudgetArgument& budget,
+                      const Text& planner, const Text& schedule_class, int64_t time_limit_ns,
+                      int threads, const Text& allow, const ObserverArgument& observer) {
+  PlanResult result;
+  {
+    py::gil_scoped_release no_gil;
+    PlanOptions options =
+        options_of(planner, schedule_class, time_limit_ns, threads, allow, observer);
+    options.budget = budget_of(budget);
+    const Problem problem = parse_problem(text, name);
+    result = std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
+    // Bound to the text that was read, as the command does it.
+    if (result.plan) result.plan->problem = problem.id;
+  }
+  return dict_of(result);
+}
+
+std::pair<Text, std::pair<int64_t, int64_t>> find_frontier(
+    const Text& text, const Text& name, const Text& planner, const Text& schedule_class,
+    int64_t time_limit_ns, int threads, const Text& allow, const ObserverArgument& observer) {
+  const PlanOptions options =
+      options_of(planner, schedule_class, time_limit_ns, threads, allow, observer);
+  const Problem problem = parse_problem(text, name);
+  Frontier curve =
+      std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
+  curve.problem = problem.id;
+  return {to_json(curve), pair_of(baseline(problem.graph()))};
+}
+
+Text draw_frontier(const Text& curve, int64_t plain_peak, int64_t plain_time,
+                   const std::vector<int64_t>& marks, const Text& title) {
+  SvgOptions options{.title = title};
+  for (const int64_t mark : marks) options.marks.emplace_back(mark);
+  return frontier_svg(parse_frontier(curve), {Bytes(plain_peak), Nanos(plain_time)}, {}, options);
+}
+
+Text verify_plan(const Text& problem_text, const Text& problem_name, const Text& plan_text,
+                 const Text& plan_name, const BudgetArgument& budget) {
+  const Problem problem = parse_problem(problem_text, problem_name);
+  const Plan plan = parse_plan(plan_text, plan_name);
+  const Graph graph = problem.graph();
+  const bool own = std::holds_alternative<std::monostate>(budget);
+  const Bytes limit = own ? plan.budget : budget_of(budget).resolve(baseline(graph).peak);
+  return violations_json(verify(graph, plan, limit, problem.id), plan, limit);
+}
+
+using Steps = std::vector<std::array<int64_t, 4>>;
+
+std::tuple<Steps, int64_t, int64_t, int64_t, int64_t> simulate_plan(const Text& problem_text,
+                                                                    const Text& problem_name,
+                                                                    const Text& plan_text,
+                                                                    const Text& plan_name) {
+  const Problem problem = parse_problem(problem_text, problem_name);
+  const Timeline line = simulate(problem.graph(), parse_plan(plan_text, plan_name));
+  Steps steps;
+  for (const TimelineStep& s : line.steps) {
+    steps.push_back({s.during.count(), s.after.count(), s.start.count(), s.time.count()});
+  }
+  return {std::move(steps), line.initial.count(), line.peak.count(), line.peak_action,
+          line.time.count()};
+}
+
+std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem_name,
+                                   const Text& plan_text, const Text& plan_name) {
+  const Problem problem = parse_problem(problem_text, problem_name);
+  const Explanation found = explain(problem.graph(), parse_plan(plan_text, plan_name));
+  return {explanation_json(found), explanation_text(found)};
+}
+
+int64_t resolve_budget(const BudgetArgument& argument, std::optional<int64_t> baseline_peak) {
+  const Budget budget = budget_of(argument);
+  if (budget.relative() && !baseline_peak) {
+    throw InputError("a share needs the peak of plain training, which is not known here");
+  }
+  return budget.resolve(Bytes(baseline_peak.value_or(0))).count();
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  py::register_local_exception_translator(&translate_error);
+  m.attr("__version__") = REPRISE_VERSION;
+  m.def("normalize", &normalize, py::arg("format"), py::arg("text"), py::arg("name"), NoGil());
+  m.def(
+      "read_file", [](const Text& path) { return read_file(path); }, py::arg("path"), NoGil());
+  m.def(
+      "write_file", [](const Text& path, const Text& content) { write_file(path, content); },
+      py::arg("path"), py::arg("content"), NoGil());
+  m.def(
+      "lower",
+      [](const Text& text, const Text& name) { return to_json(lower(parse_chain(text, name))); },
+      py::arg("text"), py::arg("name"), NoGil());
+  m.def("plan", &plan_problem, py::arg("text"), py::arg("name"), py::arg("budget"), py::kw_only(),
+        py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
+        py::arg("allow"), py::arg("observer"));
+  m.def("frontier", &find_frontier, py::arg("text"), py::arg("name"), py::kw_only(),
+        py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
+        py::arg("allow"), py::arg("observer"), NoGil());
+  m.def("frontier_svg", &draw_frontier, py::arg("curve"), py::arg("plain_peak"),
+        py::arg("plain_time"), py::arg("marks"), py::arg("title"), NoGil());
+  m.def("verify", &verify_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
+        py::arg("plan_name"), py::arg("budget"), NoGil());
+  m.def("simulate", &simulate_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
+        py::arg("plan_name"), NoGil());
+  m.def("explain", &explain_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
+        py::arg("plan_name"), NoGil());
+  m.def("planners", [] { return planners_json(planners()); });
+  m.def(
+      "parse_bytes", [](const Text& text) { return parse_bytes(text).count(); }, py::arg("text"));
+  m.def(
+      "parse_duration", [](const Text& text) { return parse_duration(text).count(); },
+      py::arg("text"));
+  m.def(
+      "format_bytes", [](int64_t bytes) { return format_bytes(Bytes(bytes)); }, py::arg("bytes"));
+  m.def(
+      "format_duration", [](int64_t ns) { return format_duration(Nanos(ns)); }, py::arg("ns"));
+  m.def("resolve_budget", &resolve_budget, py::arg("budget"), py::arg("baseline_peak"));
+}
+
+}  // namespace reprise::python

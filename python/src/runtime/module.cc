@@ -1,0 +1,293 @@
+// reprise._runtime: captured steps and planned chains of stages. Built for one version of PyTorch, which
+// the Python side compares before it loads this. Work is done without the GIL; where Python code is run,
+// the functions that pybind11 makes of it take the GIL themselves.
+#include <torch/csrc/Exceptions.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../errors.h"
+#include "../results.h"
+#include "mirror.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/alternatives.h"
+#include "reprise/runtime/capture.h"
+#include "reprise/runtime/remat.h"
+
+namespace reprise::python {
+namespace {
+
+namespace rt = reprise::runtime;
+using rt::Tensors;
+using Text = std::string;
+
+// --- Refused requests -------------------------------------------------------------------------------
+
+PyObject* budget_error_class = nullptr;  // ours for the life of the process
+
+// PyTorch's bindings hand it on as a reprise.BudgetError, from wherever in a step it comes. Of the object
+// only the message survives, so the numbers are kept here.
+struct Refused final : torch::PyTorchError {
+  explicit Refused(const BudgetError& e) : torch::PyTorchError(e.what()), error(e) {}
+  PyObject* python_type() override { return budget_error_class; }
+  BudgetError error;
+};
+
+std::mutex refusal_mutex;
+std::optional<BudgetError> last_refused;
+
+void refuse(const BudgetError& error) {
+  {
+    std::lock_guard<std::mutex> lock(refusal_mutex);
+    last_refused = error;
+  }
+  throw Refused(error);
+}
+
+std::optional<std::tuple<Text, int64_t, int64_t, int64_t>> last_refusal() {
+  std::lock_guard<std::mutex> lock(refusal_mutex);
+  if (!last_refused) return std::nullopt;
+  return std::tuple(Text(last_refused->what()), last_refused->budget(), last_refused->live(),
+                    last_refused->requested());
+}
+
+void translate(std::exception_ptr pointer) {
+  try {
+    translate_error(pointer);
+  } catch (const Refused& refused) {
+    translate_error(std::make_exception_ptr(refused.error));
+  }
+}
+
+// --- Captured steps ---------------------------------------------------------------------------------
+
+rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
+                                 int64_t time_limit_ns, int threads, bool enforce, bool arena,
+                                 const ObserverArgument& observer) {
+  return {.budget = budget_of(budget),
+          .planner = planner,
+          .time_limit = Nanos(time_limit_ns),
+          .threads = threads,
+          .enforce = enforce,
+          .arena = arena,
+          .observer = observer_of(observer)};
+}
+
+std::optional<int64_t> limit_or_none(Bytes budget) {
+  if (budget == Budget().resolve(Bytes(0))) return std::nullopt;
+  return budget.count();
+}
+
+// None: everything; names: these and no others.
+rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& names) {
+  rt::AlternativeOptions options;
+  if (!names) return options;
+  options.only = *names;
+  if (!names->empty()) return options;
+  for (const rt::AlternativeInfo& kind : rt::alternatives()) options.without.push_back(kind.name);
+  return options;
+}
+
+std::vector<std::tuple<Text, Text, Text>> list_alternatives() {
+  std::vector<std::tuple<Text, Text, Text>> rows;
+  for (const rt::AlternativeInfo& kind : rt::alternatives()) {
+    rows.emplace_back(kind.name, kind.description, to_string(kind.exactness));
+  }
+  return rows;
+}
+
+class CapturedStep {
+ public:
+  CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
+               bool recapture, const std::optional<std::vector<Text>>& alternatives,
+               const Text& name, const ObserverArgument& observer) {
+    rt::CaptureOptions options;
+    options.alternatives = alternatives_of(alternatives);
+    for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
+    if (recapture) options.on_miss = rt::OnMiss::kRecapture;
+    options.measure.name = name;
+    options.measure.observer = observer_of(observer);
+    py::gil_scoped_release no_gil;
+    step_ =
+        std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
+  }
+
+  py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
+                int threads, bool enforce, bool arena, const ObserverArgument& observer) {
+    {
+      py::gil_scoped_release no_gil;
+      step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena, observer));
+    }
+    return planned();
+  }
+  void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena) {
+    py::gil_scoped_release no_gil;
+    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, {}));
+  }
+  Tensors run(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    return step_->run_all(inputs);
+  }
+  bool refresh() { return mirrors_.refresh(); }
+  py::dict planned() const { return dict_of(step_->planned()); }
+  Text graph() const { return to_json(step_->graph()); }
+  Text profile() const { return to_json(step_->profile()); }
+  py::dict report() const {
+    const rt::CapturedStepReport report = step_->last_step();
+    py::dict found;
+    found["budget_bytes"] = limit_or_none(report.budget);
+    found["predicted_peak_bytes"] = report.predicted_peak.count();
+    found["measured_peak_bytes"] = report.measured_peak.count();
+    found["arena_height_bytes"] = report.arena_height.count();
+    found["arena_live_bytes"] = report.arena_live_bytes.count();
+    found["served"] = report.served;
+    found["fallbacks"] = report.fallbacks;
+    found["steps"] = report.steps;
+    found["plans"] = report.plans;
+    return found;
+  }
+
+ private:
+  Mirrors mirrors_;
+  std::unique_ptr<rt::CapturedStep> step_;
+};
+
+// --- Chains of stages -------------------------------------------------------------------------------
+
+// Name, what it computes, the modules whose parameters and buffers it uses.
+using StageArgument =
+    std::tuple<Text, std::function<Tensors(const Tensors&)>, std::vector<py::object>>;
+using LossArgument = std::optional<rt::Loss>;
+
+std::vector<rt::Stage> stages_of(const std::vector<StageArgument>& arguments, Mirrors& mirrors) {
+  std::vector<rt::Stage> stages;
+  for (const auto& [name, forward, modules] : arguments) {
+    std::shared_ptr<torch::nn::Module> module;
+    if (modules.size() == 1) module = mirrors.of(modules[0]);
+    if (modules.size() > 1) module = mirrors.of_all(modules);
+    stages.push_back({name, std::move(module), forward});
+  }
+  return stages;
+}
+
+Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& sample,
+                    const LossArgument& loss, const Text& name, bool output_held,
+                    const ObserverArgument& observer) {
+  Mirrors mirrors;
+  rt::RematOptions options;
+  if (loss) options.loss = *loss;
+  options.measure.name = name;
+  options.measure.output_held = output_held;
+  options.measure.observer = observer_of(observer);
+  const std::vector<rt::Stage> stages = stages_of(arguments, mirrors);
+  py::gil_scoped_release no_gil;
+  // No limit: measured, planned as plain training, never run.
+  return to_json(rt::remat(stages, sample, options)->profile());
+}
+
+class Remat {
+ public:
+  Remat(const std::vector<StageArgument>& arguments, const BudgetArgument& budget,
+        const Text& planner, int64_t time_limit_ns, const LossArgument& loss, const Text& name,
+        bool output_held, bool enforce, const ObserverArgument& observer) {
+    rt::RematOptions options{.budget = budget_of(budget),
+                             .planner = planner,
+                             .time_limit = Nanos(time_limit_ns),
+                             .enforce = enforce,
+                             .observer = observer_of(observer)};
+    if (loss) options.loss = *loss;
+    options.measure.name = name;
+    options.measure.output_held = output_held;
+    model_ = std::make_shared<rt::Remat>(stages_of(arguments, mirrors_), std::move(options));
+  }
+
+  Tensors forward(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    return model_->forward(inputs);
+  }
+  void plan_for(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    model_->plan_for(inputs);
+  }
+  void set_budget(const BudgetArgument& budget) { model_->set_budget(budget_of(budget)); }
+  bool refresh() { return mirrors_.refresh(); }
+  py::dict planned() const { return dict_of(model_->plan()); }
+  Text chain() const { return to_json(model_->chain()); }
+  Text profile() const { return to_json(model_->profile()); }
+  py::dict report() const {
+    const rt::StepReport report = model_->last_step();
+    py::dict found;
+    found["budget_bytes"] = limit_or_none(report.budget);
+    found["predicted_peak_bytes"] = report.predicted_peak.count();
+    found["measured_peak_bytes"] = report.measured_peak.count();
+    found["steps"] = report.steps;
+    found["plans"] = report.plans;
+    return found;
+  }
+
+ private:
+  Mirrors mirrors_;
+  std::shared_ptr<rt::Remat> model_;
+};
+
+void bind_captured_step(py::module_& m) {
+  py::class_<CapturedStep>(m, "CapturedStep")
+      .def(
+          py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool,
+                   const std::optional<std::vector<Text>>&, const Text&, const ObserverArgument&>(),
+          py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
+          py::arg("recapture"), py::arg("alternatives"), py::arg("name"), py::arg("observer"))
+      .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
+           py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
+           py::arg("observer"))
+      .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
+           py::arg("enforce"), py::arg("arena"))
+      .def("run", &CapturedStep::run, py::arg("inputs"))
+      .def("refresh", &CapturedStep::refresh)
+      .def("planned", &CapturedStep::planned)
+      .def("graph", &CapturedStep::graph)
+      .def("profile", &CapturedStep::profile)
+      .def("report", &CapturedStep::report);
+}
+
+void bind_remat(py::module_& m) {
+  py::class_<Remat>(m, "Remat")
+      .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
+                    const LossArgument&, const Text&, bool, bool, const ObserverArgument&>(),
+           py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
+           py::arg("time_limit_ns"), py::arg("loss"), py::arg("name"), py::arg("output_held"),
+           py::arg("enforce"), py::arg("observer"))
+      .def("forward", &Remat::forward, py::arg("inputs"))
+      .def("plan_for", &Remat::plan_for, py::arg("inputs"))
+      .def("set_budget", &Remat::set_budget, py::arg("budget"))
+      .def("refresh", &Remat::refresh)
+      .def("planned", &Remat::planned)
+      .def("chain", &Remat::chain)
+      .def("profile", &Remat::profile)
+      .def("report", &Remat::report);
+  m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"), py::kw_only(),
+        py::arg("loss"), py::arg("name"), py::arg("output_held"), py::arg("observer"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_runtime, m) {
+  budget_error_class =
+      py::object(py::module_::import("reprise.errors").attr("BudgetError")).release().ptr();
+  rt::set_cpu_refusal(&refuse);
+  py::register_local_exception_translator(&translate);
+  m.def("install_cpu_allocator", &rt::install_cpu_allocator);
+  m.def("live_bytes", [] { return rt::memory_count(c10::kCPU).live; });
+  m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
+  m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
+  m.def("last_refusal", &last_refusal);
+  m.def("alternatives", &list_alternatives);
+  bind_captured_step(m);
+  bind_remat(m);
+}
+
+}  // namespace reprise::python

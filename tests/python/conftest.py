@@ -1,0 +1,49 @@
+"""What the tests share. Tests of the runtime are skipped, and say so, where there is no PyTorch."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def two_convolutions() -> dict[str, object]:
+    """A chain as a dict: two stages, the second twice as large as the first."""
+    return {
+        "format": "reprise.chain",
+        "version": 1,
+        "name": "two convolutions",
+        "fixed_bytes": 65536,
+        "input": {"bytes": 4096},
+        "stages": [
+            {
+                "name": f"conv{i}",
+                "output_bytes": 16384 * i,
+                "forward": {"ns": 1000 * i},
+                "options": [
+                    {
+                        "name": "keep",
+                        "saved_bytes": 8192,
+                        "forward": {"ns": 1000 * i},
+                        "backward": {"ns": 2000 * i, "workspace_bytes": 4096},
+                    }
+                ],
+            }
+            for i in (1, 2)
+        ],
+    }
+
+
+@pytest.fixture
+def runtime() -> None:
+    """Skips where the package was built without PyTorch; bits are compared on one thread."""
+    from reprise._built_for import TORCH_VERSION
+
+    if not TORCH_VERSION:
+        pytest.skip("reprise was built without its PyTorch runtime")
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,0 +1,102 @@
+"""The package as a package: types, style, stubs that tell the truth."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import reprise
+from conftest import SOURCE
+from reprise._built_for import TORCH_VERSION
+
+PACKAGE = pathlib.Path(reprise.__file__).parent
+EXTENSIONS = ["_core"] + (["_runtime"] if TORCH_VERSION else [])
+
+
+def run(module: str, *arguments: str) -> None:
+    """A tool over the sources; its findings are the failure."""
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        pytest.skip(f"{module} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=SOURCE,
+        env={"PYTHONPATH": str(PACKAGE.parent), "MYPYPATH": f"{PACKAGE.parent}:tests/python"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_types() -> None:
+    if not TORCH_VERSION:
+        pytest.skip("the types of PyTorch are missing")
+    run("mypy", "--cache-dir", str(PACKAGE.parent / "mypy"), str(PACKAGE), "tests/python")
+
+
+def test_style() -> None:
+    run("ruff", "check", "--no-cache")
+    run("ruff", "format", "--check", "--no-cache")
+
+
+def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
+    # Classes of pybind11 have a metaclass of its own; their members are compared all the same.
+    allowed = tmp_path / "allowed"
+    allowed.write_text("reprise._runtime.CapturedStep\nreprise._runtime.Remat\n")
+    config = tmp_path / "mypy.ini"  # what PyTorch's types are does not matter here, and takes long
+    config.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\nignore_errors = True\n")
+    options = ["--concise", "--allowlist", str(allowed), "--ignore-unused-allowlist"]
+    options += ["--mypy-config-file", str(config)]
+    run("mypy.stubtest", *options, *(f"reprise.{name}" for name in EXTENSIONS))
+
+
+def functions_of_stub(path: pathlib.Path) -> dict[str, list[str]]:
+    """Names of the arguments of each function, "Class.method" for methods."""
+    found = {}
+    for node in ast.parse(path.read_text()).body:
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for function in inside:
+            if isinstance(function, ast.FunctionDef):
+                arguments = function.args
+                names = [a.arg for a in arguments.args]
+                names += ["*"] * bool(arguments.kwonlyargs) + [a.arg for a in arguments.kwonlyargs]
+                found[prefix + function.name] = names
+    return found
+
+
+def arguments_of_docstring(text: str) -> list[str]:
+    """pybind11 writes the signature into the first line: "name(a: int, *, b: str) -> None"."""
+    inside = text.splitlines()[0].partition("(")[2].rpartition(") ->")[0]
+    depth, flat = 0, ""
+    for letter in inside:
+        depth += (letter in "([") - (letter in ")]")
+        flat += letter if depth == 0 else ""
+    return [part.partition(":")[0].strip() for part in re.split(r",", flat) if part.strip()]
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_stubs_name_the_arguments(name: str) -> None:
+    """What stubtest cannot see in functions of C++."""
+    if name == "_runtime":
+        import torch  # noqa: F401 - the runtime needs its libraries
+    module = importlib.import_module(f"reprise.{name}")
+    for function, names in functions_of_stub(PACKAGE / f"{name}.pyi").items():
+        value = module
+        for part in function.split("."):
+            value = getattr(value, part)
+        assert arguments_of_docstring(value.__doc__ or "") == names, function
+
+
+def test_the_version_is_one() -> None:
+    found = re.search(r"project\(reprise VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())
+    assert found is not None
+    assert reprise.__version__ == found.group(1)
+    assert f'version = "{reprise.__version__}"' in (SOURCE / "pyproject.toml").read_text()
+    assert (PACKAGE / "py.typed").is_file()
