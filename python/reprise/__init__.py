@@ -51,6 +51,7 @@ from ._planning import (
     frontier,
     plan,
     planners,
+    report_html,
     simulate,
     verify,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "planners",
     "profile",
     "remat",
+    "report_html",
     "reset_peak",
     "simulate",
     "verify",

@@ -145,8 +145,9 @@ class AlternativeUse:
 
     kind: str
     runs: int
-    extra_ns: int  # beyond plain training's way; negative: faster
-    saved_bytes: int
+    time_ns: int
+    plain_time_ns: int  # of plain training's way to do the same
+    saved_bytes: int  # the largest difference in what an operation needs
 
 
 @dataclass(frozen=True)
@@ -323,6 +324,20 @@ def explain(problem: Problem, plan: PlanLike) -> Explanation:
     found, text = _core.explain(*text_of(problem, "problem"), *text_of(plan, "plan"))
     explanation: Explanation = decode(Explanation, json.loads(found) | {"text": text})
     return explanation
+
+
+def report_html(
+    problem: Problem, plan: PlanLike, *, path: Path | None = None, time_limit: float | str = 3.0
+) -> str:
+    """A plan as one self-contained page (HTML): memory over the step beside plain training, what
+    runs when, what is recomputed and why, where each block stands. Written to `path`, too, if there
+    is one. `time_limit`: for the curve over all budgets of a chain; 0: none."""
+    page = _core.report_html(
+        *text_of(problem, "problem"), *text_of(plan, "plan"), nanoseconds(time_limit)
+    )
+    if path is not None:
+        _core.write_file(os.fspath(path), page)
+    return page
 
 
 def planners() -> list[Planner]:

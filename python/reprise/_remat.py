@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._model import Chain, Profile
-from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, result_of
+from ._model import Chain, Path, Profile
+from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
 from ._torch import StepReport, _runtime, budget_for, modules_of
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
@@ -236,6 +236,12 @@ class Remat(nn.Module):
     def profile(self) -> Profile:
         """What was measured, and how."""
         return Profile.from_json(self._planned_native().profile())
+
+    def save_report(self, path: Path) -> None:
+        """The plan in force as a page to look at: see report_html()."""
+        plan = self.planned.plan
+        assert plan is not None
+        report_html(self.profile(), plan, path=path)
 
     def report(self) -> StepReport:
         """What the last step that ran forward and backward took."""

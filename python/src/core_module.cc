@@ -16,6 +16,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/plan/registry.h"
 #include "reprise/report/json.h"
+#include "reprise/report/report.h"
 #include "reprise/report/svg.h"
 #include "reprise/report/text.h"
 #include "results.h"
@@ -121,6 +122,14 @@ std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem
   return {explanation_json(found), explanation_text(found)};
 }
 
+Text report_page(const Text& problem_text, const Text& problem_name, const Text& plan_text,
+                 const Text& plan_name, int64_t time_limit_ns) {
+  ReportInput input{.problem = parse_problem(problem_text, problem_name),
+                    .plan = parse_plan(plan_text, plan_name)};
+  if (time_limit_ns > 0) add_curves(input, {.time_limit = Nanos(time_limit_ns)});
+  return report_html(input);
+}
+
 int64_t resolve_budget(const BudgetArgument& argument, std::optional<int64_t> baseline_peak) {
   const Budget budget = budget_of(argument);
   if (budget.relative() && !baseline_peak) {
@@ -158,6 +167,8 @@ PYBIND11_MODULE(_core, m) {
         py::arg("plan_name"), NoGil());
   m.def("explain", &explain_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), NoGil());
+  m.def("report_html", &report_page, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
+        py::arg("plan_name"), py::arg("time_limit_ns"), NoGil());
   m.def("planners", [] { return planners_json(planners()); });
   m.def(
       "parse_bytes", [](const Text& text) { return parse_bytes(text).count(); }, py::arg("text"));

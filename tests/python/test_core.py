@@ -262,3 +262,15 @@ def test_planners_are_listed() -> None:
 def test_names_that_are_promised_are_there() -> None:
     for name in reprise.__all__:
         assert name in dir(reprise)
+
+
+def test_a_plan_is_a_page(tmp_path: pathlib.Path) -> None:
+    plan = reprise.plan(FILE, budget="60%").plan
+    assert plan is not None
+    path = tmp_path / "page.html"
+    page = reprise.report_html(FILE, plan, path=path, time_limit=0.2)
+    assert path.read_text() == page
+    assert page.lstrip().lower().startswith("<!doctype html>") and "<svg" in page
+    other = sorted(CHAINS.glob("*.json"))[1]
+    with pytest.raises(reprise.InputError):
+        reprise.report_html(other, plan)
