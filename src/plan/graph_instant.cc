@@ -23,6 +23,12 @@ MaxFlow::Amount common_divisor(MaxFlow::Amount a, MaxFlow::Amount b) {
   return a;
 }
 
+bool taken_by_every_first_run(const Op& op, ValueIndex value) {
+  return std::all_of(op.variants.begin(), op.variants.end(), [&](const Variant& variant) {
+    return !can_be_first(variant) || takes(variant, value);
+  });
+}
+
 }  // namespace
 
 Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
@@ -32,6 +38,7 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
       extra_((variant.time - facts.first_time[op]).count()),
       forced_op_(facts.graph.ops.size(), 0),
       forced_value_(facts.graph.values.size(), 0),
+      gone_(facts.graph.values.size(), 0),
       node_of_(facts.graph.values.size(), kNew),
       flow_(2 + 3 * facts.graph.values.size()) {
   const Graph& graph = facts.graph;
@@ -67,7 +74,8 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
     for (const ValueIndex read : way.reads) need(read, node.needed + 1);
     if (way.charge > 0) {
       charges_.push_back(
-          {facts.group[facts.makers[node.value].front()], way.charge, node.needed + 1});
+          {facts.group[facts.makers[node.value].front()], way.charge,
+           gone_[node.value] ? node.needed : node.needed + 1});
     }
   }
   add_charges();
@@ -89,6 +97,7 @@ void Instant::force() {
     open.pop_back();
     for (const ValueIndex value : op == op_ ? variant_.reads : facts_.first_reads[op]) {
       forced_value_[value] = 1;
+      if (op != op_ && taken_by_every_first_run(facts_.graph.ops[op], value)) gone_[value] = 1;
       if (facts_.makers[value].size() == 1) force_op(facts_.makers[value].front());
     }
   }
@@ -159,7 +168,7 @@ void Instant::add_charges() {
       steps_.push_back({flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below});
       if (same_group) flow_.add_arc(node - 1, node - 2, MaxFlow::kInfinite);
     }
-    flow_.add_arc(charges_[k].made, node - 1, MaxFlow::kInfinite);
+    flow_.add_arc(charges_[k].node, node - 1, MaxFlow::kInfinite);
   }
 }
 

@@ -28,6 +28,26 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
   return kept;
 }
 
+// Ops before the position that make nothing that is kept there or read before wait until something
+// reads what they make.
+void put_off(const ScheduleModel& model, int32_t position, const std::vector<char>& kept,
+             Schedule& schedule) {
+  std::vector<char> wanted(kept);
+  for (int32_t p = position - 1; p >= 0; --p) {
+    const Run& run = model.plain()[p];
+    if (!model.active(schedule, run.op)) continue;
+    const Variant& variant = model.graph().ops[run.op].variants[run.variant];
+    const bool waits =
+        model.can_wait(p) && std::none_of(variant.writes.begin(), variant.writes.end(),
+                                          [&](ValueIndex value) { return wanted[value]; });
+    if (waits) {
+      schedule.variant[p] = kPutOff;
+    } else {
+      for (const ValueIndex value : variant.reads) wanted[value] = 1;
+    }
+  }
+}
+
 }  // namespace
 
 Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
@@ -37,6 +57,7 @@ Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector
     if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
     schedule.gaps[g] = Keeping::kOnReplay;
   }
+  put_off(model, position, kept, schedule);
   return schedule;
 }
 
