@@ -73,9 +73,8 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
     }
     for (const ValueIndex read : way.reads) need(read, node.needed + 1);
     if (way.charge > 0) {
-      charges_.push_back(
-          {facts.group[facts.makers[node.value].front()], way.charge,
-           gone_[node.value] ? node.needed : node.needed + 1});
+      charges_.push_back({facts.group[facts.makers[node.value].front()], way.charge,
+                          gone_[node.value] ? node.needed : node.needed + 1});
     }
   }
   add_charges();
