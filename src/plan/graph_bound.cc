@@ -17,7 +17,7 @@
 // | B - G_b       | room in Instant::least_time: budget without what b itself holds       |
 //
 // Complexity: one instant takes some dozens of cuts on about two nodes a value. All instants up to
-// kFewInstants, beyond that a coarse grid that is refined around the best.
+// kFewInstants, beyond that those of as many stretches where plain training holds most, then others around the best.
 //
 // Assumptions: none beyond validate(). Variants, roles, choices, ops that run once, reuse and
 // consume are all in the claim; what is not known to be needed is not counted.
@@ -32,6 +32,8 @@
 
 #include "plan/graph_facts.h"
 #include "plan/graph_instant.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/plan.h"
 
 namespace reprise::internal {
 namespace {
@@ -59,7 +61,12 @@ class Bounding {
     looked_at_.assign(instants_.size(), 0);
     size_t stride = 1;
     while (instants_.size() / stride > kFewInstants) stride *= 2;
-    for (size_t k = 0; k < instants_.size(); k += stride) look_at(k);
+    const std::vector<Bytes> levels = levels_of_plain_training();
+    for (size_t k = 0; k < instants_.size(); k += stride) {
+      const auto first = levels.begin() + static_cast<std::ptrdiff_t>(k);
+      const auto last = first + static_cast<std::ptrdiff_t>(std::min(stride, levels.size() - k));
+      look_at(static_cast<size_t>(std::max_element(first, last) - levels.begin()));
+    }
     for (; stride > 1; stride /= 2) {
       const size_t middle = best_at_;
       if (middle >= stride / 2) look_at(middle - stride / 2);
@@ -69,6 +76,20 @@ class Bounding {
   }
 
  private:
+  // While the op of each instant runs.
+  std::vector<Bytes> levels_of_plain_training() const {
+    const std::vector<Run> runs = plain_runs(graph_);
+    const std::vector<Action> actions = with_frees(graph_, runs);
+    const Timeline timeline = simulate(graph_, actions);
+    std::vector<Bytes> by_op(graph_.ops.size()), levels;
+    auto run = runs.begin();
+    for (size_t k = 0; k < actions.size(); ++k) {
+      if (actions[k].kind == ActionKind::kRun) by_op[(run++)->op] = timeline.steps[k].during;
+    }
+    for (const OpIndex op : instants_) levels.push_back(by_op[op]);
+    return levels;
+  }
+
   // What is always there, what the op reads and does not take, what it writes, its workspace.
   void consider_own_need(OpIndex op, Bytes always) {
     std::optional<Bytes> least;
