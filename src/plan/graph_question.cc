@@ -2,6 +2,7 @@
 
 #include "plan/graph_facts.h"
 #include "plan/graph_prices.h"
+#include "plan/graph_rungs.h"
 #include "plan/graph_search.h"
 #include "plan/graph_starts.h"
 #include "plan/schedule_ledger.h"
@@ -25,6 +26,8 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
   search.consider_for_budget(starts);
   if (search.is_near(bound.time.count())) return;
   const GraphFacts facts(graph);
+  search.consider_for_budget(schedules_with_rungs(model, facts, bound, budget, control));
+  if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
       schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
   if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
