@@ -11,7 +11,7 @@ namespace reprise::internal {
 namespace {
 
 // Shares of the time.
-constexpr double kForBound = 0.3, kForPrices = 0.3;
+constexpr double kForBound = 0.3, kForPrices = 0.4, kForRungs = 0.5;
 
 void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
                      const std::vector<Schedule>& seeds, GraphSearch& search,
@@ -26,7 +26,8 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
   search.consider_for_budget(starts);
   if (search.is_near(bound.time.count())) return;
   const GraphFacts facts(graph);
-  search.consider_for_budget(schedules_with_rungs(model, facts, bound, budget, control));
+  search.consider_for_budget(
+      schedules_with_rungs(model, facts, bound, budget, control.part(kForRungs)));
   if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
       schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
