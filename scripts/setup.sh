@@ -6,6 +6,7 @@
 #      are printed and you install them.
 #   2. LibTorch: a Python environment in .venv with the torch package that requirements.txt names.
 #      Nothing outside .venv is touched.
+#   3. SciPy, into .venv as well: a test compares plans with a solver. Without it that test is skipped.
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
 # nothing is printed unless something has to be done.
@@ -299,6 +300,30 @@ libtorch() {
   say "   torch $(torch_in_venv) is in .venv."
 }
 
+# --- 3. SciPy -----------------------------------------------------------------------------------------
+scipy() {
+  local wanted have
+  wanted=$(sed -n 's/^scipy==//p' requirements-test.txt)
+  if [ ! -x .venv/bin/python ]; then
+    detail "3. SciPy: there is no .venv; the test milp_oracle needs a python3 that has SciPy."
+    return
+  fi
+  have=$(.venv/bin/python -c \
+    'from importlib.metadata import version; print(version("scipy"))' 2>/dev/null || true)
+  if [ "$have" = "$wanted" ] || [ -e .venv/.no-scipy ]; then
+    detail "3. SciPy: ${have:-could not be installed before; remove .venv/.no-scipy to try again}."
+    return
+  fi
+  say "3. SciPy $wanted for the test milp_oracle, into .venv (about 60 MB)."
+  if ! pip_install --quiet -r requirements-test.txt 2>.venv/setup.log; then
+    sed 's/^/   pip: /' .venv/setup.log >&2
+    say "setup: going on without SciPy: that test is skipped."
+    touch .venv/.no-scipy
+  fi
+  rm -f .venv/setup.log
+}
+
 system_packages
 libtorch
+scipy
 detail "Ready. Next: make demo"
