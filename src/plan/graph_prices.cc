@@ -45,11 +45,13 @@ class Prices {
     for (int round = 0; round < kRounds && !control.out_of_time(); ++round) {
       std::vector<char> is_kept(model_.graph().values.size(), 0);
       for (const ValueIndex value : instant.cheapest(prices_of_values())) is_kept[value] = 1;
-      Schedule schedule = kept_at(model_, loss_, is_kept);
-      if (!ledger_.assign(schedule)) break;
-      const auto excess = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - budget_));
-      const double cost = static_cast<double>(ledger_.time()) + over * excess;
-      candidates.push_back({cost, std::move(schedule)});
+      for (const auto schedule_of : {kept_or_put_off, kept_at}) {
+        Schedule schedule = schedule_of(model_, loss_, is_kept);
+        if (!ledger_.assign(schedule)) return;
+        const auto excess = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - budget_));
+        const double cost = static_cast<double>(ledger_.time()) + over * excess;
+        candidates.push_back({cost, std::move(schedule)});
+      }
       change_prices(kStep * price / std::sqrt(1 + round));
     }
   }

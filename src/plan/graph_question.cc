@@ -22,6 +22,7 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
     std::vector<char> is_kept(graph.values.size(), 0);
     for (const ValueIndex value : kept) is_kept[value] = 1;
     starts.push_back(kept_at(model, bound.instant, is_kept));
+    starts.push_back(kept_or_put_off(model, bound.instant, is_kept));
   }
   search.consider_for_budget(starts);
   if (search.is_near(bound.time.count())) return;

@@ -52,7 +52,7 @@ class Rungs {
   }
 
   struct Found {
-    Mix best;  // within the budget, if its time is not kNone
+    Mix best;                  // within the budget, if its time is not kNone
     double low = 0, high = 0;  // the second one fits
     std::vector<char> rungs;
   };
@@ -108,12 +108,14 @@ class Rungs {
     }
     std::vector<char> kept(rungs);
     for (const ValueIndex value : instant.cheapest(prices)) kept[value] = 1;
-    Schedule schedule = kept_at(model_, position_, kept);
-    if (!ledger_.assign(schedule) || ledger_.peak() > budget_) return false;
-    if (ledger_.time() < found.best.time) {
-      found.best = {std::move(schedule), ledger_.time()};
+    bool any = false;
+    for (const auto schedule_of : {kept_at, kept_or_put_off}) {
+      Schedule schedule = schedule_of(model_, position_, kept);
+      if (!ledger_.assign(schedule) || ledger_.peak() > budget_) continue;
+      any = true;
+      if (ledger_.time() < found.best.time) found.best = {std::move(schedule), ledger_.time()};
     }
-    return true;
+    return any;
   }
 
   // Whether an op of plain training after the position reads it.

@@ -28,10 +28,21 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
   return kept;
 }
 
-// Ops before the position that make nothing that is kept there or read before wait until something
-// reads what they make.
-void put_off(const ScheduleModel& model, int32_t position, const std::vector<char>& kept,
-             Schedule& schedule) {
+}  // namespace
+
+Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
+  Schedule schedule = model.keep_all();
+  for (size_t g = 0; g < model.gaps().size(); ++g) {
+    const Gap& gap = model.gaps()[g];
+    if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
+    schedule.gaps[g] = Keeping::kOnReplay;
+  }
+  return schedule;
+}
+
+Schedule kept_or_put_off(const ScheduleModel& model, int32_t position,
+                         const std::vector<char>& kept) {
+  Schedule schedule = kept_at(model, position, kept);
   std::vector<char> wanted(kept);
   for (int32_t p = position - 1; p >= 0; --p) {
     const Run& run = model.plain()[p];
@@ -46,18 +57,6 @@ void put_off(const ScheduleModel& model, int32_t position, const std::vector<cha
       for (const ValueIndex value : variant.reads) wanted[value] = 1;
     }
   }
-}
-
-}  // namespace
-
-Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
-  Schedule schedule = model.keep_all();
-  for (size_t g = 0; g < model.gaps().size(); ++g) {
-    const Gap& gap = model.gaps()[g];
-    if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
-    schedule.gaps[g] = Keeping::kOnReplay;
-  }
-  put_off(model, position, kept, schedule);
   return schedule;
 }
 
@@ -82,7 +81,7 @@ std::optional<Mix> mix_of(const ScheduleModel& model, int32_t position,
                           const std::vector<std::vector<ValueIndex>>& kept, int64_t budget) {
   if (kept.size() != 2) return std::nullopt;
   ScheduleLedger ledger(model);
-  const auto schedule_of = [&](int32_t from, bool much_after) {
+  const auto kept_of = [&](int32_t from, bool much_after) {
     std::vector<char> is_kept(model.graph().values.size(), 0);
     for (const bool much : {false, true}) {
       for (const ValueIndex value : kept[much]) {
@@ -90,14 +89,19 @@ std::optional<Mix> mix_of(const ScheduleModel& model, int32_t position,
         if (after == (much == much_after)) is_kept[value] = 1;
       }
     }
-    return kept_at(model, position, is_kept);
+    return is_kept;
   };
   std::optional<Mix> best;
   const auto fits = [&](int32_t from, bool much_after) {
-    Schedule schedule = schedule_of(from, much_after);
-    if (!ledger.assign(schedule) || ledger.peak() > budget) return false;
-    if (!best || ledger.time() < best->time) best = {std::move(schedule), ledger.time()};
-    return true;
+    const std::vector<char> is_kept = kept_of(from, much_after);
+    bool any = false;
+    for (const auto schedule_of : {kept_at, kept_or_put_off}) {
+      Schedule schedule = schedule_of(model, position, is_kept);
+      if (!ledger.assign(schedule) || ledger.peak() > budget) continue;
+      any = true;
+      if (!best || ledger.time() < best->time) best = {std::move(schedule), ledger.time()};
+    }
+    return any;
   };
   for (const bool much_after : {false, true}) {
     int32_t little = much_after ? position : 0, much = position - little;
