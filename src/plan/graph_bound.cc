@@ -38,7 +38,7 @@
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kFewInstants = 64;
+constexpr size_t kFewInstants = 64, kPromising = 12;
 
 class Bounding {
  public:
@@ -59,6 +59,7 @@ class Bounding {
 
   GraphBound run() {
     looked_at_.assign(instants_.size(), 0);
+    times_.assign(instants_.size(), 0);
     size_t stride = 1;
     while (instants_.size() / stride > kFewInstants) stride *= 2;
     const std::vector<Bytes> levels = levels_of_plain_training();
@@ -72,10 +73,24 @@ class Bounding {
       if (middle >= stride / 2) look_at(middle - stride / 2);
       if (middle + stride / 2 < instants_.size()) look_at(middle + stride / 2);
     }
+    find_promising();
     return std::move(best_);
   }
 
  private:
+  // Of each stretch the instant with the highest bound.
+  void find_promising() {
+    const size_t stretch = (instants_.size() + kPromising - 1) / kPromising;
+    for (size_t begin = 0; begin < instants_.size(); begin += stretch) {
+      const size_t end = std::min(instants_.size(), begin + stretch);
+      const auto first = times_.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto last = times_.begin() + static_cast<std::ptrdiff_t>(end);
+      const auto highest = std::max_element(first, last);
+      if (*highest > 0)
+        best_.promising.push_back(instants_[static_cast<size_t>(highest - times_.begin())]);
+    }
+  }
+
   // While the op of each instant runs.
   std::vector<Bytes> levels_of_plain_training() const {
     const std::vector<Run> runs = plain_runs(graph_);
@@ -132,6 +147,7 @@ class Bounding {
     }
     constexpr Instant::Amount kMost = std::numeric_limits<int64_t>::max();
     if (peak) raise_peak(Bytes(static_cast<int64_t>(std::min(*peak, kMost))), op);
+    if (time) times_[k] = static_cast<int64_t>(std::min(*time, kMost));
     if (!time || *time <= best_.time.count()) return;
     best_.time = Nanos(static_cast<int64_t>(std::min(*time, kMost)));
     best_.instant = op;
@@ -145,6 +161,7 @@ class Bounding {
   SearchControl& control_;
   std::vector<OpIndex> instants_;
   std::vector<char> looked_at_;
+  std::vector<int64_t> times_;  // bounds by instant
   size_t best_at_ = 0;
   GraphBound best_;
 };

@@ -11,6 +11,14 @@
 
 namespace reprise::internal {
 
+// Whether a value is among the live ones (those that the op takes left out, before it writes any) while
+// an op runs that runs exactly once in every plan.
+struct Assumption {
+  ValueIndex value;
+  OpIndex op;
+  bool live;
+};
+
 // The moment when op b, which runs exactly once in every plan, runs with a given variant. Let L be
 // the values that are live then, without those that b takes and before it writes any.
 //
@@ -36,11 +44,17 @@ namespace reprise::internal {
 // So cost(R) + lambda * (bytes(L) - room) over all (L, R) that meet `needs` is at most the extra
 // time of any plan whose room for L is at least bytes(L), for every lambda >= 0. It is a minimum
 // cut: a value is needed (source side) or not, and made after b (source side) or not.
+//
+// With assumptions the claim holds for every plan that they are true of. A value that is live (is not
+// live) while b runs is in L (is not). One that is not live while an earlier op runs is gone then; one
+// that is live while a later op runs is needed. Of op a before b: if v is not live while a runs, its
+// maker has run by then and v is live at b or made after it, then it was made after a, once more.
 class Instant {
  public:
   using Amount = MaxFlow::Amount;
 
-  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant);
+  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
+          const std::vector<Assumption>& assumptions = {});
 
   // No plan that runs this variant here has a smaller peak. None: no plan does.
   std::optional<Amount> least_peak();
@@ -91,7 +105,8 @@ class Instant {
     std::vector<ValueIndex> kept;
   };
 
-  void force();
+  void assume(const std::vector<Assumption>& assumptions);
+  void force(OpIndex until);
   Making making(ValueIndex value) const;
   bool charged(ValueIndex value) const;
   void need(ValueIndex value, size_t from);
@@ -106,6 +121,7 @@ class Instant {
   int64_t extra_ = 0;  // time of the variant beyond the fastest
   Amount base_ = 0;    // bytes while it runs, without the other values of L
   std::vector<char> forced_op_, forced_value_;  // has run, was live by then
+  std::vector<char> not_live_;                  // by value: by assumption
   std::vector<char> gone_;                      // by value: was live, and was taken before b
   std::vector<int32_t> node_of_;                // by value; -1: none yet, -2: granted
   std::vector<Node> nodes_;

@@ -4,6 +4,7 @@
 #include "plan/graph_prices.h"
 #include "plan/graph_rungs.h"
 #include "plan/graph_search.h"
+#include "plan/graph_split.h"
 #include "plan/graph_starts.h"
 #include "plan/schedule_ledger.h"
 
@@ -11,7 +12,7 @@ namespace reprise::internal {
 namespace {
 
 // Shares of the time.
-constexpr double kForBound = 0.3, kForPrices = 0.4, kForRungs = 0.5;
+constexpr double kForBound = 0.3, kForSplit = 0.2, kForPrices = 0.4, kForRungs = 0.5;
 
 void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
                      const std::vector<Schedule>& seeds, GraphSearch& search,
@@ -44,6 +45,10 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads
   SearchControl first = control.part(kForBound);
   GraphFinding found;
   found.bound = bound_graph(model.graph(), budget, first);
+  if (!search.best() || search.best()->time > found.bound.time.count()) {
+    const GraphFacts facts(model.graph());
+    found.bound.time = split_bound(facts, budget, found.bound, control.part(kForSplit));
+  }
   const int64_t bound = found.bound.time.count();
   if (!search.best() || search.best()->time > bound) {
     consider_starts(model, budget, found.bound, seeds, search, control.part(kForPrices));
