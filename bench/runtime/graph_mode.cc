@@ -4,7 +4,6 @@
 // Exit codes: 0; 1 when a verification failed; 2 for wrong arguments.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <malloc.h>
 #include <torch/version.h>
 
 #include <CLI/CLI.hpp>
@@ -362,10 +361,7 @@ int run(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : 2;
   }
   at::set_num_threads(threads);
-  if (!default_malloc) {
-    mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
-    mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  }
+  if (!default_malloc) keep_freed_pages();
   const RunInfo info = run_info("reprise_bench_graph_mode", argc, argv, REPRISE_BENCH_BUILD);
   std::string text = fmt::format(
       "# Graph mode beside plain training and chain mode\n\nMade by\n\n    {}\n\non {}, {}, {} "

@@ -11,15 +11,16 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "bench_model.h"
+#include "common/run_info.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "tables.h"
+#include "workload.h"
 
 namespace reprise::bench {
 namespace {
@@ -60,24 +61,12 @@ std::vector<Spec> specs() {
   };
 }
 
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) {
-      if (const size_t colon = line.find(": "); colon != std::string::npos) {
-        return line.substr(colon + 2);
-      }
-    }
-  }
-  return "unknown processor";
-}
-
 int run(int argc, char** argv) {
   CLI::App app{"Step time and peak: plain training, periodic recomputation, Reprise."};
   std::vector<std::string> names;
   std::string output, json_output;
   int threads = 0;
-  bool quick = false;
+  bool quick = false, default_malloc = false;
   BenchOptions options;
   app.add_option("--models", names, "Of the zoo, separated by commas (default: all)")
       ->delimiter(',');
@@ -92,6 +81,9 @@ int run(int argc, char** argv) {
   app.add_flag("--quick", quick, "Tiny sizes, to see that it works; its times mean nothing");
   app.add_flag("--all-segments", options.all_segments,
                "Every segment count (default: a dozen between 1 and the number of stages)");
+  app.add_flag(
+      "--default-malloc", default_malloc,
+      "glibc's malloc as it is: freed pages go back to the system and are faulted in again");
   app.add_option("-o,--output", output, "Markdown goes to this file (default: standard output)");
   app.add_option("--json", json_output,
                  "Everything, every sample included, goes to this file, too");
@@ -104,6 +96,7 @@ int run(int argc, char** argv) {
   options.quick = quick;
   if (quick) options.sample_seconds = 0;
   if (threads > 0) at::set_num_threads(threads);
+  if (!default_malloc) keep_freed_pages();
 
   std::vector<Spec> chosen = specs();
   if (!names.empty()) {
@@ -126,13 +119,11 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "[{:7.1f} s] {}\n", now.count(), what);
   };
 
-  RunInfo info{.command = "build/release/reprise_bench_chain_mode",
-               .processor = processor(),
-               .torch = TORCH_VERSION,
-               .build = REPRISE_BENCH_BUILD,
-               .threads = at::get_num_threads(),
-               .options = options};
-  for (int i = 1; i < argc; ++i) info.command += fmt::format(" {}", argv[i]);
+  const StepRunInfo info{
+      .run = run_info("reprise_bench_chain_mode", argc, argv, REPRISE_BENCH_BUILD),
+      .torch = TORCH_VERSION,
+      .threads = at::get_num_threads(),
+      .options = options};
 
   std::vector<ModelResult> results;
   bool failed = false;

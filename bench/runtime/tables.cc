@@ -294,28 +294,28 @@ std::string describe(const runtime::ModelConfig& config) {
   return text;
 }
 
-std::string markdown(const RunInfo& info, const std::vector<ModelResult>& results) {
+std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& results) {
   std::string text = fmt::format(
       "# Chain mode: measured step times and peaks\n\n"
       "Written by a program; do not edit. What is measured, how, and how to read it: "
       "[benchmarks.md](../benchmarks.md).\n\n"
       "- Reproduce: `{}`\n- Machine: {}, {} thread{}\n- LibTorch {}, {} build\n- {} rounds, {} "
       "pairs\n\n",
-      info.command, info.processor, info.threads, info.threads == 1 ? "" : "s", info.torch,
-      info.build, info.options.rounds, info.options.pairs);
+      info.run.command, info.run.processor, info.threads, info.threads == 1 ? "" : "s", info.torch,
+      info.run.build, info.options.rounds, info.options.pairs);
   text += overview(results);
   text += executor_table(results);
   for (const ModelResult& result : results) text += model_text(result);
   return text;
 }
 
-std::string json(const RunInfo& info, const std::vector<ModelResult>& results) {
+std::string json(const StepRunInfo& info, const std::vector<ModelResult>& results) {
   ordered_json out{{"format", "reprise.bench.chain_mode"},
-                   {"command", info.command},
-                   {"processor", info.processor},
+                   {"command", info.run.command},
+                   {"processor", info.run.processor},
                    {"threads", info.threads},
                    {"torch", info.torch},
-                   {"build", info.build},
+                   {"build", info.run.build},
                    {"rounds", info.options.rounds},
                    {"pairs", info.options.pairs},
                    {"models", ordered_json::array()}};

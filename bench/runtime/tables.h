@@ -5,20 +5,19 @@
 #include <vector>
 
 #include "bench_model.h"
+#include "common/run_info.h"
 
 namespace reprise::bench {
 
-struct RunInfo {
-  std::string command = {};  // that reproduces the run
-  std::string processor = {};
+struct StepRunInfo {
+  RunInfo run = {};
   std::string torch = {};
-  std::string build = {};
   int threads = 0;
   BenchOptions options = {};
 };
 
-std::string markdown(const RunInfo& info, const std::vector<ModelResult>& results);
-std::string json(const RunInfo& info, const std::vector<ModelResult>& results);
+std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& results);
+std::string json(const StepRunInfo& info, const std::vector<ModelResult>& results);
 
 // How the present step compares with a mark, from the ratios of many rounds: "slower" and "faster" if at
 // least three quarters of them say so, "same" otherwise.

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -120,6 +121,11 @@ double gradient_error(const Snapshot& a, const Snapshot& b) {
     }
   }
   return largest > 0 ? error / largest : error;
+}
+
+void keep_freed_pages() {
+  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
 }  // namespace reprise::bench

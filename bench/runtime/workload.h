@@ -46,4 +46,8 @@ std::string difference(const Snapshot& a, const Snapshot& b);
 // Largest difference of a gradient's element over the largest element of all gradients (float32).
 double gradient_error(const Snapshot& a, const Snapshot& b);
 
+// From now on malloc keeps freed pages mapped, so that no step pays for faulting them in again: what an
+// arena does anyway, and a favour to plain training.
+void keep_freed_pages();
+
 }  // namespace reprise::bench

@@ -21,6 +21,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/profile.h"
 #include "reprise/plan/plan.h"
+#include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/remat.h"
 
@@ -38,6 +39,8 @@ struct CaptureOptions {
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
   MeasureOptions measure = {.name = "step"};
+  // What the planner may run in place of the operations as they were captured. By default everything.
+  AlternativeOptions alternatives = {};
 };
 
 struct StepPlanOptions {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "capture/operators.h"
@@ -12,35 +13,27 @@ namespace {
 
 Bytes as_counted(int64_t bytes) { return Bytes((bytes + 63) / 64 * 64); }
 
-// The values that a call touches.
-struct Touched {
-  std::vector<int32_t> reads, writes;                   // step values, in order, each once
-  std::vector<std::pair<int32_t, int32_t>> overwrites;  // (new version, old version)
-};
-
 void add_once(std::vector<int32_t>& list, int32_t value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
 class Lowering {
  public:
-  Lowering(const Recording& recording, const std::vector<CallCost>& costs)
-      : recording_(recording), costs_(costs), touched_(recording.calls.size()) {
-    for (size_t c = 0; c < recording.calls.size(); ++c) {
-      for (const Argument& argument : recording.calls[c].arguments) {
-        if (argument.shape_only) continue;
-        for (const TensorRef& ref : argument.tensors) {
-          if (ref.memory == Memory::kValue) add_once(touched_[c].reads, ref.index);
-        }
-      }
+  Lowering(const Recording& recording, const Works& works, const Alternatives& alternatives,
+           const std::vector<WorkCost>& costs)
+      : recording_(recording),
+        works_(works),
+        alternatives_(alternatives),
+        costs_(costs),
+        ways_(recording.calls.size()),
+        realizations_(recording.calls.size()) {
+    for (const OtherWay& way : alternatives.ways) {
+      ways_[static_cast<size_t>(way.call)].push_back(&way);
     }
-    for (size_t v = 0; v < recording.values.size(); ++v) {
-      const StepValue& value = recording.values[v];
-      Touched& maker = touched_[static_cast<size_t>(value.maker)];
-      maker.writes.push_back(static_cast<int32_t>(v));
-      if (value.previous < 0) continue;
-      maker.overwrites.emplace_back(static_cast<int32_t>(v), value.previous);
-      add_once(maker.reads, value.previous);
+    for (const Realization& realization : alternatives.realizations) {
+      for (const Realization::Piece& piece : realization.pieces) {
+        realizations_[static_cast<size_t>(piece.after)].emplace_back(&realization, &piece);
+      }
     }
     find_needed();
     find_effects();
@@ -62,9 +55,12 @@ class Lowering {
     }
     value_of_.assign(recording_.values.size(), -1);
     const size_t loss = find_loss();
+    op_of_.assign(recording_.calls.size(), -1);
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
-      if (needed_[c]) add_op(c, c == loss);
+      if (needed_[c]) add_call(c, c == loss);
+      for (const auto& [realization, piece] : realizations_[c]) add_piece(*realization, *piece);
     }
+    add_choices();
     for (const TensorRef& ref : results()) {
       if (ref.memory == Memory::kValue) {
         add_once(graph.results, value_of_[static_cast<size_t>(ref.index)]);
@@ -89,12 +85,12 @@ class Lowering {
     }
     for (size_t c = recording_.calls.size(); c-- > 0;) {
       const Call& call = recording_.calls[c];
-      const auto& writes = touched_[c].writes;
+      const std::vector<int32_t> writes = values_written(works_.all[c]);
       needed_[c] = call.random || !call.effects.empty() ||
                    std::any_of(writes.begin(), writes.end(),
                                [&](int32_t v) { return wanted[static_cast<size_t>(v)]; });
       if (!needed_[c]) continue;
-      for (const int32_t v : touched_[c].reads) wanted[static_cast<size_t>(v)] = true;
+      for (const int32_t v : values_read(works_.all[c])) wanted[static_cast<size_t>(v)] = true;
     }
   }
 
@@ -121,16 +117,16 @@ class Lowering {
   }
 
   // A batch norm whose statistics nobody else touches can run again without them.
-  bool has_replay(const Call& call) const {
-    std::vector<size_t> statistics;
-    if (call.effects.empty() || !is_batch_norm(call, &statistics)) return false;
-    return std::all_of(call.effects.begin(), call.effects.end(),
-                       [&](int32_t e) { return users_[static_cast<size_t>(e)] == 1; });
+  bool has_replay(size_t c) const {
+    const std::vector<int32_t>& effects = recording_.calls[c].effects;
+    return works_.replay[c] >= 0 && std::all_of(effects.begin(), effects.end(), [&](int32_t e) {
+             return users_[static_cast<size_t>(e)] == 1;
+           });
   }
 
-  bool runs_once(const Call& call) const {
-    if (has_replay(call)) return false;
-    for (const int32_t e : externals_of(call)) {
+  bool runs_once(size_t c) const {
+    if (has_replay(c)) return false;
+    for (const int32_t e : externals_of(recording_.calls[c])) {
       if (written_[static_cast<size_t>(e)]) return true;
     }
     return false;
@@ -147,44 +143,90 @@ class Lowering {
     return recording_.calls.size();
   }
 
-  void add_op(size_t c, bool is_loss) {
+  void add_call(size_t c, bool is_loss) {
     const Call& call = recording_.calls[c];
+    const bool replay = has_replay(c);
     Op op;
     op.id = fmt::format("{}:{}", result_.graph.ops.size(), call.name());
     op.phase = is_loss ? Phase::kLoss : call.phase;
     op.random = call.random;
-    op.once = runs_once(call);
-    for (size_t w = 0; w < touched_[c].writes.size(); ++w) add_value(touched_[c], w, op);
+    op.once = runs_once(c);
+    result_.works.emplace_back();
+    add_variant(op, replay ? "first" : "default", static_cast<int32_t>(c),
+                replay ? Role::kFirst : Role::kAny);
+    if (replay) add_variant(op, "replay", works_.replay[c], Role::kReplay);
+    for (const OtherWay* way : ways_[c]) {
+      add_variant(op, way->name, way->work, Role::kAny, way->exactness);
+    }
+    op_of_[c] = static_cast<OpIndex>(result_.graph.ops.size());
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // Whether all that the realization stands for is needed.
+  bool stands(const Realization& realization) const {
+    return std::all_of(realization.calls.begin(), realization.calls.end(),
+                       [&](int32_t c) { return needed_[static_cast<size_t>(c)]; });
+  }
+
+  void add_piece(const Realization& realization, const Realization::Piece& piece) {
+    if (!stands(realization)) return;
+    const Call& first = recording_.calls[static_cast<size_t>(realization.calls[0])];
+    Op op;
+    op.id = fmt::format("{}:{}.{}", result_.graph.ops.size(), first.name(), piece.name);
+    op.phase = recording_.calls[static_cast<size_t>(piece.after)].phase;
+    result_.works.emplace_back();
+    for (size_t k = 0; k < piece.works.size(); ++k) {
+      add_variant(op, piece.names[k], piece.works[k], Role::kAny, realization.exactness);
+    }
+    pieces_[&realization].push_back(static_cast<OpIndex>(result_.graph.ops.size()));
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  void add_choices() {
+    for (const Realization& realization : alternatives_.realizations) {
+      if (!stands(realization)) continue;
+      std::vector<OpIndex> plain;
+      for (const int32_t c : realization.calls) plain.push_back(op_of_[static_cast<size_t>(c)]);
+      Choice choice;
+      choice.id = fmt::format("{}/{}", result_.graph.ops[static_cast<size_t>(plain[0])].id,
+                              realization.name);
+      choice.realizations = {plain, pieces_[&realization]};
+      result_.graph.choices.push_back(std::move(choice));
+    }
+  }
+
+  // Of the op that is next.
+  void add_variant(Op& op, const std::string& name, int32_t work_index, Role role,
+                   Exactness exactness = Exactness::kBitwise) {
+    const auto w = static_cast<size_t>(work_index);
+    const Work& work = works_.all[w];
+    const std::vector<int32_t> writes = values_written(work);
+    for (size_t k = 0; k < writes.size(); ++k) add_value(writes[k], writes.size(), k, op);
     Variant variant;
-    variant.time = costs_[c].time;
-    variant.workspace = costs_[c].workspace;
-    variant.reads = in_graph(touched_[c].reads);
-    variant.writes = in_graph(touched_[c].writes);
-    for (const auto& [now, before] : touched_[c].overwrites) {
+    variant.name = name;
+    variant.time = costs_[w].time;
+    variant.workspace = costs_[w].workspace;
+    variant.reads = in_graph(values_read(work));
+    variant.writes = in_graph(writes);
+    for (const auto& [now, before] : work.overwrites) {
       variant.reuses.emplace_back(value_of_[static_cast<size_t>(now)],
                                   value_of_[static_cast<size_t>(before)]);
     }
-    if (has_replay(call)) {
-      variant.name = "first";
-      variant.role = Role::kFirst;
-      op.variants.push_back(variant);
-      variant.name = kReplayVariant;
-      variant.role = Role::kReplay;
-    }
+    variant.role = role;
+    variant.exactness = exactness;
     op.variants.push_back(std::move(variant));
-    result_.graph.ops.push_back(std::move(op));
-    result_.call_of_op.push_back(static_cast<int32_t>(c));
+    result_.works.back().push_back(work_index);
   }
 
-  void add_value(const Touched& touched, size_t w, const Op& op) {
-    const auto v = static_cast<size_t>(touched.writes[w]);
-    const bool alone = touched.writes.size() == 1;
+  void add_value(int32_t step_value, size_t count, size_t k, const Op& op) {
+    const auto v = static_cast<size_t>(step_value);
+    if (value_of_[v] >= 0) return;
     value_of_[v] = static_cast<int32_t>(result_.graph.values.size());
     result_.graph.values.push_back(
-        {alone ? op.id + ".out" : fmt::format("{}.{}", op.id, w),
+        {count == 1 ? op.id + ".out" : fmt::format("{}.{}", op.id, k),
          as_counted(recording_.values[v].bytes),
          op.phase == Phase::kBackward ? ValueKind::kGradient : ValueKind::kActivation});
-    result_.step_value_of.push_back(static_cast<int32_t>(v));
+    result_.step_value_of.push_back(step_value);
   }
 
   std::vector<ValueIndex> in_graph(const std::vector<int32_t>& values) const {
@@ -194,20 +236,27 @@ class Lowering {
   }
 
   const Recording& recording_;
-  const std::vector<CallCost>& costs_;
-  std::vector<Touched> touched_;   // by call
-  std::vector<bool> needed_;       // by call
-  std::vector<int32_t> users_;     // by external: calls that touch it
-  std::vector<bool> written_;      // by external
-  std::vector<int32_t> value_of_;  // by step value
+  const Works& works_;
+  const Alternatives& alternatives_;
+  const std::vector<WorkCost>& costs_;
+  std::vector<std::vector<const OtherWay*>> ways_;  // by call
+  std::vector<std::vector<std::pair<const Realization*, const Realization::Piece*>>>
+      realizations_;                             // by call: what stands behind it
+  std::map<const Realization*, std::vector<OpIndex>> pieces_;
+  std::vector<bool> needed_;                     // by call
+  std::vector<int32_t> users_;                   // by external: calls that touch it
+  std::vector<bool> written_;                    // by external
+  std::vector<int32_t> value_of_;                // by step value
+  std::vector<OpIndex> op_of_;                   // by call
   CapturedGraph result_;
 };
 
 }  // namespace
 
-CapturedGraph lower(const Recording& recording, const std::vector<CallCost>& costs,
+CapturedGraph lower(const Recording& recording, const Works& works,
+                    const Alternatives& alternatives, const std::vector<WorkCost>& costs,
                     const Tensors& inputs, Bytes fixed, const std::string& name) {
-  return Lowering(recording, costs).run(inputs, fixed, name);
+  return Lowering(recording, works, alternatives, costs).run(inputs, fixed, name);
 }
 
 }  // namespace reprise::runtime

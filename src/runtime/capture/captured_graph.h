@@ -5,29 +5,29 @@
 #include <vector>
 
 #include "capture/recording.h"
+#include "capture/work.h"
 #include "reprise/model/graph.h"
+#include "rewrite/alternative.h"
 
 namespace reprise::runtime {
 
-struct CallCost {
+struct WorkCost {
   Nanos time;
   Bytes workspace;  // above the values that it reads and writes
 };
 
 struct CapturedGraph {
   Graph graph;
-  std::vector<int32_t> call_of_op;     // by operation of the graph, position in Recording::calls
-  std::vector<int32_t> step_value_of;  // by value of the graph; -1: an input of the step
+  std::vector<std::vector<int32_t>> works;  // by operation and variant: position in Works::all
+  std::vector<int32_t> step_value_of;       // by value of the graph; -1: an input of the step
 };
 
-// The last variant of an operation with two roles: it leaves running statistics alone.
-inline constexpr const char* kReplayVariant = "replay";
-
 // Calls that nothing needs are left out. Operations that write outside the step run once, and so do all
-// that touch the same memory; a batch norm's replay does without its statistics. `costs` by call;
-// values are rounded up as the allocator counts them. `fixed`: bytes that are live besides the step's
-// inputs and its own.
-CapturedGraph lower(const Recording& recording, const std::vector<CallCost>& costs,
+// that touch the same memory; a batch norm's replay does without its statistics. Other ways to run a call
+// are variants of its operation; realizations are choices. `costs` by work; values are rounded up as the
+// allocator counts them. `fixed`: bytes that are live besides the step's inputs and its own.
+CapturedGraph lower(const Recording& recording, const Works& works,
+                    const Alternatives& alternatives, const std::vector<WorkCost>& costs,
                     const Tensors& inputs, Bytes fixed, const std::string& name);
 
 }  // namespace reprise::runtime

@@ -61,7 +61,9 @@ c10::Device device_of(const Tensors& inputs) {
 struct Captured {
   Circumstances circumstances;
   Recording recording;
-  CallCosts costs;
+  Works works;
+  Alternatives alternatives;
+  WorkCosts costs;
   CapturedGraph captured;
   Replay replay;
   ValueKeeper effects;  // what the step writes outside itself, to undo a step that fails
@@ -70,9 +72,12 @@ struct Captured {
   Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options)
       : circumstances(sample, options),
         recording(observe_step(step, sample, device_of(sample))),
-        costs(measure_calls(recording, sample, options.measure)),
-        captured(lower(recording, costs.costs, sample, Bytes(0), options.measure.name)),
-        replay(recording, captured),
+        works(works_of(recording)),
+        alternatives(find_alternatives(recording, works, options.alternatives)),
+        costs(measure_works(recording, works, alternatives, sample, options.measure)),
+        captured(lower(recording, works, alternatives, costs.costs, sample, Bytes(0),
+                       options.measure.name)),
+        replay(recording, works, captured),
         effects(written(recording)) {
     for (const External& external : recording.externals) {
       if (external.tensor.defined()) resident.push_back(external.tensor);

@@ -27,11 +27,11 @@ std::string key_of(const TensorRef& ref) {
                      fmt::join(g.strides, ","), g.offset % 16);
 }
 
-// Equal for calls that do the same work on other values.
-std::string key_of(const Call& call) {
+// Equal for works that do the same work on other values.
+std::string key_of(const Work& work) {
   std::ostringstream key;
-  key << call.name();
-  for (const Argument& argument : call.arguments) {
+  key << work.name;
+  for (const Argument& argument : work.arguments) {
     key << ';';
     if (argument.kind == ArgumentKind::kConstant) {
       key << argument.constant;
@@ -44,24 +44,27 @@ std::string key_of(const Call& call) {
 
 class Meter {
  public:
-  Meter(const Recording& recording, const MeasureOptions& options)
+  Meter(const Recording& recording, const Works& works, const Alternatives& alternatives,
+        const MeasureOptions& options)
       : recording_(recording),
+        works_(works),
         options_(options),
-        captured_(
-            lower(recording, std::vector<CallCost>(recording.calls.size()), {}, Bytes(0), "")),
-        replay_(recording, captured_),
-        keys_(recording.calls.size()) {
-    for (size_t c = 0; c < recording.calls.size(); ++c) keys_[c] = key_of(recording.calls[c]);
+        captured_(lower(recording, works, alternatives, std::vector<WorkCost>(works.all.size()), {},
+                        Bytes(0), "")),
+        replay_(recording, works, captured_) {
+    for (const Work& work : works.all) keys_.push_back(key_of(work));
   }
 
-  CallCosts run(const Tensors& inputs) {
+  WorkCosts run(const Tensors& inputs) {
     BlockSourceScope pool(std::make_shared<BlockPool>());
     const RandomState random(recording_.device);
     replay_.begin(inputs);
-    result_.costs.resize(recording_.calls.size());
+    result_.costs.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
     for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
-      measure(static_cast<size_t>(captured_.call_of_op[op]));
+      // The first one last: it leaves its results behind.
+      const std::vector<int32_t>& variants = captured_.works[op];
+      for (size_t k = variants.size(); k-- > 0;) measure(static_cast<size_t>(variants[k]), k == 0);
       for (const ValueIndex value : last[op]) replay_.free(value);
       if (options_.observer) {
         const double done = static_cast<double>(op + 1) / static_cast<double>(last.size());
@@ -79,11 +82,11 @@ class Meter {
     const Graph& graph = captured_.graph;
     std::vector<int64_t> last(graph.values.size(), -1);
     for (size_t op = 0; op < graph.ops.size(); ++op) {
-      const Variant& variant = graph.ops[op].variants[0];
-      for (const ValueIndex v : variant.reads)
-        last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
-      for (const ValueIndex v : variant.writes)
-        last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+      for (const Variant& variant : graph.ops[op].variants) {
+        for (const auto* values : {&variant.reads, &variant.writes}) {
+          for (const ValueIndex v : *values) last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+        }
+      }
     }
     std::vector<std::vector<ValueIndex>> result(graph.ops.size());
     for (size_t v = 0; v < last.size(); ++v) {
@@ -92,58 +95,61 @@ class Meter {
     return result;
   }
 
-  // Memory that the call writes over: repeating it needs the bytes from before.
-  std::vector<c10::Storage> written(size_t c) const {
+  // Memory that the work writes over: repeating it needs the bytes from before.
+  std::vector<c10::Storage> written(const Work& work) const {
     std::vector<c10::Storage> all;
-    for (const StepValue& value : recording_.values) {
-      if (value.maker != static_cast<int32_t>(c) || value.previous < 0) continue;
-      all.push_back(replay_.storage_of(value.previous));
-    }
-    for (const int32_t e : recording_.calls[c].effects) {
+    for (const auto& [now, before] : work.overwrites) all.push_back(replay_.storage_of(before));
+    for (const int32_t e : work.effects) {
       all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
     }
     return all;
   }
 
-  void measure(size_t c) {
-    const Call& call = recording_.calls[c];
-    const std::vector<c10::Storage> memory = written(c);
+  // `stays`: the step goes on with its results; else all is as if it had not run.
+  void measure(size_t w, bool stays) {
+    const Work& work = works_.all[w];
+    const std::vector<c10::Storage> memory = written(work);
     std::vector<HostBytes> before;
     for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
     std::optional<RandomState> random;
-    if (call.random) random.emplace(recording_.device);
+    random.emplace(recording_.device);
     auto put_back = [&] {
       for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
-      if (random) random->restore();
+      random->restore();
     };
 
     reset_peak(recording_.device);
-    int64_t time = timed(call);
+    int64_t time = timed(work);
     const MemoryCount count = memory_count(recording_.device);
-    result_.costs[c].workspace = Bytes(count.peak - count.live);
-    std::vector<int64_t>& times = times_[keys_[c]];
+    result_.costs[w].workspace = Bytes(count.peak - count.live);
+    std::vector<int64_t>& times = times_[keys_[w]];
     times.push_back(time);
-    int64_t& total = total_[keys_[c]];
+    int64_t& total = total_[keys_[w]];
     total += time;
     while (static_cast<int>(times.size()) < options_.min_repeats ||
            (total < options_.min_time.count() &&
             static_cast<int>(times.size()) < options_.max_repeats)) {
       replay_.drop_results();
       put_back();
-      times.push_back(timed(call));
+      times.push_back(timed(work));
       total += times.back();
     }
-    replay_.keep_results(c);
-    // What lies outside the step is put back; inside, the next calls read what was written.
-    for (size_t m = memory.size() - call.effects.size(); m < memory.size(); ++m) {
+    if (!stays) {
+      replay_.drop_results();
+      put_back();
+      return;
+    }
+    replay_.keep_results(work);
+    // What lies outside the step is put back; inside, the next works read what was written.
+    for (size_t m = memory.size() - work.effects.size(); m < memory.size(); ++m) {
       copy_from_host(before[m], memory[m]);
     }
   }
 
-  int64_t timed(const Call& call) {
+  int64_t timed(const Work& work) {
     synchronize(recording_.device);
     const auto start = Clock::now();
-    replay_.invoke(call, false);
+    replay_.invoke(work);
     synchronize(recording_.device);
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
   }
@@ -158,7 +164,7 @@ class Meter {
         std::vector<int64_t>& times = found->second;
         std::sort(times.begin(), times.end());
         median->second = Nanos(times[times.size() / 2]);
-        result_.spread.push_back({.op = fmt::format("{}:{}", c, recording_.calls[c].name()),
+        result_.spread.push_back({.op = fmt::format("{}:{}", c, works_.all[c].name),
                                   .variant = "default",
                                   .repeats = static_cast<int64_t>(times.size()),
                                   .min = Nanos(times.front()),
@@ -170,21 +176,23 @@ class Meter {
   }
 
   const Recording& recording_;
+  const Works& works_;
   const MeasureOptions& options_;
   const CapturedGraph captured_;
   Replay replay_;
-  std::vector<std::string> keys_;                      // by call
+  std::vector<std::string> keys_;                      // by work
   std::map<std::string, std::vector<int64_t>> times_;  // by key
   std::map<std::string, int64_t> total_;
-  CallCosts result_;
+  WorkCosts result_;
 };
 
 }  // namespace
 
-CallCosts measure_calls(const Recording& recording, const Tensors& inputs,
+WorkCosts measure_works(const Recording& recording, const Works& works,
+                        const Alternatives& alternatives, const Tensors& inputs,
                         const MeasureOptions& options) {
   ReplayScope scope;
-  return Meter(recording, options).run(inputs);
+  return Meter(recording, works, alternatives, options).run(inputs);
 }
 
 }  // namespace reprise::runtime

@@ -1,4 +1,4 @@
-// What each call of a recording costs: time and workspace.
+// What each work of a recording costs: time and workspace.
 #pragma once
 
 #include <vector>
@@ -10,15 +10,17 @@
 
 namespace reprise::runtime {
 
-struct CallCosts {
-  std::vector<CallCost> costs;     // by call
-  std::vector<TimeSpread> spread;  // by kind of call, named after its first one
+struct WorkCosts {
+  std::vector<WorkCost> costs;     // by work
+  std::vector<TimeSpread> spread;  // by kind of work, named after its first one
 };
 
-// Walks through the step once on these inputs, as plain training does, and repeats every call with its
-// real operands. Calls that are equal but for the values share the median of their times. Parameters,
-// buffers and random state are left as they were. Memory: that of plain training.
-CallCosts measure_calls(const Recording& recording, const Tensors& inputs,
+// Walks through the step once on these inputs, as plain training does, and repeats every work with its
+// real operands, alternatives beside what they stand for. Works that are equal but for the values share the
+// median of their times. Parameters, buffers and random state are left as they were. Memory: that of plain
+// training, and the values that only alternatives make.
+WorkCosts measure_works(const Recording& recording, const Works& works,
+                        const Alternatives& alternatives, const Tensors& inputs,
                         const MeasureOptions& options);
 
 }  // namespace reprise::runtime

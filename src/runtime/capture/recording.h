@@ -64,8 +64,8 @@ enum class ArgumentKind : uint8_t { kConstant, kTensor, kTensorList, kOptionalTe
 
 struct Argument {
   ArgumentKind kind = ArgumentKind::kConstant;
-  c10::IValue constant;
-  std::vector<TensorRef> tensors;
+  c10::IValue constant = {};
+  std::vector<TensorRef> tensors = {};
   bool shape_only = false;  // the operation reads sizes and strides, never the memory
 };
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "capture/operators.h"
 #include "capture/tensors.h"
 #include "reprise/model/errors.h"
 
@@ -19,10 +18,10 @@ Geometry at_start(Geometry geometry) {
   return geometry;
 }
 
-int64_t largest_reserved(const Recording& recording) {
+int64_t largest_reserved(const Works& works) {
   int64_t bytes = 0;
-  for (const Call& call : recording.calls) {
-    for (const Argument& argument : call.arguments) {
+  for (const Work& work : works.all) {
+    for (const Argument& argument : work.arguments) {
       if (!argument.shape_only) continue;
       for (const TensorRef& ref : argument.tensors) {
         bytes = std::max(bytes, extent_bytes(at_start(ref.geometry)));
@@ -53,36 +52,13 @@ c10::Storage ReservedSpace::storage() const {
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes_, c10::DataPtr(address_, c10::kCPU));
 }
 
-Replay::Replay(const Recording& recording, const CapturedGraph& captured)
+Replay::Replay(const Recording& recording, const Works& works, const CapturedGraph& captured)
     : recording_(recording),
+      works_(works),
       captured_(captured),
-      prepared_(recording.calls.size()),
       slots_(recording.values.size()),
       random_(captured.graph.ops.size()),
-      reserved_(std::make_shared<ReservedSpace>(largest_reserved(recording))) {
-  for (size_t c = 0; c < recording.calls.size(); ++c) {
-    const Call& call = recording.calls[c];
-    Prepared& prepared = prepared_[c];
-    std::vector<bool> taken(recording.values.size(), false);
-    for (size_t r = 0; r < call.outputs.size(); ++r) {
-      for (size_t k = 0; k < call.outputs[r].size(); ++k) {
-        const TensorRef& ref = call.outputs[r][k];
-        if (ref.memory != Memory::kValue) continue;
-        const StepValue& value = recording.values[static_cast<size_t>(ref.index)];
-        if (value.maker != static_cast<int32_t>(c) || value.previous >= 0) continue;
-        if (!taken[static_cast<size_t>(ref.index)]) prepared.made.push_back({r, k, ref.index});
-        taken[static_cast<size_t>(ref.index)] = true;
-      }
-    }
-    is_batch_norm(call, &prepared.statistics);
-  }
-  for (size_t v = 0; v < recording.values.size(); ++v) {
-    const StepValue& value = recording.values[v];
-    if (value.previous < 0) continue;
-    prepared_[static_cast<size_t>(value.maker)].overwrites.emplace_back(static_cast<int32_t>(v),
-                                                                        value.previous);
-  }
-}
+      reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {}
 
 void Replay::begin(const Tensors& inputs) {
   inputs_.clear();
@@ -153,20 +129,15 @@ void Replay::push(const Argument& argument) {
   }
 }
 
-void Replay::invoke(const Call& call, bool without_effects) {
+void Replay::invoke(const Work& work) {
   stack_.clear();
-  for (const Argument& argument : call.arguments) push(argument);
-  if (without_effects) {
-    const size_t position = static_cast<size_t>(&call - recording_.calls.data());
-    for (const size_t a : prepared_[position].statistics) stack_[a] = c10::IValue();
-  }
-  at::GradMode::set_enabled(call.grad_mode);  // ReplayScope puts it back
-  call.op.callBoxed(stack_);
+  for (const Argument& argument : work.arguments) push(argument);
+  at::GradMode::set_enabled(work.grad_mode);  // ReplayScope puts it back
+  work.kernel(stack_);
 }
 
-void Replay::keep_results(size_t c) {
-  const Prepared& prepared = prepared_[c];
-  for (const Made& made : prepared.made) {
+void Replay::keep_results(const Work& work) {
+  for (const Work::Made& made : work.made) {
     c10::Storage& slot = slots_[static_cast<size_t>(made.value)];
     if (slot) continue;  // a duplicate: the one that is there stays
     size_t item = 0;
@@ -175,11 +146,11 @@ void Replay::keep_results(size_t c) {
     });
     if (!slot || static_cast<int64_t>(slot.nbytes()) !=
                      recording_.values[static_cast<size_t>(made.value)].bytes) {
-      throw InternalError(fmt::format("{} returned another size than in the captured step",
-                                      recording_.calls[c].name()));
+      throw InternalError(
+          fmt::format("{} returned another size than in the captured step", work.name));
     }
   }
-  for (const auto& [now, before] : prepared.overwrites) {
+  for (const auto& [now, before] : work.overwrites) {
     c10::Storage& slot = slots_[static_cast<size_t>(now)];
     c10::Storage& old = slots_[static_cast<size_t>(before)];
     if (!slot) slot = std::move(old);
@@ -190,17 +161,17 @@ void Replay::keep_results(size_t c) {
 
 void Replay::run(const RunStep& step) {
   const auto op = static_cast<size_t>(step.op);
-  const auto c = static_cast<size_t>(captured_.call_of_op[op]);
-  const Variant& variant = captured_.graph.ops[op].variants[static_cast<size_t>(step.variant)];
+  const int32_t position = captured_.works[op][static_cast<size_t>(step.variant)];
+  const Work& work = works_.all[static_cast<size_t>(position)];
   std::optional<RandomState> current;
   if (step.save_random) random_[op].emplace(recording_.device);
   if (step.replay_random) {
     current.emplace(recording_.device);
     random_[op]->restore();
   }
-  invoke(recording_.calls[c], variant.role == Role::kReplay);
+  invoke(work);
   if (current) current->restore();
-  keep_results(c);
+  keep_results(work);
 }
 
 void Replay::free(ValueIndex value) {

@@ -47,10 +47,10 @@ class ReplayScope {
 };
 
 // Holds one storage a value. Kernels are called below autograd, with arguments prepared from the
-// recording. Not thread-safe. `recording` and `captured` must outlive it.
+// recording. Not thread-safe. `recording`, `works` and `captured` must outlive it.
 class Replay final : public Backend {
  public:
-  Replay(const Recording& recording, const CapturedGraph& captured);
+  Replay(const Recording& recording, const Works& works, const CapturedGraph& captured);
 
   // The storages of the caller's inputs, for this step.
   void begin(const Tensors& inputs);
@@ -65,30 +65,19 @@ class Replay final : public Backend {
   void free(ValueIndex value) override;
 
   // The parts of run(), for measuring: calls the kernel with its results left on the stack, and takes
-  // them from there. `without_effects`: a batch norm leaves its statistics alone.
-  void invoke(const Call& call, bool without_effects);
-  void keep_results(size_t call);
+  // them from there.
+  void invoke(const Work& work);
+  void keep_results(const Work& work);
   void drop_results() { stack_.clear(); }
 
  private:
-  // A value of a call's results: the `item`-th tensor of return `result`.
-  struct Made {
-    size_t result, item;
-    int32_t value;
-  };
-  struct Prepared {
-    std::vector<Made> made;
-    std::vector<std::pair<int32_t, int32_t>> overwrites;  // new version, old version
-    std::vector<size_t> statistics;                       // arguments that a replay leaves out
-  };
-
   void push(const Argument& argument);
   at::Tensor operand(const TensorRef& ref, bool shape_only) const;
   const c10::Storage& external(int32_t index) const;
 
   const Recording& recording_;
+  const Works& works_;
   const CapturedGraph& captured_;
-  std::vector<Prepared> prepared_;                  // by call
   std::vector<c10::Storage> slots_;                 // by step value
   std::vector<c10::Storage> inputs_;                // by input
   std::vector<std::optional<RandomState>> random_;  // by operation of the graph

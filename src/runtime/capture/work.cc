@@ -1,0 +1,80 @@
+#include "capture/work.h"
+
+#include <algorithm>
+
+#include "capture/operators.h"
+
+namespace reprise::runtime {
+namespace {
+
+void add_once(std::vector<int32_t>& list, int32_t value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+}
+
+Work work_of(const Recording& recording, size_t c) {
+  const Call& call = recording.calls[c];
+  Work work{.name = call.name(),
+            .kernel = [op = call.op](std::vector<c10::IValue>& stack) { op.callBoxed(stack); },
+            .arguments = call.arguments,
+            .grad_mode = call.grad_mode,
+            .effects = call.effects};
+  std::vector<int32_t> taken;
+  for (size_t r = 0; r < call.outputs.size(); ++r) {
+    for (size_t k = 0; k < call.outputs[r].size(); ++k) {
+      const TensorRef& ref = call.outputs[r][k];
+      if (ref.memory != Memory::kValue) continue;
+      const StepValue& value = recording.values[static_cast<size_t>(ref.index)];
+      if (value.maker != static_cast<int32_t>(c) || value.previous >= 0) continue;
+      const size_t before = taken.size();
+      add_once(taken, ref.index);
+      if (taken.size() > before) work.made.push_back({r, k, ref.index});
+    }
+  }
+  return work;
+}
+
+}  // namespace
+
+Works works_of(const Recording& recording) {
+  Works works;
+  for (size_t c = 0; c < recording.calls.size(); ++c) works.all.push_back(work_of(recording, c));
+  for (size_t v = 0; v < recording.values.size(); ++v) {
+    const StepValue& value = recording.values[v];
+    if (value.previous < 0) continue;
+    works.all[static_cast<size_t>(value.maker)].overwrites.emplace_back(static_cast<int32_t>(v),
+                                                                        value.previous);
+  }
+  works.replay.assign(recording.calls.size(), -1);
+  for (size_t c = 0; c < recording.calls.size(); ++c) {
+    std::vector<size_t> statistics;
+    const Call& call = recording.calls[c];
+    if (call.effects.empty() || !is_batch_norm(call, &statistics)) continue;
+    Work replay = works.all[c];
+    for (const size_t a : statistics) replay.arguments[a] = Argument{};
+    replay.effects.clear();
+    works.replay[c] = static_cast<int32_t>(works.all.size());
+    works.all.push_back(std::move(replay));
+  }
+  return works;
+}
+
+std::vector<int32_t> values_read(const Work& work) {
+  std::vector<int32_t> reads;
+  for (const Argument& argument : work.arguments) {
+    if (argument.shape_only) continue;
+    for (const TensorRef& ref : argument.tensors) {
+      if (ref.memory == Memory::kValue) add_once(reads, ref.index);
+    }
+  }
+  for (const auto& [now, before] : work.overwrites) add_once(reads, before);
+  return reads;
+}
+
+std::vector<int32_t> values_written(const Work& work) {
+  std::vector<int32_t> writes;
+  for (const Work::Made& made : work.made) writes.push_back(made.value);
+  for (const auto& [now, before] : work.overwrites) writes.push_back(now);
+  return writes;
+}
+
+}  // namespace reprise::runtime

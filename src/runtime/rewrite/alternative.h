@@ -1,0 +1,87 @@
+// Other ways to do the work of some calls of a recording.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "capture/recording.h"
+#include "capture/work.h"
+#include "reprise/runtime/alternatives.h"
+
+namespace reprise::runtime {
+
+// One call run in another way: a variant of its operation.
+struct OtherWay {
+  int32_t call = -1;
+  int32_t work = -1;
+  std::string name = {};  // of the variant: "in-place/grad_output"
+  Exactness exactness = Exactness::kBitwise;
+};
+
+// Several calls done by other operations: a realization of a choice.
+struct Realization {
+  struct Piece {
+    std::string name = {};             // behind the name of the first call: "weights"
+    int32_t after = -1;                // the call that it stands behind
+    std::vector<int32_t> works = {};   // its variants, the first without conditions
+    std::vector<std::string> names = {};  // of the variants
+  };
+
+  std::string name = {};             // of the row: "two-call-convolution"
+  std::vector<int32_t> calls = {};   // that it stands for
+  std::vector<Piece> pieces = {};
+  Exactness exactness = Exactness::kBitwise;
+};
+
+struct Alternatives {
+  std::vector<OtherWay> ways = {};
+  std::vector<Realization> realizations = {};  // of disjoint or equal sets of calls
+};
+
+// What a row of the registry looks at and adds to.
+class Rewriter {
+ public:
+  Rewriter(Recording& recording, Works& works);
+
+  const Recording& recording() const { return recording_; }
+  // Calls that read the memory of a value, in order.
+  const std::vector<int32_t>& readers(int32_t value) const {
+    return readers_[static_cast<size_t>(value)];
+  }
+  // A gradient or an output of the step.
+  bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
+
+  int32_t add_value(int64_t bytes);
+  int32_t add_work(Work work);
+  void add(OtherWay way) { found_.ways.push_back(std::move(way)); }
+  void add(Realization realization);
+  Alternatives take() { return std::move(found_); }
+
+ private:
+  Recording& recording_;
+  Works& works_;
+  std::vector<std::vector<int32_t>> readers_;  // by value
+  std::vector<bool> is_result_;                // by value
+  std::vector<bool> replaced_;                 // by call: some realization stands for it
+  Alternatives found_;
+};
+
+// Adds values and works of all alternatives that are wanted, row by row.
+Alternatives find_alternatives(Recording& recording, Works& works,
+                               const AlternativeOptions& options);
+
+// Whether the tensor is all of its storage, row after row.
+bool fills_storage(const TensorRef& ref, const Recording& recording);
+// The argument of this name; null if there is none.
+const Argument* argument_of(const Call& call, const char* name);
+// An operator with all its arguments from the stack.
+Kernel kernel_of(const c10::OperatorHandle& op);
+
+// The rows.
+void in_place(Rewriter& rewriter);
+void two_call_convolution(Rewriter& rewriter);
+void cross_entropy_by_rows(Rewriter& rewriter);
+void batch_norm_by_channels(Rewriter& rewriter);
+
+}  // namespace reprise::runtime

@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "reprise/model/errors.h"
+#include "rewrite/alternative.h"
+
+namespace reprise::runtime {
+namespace {
+
+struct Row {
+  const char* name;
+  const char* description;
+  void (*find)(Rewriter&);
+};
+
+// One row an alternative; its file has the same name.
+constexpr std::array kRows = {
+    Row{"in-place", "element-wise operations and soft-max write over an operand that ends there",
+        in_place},
+    Row{"two-call-convolution",
+        "the backward of a convolution as two calls: gradients of the weights, then of the input",
+        two_call_convolution},
+    Row{"cross-entropy-by-rows",
+        "the backward of log-soft-max and negative log likelihood as one, some rows at a time",
+        cross_entropy_by_rows},
+    Row{"batch-norm-by-channels",
+        "the backward of a batch norm some channels at a time, over one of its operands",
+        batch_norm_by_channels},
+};
+
+bool has(const std::vector<std::string>& names, const char* name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+std::vector<AlternativeInfo> alternatives() {
+  std::vector<AlternativeInfo> all;
+  for (const Row& row : kRows) all.push_back({row.name, row.description, Exactness::kBitwise});
+  return all;
+}
+
+void validate(const AlternativeOptions& options) {
+  for (const auto* names : {&options.only, &options.without}) {
+    for (const std::string& name : *names) {
+      if (std::any_of(kRows.begin(), kRows.end(), [&](const Row& row) { return row.name == name; }))
+        continue;
+      std::vector<std::string> known;
+      for (const Row& row : kRows) known.emplace_back(row.name);
+      throw InputError(fmt::format("there is no alternative \"{}\"; there are {}", name,
+                                   fmt::join(known, ", ")));
+    }
+  }
+}
+
+Alternatives find_alternatives(Recording& recording, Works& works,
+                               const AlternativeOptions& options) {
+  validate(options);
+  Rewriter rewriter(recording, works);
+  for (const Row& row : kRows) {
+    const bool wanted = options.only.empty() || has(options.only, row.name);
+    if (wanted && !has(options.without, row.name)) row.find(rewriter);
+  }
+  return rewriter.take();
+}
+
+Rewriter::Rewriter(Recording& recording, Works& works)
+    : recording_(recording),
+      works_(works),
+      readers_(recording.values.size()),
+      is_result_(recording.values.size(), false),
+      replaced_(recording.calls.size(), false) {
+  for (size_t c = 0; c < recording.calls.size(); ++c) {
+    for (const int32_t value : values_read(works.all[c])) {
+      readers_[static_cast<size_t>(value)].push_back(static_cast<int32_t>(c));
+    }
+  }
+  auto mark = [&](const TensorRef& ref) {
+    if (ref.memory == Memory::kValue) is_result_[static_cast<size_t>(ref.index)] = true;
+  };
+  for (const TensorRef& ref : recording.outputs) mark(ref);
+  for (const LeafGradient& leaf : recording.gradients) mark(leaf.gradient);
+}
+
+int32_t Rewriter::add_value(int64_t bytes) {
+  recording_.values.push_back({.bytes = bytes});
+  readers_.emplace_back();
+  is_result_.push_back(false);
+  return static_cast<int32_t>(recording_.values.size()) - 1;
+}
+
+int32_t Rewriter::add_work(Work work) {
+  works_.all.push_back(std::move(work));
+  return static_cast<int32_t>(works_.all.size()) - 1;
+}
+
+void Rewriter::add(Realization realization) {
+  // Choices are disjoint: the first row that stands for a call has it.
+  for (const int32_t c : realization.calls) {
+    if (replaced_[static_cast<size_t>(c)]) return;
+  }
+  for (const int32_t c : realization.calls) replaced_[static_cast<size_t>(c)] = true;
+  found_.realizations.push_back(std::move(realization));
+}
+
+bool fills_storage(const TensorRef& ref, const Recording& recording) {
+  if (ref.memory != Memory::kValue || ref.geometry.offset != 0) return false;
+  int64_t stride = 1;
+  for (size_t d = ref.geometry.sizes.size(); d-- > 0;) {
+    if (ref.geometry.sizes[d] != 1 && ref.geometry.strides[d] != stride) return false;
+    stride *= ref.geometry.sizes[d];
+  }
+  const int64_t bytes = stride * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype));
+  return bytes == recording.values[static_cast<size_t>(ref.index)].bytes;
+}
+
+const Argument* argument_of(const Call& call, const char* name) {
+  const auto& formals = call.op.schema().arguments();
+  for (size_t a = 0; a < formals.size() && a < call.arguments.size(); ++a) {
+    if (formals[a].name() == name) return &call.arguments[a];
+  }
+  return nullptr;
+}
+
+Kernel kernel_of(const c10::OperatorHandle& op) {
+  return [op](std::vector<c10::IValue>& stack) { op.callBoxed(stack); };
+}
+
+}  // namespace reprise::runtime
