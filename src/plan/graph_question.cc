@@ -32,7 +32,7 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
       schedules_with_rungs(model, facts, bound, budget, control.part(kForRungs)));
   if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
-      schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
+      schedules_at_prices(model, facts, bound, budget, search.price_of_excess(), control));
   if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
   search.consider(schedules_of_segments(model));
 }

@@ -27,6 +27,7 @@ namespace {
 
 // So many cases, fewer of a large graph.
 constexpr size_t kMostCases = 2'000, kMostWork = 200'000;
+constexpr size_t kLargeGraph = 600;  // ops; so few cases raise nothing there
 
 class Splitting {
  public:
@@ -118,6 +119,7 @@ class Splitting {
 Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
                   const SearchControl& control) {
   if (root.instant < 0 || root.least_peak > budget) return root.time;
+  if (facts.graph.ops.size() > kLargeGraph) return root.time;
   return std::max(root.time, Splitting(facts, budget, root, control).run());
 }
 
