@@ -24,22 +24,14 @@ struct Arguments {
   bool quiet = false;
 };
 
-// A plan that was made from the problem in memory names the hash of the file that would be written
-// for it. The same problem: judged as if it named the file's.
-ProblemId id_for(const Problem& problem, const Plan& plan) {
-  if (plan.problem.sha256.empty() || plan.problem.sha256 == problem.id.sha256) return problem.id;
-  const ProblemId own =
-      std::visit([](const auto& model) { return problem_id(model); }, problem.model);
-  return plan.problem.sha256 == own.sha256 ? own : problem.id;
-}
-
 int run(const Arguments& arguments) {
   const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Graph graph = problem.graph();
   const Bytes budget = arguments.budget.empty() ? plan.budget : asked.resolve(baseline(graph).peak);
-  const std::vector<Violation> violations = verify(graph, plan, budget, id_for(problem, plan));
+  const std::vector<Violation> violations =
+      verify(graph, plan, budget, problem.id_for(plan.problem));
   if (arguments.json) {
     print(violations_json(violations, plan, budget));
   } else if (!violations.empty()) {

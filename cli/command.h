@@ -27,6 +27,7 @@ void add_plan(CLI::App& app, Action& action);
 void add_frontier(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
 void add_planners(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 

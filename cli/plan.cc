@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "report_page.h"
 #include "reprise/plan/registry.h"
 #include "reprise/report/json.h"
 #include "reprise/report/text.h"
@@ -19,6 +20,7 @@ struct Arguments {
   std::string problem;
   std::string budget;
   std::string output;
+  std::string report;
   bool json = false;
   SearchArguments search;
 };
@@ -82,7 +84,9 @@ int run(const Arguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
   if (!options.planner.empty()) find_planner(options.planner);
-  if (!arguments.output.empty()) require_writable(arguments.output);
+  for (const std::string& path : {arguments.output, arguments.report}) {
+    if (!path.empty()) require_writable(path);
+  }
   const Problem problem = load_problem(arguments.problem);
 
   StatusLine status(arguments.search.quiet);
@@ -93,6 +97,10 @@ int run(const Arguments& arguments) {
   if (result.plan) result.plan->problem = problem.id;
 
   if (result.plan) {
+    if (!arguments.report.empty()) {
+      ReportInput page{.problem = problem, .plan = *result.plan};
+      write_output(arguments.report, report_page(page, kCurveLimit, arguments.search.quiet));
+    }
     report_plan(arguments, result);
     return kDone;
   }
@@ -114,6 +122,9 @@ void add_plan(CLI::App& app, Action& action) {
       ->type_name("BYTES")
       ->required();
   command->add_option("--output,-o", arguments->output, "plan file (default: standard output)")
+      ->type_name("FILE");
+  command
+      ->add_option("--report", arguments->report, "page to look at, as `reprise report` writes it")
       ->type_name("FILE");
   command->add_flag("--json", arguments->json, "the result on standard output as JSON");
   add_search_options(*command, arguments->search, "10s");

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "planners", "models", "doctor"}
+COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "report", "planners", "models",
+            "doctor"}
 RUNTIME_COMMANDS = {"train", "profile", "models"}
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")

@@ -15,5 +15,6 @@
 #include "reprise/pack/plan_blocks.h"  // IWYU pragma: export
 #include "reprise/plan/plan.h"       // IWYU pragma: export
 #include "reprise/plan/registry.h"   // IWYU pragma: export
+#include "reprise/report/report.h"   // IWYU pragma: export
 #include "reprise/run/bookkeeping.h" // IWYU pragma: export
 #include "reprise/run/interpreter.h" // IWYU pragma: export

@@ -12,6 +12,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
+#include "reprise/model/runlog.h"
 
 namespace reprise::io {
 
@@ -20,6 +21,7 @@ inline constexpr const char* kGraphFormat = "reprise.graph";
 inline constexpr const char* kPlanFormat = "reprise.plan";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
 inline constexpr const char* kProfileFormat = "reprise.profile";
+inline constexpr const char* kRunLogFormat = "reprise.runlog";
 inline constexpr int64_t kFormatVersion = 1;
 
 // Read and validated.
@@ -29,6 +31,7 @@ std::variant<Chain, Graph> read_model(const Element& root);  // by its "format"
 Plan read_plan(const Element& root);
 Frontier read_frontier(const Element& root);
 Profile read_profile(const Element& root);
+RunLog read_run_log(const Element& root);
 
 void write_chain(Writer& writer, const Chain& chain);
 void write_graph(Writer& writer, const Graph& graph);

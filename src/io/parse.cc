@@ -57,6 +57,11 @@ Profile parse_profile(std::string_view text, const std::string& name) {
   return io::read_profile({document, 0});
 }
 
+RunLog parse_run_log(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_run_log({document, 0});
+}
+
 Problem parse_problem(std::string_view text, const std::string& name) {
   const Document document(text, name);
   const Element element = problem_element({document, 0});
@@ -73,6 +78,12 @@ Graph Problem::graph() const {
   return chain_model != nullptr ? lower(*chain_model) : std::get<Graph>(model);
 }
 
+ProblemId Problem::id_for(const ProblemId& claimed) const {
+  if (claimed.sha256.empty() || claimed.sha256 == id.sha256) return id;
+  const ProblemId own = std::visit([](const auto& content) { return problem_id(content); }, model);
+  return claimed.sha256 == own.sha256 ? own : id;
+}
+
 Chain load_chain(const std::filesystem::path& path) {
   return parse_chain(read_file(path), path.string());
 }
@@ -87,6 +98,14 @@ Problem load_problem(const std::filesystem::path& path) {
 
 Plan load_plan(const std::filesystem::path& path) {
   return parse_plan(read_file(path), path.string());
+}
+
+Frontier load_frontier(const std::filesystem::path& path) {
+  return parse_frontier(read_file(path), path.string());
+}
+
+RunLog load_run_log(const std::filesystem::path& path) {
+  return parse_run_log(read_file(path), path.string());
 }
 
 ProblemId problem_id(const Chain& chain) { return id_of(chain, io::kChainFormat, to_json(chain)); }

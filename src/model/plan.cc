@@ -58,6 +58,11 @@ std::vector<std::vector<ValueIndex>> find_frees(const Graph& graph, const std::v
 
 }  // namespace
 
+bool same_problem(const ProblemId& a, const ProblemId& b) {
+  const bool other_hash = !a.sha256.empty() && !b.sha256.empty() && a.sha256 != b.sha256;
+  return a.format == b.format && a.name == b.name && !other_hash;
+}
+
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs) {
   const std::vector<std::vector<ValueIndex>> frees = find_frees(graph, runs);
   std::vector<char> live(graph.values.size(), 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "reprise/check/simulate.h"
 
@@ -15,7 +16,7 @@ class Writer {
  public:
   explicit Writer(const Graph& graph) : graph_(graph), block_of_(graph.values.size(), kNone) {}
 
-  std::vector<Block> run(const std::vector<BoundAction>& actions) {
+  void run(const std::vector<BoundAction>& actions) {
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       if (graph_.values[v].kind == ValueKind::kInput) begin(static_cast<ValueIndex>(v));
     }
@@ -23,22 +24,25 @@ class Writer {
       if (action.kind == ActionKind::kFree) {
         end(action.target);
       } else {
-        execute(graph_.ops[static_cast<size_t>(action.target)]
-                    .variants[static_cast<size_t>(action.variant)]);
+        op_ = action.target;
+        execute(graph_.ops[static_cast<size_t>(op_)].variants[static_cast<size_t>(action.variant)]);
       }
       clock_ += 2;
     }
     for (Block& block : blocks_) {
       if (block.end < 0) block.end = clock_;
     }
-    return blocks_;
   }
+
+  std::vector<Block> take_blocks() { return std::move(blocks_); }
+  std::vector<BlockOwner> take_owners() { return std::move(owners_); }
 
  private:
   int64_t& at(ValueIndex value) { return block_of_[static_cast<size_t>(value)]; }
   void begin(ValueIndex value) {
     at(value) = static_cast<int64_t>(blocks_.size());
     blocks_.push_back({graph_.values[static_cast<size_t>(value)].bytes, clock_, -1});
+    owners_.push_back({value, op_, false});
   }
   void end(ValueIndex value) {
     blocks_[static_cast<size_t>(at(value))].end = clock_;
@@ -58,25 +62,40 @@ class Writer {
       if (at(value) == kNone) {
         begin(value);
       } else {  // a duplicate
-        while_it_runs(graph_.values[static_cast<size_t>(value)].bytes);
+        while_it_runs(graph_.values[static_cast<size_t>(value)].bytes, value);
       }
     }
-    while_it_runs(variant.workspace);
+    while_it_runs(variant.workspace, -1);
   }
 
-  void while_it_runs(Bytes bytes) { blocks_.push_back({bytes, clock_, clock_ + 1}); }
+  void while_it_runs(Bytes bytes, ValueIndex value) {
+    blocks_.push_back({bytes, clock_, clock_ + 1});
+    owners_.push_back({value, op_, true});
+  }
 
   const Graph& graph_;
   std::vector<int64_t> block_of_;  // of the values that are live
   std::vector<Block> blocks_;
+  std::vector<BlockOwner> owners_;
+  OpIndex op_ = -1;  // that runs
   int64_t clock_ = 0;
 };
+
+Writer walk(const Graph& graph, const std::vector<Action>& actions) {
+  simulate(graph, actions);  // for its errors
+  Writer writer(graph);
+  writer.run(bind(graph, actions));
+  return writer;
+}
 
 }  // namespace
 
 std::vector<Block> plan_blocks(const Graph& graph, const std::vector<Action>& actions) {
-  simulate(graph, actions);  // for its errors
-  return Writer(graph).run(bind(graph, actions));
+  return walk(graph, actions).take_blocks();
+}
+
+std::vector<BlockOwner> block_owners(const Graph& graph, const std::vector<Action>& actions) {
+  return walk(graph, actions).take_owners();
 }
 
 }  // namespace reprise

@@ -55,11 +55,30 @@ size_t display_width(std::string_view text) {
   }));
 }
 
+std::string without_numbers(std::string_view id) {
+  std::string kind;
+  for (const char c : id) {
+    if (c < '0' || c > '9') {
+      kind += c;
+    } else if (!kind.ends_with('#')) {
+      kind += '#';
+    }
+  }
+  return kind;
+}
+
 std::string relative_change(int64_t part, int64_t whole) {
   if (whole == 0) return "-";
   const double percent =
       100.0 * (static_cast<double>(part) - static_cast<double>(whole)) / static_cast<double>(whole);
   return part == whole ? "0.0 %" : fmt::format("{:+.1f} %", percent);
+}
+
+std::string grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  const size_t first = number < 0 ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
 }
 
 std::string share(int64_t part, int64_t whole) {

@@ -1,6 +1,7 @@
 // Fixed-width tables.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,12 @@ size_t display_width(std::string_view text);
 
 // "+12.3 %", "-0.4 %", "0.0 %": how much more `part` is than `whole`. "-" if whole is 0.
 std::string relative_change(int64_t part, int64_t whole);
+// "1,234,567".
+std::string grouped(int64_t number);
 // "60.2 %". "-" if whole is 0.
 std::string share(int64_t part, int64_t whole);
+
+// Ids that differ in numbers only are one kind: of l0.up and of l17.up it is l#.up.
+std::string without_numbers(std::string_view id);
 
 }  // namespace reprise::report

@@ -15,6 +15,7 @@ using report::Align;
 using report::relative_change;
 using report::share;
 using report::Table;
+using report::without_numbers;
 
 std::string heading(const std::string& text, const TextOptions& options) {
   return options.color ? "\x1b[1m" + text + "\x1b[0m\n" : text + "\n";
@@ -53,19 +54,6 @@ std::string holders_table(const Explanation& explanation, const TextOptions& opt
   return table.text();
 }
 
-// Ids that differ in numbers only are one kind: l0.up and l17.up are l#.up.
-std::string kind_of(const std::string& id) {
-  std::string kind;
-  for (const char c : id) {
-    if (c < '0' || c > '9') {
-      kind += c;
-    } else if (!kind.ends_with('#')) {
-      kind += '#';
-    }
-  }
-  return kind;
-}
-
 struct Kind {
   std::string name;
   size_t count = 0;
@@ -77,7 +65,7 @@ template <class Entries, class Id, class Amount>
 std::vector<Kind> kinds_of(const Entries& entries, const Id& id, const Amount& amount) {
   std::map<std::string, Kind> kinds;
   for (const auto& entry : entries) {
-    Kind& kind = kinds[kind_of(id(entry))];
+    Kind& kind = kinds[without_numbers(id(entry))];
     ++kind.count;
     kind.amount += amount(entry);
   }

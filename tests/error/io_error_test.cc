@@ -16,6 +16,7 @@ namespace {
 using testing::kChainText;
 using testing::kGraphText;
 using testing::kPlanText;
+using testing::kRunLogText;
 using testing::replaced;
 
 struct Case {
@@ -177,6 +178,26 @@ TEST(MalformedFrontier, PointsMustDescend) {
   }
 }
 
+TEST(MalformedRunLog, IsRefusedWithFilePointerAndLine) {
+  const std::vector<Case> cases = {
+      {"reprise.runlog", "reprise.plan", "/format", 2, "reprise.runlog"},
+      {"\"version\": 1", "\"version\": 2", "/version", 3, "newer"},
+      {"reprise.graph", "reprise.runlog", "/problem/format", 4, "reprise.chain"},
+      {"\"device\": \"cpu\"", "\"device\": 1", "/device", 5, "a string"},
+      {"\"steps\": 5", "\"steps\": 0", "/steps", 6, "at least 1"},
+      {"  \"steps\": 5,\n", "", "", 1, "\"steps\" is missing"},
+      {"\"time_ns\": 3", "\"time_ns\": -3", "/planned/time_ns", 7, "negative"},
+      {"\"time_ns\": 7", "\"time_ns\": 7, \"ms\": 1", "/measured/ms", 8, "unknown key"},
+      {"\"action\": 0", "\"action\": 1", "/actions/1/action", 12, "ascend"},
+      {"\"action\": 0", "\"action\": -1", "/actions/0/action", 10, "negative"},
+      {"\"op\": \"f\"", "\"op\": null", "/actions/0/op", 10, "a string"},
+      {"\"measured_ns\": 2}", "\"took\": 2}", "/actions/0", 10, "\"measured_ns\" is missing"},
+      {"\"planned_bytes\": 16", "\"planned_bytes\": 1.5", "/actions/0/planned_bytes", 11, "point"},
+  };
+  expect_refusals(
+      kRunLogText, [](const std::string& text) { parse_run_log(text, "file.json"); }, cases);
+}
+
 struct Broken {
   std::string text;
   std::string pointer;
@@ -249,6 +270,7 @@ TEST(NotAnObject, IsRefused) {
     EXPECT_THROW(parse_plan(text), InputError) << text;
     EXPECT_THROW(parse_frontier(text), InputError) << text;
     EXPECT_THROW(parse_profile(text), InputError) << text;
+    EXPECT_THROW(parse_run_log(text), InputError) << text;
   }
 }
 

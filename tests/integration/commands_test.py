@@ -10,7 +10,7 @@ import unittest
 from harness import (BAD_INPUT, BROKEN, CHAINS, DONE, INFEASIBLE, OUT_OF_TIME, PROGRAM,
                      ProgramTest)
 
-CORE = ["plan", "frontier", "check", "explain", "planners", "doctor"]
+CORE = ["plan", "frontier", "check", "explain", "report", "planners", "doctor"]
 RUNTIME = ["train", "profile", "models"]
 CHAIN = CHAINS / "heterogeneous5.json"
 

@@ -20,14 +20,19 @@ class DocumentationTest(ProgramTest):
             path = self.write("example.json", example)
             if kind in ("reprise.chain", "reprise.graph", "reprise.profile"):
                 self.run_program("plan", path, "--budget", "100%")
+            elif kind == "reprise.runlog":  # of the first example, planned without a limit
+                chain = self.write("chain.json", examples[0])
+                plan = self.make_plan(chain)
+                self.run_program("report", chain, plan, "--runlog", path)
             elif kind == "reprise.plan":  # an excerpt: read, and judged incomplete
                 self.run_program("check", CHAINS / "uniform8.json", path, expect=BROKEN)
-        self.assertEqual(len(seen), 5)
+        self.assertEqual(len(seen), 6)
 
     def test_command_examples(self):
-        """In the order of the page: later commands use files of earlier ones."""
-        text = (SOURCE / "docs" / "commands.md").read_text(encoding="utf-8")
-        commands = re.findall(r"(?m)^    (?:\$ )?reprise ((?:plan|frontier|check|explain) data/.*)$",
+        """In the order of the pages: later commands use files of earlier ones."""
+        text = "".join((SOURCE / "docs" / name).read_text(encoding="utf-8")
+                       for name in ("commands.md", "report.md"))
+        commands = re.findall(r"(?m)^    (?:\$ )?reprise ((?:plan|frontier|check|explain|report) data/.*)$",
                               text)
         self.assertGreaterEqual(len(commands), 5)
         (self.folder / "data").symlink_to(SOURCE / "data")

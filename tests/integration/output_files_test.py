@@ -11,6 +11,7 @@ CHAIN = CHAINS / "uniform8.json"
 class OutputFilesTest(ProgramTest):
     def commands(self, path):
         yield ["plan", CHAIN, "--budget", "80%", "-o", path]
+        yield ["plan", CHAIN, "--budget", "80%", "-o", "/dev/null", "--report", path]
         yield ["frontier", CHAIN, "-o", path]
         yield ["frontier", CHAIN, "--svg", path]
 

@@ -71,6 +71,23 @@ inline const std::string kPlanText = R"({
 }
 )";
 
+inline const std::string kRunLogText = R"({
+  "format": "reprise.runlog",
+  "version": 1,
+  "problem": {"format": "reprise.graph", "name": "small"},
+  "device": "cpu",
+  "steps": 5,
+  "planned": {"peak_bytes": 16, "time_ns": 3},
+  "measured": {"peak_bytes": 18, "time_ns": 7},
+  "actions": [
+    {"action": 0, "op": "f", "variant": "default",
+     "planned_bytes": 16, "measured_bytes": 16, "planned_ns": 1, "measured_ns": 2},
+    {"action": 1, "op": "b", "variant": "default",
+     "planned_bytes": 16, "measured_bytes": 18, "planned_ns": 2, "measured_ns": 4}
+  ]
+}
+)";
+
 // `text` with the first `from` replaced. The empty string if it does not occur: a test that meant
 // to damage a file must not pass on an intact one.
 inline std::string replaced(std::string text, const std::string& from, const std::string& to) {

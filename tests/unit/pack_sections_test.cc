@@ -72,6 +72,21 @@ TEST(PlanBlocks, ATakenOverBlockGoesOn) {
   EXPECT_EQ(blocks.size(), 4u);
 }
 
+TEST(BlockOwners, SayWhatEachBlockIs) {
+  const Graph graph = two_op_graph();
+  const std::vector<Action> actions = {run("a"), run("b"), release("y")};
+  EXPECT_EQ(block_owners(graph, actions),
+            (std::vector<BlockOwner>{{0, -1, false},    // x, the input
+                                     {1, 0, false},     // y, by a
+                                     {-1, 0, true},     // workspace of a
+                                     {2, 1, false},     // z, by b
+                                     {-1, 1, true}}));  // workspace of b
+  // y is written a second time while it is there.
+  const std::vector<BlockOwner> again = block_owners(graph, {run("a"), run("a"), run("b")});
+  EXPECT_EQ(again[3], (BlockOwner{1, 0, true}));
+  EXPECT_EQ(again.size(), plan_blocks(graph, {run("a"), run("a"), run("b")}).size());
+}
+
 TEST(PlanBlocks, AConsumedBlockEndsWhenTheOperationStarts) {
   Graph graph = two_op_graph();
   graph.ops[1].variants[0].consumes = {1};

@@ -13,6 +13,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
+#include "reprise/model/runlog.h"
 
 namespace reprise {
 
@@ -22,6 +23,7 @@ Graph parse_graph(std::string_view text, const std::string& name = "<text>");
 Plan parse_plan(std::string_view text, const std::string& name = "<text>");
 Frontier parse_frontier(std::string_view text, const std::string& name = "<text>");
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
+RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
 
 // A chain or a graph, told apart by "format"; a profile yields the problem that it wraps.
 struct Problem {
@@ -30,6 +32,9 @@ struct Problem {
 
   const Chain* chain() const { return std::get_if<Chain>(&model); }
   Graph graph() const;  // lowered if it is a chain
+  // `id`, or what problem_id() says of the model if that is what `claimed` names: a plan that was made
+  // in memory names the hash of the file that would be written for its problem.
+  ProblemId id_for(const ProblemId& claimed) const;
 };
 Problem parse_problem(std::string_view text, const std::string& name = "<text>");
 
@@ -37,6 +42,8 @@ Chain load_chain(const std::filesystem::path& path);
 Graph load_graph(const std::filesystem::path& path);
 Problem load_problem(const std::filesystem::path& path);
 Plan load_plan(const std::filesystem::path& path);
+Frontier load_frontier(const std::filesystem::path& path);
+RunLog load_run_log(const std::filesystem::path& path);
 
 // Pretty-printed JSON that parses back to an equal value.
 std::string to_json(const Chain& chain);
@@ -44,6 +51,7 @@ std::string to_json(const Graph& graph);
 std::string to_json(const Plan& plan);
 std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
+std::string to_json(const RunLog& log);
 
 // Writes a whole file or leaves the old one as it is. InputError if the path cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view content);

@@ -52,6 +52,9 @@ struct ProblemId {
   bool operator==(const ProblemId&) const = default;
 };
 
+// Equal formats, names, and hashes where both have one. O(1).
+bool same_problem(const ProblemId& a, const ProblemId& b);
+
 struct Plan {
   ProblemId problem;
   std::string planner;

@@ -20,4 +20,16 @@ namespace reprise {
 // Throws InputError as simulate(). O(actions * values per action).
 std::vector<Block> plan_blocks(const Graph& graph, const std::vector<Action>& actions);
 
+// What a block of plan_blocks() holds, for people.
+struct BlockOwner {
+  ValueIndex value = -1;   // of a value that is taken over: the first one; -1: a workspace
+  OpIndex op = -1;         // that made it; -1: an input of the step
+  bool temporary = false;  // a duplicate or a workspace: gone at the end of the op
+
+  bool operator==(const BlockOwner&) const = default;
+};
+
+// One for each block of plan_blocks(), in the same order. Errors and cost as there.
+std::vector<BlockOwner> block_owners(const Graph& graph, const std::vector<Action>& actions);
+
 }  // namespace reprise

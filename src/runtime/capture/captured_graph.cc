@@ -241,13 +241,13 @@ class Lowering {
   const std::vector<WorkCost>& costs_;
   std::vector<std::vector<const OtherWay*>> ways_;  // by call
   std::vector<std::vector<std::pair<const Realization*, const Realization::Piece*>>>
-      realizations_;                             // by call: what stands behind it
+      realizations_;  // by call: what stands behind it
   std::map<const Realization*, std::vector<OpIndex>> pieces_;
-  std::vector<bool> needed_;                     // by call
-  std::vector<int32_t> users_;                   // by external: calls that touch it
-  std::vector<bool> written_;                    // by external
-  std::vector<int32_t> value_of_;                // by step value
-  std::vector<OpIndex> op_of_;                   // by call
+  std::vector<bool> needed_;       // by call
+  std::vector<int32_t> users_;     // by external: calls that touch it
+  std::vector<bool> written_;      // by external
+  std::vector<int32_t> value_of_;  // by step value
+  std::vector<OpIndex> op_of_;     // by call
   CapturedGraph result_;
 };
 

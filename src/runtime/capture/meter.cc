@@ -84,7 +84,8 @@ class Meter {
     for (size_t op = 0; op < graph.ops.size(); ++op) {
       for (const Variant& variant : graph.ops[op].variants) {
         for (const auto* values : {&variant.reads, &variant.writes}) {
-          for (const ValueIndex v : *values) last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+          for (const ValueIndex v : *values)
+            last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
         }
       }
     }

@@ -28,8 +28,9 @@ struct Work {
   std::vector<Argument> arguments;
   bool grad_mode = false;
   std::vector<Made> made = {};
-  std::vector<std::pair<int32_t, int32_t>> overwrites = {};  // (value, the one in whose memory it is)
-  std::vector<int32_t> effects = {};                         // externals that it writes
+  std::vector<std::pair<int32_t, int32_t>> overwrites =
+      {};                             // (value, the one in whose memory it is)
+  std::vector<int32_t> effects = {};  // externals that it writes
 };
 
 struct Works {

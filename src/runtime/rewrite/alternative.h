@@ -22,14 +22,14 @@ struct OtherWay {
 // Several calls done by other operations: a realization of a choice.
 struct Realization {
   struct Piece {
-    std::string name = {};             // behind the name of the first call: "weights"
-    int32_t after = -1;                // the call that it stands behind
-    std::vector<int32_t> works = {};   // its variants, the first without conditions
+    std::string name = {};                // behind the name of the first call: "weights"
+    int32_t after = -1;                   // the call that it stands behind
+    std::vector<int32_t> works = {};      // its variants, the first without conditions
     std::vector<std::string> names = {};  // of the variants
   };
 
-  std::string name = {};             // of the row: "two-call-convolution"
-  std::vector<int32_t> calls = {};   // that it stands for
+  std::string name = {};            // of the row: "two-call-convolution"
+  std::vector<int32_t> calls = {};  // that it stands for
   std::vector<Piece> pieces = {};
   Exactness exactness = Exactness::kBitwise;
 };

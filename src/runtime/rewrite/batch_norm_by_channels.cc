@@ -3,7 +3,6 @@
 // of the operator that writes in place does not exist: the generated one computes aside and copies.)
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_batch_norm_backward.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,6 +28,13 @@ enum Operand : size_t {
   kMask
 };
 
+// At least eight where that leaves each two channels: a single one looks like another memory format, for
+// which ATen sums in another order.
+int64_t count_blocks(int64_t channels, int64_t bytes) {
+  const int64_t most = channels / 2;
+  return std::max<int64_t>(1, std::min(most, std::max<int64_t>(8, bytes / kBlockBytes)));
+}
+
 at::Tensor some(const c10::IValue& operand, int64_t first, int64_t count) {
   const at::Tensor tensor = operand.isTensor() ? operand.toTensor() : at::Tensor();
   return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
@@ -41,15 +47,13 @@ void run(std::vector<c10::IValue>& stack, size_t over) {
   const auto list = stack[kMask].toBoolList();
   const std::array<bool, 3> mask{list.get(0), list.get(1), list.get(2)};
   const int64_t channels = input.size(1);
-  const int64_t channel_bytes = static_cast<int64_t>(input.nbytes()) / channels;
-  const int64_t block = std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(1, channel_bytes), 1,
-                                            std::max<int64_t>(1, channels / 8));
+  const int64_t blocks = count_blocks(channels, static_cast<int64_t>(input.nbytes()));
   std::array<at::Tensor, 2> sums;  // of weight and bias
   for (size_t s = 0; s < sums.size(); ++s) {
     if (mask[s + 1]) sums[s] = at::empty({channels}, stack[kMean].toTensor().options());
   }
-  for (int64_t first = 0; first < channels; first += block) {
-    const int64_t count = std::min(block, channels - first);
+  for (int64_t k = 0; k < blocks; ++k) {
+    const int64_t first = channels * k / blocks, count = channels * (k + 1) / blocks - first;
     const auto [part, weight, bias] = at::native_batch_norm_backward(
         grad.narrow(1, first, count).contiguous(), input.narrow(1, first, count).contiguous(),
         some(stack[kWeight], first, count), some(stack[kRunningMean], first, count),
@@ -63,6 +67,13 @@ void run(std::vector<c10::IValue>& stack, size_t over) {
   stack.clear();
   stack.emplace_back(result);
   for (at::Tensor& sum : sums) stack.emplace_back(std::move(sum));
+}
+
+// A single pixel has every memory format at once, and ATen takes its channels together.
+bool has_pixels(const Geometry& geometry) {
+  int64_t pixels = 1;
+  for (size_t d = 2; d < geometry.sizes.size(); ++d) pixels *= geometry.sizes[d];
+  return pixels > 1;
 }
 
 bool same_look(const TensorRef& a, const TensorRef& b, const Recording& recording) {
@@ -79,7 +90,7 @@ void batch_norm_by_channels(Rewriter& rewriter) {
     const auto c = static_cast<int32_t>(i);
     const TensorRef& grad_input = call.outputs[0][0];
     const Argument* save_mean = argument_of(call, "save_mean");
-    if (grad_input.memory != Memory::kValue || grad_input.geometry.sizes.size() < 2 ||
+    if (grad_input.memory != Memory::kValue || !has_pixels(grad_input.geometry) ||
         save_mean->tensors[0].memory == Memory::kNone) {
       continue;
     }

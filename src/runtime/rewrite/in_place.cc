@@ -3,7 +3,6 @@
 // that is given to them. Only overloads that do so are listed; the generated ones (of batch norm, layer
 // norm) compute aside and copy.
 #include <ATen/core/dispatch/Dispatcher.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,25 +26,40 @@ struct Row {
 
 constexpr std::array kRows = {
     Row{"aten::relu", "", "aten::relu_", "", {"self"}},
-    Row{"aten::threshold_backward", "", "aten::threshold_backward", "grad_input",
+    Row{"aten::threshold_backward",
+        "",
+        "aten::threshold_backward",
+        "grad_input",
         {"grad_output", "self"}},
     Row{"aten::gelu", "", "aten::gelu", "out", {"self"}},
     Row{"aten::gelu_backward", "", "aten::gelu_backward", "grad_input", {"grad_output", "self"}},
     Row{"aten::silu", "", "aten::silu", "out", {"self"}},
     Row{"aten::silu_backward", "", "aten::silu_backward", "grad_input", {"grad_output", "self"}},
     Row{"aten::sigmoid", "", "aten::sigmoid", "out", {"self"}},
-    Row{"aten::sigmoid_backward", "", "aten::sigmoid_backward", "grad_input",
+    Row{"aten::sigmoid_backward",
+        "",
+        "aten::sigmoid_backward",
+        "grad_input",
         {"grad_output", "output"}},
     Row{"aten::tanh", "", "aten::tanh", "out", {"self"}},
     Row{"aten::tanh_backward", "", "aten::tanh_backward", "grad_input", {"grad_output", "output"}},
-    Row{"aten::hardtanh_backward", "", "aten::hardtanh_backward", "grad_input",
+    Row{"aten::hardtanh_backward",
+        "",
+        "aten::hardtanh_backward",
+        "grad_input",
         {"grad_output", "self"}},
     Row{"aten::hardtanh", "", "aten::hardtanh", "out", {"self"}},
     Row{"aten::leaky_relu", "", "aten::leaky_relu", "out", {"self"}},
-    Row{"aten::leaky_relu_backward", "", "aten::leaky_relu_backward", "grad_input",
+    Row{"aten::leaky_relu_backward",
+        "",
+        "aten::leaky_relu_backward",
+        "grad_input",
         {"grad_output", "self"}},
     Row{"aten::elu", "", "aten::elu", "out", {"self"}},
-    Row{"aten::elu_backward", "", "aten::elu_backward", "grad_input",
+    Row{"aten::elu_backward",
+        "",
+        "aten::elu_backward",
+        "grad_input",
         {"grad_output", "self_or_result"}},
     Row{"aten::add", "Tensor", "aten::add", "out", {"self", "other"}},
     Row{"aten::sub", "Tensor", "aten::sub", "out", {"self", "other"}},
@@ -53,10 +67,16 @@ constexpr std::array kRows = {
     Row{"aten::div", "Tensor", "aten::div", "out", {"self", "other"}},
     Row{"aten::neg", "", "aten::neg", "out", {"self"}},
     Row{"aten::_softmax", "", "aten::_softmax", "out", {"self"}},
-    Row{"aten::_softmax_backward_data", "", "aten::_softmax_backward_data", "out",
+    Row{"aten::_softmax_backward_data",
+        "",
+        "aten::_softmax_backward_data",
+        "out",
         {"grad_output", "output"}},
     Row{"aten::_log_softmax", "", "aten::_log_softmax", "out", {"self"}},
-    Row{"aten::_log_softmax_backward_data", "", "aten::_log_softmax_backward_data", "out",
+    Row{"aten::_log_softmax_backward_data",
+        "",
+        "aten::_log_softmax_backward_data",
+        "out",
         {"grad_output", "output"}},
 };
 

@@ -1,0 +1,160 @@
+#include "report/decisions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reprise/model/lower.h"
+
+namespace reprise::report {
+
+namespace {
+
+// Where the forward pass is over: the first op of loss or backward that reads what a forward op wrote.
+// Loss and backward run once and in one order, so that it is the same op in every plan. -1: none.
+OpIndex find_turn(const Graph& graph) {
+  std::vector<char> from_forward(graph.values.size(), 0);
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    for (const Variant& variant : graph.ops[o].variants) {
+      if (graph.ops[o].phase == Phase::kForward) {
+        for (const ValueIndex value : variant.writes) from_forward[static_cast<size_t>(value)] = 1;
+      } else if (std::any_of(variant.reads.begin(), variant.reads.end(), [&](ValueIndex value) {
+                   return from_forward[static_cast<size_t>(value)] != 0;
+                 })) {
+        return static_cast<OpIndex>(o);
+      }
+    }
+  }
+  return -1;
+}
+
+// Bytes that each op wrote and that are live just before the turn.
+std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
+                                    const Walk& walk) {
+  const auto turn = std::find_if(walk.moments.begin(), walk.moments.end(),
+                                 [op = find_turn(graph)](const Moment& m) { return m.op == op; });
+  const int64_t end =
+      turn == walk.moments.end() ? static_cast<int64_t>(actions.size()) : turn->action;
+  constexpr OpIndex kNobody = -1;
+  std::vector<OpIndex> writer(graph.values.size(), kNobody);
+  const std::vector<BoundAction> bound = bind(graph, actions);
+  for (int64_t a = 0; a < end; ++a) {
+    const BoundAction& action = bound[static_cast<size_t>(a)];
+    if (action.kind == ActionKind::kFree) {
+      writer[static_cast<size_t>(action.target)] = kNobody;
+      continue;
+    }
+    const Op& op = graph.ops[static_cast<size_t>(action.target)];
+    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+    for (const ValueIndex value : variant.consumes) writer[static_cast<size_t>(value)] = kNobody;
+    for (const auto& [written, read] : variant.reuses) writer[static_cast<size_t>(read)] = kNobody;
+    for (const ValueIndex value : variant.writes)
+      writer[static_cast<size_t>(value)] = action.target;
+  }
+  std::vector<Bytes> held(graph.ops.size());
+  for (size_t v = 0; v < writer.size(); ++v) {
+    if (writer[v] != kNobody) held[static_cast<size_t>(writer[v])] += graph.values[v].bytes;
+  }
+  return held;
+}
+
+Verdict verdict_on(const Decision& decision) {
+  if (decision.runs > 1) return Verdict::kRecomputed;
+  if (decision.plain_held == Bytes(0) && decision.plan_held == Bytes(0)) return Verdict::kPassing;
+  return decision.plan_held < decision.plain_held ? Verdict::kLighter : Verdict::kKept;
+}
+
+// "0.26 ms/MiB": what a byte costs in time.
+std::string price(Nanos time, Bytes bytes) {
+  const double mebibytes = static_cast<double>(bytes.count()) / 0x1p20;
+  return fmt::format("{:.3g} ms/MiB", static_cast<double>(time.count()) / mebibytes / 1e6);
+}
+
+std::string freed_for(Bytes freed, Nanos extra) {
+  if (extra <= Nanos(0)) return fmt::format("frees {} for no time", format_bytes(freed));
+  return fmt::format("frees {} for {} ({})", format_bytes(freed), format_duration(extra),
+                     price(extra, freed));
+}
+
+std::string reason(const Decision& decision) {
+  const Bytes freed = decision.plain_held - decision.plan_held;
+  switch (decision.verdict) {
+    case Verdict::kKept:
+      return fmt::format("running it again would take {} and free {} ({})",
+                         format_duration(decision.once), format_bytes(decision.plan_held),
+                         price(decision.once, decision.plan_held));
+    case Verdict::kRecomputed:
+      if (freed > Bytes(0)) return freed_for(freed, decision.extra);
+      return fmt::format("others that were dropped need its output again, for {}",
+                         format_duration(decision.extra));
+    case Verdict::kLighter:
+      return freed_for(freed, decision.extra);
+    case Verdict::kPassing:
+      return "the backward needs nothing of it";
+  }
+  return "";
+}
+
+}  // namespace
+
+const char* to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kKept:
+      return "kept";
+    case Verdict::kRecomputed:
+      return "recomputed";
+    case Verdict::kLighter:
+      return "kept in part";
+    case Verdict::kPassing:
+      return "not needed later";
+  }
+  return "?";
+}
+
+std::vector<OpIndex> own_backwards(const Problem& problem, const Graph& graph) {
+  std::vector<OpIndex> result(graph.ops.size(), -1);
+  if (problem.chain() == nullptr) return result;
+  const ChainIndex index = {problem.chain()->stages.size()};
+  for (size_t s = 0; s < index.stages; ++s) {
+    result[static_cast<size_t>(index.forward(s))] = index.backward(s);
+  }
+  return result;
+}
+
+std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& backwards,
+                                const std::vector<Action>& plain, const Walk& plain_walk,
+                                const std::vector<Action>& plan, const Walk& plan_walk) {
+  const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk);
+  const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk);
+  const auto variant_of = [&](const Moment& moment) -> const Variant& {
+    return graph.ops[static_cast<size_t>(moment.op)].variants[static_cast<size_t>(moment.variant)];
+  };
+  std::vector<Nanos> more(graph.ops.size());  // than in plain training
+  std::vector<Decision> all(graph.ops.size());
+  for (const Moment& moment : plain_walk.moments) {
+    all[static_cast<size_t>(moment.op)].once = variant_of(moment).time;
+    more[static_cast<size_t>(moment.op)] -= variant_of(moment).time;
+  }
+  for (const Moment& moment : plan_walk.moments) {
+    const auto op = static_cast<size_t>(moment.op);
+    ++all[op].runs;
+    more[op] += variant_of(moment).time;
+    if (graph.ops[op].variants.size() > 1) all[op].variant = variant_of(moment).name;
+  }
+  std::vector<Decision> result;
+  for (size_t o = 0; o < all.size(); ++o) {
+    if (graph.ops[o].phase != Phase::kForward || all[o].runs == 0) continue;
+    Decision& decision = all[o];
+    decision.op = static_cast<OpIndex>(o);
+    decision.extra = more[o];
+    if (backwards[o] >= 0) decision.extra += more[static_cast<size_t>(backwards[o])];
+    decision.plain_held = in_plain[o];
+    decision.plan_held = in_plan[o];
+    decision.verdict = verdict_on(decision);
+    decision.why = reason(decision);
+    result.push_back(std::move(decision));
+  }
+  return result;
+}
+
+}  // namespace reprise::report

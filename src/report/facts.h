@@ -1,0 +1,32 @@
+// What all parts of a report are made from, worked out once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/walk.h"
+#include "reprise/check/explain.h"
+#include "reprise/check/verify.h"
+#include "reprise/report/report.h"
+
+namespace reprise::report {
+
+struct Facts {
+  // `input` must outlive it. Errors as report_html().
+  explicit Facts(const ReportInput& input);
+
+  const ReportInput& input;
+  Graph graph;
+  std::vector<std::string> names;  // of the ops, for people: a chain's with the stage
+  std::vector<Action> plain_actions;
+  Walk plan, plain;
+  Explanation explanation;
+  std::vector<Violation> violations;
+
+  const RunLog* run_log() const { return input.run_log ? &*input.run_log : nullptr; }
+};
+
+// "conv1 (F0)" for stages, the id otherwise; of names beyond 120 characters both ends. One per op.
+std::vector<std::string> op_names(const Problem& problem, const Graph& graph);
+
+}  // namespace reprise::report

@@ -1,0 +1,30 @@
+// The parts of a report's page, in the order in which they stand there. Each is a <section>, or empty
+// where there is nothing to say.
+#pragma once
+
+#include <string>
+
+#include "report/facts.h"
+#include "report/step_chart.h"
+
+namespace reprise::report {
+
+std::string page_header(const Facts& facts);
+std::string memory_section(const Facts& facts);
+std::string schedule_section(const Facts& facts);
+std::string frontier_section(const Facts& facts);
+std::string decisions_section(const Facts& facts);
+std::string measured_section(const Facts& facts);
+std::string arena_section(const Facts& facts);
+std::string page_footer(const Facts& facts);
+
+// For the script: bytes and names at every moment of the memory pictures, as JSON for a <script>.
+std::string hover_data(const Facts& facts);
+
+// The axis of all pictures over time: as long as the longer of plan and plain training.
+TimeScale time_scale(const Facts& facts);
+
+// Rows of tables; what is left out is summed up.
+inline constexpr size_t kMostRows = 300;
+
+}  // namespace reprise::report

@@ -1,0 +1,12 @@
+// The style sheet and the script of a report. Both are constant: nothing of a problem or a plan goes
+// into them, and the page forbids every other script by the hash of this one.
+#pragma once
+
+#include <string_view>
+
+namespace reprise::report {
+
+std::string_view page_style();
+std::string_view page_script();
+
+}  // namespace reprise::report

@@ -1,0 +1,107 @@
+// Chrome's trace event format. Perfetto reads it as legacy JSON: slices of a track must nest, which runs
+// one after the other do; times are microseconds, written with three decimals so that no nanosecond
+// is lost.
+#include <fmt/format.h>
+
+#include "report/facts.h"
+#include "report/markup.h"
+
+namespace reprise {
+
+namespace {
+
+using report::Facts;
+using report::kHoldings;
+using report::Moment;
+using report::script_string;
+
+constexpr int kPlanned = 1;
+constexpr int kMeasured = 2;
+
+std::string micros(int64_t nanos) { return fmt::format("{}.{:03}", nanos / 1000, nanos % 1000); }
+
+class Trace {
+ public:
+  explicit Trace(const Facts& facts) : facts_(facts) {}
+
+  std::string write() {
+    const std::string& name = facts_.input.problem.id.name;
+    process(kPlanned, "planned: " + name);
+    for (const Moment& moment : facts_.plan.moments) planned(moment);
+    const Timeline& timeline = facts_.plan.timeline;
+    counter(kPlanned, timeline.time.count(),
+            timeline.steps.empty() ? timeline.initial : timeline.steps.back().after);
+    if (const RunLog* log = facts_.run_log()) {
+      process(kMeasured, fmt::format("measured on {}: {}", log->device, name));
+      measured(*log);
+    }
+    return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events_ + "\n]}\n";
+  }
+
+ private:
+  void event(const std::string& text) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += "{" + text + "}";
+  }
+
+  void process(int id, const std::string& name) {
+    event(fmt::format(R"("ph":"M","pid":{},"tid":1,"name":"process_name","args":{{"name":{}}})", id,
+                      script_string(name)));
+    event(fmt::format(
+        R"("ph":"M","pid":{},"tid":1,"name":"thread_name","args":{{"name":"schedule"}})", id));
+  }
+
+  void counter(int process, int64_t at, Bytes bytes) {
+    event(fmt::format(R"("ph":"C","pid":{},"name":"device bytes","ts":{},"args":{{"bytes":{}}})",
+                      process, micros(at), bytes.count()));
+  }
+
+  void slice(int process, const Moment& moment, int64_t start, int64_t time, Bytes bytes) {
+    const Op& op = facts_.graph.ops[static_cast<size_t>(moment.op)];
+    event(fmt::format(R"("ph":"X","pid":{},"tid":1,"ts":{},"dur":{},"name":{},"cat":"{}",)"
+                      R"("args":{{"action":{},"variant":{},"bytes":{}}})",
+                      process, micros(start), micros(time),
+                      script_string(facts_.names[static_cast<size_t>(moment.op)]),
+                      to_string(moment.purpose), moment.action,
+                      script_string(op.variants[static_cast<size_t>(moment.variant)].name),
+                      bytes.count()));
+    counter(process, start, bytes);
+  }
+
+  void planned(const Moment& moment) {
+    const TimelineStep& step = facts_.plan.timeline.steps[static_cast<size_t>(moment.action)];
+    const int64_t start = step.start.count();
+    slice(kPlanned, moment, start, step.time.count(), moment.total());
+    std::string kinds;
+    for (size_t h = 0; h < kHoldings; ++h) {
+      kinds += fmt::format(R"({}"{}":{})", h == 0 ? "" : ",",
+                           to_string(static_cast<report::Holding>(h)), moment.held[h].count());
+    }
+    event(fmt::format(R"("ph":"C","pid":{},"name":"bytes by kind","ts":{},"args":{{{}}})", kPlanned,
+                      micros(start), kinds));
+  }
+
+  // Runs stand end to end: a log has no times between them.
+  void measured(const RunLog& log) {
+    size_t moment = 0;
+    Nanos at;
+    for (const RunLogEntry& entry : log.actions) {
+      while (facts_.plan.moments[moment].action != entry.action) ++moment;
+      slice(kMeasured, facts_.plan.moments[moment], at.count(), entry.measured_time.count(),
+            entry.measured_bytes);
+      at += entry.measured_time;
+    }
+  }
+
+  const Facts& facts_;
+  std::string events_;
+};
+
+}  // namespace
+
+std::string chrome_trace(const ReportInput& input) {
+  const Facts facts(input);
+  return Trace(facts).write();
+}
+
+}  // namespace reprise

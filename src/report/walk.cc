@@ -1,0 +1,166 @@
+#include "report/walk.h"
+
+#include <algorithm>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::report {
+
+namespace {
+
+size_t position(Holding holding) { return static_cast<size_t>(holding); }
+
+class Walker {
+ public:
+  Walker(const Graph& graph, Walk& walk)
+      : graph_(graph), walk_(walk), live_(graph.values.size(), 0), runs_(graph.ops.size(), 0) {
+    held_[position(Holding::kFixed)] = graph.fixed;
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      if (graph.values[v].kind == ValueKind::kInput) begin(static_cast<ValueIndex>(v));
+    }
+  }
+
+  void step(const BoundAction& action) {
+    const auto index = walk_.clock.size();
+    walk_.clock.push_back(now_);
+    if (action.kind == ActionKind::kFree) return end(action.target);
+    const Op& op = graph_.ops[static_cast<size_t>(action.target)];
+    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+    Moment moment;
+    moment.action = static_cast<int64_t>(index);
+    moment.op = action.target;
+    moment.variant = action.variant;
+    moment.purpose = purpose(op, runs_[static_cast<size_t>(action.target)]++ > 0);
+    moment.start = now_;
+    now_ += walk_.timed ? static_cast<double>(variant.time.count()) : 1.0;
+    moment.end = now_;
+    moment.held = run(variant);
+    // The picture must not tell another story than the simulator.
+    if (moment.total() != walk_.timeline.steps[index].during) {
+      throw InternalError("a report counts other bytes than the simulator in action " +
+                          std::to_string(index));
+    }
+    walk_.moments.push_back(moment);
+  }
+
+  double now() const { return now_; }
+
+ private:
+  static Purpose purpose(const Op& op, bool again) {
+    if (again) return Purpose::kRecompute;
+    if (op.phase == Phase::kLoss) return Purpose::kLoss;
+    return op.phase == Phase::kForward ? Purpose::kForward : Purpose::kBackward;
+  }
+
+  // Takes the values that live on from here; the bytes while the run goes on.
+  std::array<Bytes, kHoldings> run(const Variant& variant) {
+    for (const ValueIndex value : variant.consumes) end(value);
+    for (const auto& [written, read] : variant.reuses) end(read);
+    std::array<Bytes, kHoldings> extra = {};
+    for (const ValueIndex value : variant.writes) {
+      const Value& written = graph_.values[static_cast<size_t>(value)];
+      if (live_[static_cast<size_t>(value)]) {
+        extra[position(holding_of(written.kind))] += written.bytes;
+      } else {
+        begin(value);
+      }
+    }
+    extra[position(Holding::kWorkspace)] += variant.workspace;
+    for (size_t h = 0; h < kHoldings; ++h) extra[h] += held_[h];
+    return extra;
+  }
+
+  Bytes& level(ValueIndex value) {
+    return held_[position(holding_of(graph_.values[static_cast<size_t>(value)].kind))];
+  }
+  void begin(ValueIndex value) {
+    live_[static_cast<size_t>(value)] = 1;
+    level(value) += graph_.values[static_cast<size_t>(value)].bytes;
+  }
+  void end(ValueIndex value) {
+    live_[static_cast<size_t>(value)] = 0;
+    level(value) -= graph_.values[static_cast<size_t>(value)].bytes;
+  }
+
+  const Graph& graph_;
+  Walk& walk_;
+  std::vector<char> live_;
+  std::vector<int32_t> runs_;
+  std::array<Bytes, kHoldings> held_;
+  double now_ = 0;
+};
+
+}  // namespace
+
+const char* to_string(Holding holding) {
+  constexpr std::array<const char*, kHoldings> kNames = {
+      "fixed", "input", "state", "gradient", "activation", "saved", "workspace"};
+  return kNames[position(holding)];
+}
+
+Holding holding_of(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kInput:
+      return Holding::kInput;
+    case ValueKind::kSaved:
+      return Holding::kSaved;
+    case ValueKind::kGradient:
+      return Holding::kGradient;
+    case ValueKind::kState:
+      return Holding::kState;
+    case ValueKind::kActivation:
+      break;
+  }
+  return Holding::kActivation;
+}
+
+const char* to_string(Purpose purpose) {
+  constexpr std::array<const char*, kPurposes> kNames = {"forward", "loss", "recompute",
+                                                         "backward"};
+  return kNames[static_cast<size_t>(purpose)];
+}
+
+Bytes Moment::total() const {
+  Bytes sum;
+  for (const Bytes bytes : held) sum += bytes;
+  return sum;
+}
+
+Walk walk(const Graph& graph, const std::vector<Action>& actions) {
+  Walk result;
+  result.timeline = simulate(graph, actions);
+  result.timed = result.timeline.time > Nanos(0);
+  Walker walker(graph, result);
+  for (const BoundAction& action : bind(graph, actions)) walker.step(action);
+  result.clock.push_back(walker.now());
+  const auto highest =
+      std::max_element(result.moments.begin(), result.moments.end(),
+                       [](const Moment& a, const Moment& b) { return a.total() < b.total(); });
+  result.peak = static_cast<size_t>(highest - result.moments.begin());
+  return result;
+}
+
+std::vector<Moment> thinned(const Walk& walk, size_t columns) {
+  if (walk.moments.size() <= columns) return walk.moments;
+  std::vector<Moment> result;
+  const double width = walk.end() / static_cast<double>(columns);
+  size_t first = 0;  // the first moment that reaches into the column
+  for (size_t c = 0; c < columns; ++c) {
+    const double start = width * static_cast<double>(c);
+    const double end = c + 1 == columns ? walk.end() : width * static_cast<double>(c + 1);
+    const auto before = [&](const Moment& m) { return m.start < start && m.end <= start; };
+    while (first + 1 < walk.moments.size() && before(walk.moments[first])) ++first;
+    size_t best = first;
+    // Those of no time at the very end belong to the last column.
+    for (size_t m = first + 1;
+         m < walk.moments.size() && (walk.moments[m].start < end || c + 1 == columns); ++m) {
+      if (walk.moments[m].total() > walk.moments[best].total()) best = m;
+    }
+    result.push_back(walk.moments[best]);
+    result.back().start = start;
+    result.back().end = end;
+  }
+  return result;
+}
+
+}  // namespace reprise::report

@@ -1,0 +1,57 @@
+// A list of actions as pictures need it: when each run happens, what it is for, and who holds bytes
+// meanwhile.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reprise/check/simulate.h"
+#include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
+
+namespace reprise::report {
+
+// What bytes are for, from the bottom of a stack to its top.
+enum class Holding { kFixed, kInput, kState, kGradient, kActivation, kSaved, kWorkspace };
+inline constexpr size_t kHoldings = 7;
+const char* to_string(Holding holding);  // "fixed", "input", ...; also the name of its colour
+Holding holding_of(ValueKind kind);
+
+enum class Purpose { kForward, kLoss, kRecompute, kBackward };
+inline constexpr size_t kPurposes = 4;
+const char* to_string(Purpose purpose);
+
+// While one run goes on.
+struct Moment {
+  int64_t action = 0;  // position in the list
+  OpIndex op = 0;
+  int32_t variant = 0;
+  Purpose purpose = Purpose::kForward;
+  double start = 0, end = 0;  // see Walk::timed
+  std::array<Bytes, kHoldings> held;
+
+  Bytes total() const;
+};
+
+struct Walk {
+  std::vector<Moment> moments;  // one per run, in order
+  std::vector<double> clock;    // when action k begins; one more: the end
+  // The clock counts nanoseconds. Where all times are zero it counts runs instead, so that there is
+  // something to see.
+  bool timed = true;
+  size_t peak = 0;  // position in moments of the first of the highest
+  Timeline timeline;
+
+  double end() const { return clock.back(); }
+};
+
+// Errors as simulate(). O(actions * values per action).
+Walk walk(const Graph& graph, const std::vector<Action>& actions);
+
+// At most `columns` moments: where there are more, the step is cut into as many columns of equal length,
+// and of each the moment with the most bytes stands for it. Peaks stay.
+std::vector<Moment> thinned(const Walk& walk, size_t columns);
+
+}  // namespace reprise::report

@@ -1,0 +1,161 @@
+// The promise of alternatives: whichever of them a plan uses, forced one kind at a time and all together, a
+// step leaves the bits of plain training, in the predicted bytes.
+#include "fixture.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/capture.h"
+#include "reprise/runtime/zoo.h"
+#include "small_models.h"
+
+namespace reprise::runtime::testing {
+namespace {
+
+bool is_of(const std::string& variant, const std::string& kind) {
+  return kind.empty() ? variant.find('/') != std::string::npos : variant.starts_with(kind + "/");
+}
+
+// The graph with alternatives of this kind (empty: of any) that take no time, so that a plan without a
+// limit uses them wherever it can. Of several for one operation the `pick`-th; no others.
+Graph favouring(Graph graph, const std::string& kind, size_t pick) {
+  for (Op& op : graph.ops) {
+    size_t others = 0;
+    for (const Variant& variant : op.variants) others += is_of(variant.name, kind);
+    size_t k = 0;
+    std::erase_if(op.variants, [&](const Variant& variant) {
+      if (is_of(variant.name, kind)) return k++ != pick % others;
+      return variant.name.find('/') != std::string::npos;
+    });
+    for (Variant& variant : op.variants) {
+      if (is_of(variant.name, kind)) variant.time = Nanos(0);
+    }
+  }
+  for (const Choice& choice : graph.choices) {
+    const bool wanted = kind.empty() || choice.id.ends_with("/" + kind);
+    for (const OpIndex op : choice.realizations.at(1)) {
+      for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) {
+        variant.time = wanted ? Nanos(0) : Nanos(1'000'000'000'000);
+      }
+    }
+  }
+  return graph;
+}
+
+// How many runs of the plan are alternatives of this kind.
+size_t uses(const CapturedStep& step, const Plan& plan, const std::string& kind) {
+  std::set<std::string> replaced;
+  for (const Choice& choice : step.graph().choices) {
+    if (!kind.empty() && !choice.id.ends_with("/" + kind)) continue;
+    for (const OpIndex op : choice.realizations.at(1)) {
+      replaced.insert(step.graph().ops.at(static_cast<size_t>(op)).id);
+    }
+  }
+  size_t count = 0;
+  for (const Action& action : plan.actions) {
+    count += action.kind == ActionKind::kRun &&
+             (is_of(action.variant, kind) || replaced.count(action.id) > 0);
+  }
+  return count;
+}
+
+class AlternativesTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
+  install_cpu_allocator();
+  std::map<std::string, size_t> used;
+  for (const char* model_name :
+       {"resnet18", "vgg16_bn", "unet", "gpt", "mobilenet_v2", "densenet121", "lstm"}) {
+    SCOPED_TRACE(model_name);
+    at::manual_seed(5);
+    const Model model = make_model(small_config(model_name));
+    const Tensors inputs{model.sample_input(), model.sample_target()};
+    auto step = [&](const Tensors& in) {
+      at::Tensor loss = model.loss(run_plain(model.stages, {in[0]}).at(0), in[1]);
+      loss.backward();
+      return loss;
+    };
+    const StepState state(model.stages, {inputs[0]});
+    CapturedStep captured = capture(step, inputs, {.measure = quick()});
+    state.restore();
+    drop_gradients(model.stages, {inputs[0]});
+    const Bits expected = bits_now(model.stages, {inputs[0]}, step(inputs));
+
+    for (const size_t pick : {0, 1}) {
+      SCOPED_TRACE(fmt::format("operand {}", pick));
+      const Graph graph = favouring(captured.graph(), GetParam(), pick);
+      const PlanResult result = plan(graph, {.planner = "graph", .time_limit = Nanos(300'000'000)});
+      ASSERT_TRUE(result.plan);
+      used[model_name] += uses(captured, *result.plan, GetParam());
+      Plan plan = *result.plan;
+      const Timeline timeline = simulate(captured.graph(), plan);
+      plan.peak = timeline.peak;
+      plan.time = timeline.time;
+      plan.baseline = baseline(captured.graph());
+      plan.lower_bound = Nanos(0);
+      plan.termination = Termination::kFeasible;
+      captured.use(plan);
+      for (int n = 0; n < 2; ++n) {  // on the heap, then in the arena
+        SCOPED_TRACE(fmt::format("step {}", n));
+        state.restore();
+        drop_gradients(model.stages, {inputs[0]});
+        const at::Tensor loss = captured.run(inputs);
+        EXPECT_EQ(difference(expected, bits_now(model.stages, {inputs[0]}, loss)).substr(0, 80),
+                  "");
+        EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+      }
+    }
+    state.restore();
+  }
+  size_t total = 0;
+  for (const auto& [name, count] : used) total += count;
+  EXPECT_GT(total, 0u) << "no model has such an occurrence: the test shows nothing";
+}
+
+std::vector<std::string> kinds() {
+  std::vector<std::string> all{""};
+  for (const AlternativeInfo& info : alternatives()) all.push_back(info.name);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AlternativesTest, ::testing::ValuesIn(kinds()),
+                         [](const auto& param) {
+                           std::string name = param.param.empty() ? "all" : param.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
+  install_cpu_allocator();
+  const Model model = make_model(small_config("resnet18"));
+  const Tensors inputs{model.sample_input(), model.sample_target()};
+  auto step = [&](const Tensors& in) {
+    at::Tensor loss = model.loss(run_plain(model.stages, {in[0]}).at(0), in[1]);
+    loss.backward();
+    return loss;
+  };
+  auto kinds_in = [](const Graph& graph) {
+    std::set<std::string> kinds;
+    for (const Op& op : graph.ops) {
+      for (const Variant& v : op.variants) {
+        if (v.name.find('/') != std::string::npos) kinds.insert(v.name.substr(0, v.name.find('/')));
+      }
+    }
+    for (const Choice& c : graph.choices) kinds.insert(c.id.substr(c.id.find('/') + 1));
+    return kinds;
+  };
+  using Names = std::set<std::string>;
+  const auto graph = [&](AlternativeOptions options) {
+    return capture(step, inputs, {.measure = quick(), .alternatives = std::move(options)}).graph();
+  };
+  EXPECT_EQ(kinds_in(graph({.only = {"two-call-convolution"}})), Names{"two-call-convolution"});
+  const Names some = kinds_in(graph({.without = {"in-place", "cross-entropy-by-rows"}}));
+  EXPECT_EQ(some, (Names{"batch-norm-by-channels", "two-call-convolution"}));
+  try {
+    graph({.without = {"in-plaice"}});
+    FAIL() << "a name that does not exist was accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("two-call-convolution"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace reprise::runtime::testing
