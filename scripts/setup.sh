@@ -6,8 +6,8 @@
 #      are printed and you install them.
 #   2. LibTorch: a Python environment in .venv with the torch package that requirements.txt names.
 #      Nothing outside .venv is touched.
-#   3. What the Python package is built and tested with: the packages of requirements-python.txt, in .venv,
-#      too. Without them everything but the package is built.
+#   3. What the Python package is built and tested with (requirements-python.txt), and SciPy, with whose solver a
+#      test compares plans (requirements-test.txt): in .venv, too. Without them everything else is built and tested.
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
 # nothing is printed unless something has to be done.
@@ -309,39 +309,43 @@ libtorch() {
   say "   torch $(torch_in_venv) is in .venv."
 }
 
-# --- 3. Tools of the Python package -------------------------------------------------------------------
-# The pinned packages that .venv has not got in that version.
-missing_python_tools() {
+# --- 3. More Python packages --------------------------------------------------------------------------
+# The pinned packages of a requirements file that .venv has not got in that version.
+missing_of() {
   local name version
   while IFS='=' read -r name _ version; do
     case "$name" in '' | '#'*) continue ;; esac
     compgen -G ".venv/lib/python3*/site-packages/${name//-/_}-$version.dist-info" >/dev/null ||
       say "$name==$version"
-  done <requirements-python.txt
+  done <"$1"
 }
 
-python_tools() {
-  local missing
-  [ -x .venv/bin/python ] || { detail "3. Python package: left out, there is no .venv."; return; }
-  missing=$(missing_python_tools)
+# requirements file, what for, what there is not without them
+more_packages() {
+  local file=$1 purpose=$2 without=$3 missing mark
+  mark=build/.setup-${file%.txt}
+  [ -x .venv/bin/python ] || { detail "3. $purpose: left out, there is no .venv."; return; }
+  missing=$(missing_of "$file")
   if [ -z "$missing" ]; then
-    detail "3. Python package: its tools are in .venv."
+    detail "3. $purpose: in .venv."
     return
   fi
   # An index that has not got them is no reason to talk on every run.
-  if [ "$quiet" = 1 ] && [ build/.setup-python -nt requirements-python.txt ]; then return; fi
-  say "3. Tools of the Python package, into .venv:" $missing
-  if pip_install --quiet -r requirements-python.txt 2>.venv/setup.log; then
-    rm -f .venv/setup.log build/.setup-python
+  if [ "$quiet" = 1 ] && [ "$mark" -nt "$file" ]; then return; fi
+  say "3. $purpose, into .venv:" $missing
+  if pip_install --quiet -r "$file" 2>.venv/setup.log; then
+    rm -f .venv/setup.log "$mark"
     say "   Done."
   else
     sed 's/^/   pip: /' .venv/setup.log >&2
-    say "   Going on without: everything but the Python package is built. 'make setup' tries again."
-    mkdir -p build && touch build/.setup-python
+    say "   Going on without: $without 'make setup' tries again."
+    mkdir -p build && touch "$mark"
   fi
 }
 
 system_packages
 libtorch
-python_tools
+more_packages requirements-python.txt "Tools of the Python package" \
+  "everything but the Python package is built."
+more_packages requirements-test.txt "SciPy for a test" "the test milp_oracle is skipped."
 detail "Ready. Next: make demo"

@@ -13,10 +13,11 @@
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
 // made again right before it is read. schedule_ledger.h costs each exactly. The steps, in
 // graph_question.cc but for the last:
-// 1. the bound of graph_bound.h; if its peak is above the budget, no plan exists;
+// 1. the bound of graph_bound.h, raised by graph_split.h; if its peak is above the budget, no plan
+//    exists;
 // 2. starts: what the relaxed problem keeps at its best instant, mixes of two cuts
-//    (graph_starts.h), cuts at prices of memory (graph_prices.h), plain training, segments of
-//    equally many forward ops; repaired by drops at their peaks until they fit;
+//    (graph_starts.h), rungs in long rows (graph_rungs.h), cuts at prices of memory
+//    (graph_prices.h), plain training, segments of equally many forward ops; repaired by drops at their peaks until they fit;
 // 3. without a plan: annealing of the peak alone (graph_search.h);
 // 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from
 //    fewer and fewer of the best plans, until the time is the bound or next to it, or rounds bring

@@ -17,7 +17,7 @@
 // | B - G_b       | room in Instant::least_time: budget without what b itself holds       |
 //
 // Complexity: one instant takes some dozens of cuts on about two nodes a value. All instants up to
-// kFewInstants, beyond that a coarse grid that is refined around the best.
+// kFewInstants, beyond that those of as many stretches where plain training holds most, then others around the best.
 //
 // Assumptions: none beyond validate(). Variants, roles, choices, ops that run once, reuse and
 // consume are all in the claim; what is not known to be needed is not counted.
@@ -32,11 +32,13 @@
 
 #include "plan/graph_facts.h"
 #include "plan/graph_instant.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/plan.h"
 
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kFewInstants = 64;
+constexpr size_t kFewInstants = 64, kPromising = 12;
 
 class Bounding {
  public:
@@ -57,18 +59,52 @@ class Bounding {
 
   GraphBound run() {
     looked_at_.assign(instants_.size(), 0);
+    times_.assign(instants_.size(), 0);
     size_t stride = 1;
     while (instants_.size() / stride > kFewInstants) stride *= 2;
-    for (size_t k = 0; k < instants_.size(); k += stride) look_at(k);
+    const std::vector<Bytes> levels = levels_of_plain_training();
+    for (size_t k = 0; k < instants_.size(); k += stride) {
+      const auto first = levels.begin() + static_cast<std::ptrdiff_t>(k);
+      const auto last = first + static_cast<std::ptrdiff_t>(std::min(stride, levels.size() - k));
+      look_at(static_cast<size_t>(std::max_element(first, last) - levels.begin()));
+    }
     for (; stride > 1; stride /= 2) {
       const size_t middle = best_at_;
       if (middle >= stride / 2) look_at(middle - stride / 2);
       if (middle + stride / 2 < instants_.size()) look_at(middle + stride / 2);
     }
+    find_promising();
     return std::move(best_);
   }
 
  private:
+  // Of each stretch the instant with the highest bound.
+  void find_promising() {
+    const size_t stretch = (instants_.size() + kPromising - 1) / kPromising;
+    for (size_t begin = 0; begin < instants_.size(); begin += stretch) {
+      const size_t end = std::min(instants_.size(), begin + stretch);
+      const auto first = times_.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto last = times_.begin() + static_cast<std::ptrdiff_t>(end);
+      const auto highest = std::max_element(first, last);
+      if (*highest > 0)
+        best_.promising.push_back(instants_[static_cast<size_t>(highest - times_.begin())]);
+    }
+  }
+
+  // While the op of each instant runs.
+  std::vector<Bytes> levels_of_plain_training() const {
+    const std::vector<Run> runs = plain_runs(graph_);
+    const std::vector<Action> actions = with_frees(graph_, runs);
+    const Timeline timeline = simulate(graph_, actions);
+    std::vector<Bytes> by_op(graph_.ops.size()), levels;
+    auto run = runs.begin();
+    for (size_t k = 0; k < actions.size(); ++k) {
+      if (actions[k].kind == ActionKind::kRun) by_op[(run++)->op] = timeline.steps[k].during;
+    }
+    for (const OpIndex op : instants_) levels.push_back(by_op[op]);
+    return levels;
+  }
+
   // What is always there, what the op reads and does not take, what it writes, its workspace.
   void consider_own_need(OpIndex op, Bytes always) {
     std::optional<Bytes> least;
@@ -111,6 +147,7 @@ class Bounding {
     }
     constexpr Instant::Amount kMost = std::numeric_limits<int64_t>::max();
     if (peak) raise_peak(Bytes(static_cast<int64_t>(std::min(*peak, kMost))), op);
+    if (time) times_[k] = static_cast<int64_t>(std::min(*time, kMost));
     if (!time || *time <= best_.time.count()) return;
     best_.time = Nanos(static_cast<int64_t>(std::min(*time, kMost)));
     best_.instant = op;
@@ -124,6 +161,7 @@ class Bounding {
   SearchControl& control_;
   std::vector<OpIndex> instants_;
   std::vector<char> looked_at_;
+  std::vector<int64_t> times_;  // bounds by instant
   size_t best_at_ = 0;
   GraphBound best_;
 };

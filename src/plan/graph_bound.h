@@ -14,6 +14,7 @@ struct GraphBound {
   Bytes least_peak;         // no valid plan has a smaller peak
   OpIndex blocking_op = 0;  // the op that needs it
   OpIndex instant = -1;     // the op whose moment gives the bound on the time; -1: any plan's
+  std::vector<OpIndex> promising;  // instants with high bounds, some apart from each other
   // What to keep while `instant` runs, of the relaxed problem: first one set that fits the memory
   // of that moment, then one that is cheaper and does not. Empty when nothing need be dropped.
   std::vector<std::vector<ValueIndex>> kept;

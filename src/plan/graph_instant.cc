@@ -23,15 +23,24 @@ MaxFlow::Amount common_divisor(MaxFlow::Amount a, MaxFlow::Amount b) {
   return a;
 }
 
+bool taken_by_every_first_run(const Op& op, ValueIndex value) {
+  return std::all_of(op.variants.begin(), op.variants.end(), [&](const Variant& variant) {
+    return !can_be_first(variant) || takes(variant, value);
+  });
+}
+
 }  // namespace
 
-Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
+Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
+                 const std::vector<Assumption>& assumptions)
     : facts_(facts),
       op_(op),
       variant_(variant),
       extra_((variant.time - facts.first_time[op]).count()),
       forced_op_(facts.graph.ops.size(), 0),
       forced_value_(facts.graph.values.size(), 0),
+      not_live_(facts.graph.values.size(), 0),
+      gone_(facts.graph.values.size(), 0),
       node_of_(facts.graph.values.size(), kNew),
       flow_(2 + 3 * facts.graph.values.size()) {
   const Graph& graph = facts.graph;
@@ -50,12 +59,16 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
     base_ += graph.values[value].bytes.count();
     node_of_[value] = kGrantedNode;  // live at b and counted
   }
-  force();
+  assume(assumptions);
+  force(op);
   for (const GraphFacts::Need& needed : facts.needs) {
     if (needed.after <= op) continue;
     for (const ValueIndex value : needed.values) need(value, kSource);
   }
   for (const ValueIndex value : graph.results) need(value, kSource);
+  for (const Assumption& later : assumptions) {
+    if (later.op > op && later.live) need(later.value, kSource);
+  }
   // nodes_ grows: what is needed to make what is needed.
   for (size_t k = 0; k < nodes_.size(); ++k) {
     const Node node = nodes_[k];
@@ -66,22 +79,38 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant)
     }
     for (const ValueIndex read : way.reads) need(read, node.needed + 1);
     if (way.charge > 0) {
-      charges_.push_back(
-          {facts.group[facts.makers[node.value].front()], way.charge, node.needed + 1});
+      charges_.push_back({facts.group[facts.makers[node.value].front()], way.charge,
+                          gone_[node.value] ? node.needed : node.needed + 1});
     }
   }
   add_charges();
 }
 
-// What has run and been live by the time of b in every plan that runs this variant of it.
-void Instant::force() {
+void Instant::assume(const std::vector<Assumption>& assumptions) {
+  for (const Assumption& one : assumptions) {
+    if (node_of_[one.value] == kGrantedNode) continue;
+    if (one.op == op_ && one.live) {
+      base_ += facts_.graph.values[one.value].bytes.count();
+      node_of_[one.value] = kGrantedNode;
+    } else if (one.op == op_) {
+      not_live_[one.value] = 1;
+    } else if (one.op < op_ && !one.live) {
+      force(one.op);
+      if (charged(one.value)) gone_[one.value] = 1;
+    }
+  }
+}
+
+// What has run and been live by the time of an op, this one at the latest, in every plan that runs this
+// variant of b.
+void Instant::force(OpIndex until) {
   std::vector<OpIndex> open;
   const auto force_op = [&](OpIndex op) {
     if (forced_op_[op]) return;
     forced_op_[op] = 1;
     open.push_back(op);
   };
-  for (OpIndex op = 0; op <= op_; ++op) {
+  for (OpIndex op = 0; op <= until; ++op) {
     if (facts_.certain[op] && runs_once(facts_.graph.ops[op])) force_op(op);
   }
   while (!open.empty()) {
@@ -89,6 +118,7 @@ void Instant::force() {
     open.pop_back();
     for (const ValueIndex value : op == op_ ? variant_.reads : facts_.first_reads[op]) {
       forced_value_[value] = 1;
+      if (op != op_ && taken_by_every_first_run(facts_.graph.ops[op], value)) gone_[value] = 1;
       if (facts_.makers[value].size() == 1) force_op(facts_.makers[value].front());
     }
   }
@@ -139,7 +169,7 @@ void Instant::need(ValueIndex value, size_t from) {
     }
     const size_t node = 2 + 2 * nodes_.size();
     node_of_[value] = static_cast<int32_t>(node);
-    const bool can_keep = !takes(variant_, value);
+    const bool can_keep = !takes(variant_, value) && !not_live_[value];
     nodes_.push_back({value, node, flow_.add_arc(node, node + 1, MaxFlow::kInfinite), can_keep});
   }
   flow_.add_arc(from, static_cast<size_t>(node_of_[value]), MaxFlow::kInfinite);
@@ -159,7 +189,7 @@ void Instant::add_charges() {
       steps_.push_back({flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below});
       if (same_group) flow_.add_arc(node - 1, node - 2, MaxFlow::kInfinite);
     }
-    flow_.add_arc(charges_[k].made, node - 1, MaxFlow::kInfinite);
+    flow_.add_arc(charges_[k].node, node - 1, MaxFlow::kInfinite);
   }
 }
 

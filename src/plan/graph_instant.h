@@ -11,6 +11,14 @@
 
 namespace reprise::internal {
 
+// Whether a value is among the live ones (those that the op takes left out, before it writes any) while
+// an op runs that runs exactly once in every plan.
+struct Assumption {
+  ValueIndex value;
+  OpIndex op;
+  bool live;
+};
+
 // The moment when op b, which runs exactly once in every plan, runs with a given variant. Let L be
 // the values that are live then, without those that b takes and before it writes any.
 //
@@ -18,7 +26,7 @@ namespace reprise::internal {
 // such that
 //   bytes:  its peak is at least base + bytes(L);
 //   time:   it takes at least least_time + (extra of the variant) + sum over groups of ops of the
-//           largest charge of a value in R;
+//           largest charge of a value in R, or in L if it was gone before;
 //   needs:  what an op reads that runs after b for certain, and every result, is in L, in R, or
 //           granted; and so is what every run that can make a value of R after b reads.
 // Proof. R: the values outside L that some run after b makes. bytes: the definition of the memory
@@ -30,15 +38,23 @@ namespace reprise::internal {
 // be there otherwise (`forced`). Then the run that makes it after b is one more, with a variant for
 // replays. One run makes several values, so ops that share a value (`group`) pay for the dearest
 // one only; different groups have no op in common.
+// A value that an op takes which has run by then for certain was gone once (`gone`): live at b, too,
+// it has been made again. So it is charged in L as well as in R.
 //
 // So cost(R) + lambda * (bytes(L) - room) over all (L, R) that meet `needs` is at most the extra
 // time of any plan whose room for L is at least bytes(L), for every lambda >= 0. It is a minimum
 // cut: a value is needed (source side) or not, and made after b (source side) or not.
+//
+// With assumptions the claim holds for every plan that they are true of. A value that is live (is not
+// live) while b runs is in L (is not). One that is not live while an earlier op runs is gone then; one
+// that is live while a later op runs is needed. Of op a before b: if v is not live while a runs, its
+// maker has run by then and v is live at b or made after it, then it was made after a, once more.
 class Instant {
  public:
   using Amount = MaxFlow::Amount;
 
-  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant);
+  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
+          const std::vector<Assumption>& assumptions = {});
 
   // No plan that runs this variant here has a smaller peak. None: no plan does.
   std::optional<Amount> least_peak();
@@ -78,7 +94,7 @@ class Instant {
   struct Charge {
     OpIndex group;
     int64_t cost;
-    size_t made;  // the node
+    size_t node;  // on the source's side: to be paid
   };
   struct Step {
     size_t arc;
@@ -89,7 +105,8 @@ class Instant {
     std::vector<ValueIndex> kept;
   };
 
-  void force();
+  void assume(const std::vector<Assumption>& assumptions);
+  void force(OpIndex until);
   Making making(ValueIndex value) const;
   bool charged(ValueIndex value) const;
   void need(ValueIndex value, size_t from);
@@ -104,6 +121,8 @@ class Instant {
   int64_t extra_ = 0;  // time of the variant beyond the fastest
   Amount base_ = 0;    // bytes while it runs, without the other values of L
   std::vector<char> forced_op_, forced_value_;  // has run, was live by then
+  std::vector<char> not_live_;                  // by value: by assumption
+  std::vector<char> gone_;                      // by value: was live, and was taken before b
   std::vector<int32_t> node_of_;                // by value; -1: none yet, -2: granted
   std::vector<Node> nodes_;
   std::vector<Charge> charges_;

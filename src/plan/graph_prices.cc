@@ -1,6 +1,6 @@
 // Prices of memory over the backward pass, by subgradients.
 //
-// At the loss every value that the backward pass needs is kept or made again. The cut of
+// At the instant of the bound every value that is needed later is kept or made again. The cut of
 // graph_instant.h finds what is cheapest when a byte that is kept has a price: here the sum of the
 // prices of the parts of the backward pass until the value is used. A schedule that keeps just that
 // is walked; where its level is above the budget the price rises, where it is below it falls
@@ -30,8 +30,8 @@ constexpr double kStep = 0.2;    // of the first round: of the price, for twice 
 
 class Prices {
  public:
-  Prices(const ScheduleModel& model, int32_t loss, int64_t budget)
-      : model_(model), loss_(loss), budget_(budget), ledger_(model), price_(kParts, 0) {}
+  Prices(const ScheduleModel& model, int32_t from, int64_t budget)
+      : model_(model), from_(from), budget_(budget), ledger_(model), price_(kParts, 0) {}
 
   struct Candidate {
     double cost;
@@ -45,29 +45,31 @@ class Prices {
     for (int round = 0; round < kRounds && !control.out_of_time(); ++round) {
       std::vector<char> is_kept(model_.graph().values.size(), 0);
       for (const ValueIndex value : instant.cheapest(prices_of_values())) is_kept[value] = 1;
-      Schedule schedule = kept_at(model_, loss_, is_kept);
-      if (!ledger_.assign(schedule)) break;
-      const auto excess = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - budget_));
-      const double cost = static_cast<double>(ledger_.time()) + over * excess;
-      candidates.push_back({cost, std::move(schedule)});
+      for (const auto schedule_of : {kept_or_put_off, kept_at}) {
+        Schedule schedule = schedule_of(model_, from_, is_kept);
+        if (!ledger_.assign(schedule)) return;
+        const auto excess = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - budget_));
+        const double cost = static_cast<double>(ledger_.time()) + over * excess;
+        candidates.push_back({cost, std::move(schedule)});
+      }
       change_prices(kStep * price / std::sqrt(1 + round));
     }
   }
 
  private:
   size_t part_of(int32_t position) const {
-    const auto length = static_cast<int64_t>(model_.plain().size()) + 1 - loss_;
-    return static_cast<size_t>((position - loss_) * static_cast<int64_t>(kParts) / length);
+    const auto length = static_cast<int64_t>(model_.plain().size()) + 1 - from_;
+    return static_cast<size_t>((position - from_) * static_cast<int64_t>(kParts) / length);
   }
 
-  // Of keeping it from the loss until it is used.
+  // Of keeping it from there until it is used.
   std::vector<double> prices_of_values() const {
     std::vector<double> sums(price_);
     for (size_t k = 1; k < kParts; ++k) sums[k] += sums[k - 1];
     std::vector<double> prices(model_.graph().values.size(), 0);
     for (size_t v = 0; v < prices.size(); ++v) {
       const auto value = static_cast<ValueIndex>(v);
-      const int32_t gap = model_.is_input(value) ? -1 : model_.gap_at(value, loss_);
+      const int32_t gap = model_.is_input(value) ? -1 : model_.gap_at(value, from_);
       if (gap < 0) continue;
       prices[v] = static_cast<double>(model_.bytes(value)) * sums[part_of(model_.gaps()[gap].end)];
     }
@@ -77,7 +79,7 @@ class Prices {
   void change_prices(double step) {
     const std::vector<int64_t> levels = ledger_.levels();
     std::vector<int64_t> peaks(kParts, 0);
-    for (size_t p = static_cast<size_t>(loss_); p < levels.size(); ++p) {
+    for (size_t p = static_cast<size_t>(from_); p < levels.size(); ++p) {
       int64_t& peak = peaks[part_of(static_cast<int32_t>(p))];
       peak = std::max(peak, levels[p]);
     }
@@ -89,7 +91,7 @@ class Prices {
   }
 
   const ScheduleModel& model_;
-  const int32_t loss_;
+  const int32_t from_;
   const int64_t budget_;
   ScheduleLedger ledger_;
   std::vector<double> price_;  // by part
@@ -98,21 +100,21 @@ class Prices {
 }  // namespace
 
 std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const GraphFacts& facts,
-                                          Bytes budget, Nanos bound, double over,
+                                          const GraphBound& bound, Bytes budget, double over,
                                           const SearchControl& control) {
-  const int32_t loss = position_of_loss(model);
-  if (loss == static_cast<int32_t>(model.plain().size()) || !facts.certain[loss]) return {};
-  const Run& run = model.plain()[loss];
+  if (bound.instant < 0) return {};
+  const int32_t from = bound.instant;
+  const Run& run = model.plain()[from];
   Instant instant(facts, run.op, model.graph().ops[run.op].variants[run.variant]);
-  Prices prices(model, loss, budget.count());
+  Prices prices(model, from, budget.count());
   std::vector<Prices::Candidate> candidates;
   std::optional<Mix> mixed;
   for (const int64_t share : kShares) {
     if (control.out_of_time()) break;
     instant.least_time(budget.count() / 64 * share);
     if (instant.price() <= 0) continue;
-    if (!mixed) mixed = mix_of(model, loss, instant.kept(), budget.count());
-    if (mixed && mixed->time - bound.count() <= bound.count() / kNear) break;
+    if (!mixed) mixed = mix_of(model, from, instant.kept(), budget.count());
+    if (mixed && mixed->time - bound.time.count() <= bound.time.count() / kNear) break;
     prices.run(instant, instant.price(), over, control, candidates);
   }
   std::stable_sort(candidates.begin(), candidates.end(),

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "plan/graph_bound.h"
 #include "plan/graph_facts.h"
 #include "plan/graph_schedule.h"
 #include "plan/search_control.h"
@@ -12,11 +13,11 @@
 namespace reprise::internal {
 
 // Some schedules near the budget, the most promising first, their peaks within it or somewhat
-// above; none where nothing can be dropped at the loss. Without a limit of time the same question
-// has the same answer. `bound`: on the time; `over`: time that a byte above the budget counts for. O(some dozens of
+// above; none where the bound has no instant. Without a limit of time the same question
+// has the same answer. `over`: time that a byte above the budget counts for. O(some dozens of
 // minimum cuts and walks over the graph).
 std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const GraphFacts& facts,
-                                          Bytes budget, Nanos bound, double over,
+                                          const GraphBound& bound, Bytes budget, double over,
                                           const SearchControl& control);
 
 }  // namespace reprise::internal

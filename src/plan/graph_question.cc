@@ -2,7 +2,9 @@
 
 #include "plan/graph_facts.h"
 #include "plan/graph_prices.h"
+#include "plan/graph_rungs.h"
 #include "plan/graph_search.h"
+#include "plan/graph_split.h"
 #include "plan/graph_starts.h"
 #include "plan/schedule_ledger.h"
 
@@ -10,7 +12,7 @@ namespace reprise::internal {
 namespace {
 
 // Shares of the time.
-constexpr double kForBound = 0.3, kForPrices = 0.3;
+constexpr double kForBound = 0.3, kForSplit = 0.2, kForPrices = 0.4, kForRungs = 0.5;
 
 void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
                      const std::vector<Schedule>& seeds, GraphSearch& search,
@@ -21,12 +23,16 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
     std::vector<char> is_kept(graph.values.size(), 0);
     for (const ValueIndex value : kept) is_kept[value] = 1;
     starts.push_back(kept_at(model, bound.instant, is_kept));
+    starts.push_back(kept_or_put_off(model, bound.instant, is_kept));
   }
   search.consider_for_budget(starts);
   if (search.is_near(bound.time.count())) return;
   const GraphFacts facts(graph);
   search.consider_for_budget(
-      schedules_at_prices(model, facts, budget, bound.time, search.price_of_excess(), control));
+      schedules_with_rungs(model, facts, bound, budget, control.part(kForRungs)));
+  if (search.is_near(bound.time.count())) return;
+  search.consider_for_budget(
+      schedules_at_prices(model, facts, bound, budget, search.price_of_excess(), control));
   if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
   search.consider(schedules_of_segments(model));
 }
@@ -39,6 +45,10 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads
   SearchControl first = control.part(kForBound);
   GraphFinding found;
   found.bound = bound_graph(model.graph(), budget, first);
+  if (!search.best() || search.best()->time > found.bound.time.count()) {
+    const GraphFacts facts(model.graph());
+    found.bound.time = split_bound(facts, budget, found.bound, control.part(kForSplit));
+  }
   const int64_t bound = found.bound.time.count();
   if (!search.best() || search.best()->time > bound) {
     consider_starts(model, budget, found.bound, seeds, search, control.part(kForPrices));

@@ -52,6 +52,7 @@ ScheduleModel::ScheduleModel(const Graph& graph) : graph_(graph), plain_(runs_of
     if (is_input_.back()) always_ += value.bytes.count();
   }
   add_ways();
+  add_readers();
   add_gaps();
 }
 
@@ -99,6 +100,23 @@ void ScheduleModel::add_ways() {
   Way last{{-1, 0}, 0, 0, static_cast<int32_t>(lists_.size()), 0, 0, 0, false, false};
   last.writes = last.taken = last.end = append(graph_.results);
   ways_.push_back(last);
+}
+
+void ScheduleModel::add_readers() {
+  readers_.resize(bytes_.size());
+  std::vector<char> is_taken(bytes_.size(), 0);
+  for (const Way& way : ways_) {
+    if (!way.first && !way.again) continue;
+    for (const ValueIndex value : taken(way)) is_taken[value] = 1;
+  }
+  for (size_t w = 0; w < ways_.size(); ++w) {
+    if (!ways_[w].first && !ways_[w].again) continue;
+    const List gone = taken(ways_[w]);
+    for (const ValueIndex value : reads(ways_[w])) {
+      if (!is_taken[value] || std::find(gone.begin(), gone.end(), value) != gone.end()) continue;
+      readers_[value].push_back(static_cast<int32_t>(w));
+    }
+  }
 }
 
 void ScheduleModel::add_gaps() {
@@ -157,7 +175,8 @@ int32_t ScheduleModel::gap_at(ValueIndex value, int32_t position) const {
 
 bool ScheduleModel::can_wait(int32_t position) const {
   const OpIndex op = plain_[position].op;
-  if (graph_.ops[op].random) return false;  // random numbers are drawn in the order of plain training
+  if (graph_.ops[op].random)
+    return false;  // random numbers are drawn in the order of plain training
   const auto begin = ways_.begin() + first_way_[op];
   const auto end = begin + static_cast<int32_t>(graph_.ops[op].variants.size());
   return std::any_of(begin, end, [](const Way& way) { return way.first; });

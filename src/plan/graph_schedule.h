@@ -2,7 +2,9 @@
 //
 // The ops run in the order of plain training, but for forward ops that are put off until something
 // reads what they write. Between two ops that touch a value (its "gap") the value is kept or not.
-// What an op reads and is not there is made right before it, with all that this needs in turn.
+// What an op reads and is not there is made right before it, with all that this needs in turn. An op
+// that is made to run again and takes the memory of a value is preceded by those that make something
+// of this value which is kept from now on.
 // Every value is then freed as with_frees() does: the cost, kept by schedule_ledger.h, is exact.
 #pragma once
 
@@ -95,6 +97,8 @@ class ScheduleModel {
   List taken(const Way& way) const { return list(way.taken, way.end); }
   // Ways that make a value when it is needed.
   const std::vector<int32_t>& makers(ValueIndex value) const { return makers_[value]; }
+  // Ways that read a value and leave it there, if others take it.
+  const std::vector<int32_t>& readers(ValueIndex value) const { return readers_[value]; }
   const std::vector<Touch>& touches(int32_t position) const { return touches_[position]; }
   // Whether the schedule runs the op at all.
   bool active(const Schedule& schedule, OpIndex op) const {
@@ -113,6 +117,7 @@ class ScheduleModel {
     return {lists_.data() + begin, static_cast<size_t>(end - begin)};
   }
   void add_ways();
+  void add_readers();
   void add_gaps();
 
   const Graph& graph_;
@@ -123,12 +128,12 @@ class ScheduleModel {
   std::vector<Way> ways_;
   std::vector<ValueIndex> lists_;
   std::vector<Gap> gaps_;
-  std::vector<int32_t> first_gap_;            // by value, and one more
-  std::vector<std::vector<Touch>> touches_;   // by position
-  std::vector<std::vector<int32_t>> makers_;  // by value
-  std::vector<int64_t> replay_time_;          // by value
-  std::vector<int64_t> bytes_;                // by value
-  std::vector<char> is_input_, is_result_;    // by value
+  std::vector<int32_t> first_gap_;                      // by value, and one more
+  std::vector<std::vector<Touch>> touches_;             // by position
+  std::vector<std::vector<int32_t>> makers_, readers_;  // by value
+  std::vector<int64_t> replay_time_;                    // by value
+  std::vector<int64_t> bytes_;                          // by value
+  std::vector<char> is_input_, is_result_;              // by value
   int64_t always_ = 0;
 };
 

@@ -40,6 +40,26 @@ Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector
   return schedule;
 }
 
+Schedule kept_or_put_off(const ScheduleModel& model, int32_t position,
+                         const std::vector<char>& kept) {
+  Schedule schedule = kept_at(model, position, kept);
+  std::vector<char> wanted(kept);
+  for (int32_t p = position - 1; p >= 0; --p) {
+    const Run& run = model.plain()[p];
+    if (!model.active(schedule, run.op)) continue;
+    const Variant& variant = model.graph().ops[run.op].variants[run.variant];
+    const bool waits =
+        model.can_wait(p) && std::none_of(variant.writes.begin(), variant.writes.end(),
+                                          [&](ValueIndex value) { return wanted[value]; });
+    if (waits) {
+      schedule.variant[p] = kPutOff;
+    } else {
+      for (const ValueIndex value : variant.reads) wanted[value] = 1;
+    }
+  }
+  return schedule;
+}
+
 int32_t position_of_loss(const ScheduleModel& model) {
   const std::vector<Run>& plain = model.plain();
   const auto at = std::find_if(plain.begin(), plain.end(), [&](const Run& run) {
@@ -61,7 +81,7 @@ std::optional<Mix> mix_of(const ScheduleModel& model, int32_t position,
                           const std::vector<std::vector<ValueIndex>>& kept, int64_t budget) {
   if (kept.size() != 2) return std::nullopt;
   ScheduleLedger ledger(model);
-  const auto schedule_of = [&](int32_t from, bool much_after) {
+  const auto kept_of = [&](int32_t from, bool much_after) {
     std::vector<char> is_kept(model.graph().values.size(), 0);
     for (const bool much : {false, true}) {
       for (const ValueIndex value : kept[much]) {
@@ -69,14 +89,19 @@ std::optional<Mix> mix_of(const ScheduleModel& model, int32_t position,
         if (after == (much == much_after)) is_kept[value] = 1;
       }
     }
-    return kept_at(model, position, is_kept);
+    return is_kept;
   };
   std::optional<Mix> best;
   const auto fits = [&](int32_t from, bool much_after) {
-    Schedule schedule = schedule_of(from, much_after);
-    if (!ledger.assign(schedule) || ledger.peak() > budget) return false;
-    if (!best || ledger.time() < best->time) best = {std::move(schedule), ledger.time()};
-    return true;
+    const std::vector<char> is_kept = kept_of(from, much_after);
+    bool any = false;
+    for (const auto schedule_of : {kept_at, kept_or_put_off}) {
+      Schedule schedule = schedule_of(model, position, is_kept);
+      if (!ledger.assign(schedule) || ledger.peak() > budget) continue;
+      any = true;
+      if (!best || ledger.time() < best->time) best = {std::move(schedule), ledger.time()};
+    }
+    return any;
   };
   for (const bool much_after : {false, true}) {
     int32_t little = much_after ? position : 0, much = position - little;

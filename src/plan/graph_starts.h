@@ -12,6 +12,10 @@ namespace reprise::internal {
 // again.
 Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept);
 
+// The same; ops that make nothing which is kept there or read before wait until something reads it.
+Schedule kept_or_put_off(const ScheduleModel& model, int32_t position,
+                         const std::vector<char>& kept);
+
 // The first op that is not forward; the number of ops if all are.
 int32_t position_of_loss(const ScheduleModel& model);
 

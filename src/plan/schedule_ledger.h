@@ -104,6 +104,7 @@ class ScheduleLedger {
   bool make_rest();
   int32_t choose_way(ValueIndex value, const ScheduleModel::Way& reader, OpIndex before);
   bool wanted_later(ValueIndex value);
+  int32_t before_taken(const ScheduleModel::Way& taker);
   bool emit(int32_t way);
   void finish();
   uint8_t& flags(int32_t id);

@@ -111,6 +111,11 @@ bool ScheduleLedger::make(int32_t way, bool needed) {
     }
     const int32_t done = frame.way;
     const bool is_needed = needed || stack_.size() > 1;
+    const int32_t first = is_needed ? before_taken(reader) : -1;
+    if (first >= 0) {
+      stack_.push_back({first, 0});
+      continue;
+    }
     stack_.pop_back();
     if (!emit(done)) return false;
     // What it took may be what another run that waits has found to be there.
@@ -137,6 +142,26 @@ bool ScheduleLedger::wanted_later(ValueIndex value) {
   if (variant == kPutOff) return true;
   const Op& op = model_.graph().ops[model_.plain()[until].op];
   return contains(op.variants[variant].reads, value);
+}
+
+// Of the ways that read what this one takes, one whose reads are there and that makes something which
+// is not there and is kept from now on; -1: there is none.
+int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
+  for (const ValueIndex taken : model_.taken(taker)) {
+    for (const int32_t candidate : model_.readers(taken)) {
+      const ScheduleModel::Way& way = model_.way(candidate);
+      const OpIndex op = way.run.op;
+      if (op == taker.run.op || !model_.active(schedule_, op)) continue;
+      const auto is_live = [&](ValueIndex value) { return live(value); };
+      const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
+      if (std::ranges::none_of(model_.writes(way), is_missed)) continue;
+      if (!std::ranges::all_of(model_.reads(way), is_live)) continue;
+      if (model_.has_roles(op) ? (has_run(op) ? way.again : way.first) : way.first) {
+        return candidate;
+      }
+    }
+  }
+  return -1;
 }
 
 // The way that the schedule asks for; otherwise the one that gains most of what this reader needs

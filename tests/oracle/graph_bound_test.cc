@@ -12,6 +12,8 @@
 #include <string>
 
 #include "oracle/exhaustive.h"
+#include "plan/graph_facts.h"
+#include "plan/graph_split.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/lower.h"
 #include "support/graph_families.h"
@@ -28,11 +30,22 @@ internal::GraphBound bound_of(const Graph& graph, int64_t budget) {
   return internal::bound_graph(graph, Bytes(budget), untimed);
 }
 
-// How good the bound is, for the record.
+// The same, raised by cases.
+int64_t split_bound_of(const Graph& graph, int64_t budget) {
+  internal::SearchControl untimed = internal::SearchControl({}, "test").untimed();
+  const internal::GraphBound root = internal::bound_graph(graph, Bytes(budget), untimed);
+  return internal::split_bound(internal::GraphFacts(graph), Bytes(budget), root, untimed).count();
+}
+
+// How good the bounds are, for the record.
 struct Record {
-  int64_t asked = 0, exact = 0, refused = 0, infeasible = 0;
-  double gap = 0;
+  int64_t asked = 0, exact = 0, exact_split = 0, refused = 0, infeasible = 0;
+  double gap = 0, split_gap = 0;
 };
+
+double gap(int64_t best, int64_t bound) {
+  return static_cast<double>(best) / static_cast<double>(std::max<int64_t>(1, bound)) - 1;
+}
 
 void expect_bound(const Graph& graph, Record& record) {
   const int64_t plain = baseline(graph).peak.count();
@@ -52,18 +65,21 @@ void expect_bound(const Graph& graph, Record& record) {
     ASSERT_LE(bound.time.count(), *best);
     ++record.asked;
     record.exact += bound.time.count() == *best;
-    record.gap +=
-        static_cast<double>(*best) / static_cast<double>(std::max<int64_t>(1, bound.time.count())) -
-        1;
+    record.gap += gap(*best, bound.time.count());
+    const int64_t split = split_bound_of(graph, budget);
+    ASSERT_GE(split, bound.time.count());
+    ASSERT_LE(split, *best);
+    record.exact_split += split == *best;
+    record.split_gap += gap(*best, split);
   }
 }
 
 void print(const std::string& name, const Record& record) {
+  const auto asked = static_cast<double>(std::max<int64_t>(1, record.asked));
   std::cout << name << ": equal to the optimum at " << record.exact << " of " << record.asked
-            << " budgets, mean gap "
-            << 100 * record.gap / static_cast<double>(std::max<int64_t>(1, record.asked))
-            << " %; proves " << record.refused << " of " << record.infeasible
-            << " budgets infeasible\n";
+            << " budgets, mean gap " << 100 * record.gap / asked << " %; with cases "
+            << record.exact_split << ", " << 100 * record.split_gap / asked << " %; proves "
+            << record.refused << " of " << record.infeasible << " budgets infeasible\n";
 }
 
 class GraphBound : public ::testing::TestWithParam<GraphFamily> {};

@@ -1,0 +1,17 @@
+// A bound on the time of every plan of a graph, raised by distinguishing cases.
+#pragma once
+
+#include "plan/graph_bound.h"
+#include "plan/graph_facts.h"
+#include "plan/search_control.h"
+#include "reprise/model/units.h"
+
+namespace reprise::internal {
+
+// No valid plan within the budget takes less; at least `root.time`, the bound of bound_graph(). Ends
+// when the cases have become too many, or when time is up. Without a limit of time the same question
+// has the same answer. O(cases) times a dozen instants.
+Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
+                  const SearchControl& control);
+
+}  // namespace reprise::internal
