@@ -1,9 +1,9 @@
-"""What mkdocs does not do by itself: documents link to files outside docs/, and the site must have them.
+"""What mkdocs does not do by itself: the site has the files outside docs/ that documents link to.
 
-The documents are written for the source tree, where such links work. For the site, every linked file
-outside docs/ is added under project/: documents as pages, sources as text. The README is its start page.
-Links to folders become those to their README.md. What leads nowhere stays, and --strict reports it.
-Headings get the anchors that code hosts give them, which tests/docs_links.py checks.
+The documents are written for the source tree, where such links work. For the site, every linked
+file outside docs/ is added under project/: documents as pages, sources as text. The README is the
+start page. Links to folders become those to their README.md. What leads nowhere stays, and --strict
+reports it. Headings get the anchors of code hosts, which tests/docs_links.py checks.
 """
 
 import os
