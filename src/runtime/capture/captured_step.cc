@@ -43,8 +43,11 @@ class LimitScope {
   std::optional<int64_t> bytes_;
 };
 
-// Further plans with less memory when one could not be placed within the budget, and the effort for each placement (PackOptions::steps): some tenths of a second.
+// Further plans with less memory when one could not be placed within the budget.
 constexpr int kPlacementAttempts = 2;
+// What such a plan may take longer than the one before, which the heap serves: about what the arena saves.
+constexpr double kPlacementPrice = 1.05;
+// Of each placement (PackOptions::steps): some tenths of a second.
 constexpr int64_t kPlacementSteps = 20'000'000;
 
 c10::Device device_of(const Tensors& inputs) {
@@ -117,6 +120,7 @@ struct CapturedStep::State {
   Bytes inputs_bytes() const;
   bool make_plan(Bytes fixed);
   bool search(Bytes fixed);
+  bool search_smaller(Bytes fixed, Bytes more);
   Bytes room() const;
   void require_plan(Bytes fixed);
   void set_plan(const Plan& plan);
@@ -175,13 +179,25 @@ bool CapturedStep::State::make_plan(Bytes fixed) {
         pack(plan_blocks(graph, result->plan->actions), {.enough = most, .steps = kPlacementSteps})
             .height;
     if (height <= most) break;
-    const Bytes before = slack;
-    slack += height - most;
-    if (search(fixed)) continue;
-    slack = before;
-    break;
+    if (!search_smaller(fixed, height - most)) break;
   }
   return true;
+}
+
+// A plan that leaves so much more of the budget to its placement. False: there is none, or it is much
+// slower; then the plan stays.
+bool CapturedStep::State::search_smaller(Bytes fixed, Bytes more) {
+  const PlanResult before = *result;
+  const Bytes slack_before = std::exchange(slack, slack + more);
+  const bool found = search(fixed);
+  const auto worth = static_cast<double>(before.plan->time.count()) * kPlacementPrice;
+  if (found && static_cast<double>(result->plan->time.count()) <= worth) return true;
+  slack = slack_before;
+  if (found) {
+    result = before;
+    set_plan(*result->plan);
+  }
+  return false;
 }
 
 // What the budget leaves for the memory of the step itself.
@@ -247,8 +263,7 @@ void CapturedStep::State::settle_memory() {
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
   if (placed || ++placements > kPlacementAttempts) return;
-  slack += memory.needed() - room();
-  search(captured->captured.graph.fixed);
+  search_smaller(captured->captured.graph.fixed, memory.needed() - room());
 }
 
 // A plan for the memory that is live now.
