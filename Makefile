@@ -89,6 +89,13 @@ test-full: build build/asan-ubsan/build.ninja build/tsan/build.ninja ## test, wi
 bench: build ## run the benchmarks of docs/benchmarks.md
 	@cmake --build build/release --target bench
 
+.PHONY: docs
+docs: ready ## build the documentation as a site into build/site
+	@[ -x .venv/bin/python ] || { echo "make docs needs .venv: python3 -m venv .venv" >&2; exit 1; }
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@.venv/bin/python -m mkdocs build --strict
+	@echo "make docs: open build/site/index.html"
+
 .PHONY: format
 format: ## format the C++ sources (needs clang-format, which nothing else does)
 	@command -v clang-format >/dev/null || \

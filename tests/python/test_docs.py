@@ -16,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("runtime")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/python.md", "docs/faq.md", "docs/coming_from.md"]
+)
 def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a page share their names, as a reader would type them one after the other."""
     text = (SOURCE / document).read_text(encoding="utf-8")

@@ -279,6 +279,8 @@ def test_the_budget_is_enforced_and_nothing_is_lost(moment: str) -> None:
     assert reprise.explain(model.chain, plan).recomputed
     one_step(model, x, y)
     before = state_of(model)
+    output: Any = None
+    loss: Any = None
     with pytest.raises(reprise.BudgetError) as caught:
         greedy = moment == "forward"
         output = model(x)
