@@ -18,6 +18,11 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
                      const std::vector<Schedule>& seeds, GraphSearch& search,
                      const SearchControl& control) {
   const Graph& graph = model.graph();
+  const GraphFacts facts(graph);
+  // Most of these fit as they are; repairs of the others can take long.
+  search.consider_for_budget(
+      schedules_with_rungs(model, facts, bound, budget, control.part(kForRungs)));
+  if (search.is_near(bound.time.count())) return;
   std::vector<Schedule> starts = seeds;
   for (const std::vector<ValueIndex>& kept : bound.kept) {
     std::vector<char> is_kept(graph.values.size(), 0);
@@ -26,10 +31,6 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
     starts.push_back(kept_or_put_off(model, bound.instant, is_kept));
   }
   search.consider_for_budget(starts);
-  if (search.is_near(bound.time.count())) return;
-  const GraphFacts facts(graph);
-  search.consider_for_budget(
-      schedules_with_rungs(model, facts, bound, budget, control.part(kForRungs)));
   if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
       schedules_at_prices(model, facts, bound, budget, search.price_of_excess(), control));

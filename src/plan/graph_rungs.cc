@@ -22,9 +22,8 @@ namespace {
 constexpr int kLengths[] = {1, 2, 4, 8, 16, 32};  // of a row of ops
 constexpr int kHalvings = 8;                      // of the interval of prices
 constexpr double kLargestPrice = 64;              // times that of the bound
-constexpr int64_t kNone = INT64_MAX;
-constexpr size_t kReturned = 4;  // schedules
-constexpr int kParts = 64;       // to which the place of two prices is found
+constexpr size_t kReturned = 4;                   // schedules
+constexpr int kParts = 64;                        // to which the place of two prices is found
 
 class Rungs {
  public:
@@ -52,14 +51,17 @@ class Rungs {
   }
 
   struct Found {
-    Mix best;                  // within the budget, if its time is not kNone
+    Mix best;                  // the fastest within the budget, otherwise the smallest
+    int64_t peak = INT64_MAX;  // 0: within the budget
     double low = 0, high = 0;  // the second one fits
     std::vector<char> rungs;
   };
 
   // Bisection of the price.
   Found at_one_price(Instant& instant, double price, std::vector<char> rungs) {
-    Found found{{{}, kNone}, 0, kLargestPrice * price, std::move(rungs)};
+    Found found;
+    found.high = kLargestPrice * price;
+    found.rungs = std::move(rungs);
     double next = price;
     for (int k = 0; k < kHalvings; ++k) {
       (fits(instant, found, next, next, 0) ? found.high : found.low) = next;
@@ -111,9 +113,14 @@ class Rungs {
     bool any = false;
     for (const auto schedule_of : {kept_at, kept_or_put_off}) {
       Schedule schedule = schedule_of(model_, position_, kept);
-      if (!ledger_.assign(schedule) || ledger_.peak() > budget_) continue;
-      any = true;
-      if (ledger_.time() < found.best.time) found.best = {std::move(schedule), ledger_.time()};
+      if (!ledger_.assign(schedule)) continue;
+      const bool fit = ledger_.peak() <= budget_;
+      any |= fit;
+      const std::pair rank(fit ? 0 : ledger_.peak(), ledger_.time());
+      if (rank < std::pair(found.peak, found.best.time)) {
+        found.peak = rank.first;
+        found.best = {std::move(schedule), rank.second};
+      }
     }
     return any;
   }
@@ -154,12 +161,12 @@ std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Gra
           ladder.at_one_price(instant, instant.price(), ladder.rungs(kept, length, most)));
     }
   }
-  std::erase_if(found, [](const Rungs::Found& one) { return one.best.time == kNone; });
   std::stable_sort(found.begin(), found.end(), [](const Rungs::Found& a, const Rungs::Found& b) {
-    return a.best.time < b.best.time;
+    return std::pair(a.peak, a.best.time) < std::pair(b.peak, b.best.time);
   });
   for (size_t k = 0; k < std::min(found.size(), kReturned); ++k) {
-    if (!control.out_of_time()) ladder.mix_prices(instant, found[k]);
+    if (found[k].peak == INT64_MAX) break;
+    if (found[k].peak == 0 && !control.out_of_time()) ladder.mix_prices(instant, found[k]);
     schedules.push_back(std::move(found[k].best.schedule));
   }
   return schedules;
