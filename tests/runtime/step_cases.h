@@ -134,6 +134,20 @@ inline Case shared_norm() {
   return {"shared_norm", module, loss, {at::randn({16, 10})}};
 }
 
+// Fine-tuning: one batch norm in evaluation mode, one over memory whose channels lie together, frozen weights.
+inline Case fine_tuning() {
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 16, 3)), nn::BatchNorm2d(16), nn::ReLU(),
+                     nn::Conv2d(nn::Conv2dOptions(16, 16, 3).padding(1)), nn::BatchNorm2d(16),
+                     nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(16, 5));
+  net[1]->eval();
+  for (at::Tensor& parameter : net[0]->parameters()) parameter.requires_grad_(false);
+  return {
+      "fine_tuning",
+      net.ptr(),
+      [net](const Tensors& in) mutable { return F::cross_entropy(net->forward(in[0]), in[1]); },
+      {at::randn({4, 3, 9, 9}).contiguous(at::MemoryFormat::ChannelsLast), longs({0, 4, 2, 1})}};
+}
+
 inline Case input_gradient() {
   nn::Linear layer(10, 10);
   Tensors inputs{at::randn({7, 10}).requires_grad_()};
@@ -172,9 +186,19 @@ inline Case random_operations() {
 
 inline std::vector<Case> cases() {
   at::manual_seed(3);
-  return {gru(),          lstm_of_torch(),  attention(0),      attention(0.2),
-          convolutions(), tied_embedding(), custom_function(), in_place(),
-          shared_norm(),  input_gradient(), autocast(),        random_operations()};
+  return {gru(),
+          lstm_of_torch(),
+          attention(0),
+          attention(0.2),
+          convolutions(),
+          tied_embedding(),
+          custom_function(),
+          in_place(),
+          shared_norm(),
+          fine_tuning(),
+          input_gradient(),
+          autocast(),
+          random_operations()};
 }
 
 }  // namespace reprise::runtime::testing

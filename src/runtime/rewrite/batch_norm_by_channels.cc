@@ -75,9 +75,9 @@ void batch_norm_by_channels(Rewriter& rewriter) {
     const Call& call = recording.calls[i];
     if (call.op.operator_name().name != "aten::native_batch_norm_backward") continue;
     const TensorRef& grad_input = call.outputs[0][0];
-    const Argument* save_mean = argument_of(call, "save_mean");
+    // In evaluation mode there are no statistics of the batch.
     if (grad_input.memory != Memory::kValue || !has_pixels(grad_input.geometry) ||
-        save_mean->tensors[0].memory == Memory::kNone) {
+        !call.arguments[kTrain].constant.toBool()) {
       continue;
     }
     add_ways_over_operands(rewriter, static_cast<int32_t>(i), "batch-norm-by-channels",
