@@ -67,6 +67,7 @@
 //   property/planner_property_test.cc: monotone, scaling, frontier equal to single solves
 // clang-format on
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/by_level.h"
@@ -78,8 +79,10 @@
 namespace reprise::internal {
 namespace {
 
-// Of the time, for persistent schedules when the larger class comes after them.
+// Of the time, for persistent schedules when only the larger class was asked for.
 constexpr double kFirstClass = 0.4;
+// Of the time, for quick plans of the larger class, which tell where the time is spent best.
+constexpr double kQuickPlans = 0.2;
 
 // The answer of the larger class, where it found a better plan or proved there is none; otherwise
 // of the smaller one, whose bound is the better one.
@@ -90,20 +93,78 @@ const Outcome& more_telling(const ChainModel& model, const Outcome& small, const
   return small;
 }
 
+// Both classes, each from what the other one found. Quick plans come first: where one of the larger
+// class beats the bound on persistent schedules, these are not searched. Otherwise they come first,
+// for as long as they need, so that the larger class costs a short search nothing.
+class BothClasses {
+ public:
+  BothClasses(const ChainModel& model, int64_t memory, int threads)
+      : model_(model),
+        memory_(memory),
+        threads_(threads),
+        small_cells_(model, /*share=*/true, Dropping::kNothing),
+        large_cells_(model, /*share=*/true, Dropping::kInputs) {}
+
+  // The answer may be of either class.
+  Outcome either(SearchControl& control) {
+    SearchControl quickly = control.part(kQuickPlans);
+    Outcome small = quick_plan(model_, small_cells_, memory_, {}, threads_, control);
+    Outcome large = quick_plan(model_, large_cells_, memory_, {}, threads_, quickly);
+    const bool beaten =
+        small.bracket.best && large.bracket.best && large.bracket.best->cost < small.bracket.lower;
+    if (!beaten) {
+      finish(small_cells_, small, control);
+      take_over(small, large);
+    }
+    finish(large_cells_, large, control);
+    return more_telling(model_, small, large);
+  }
+
+  // The answer is of the larger class.
+  Outcome larger(SearchControl& control) {
+    SearchControl first = control.part(kFirstClass);
+    Outcome small = quick_plan(model_, small_cells_, memory_, {}, threads_, first);
+    finish(small_cells_, small, first);
+    Outcome large =
+        quick_plan(model_, large_cells_, memory_, small.bracket.best, threads_, control);
+    finish(large_cells_, large, control);
+    return large;
+  }
+
+ private:
+  void finish(const ChainCells& cells, Outcome& outcome, SearchControl& control) const {
+    finish_search({model_, cells, threads_}, memory_, outcome, control);
+  }
+
+  // A persistent plan is one of the larger class, too.
+  static void take_over(const Outcome& small, Outcome& large) {
+    if (!small.bracket.best) return;
+    if (large.bracket.best && large.bracket.best->cost <= small.bracket.best->cost) return;
+    large.bracket.best = small.bracket.best;
+  }
+
+  const ChainModel& model_;
+  int64_t memory_;
+  int threads_;
+  ChainCells small_cells_;
+  ChainCells large_cells_;
+};
+
 }  // namespace
 
 Answer exact_chain(const ChainProblem& problem) {
-  const std::vector<Dropping> wanted = wanted_classes(problem.options.schedule_class);
+  const std::string& wanted = problem.options.schedule_class;
+  const std::vector<Dropping> classes = wanted_classes(wanted);
   SearchControl control = SearchControl(problem.options, "chain").part(1 - kReserve);
   const ChainModel model = make_model(problem.chain);
   const int64_t memory = problem.budget.count() - bytes_outside(model);
   const int threads = thread_count(problem.options.threads);
-  SearchControl first = wanted.size() > 1 ? control.part(kFirstClass) : control;
-  Outcome best = search_class(model, wanted[0], memory, {}, threads, first);
-  if (wanted.size() > 1) {
-    const Outcome large =
-        search_class(model, wanted[1], memory, best.bracket.best, threads, control);
-    best = problem.options.schedule_class.empty() ? more_telling(model, best, large) : large;
+  Outcome best;
+  if (classes.size() == 1) {
+    best = search_class(model, classes.front(), memory, {}, threads, control);
+  } else {
+    BothClasses both(model, memory, threads);
+    best = wanted.empty() ? both.either(control) : both.larger(control);
   }
   if (!best.bracket.best && !best.infeasible()) return simplest_plan(problem, "chain");
   return to_answer(problem, model, best);

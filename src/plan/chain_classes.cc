@@ -55,13 +55,17 @@ Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t mem
   return outcome;
 }
 
+void finish_search(const SearchSpace& space, int64_t memory, Outcome& outcome,
+                   SearchControl& control) {
+  if (!outcome.bracket.best || !space.cells.complete()) return;
+  narrow(space, memory, {}, outcome.bracket, control);
+}
+
 Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
                      const std::optional<Trace>& known, int threads, SearchControl& control) {
   const ChainCells cells(model, /*share=*/true, dropping);
   Outcome outcome = quick_plan(model, cells, memory, known, threads, control);
-  if (outcome.bracket.best && cells.complete()) {
-    narrow({model, cells, threads}, memory, {}, outcome.bracket, control);
-  }
+  finish_search({model, cells, threads}, memory, outcome, control);
   return outcome;
 }
 

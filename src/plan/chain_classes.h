@@ -48,7 +48,11 @@ Answer simplest_plan(const ChainProblem& problem, const char* planner);
 Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
                    const std::optional<Trace>& known, int threads, SearchControl& control);
 
-// The best plan in so much memory. `known` may be a plan of a smaller class.
+// From a quick plan to the best one, as far as the time goes.
+void finish_search(const SearchSpace& space, int64_t memory, Outcome& outcome,
+                   SearchControl& control);
+
+// Both in turn: the best plan in so much memory. `known` may be a plan of a smaller class.
 Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
                      const std::optional<Trace>& known, int threads, SearchControl& control);
 
