@@ -20,12 +20,15 @@ struct Arguments {
   ModelArguments model;
   runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
-              optimizer = "sgd", save_plan, save_profile, report;
+              optimizer = "sgd", save_plan, save_profile, save_log, report;
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
   bool no_check = false, json = false, quiet = false;
 };
+
+// Medians of so many steps are in run logs.
+constexpr int64_t kLoggedSteps = 5;
 
 volatile sig_atomic_t interrupted = 0;
 
@@ -54,6 +57,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.seed = arguments.seed;
   options.check = !arguments.no_check;
   options.test_samples = arguments.test;
+  if (!arguments.report.empty() || !arguments.save_log.empty()) options.log_steps = kLoggedSteps;
   return options;
 }
 
@@ -221,7 +225,8 @@ int run(const Arguments& arguments) {
         "--steps, --epochs, --test and --learning-rate must not be negative, --momentum must be in "
         "[0, 1)");
   }
-  for (const std::string& path : {arguments.save_plan, arguments.save_profile, arguments.report}) {
+  for (const std::string& path :
+       {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
   runtime::TrainOptions options = train_options(arguments);
@@ -248,8 +253,12 @@ int run(const Arguments& arguments) {
     write_output(arguments.save_profile, to_json(report.profile));
   if (!report.plan.plan) return infeasible(report);
   if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
+  if (!arguments.save_log.empty() && report.run_log) {
+    write_output(arguments.save_log, to_json(*report.run_log));
+  }
   if (!arguments.report.empty()) {
     ReportInput page{.problem = parse_problem(to_json(report.profile)), .plan = *report.plan.plan};
+    page.run_log = report.run_log;
     write_output(arguments.report, report_page(page, kCurveLimit, arguments.quiet));
   }
   if (arguments.json) {
@@ -291,7 +300,10 @@ void add_train(CLI::App& app, Action& action) {
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
   text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");
-  text("--report", arguments->report, "write a page (HTML) of the plan here", "FILE");
+  text("--save-log", arguments->save_log,
+       "write what the runs of a step took here (the median of five steps)", "FILE");
+  text("--report", arguments->report, "write a page (HTML) of the plan and these runs here",
+       "FILE");
   text("--save-profile", arguments->save_profile, "write what was measured here", "FILE");
   command->add_option("--steps", arguments->steps, "training steps")->type_name("N");
   command->add_option("--epochs", arguments->epochs, "passes over the data (default 1)")

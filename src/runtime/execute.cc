@@ -11,8 +11,7 @@ int64_t version_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-PlannedModel::PlannedModel(PreparedModel prepared)
-    : model(std::move(prepared)), buffers(model) {}
+PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
 
 void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
   program = std::make_shared<const Program>(graph, actions);
@@ -63,7 +62,7 @@ Tensors Step::forward() {
   planned_->buffers.begin_step();
   Tensors outputs;
   guarded([&] {
-    execute(*program_, 0, program_->loss(), *this);
+    walk(0, program_->loss());
     Tensors& last = activations_[index_.stages];
     outputs = planned_->chain.loss.consumes ? std::move(last) : last;
     if (planned_->chain.loss.consumes) last.clear();
@@ -81,7 +80,7 @@ Tensors Step::backward(Tensors output_gradients) {
   guarded([&] {
     AutocastScope autocast(autocast_, planned_->model.device);
     gradients_[index_.stages] = std::move(output_gradients);
-    execute(*program_, program_->loss() + 1, program_->steps().size(), *this);
+    walk(program_->loss() + 1, program_->steps().size());
     result = std::move(gradients_[0]);
     result.resize(planned_->model.stages[0].traits.input_needs_grad.size());
     for (at::Tensor& gradient : book_) result.push_back(std::move(gradient));
@@ -89,6 +88,14 @@ Tensors Step::backward(Tensors output_gradients) {
   done_ = true;
   activations_.clear();
   return result;
+}
+
+void Step::walk(size_t begin, size_t end) {
+  if (meter_ != nullptr) {
+    meter_->execute(*program_, begin, end, *this);
+  } else {
+    execute(*program_, begin, end, *this);
+  }
 }
 
 void Step::run(const RunStep& step) {

@@ -14,6 +14,7 @@
 #include "reprise/run/interpreter.h"
 #include "stage_runner.h"
 #include "step_buffers.h"
+#include "step_log.h"
 
 namespace reprise::runtime {
 
@@ -39,6 +40,10 @@ class Step final : public Backend {
   Tensors forward();                           // x_L, detached
   Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
   const PlannedModel& planned() const { return *planned_; }
+  const std::shared_ptr<const Program>& program() const { return program_; }
+
+  // Before the step: measure its runs with this, which must outlive it.
+  void measure_with(StepMeter* meter) { meter_ = meter; }
 
   void run(const RunStep& step) override;
   void free(ValueIndex value) override;
@@ -47,6 +52,7 @@ class Step final : public Backend {
   void run_forward_op(size_t stage, const RunStep& step);
   void run_backward_op(size_t stage);
   void check_unchanged(size_t stage) const;
+  void walk(size_t begin, size_t end);
   template <class Work>
   void guarded(Work&& work);
 
@@ -61,6 +67,7 @@ class Step final : public Backend {
   GradientBook book_;
   RandomState random_before_;
   AutocastState autocast_;
+  StepMeter* meter_ = nullptr;
   int64_t number_ = 0;
   bool done_ = false;
 };

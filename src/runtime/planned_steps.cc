@@ -40,6 +40,8 @@ class ChainSteps final : public PlannedSteps {
     const StepReport step = remat_.last_step();
     return {step.predicted_peak, step.measured_peak};
   }
+  void log_steps(int64_t steps) override { remat_.log_steps(steps); }
+  std::optional<RunLog> run_log() const override { return remat_.run_log(); }
 
  private:
   RematOptions remat_options() {
@@ -100,6 +102,8 @@ class GraphSteps final : public PlannedSteps {
     return {step.predicted_peak, step.measured_peak};
   }
   std::optional<CapturedStepReport> captured() const override { return step_->last_step(); }
+  void log_steps(int64_t steps) override { step_->log_steps(steps); }
+  std::optional<RunLog> run_log() const override { return step_->run_log(); }
 
  private:
   const Model& model_;

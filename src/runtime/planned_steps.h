@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "reprise/model/profile.h"
 #include "reprise/plan/plan.h"
@@ -31,6 +32,9 @@ class PlannedSteps {
   virtual at::Tensor run(const Batch& batch) = 0;
   virtual StepPeak peak() const = 0;  // of the last run
   virtual std::optional<CapturedStepReport> captured() const { return std::nullopt; }
+  // See Remat.
+  virtual void log_steps(int64_t steps) = 0;
+  virtual std::optional<RunLog> run_log() const = 0;
 };
 
 // `model` and `options` must outlive it.

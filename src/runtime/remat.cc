@@ -9,11 +9,13 @@
 #include <unordered_set>
 
 #include "execute.h"
-#include "step_limits.h"
 #include "measure.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
 #include "reprise/runtime/allocator.h"
+#include "step_limits.h"
+#include "step_log.h"
 
 namespace reprise::runtime {
 namespace {
@@ -89,6 +91,7 @@ struct Remat::State {
   std::vector<std::unique_ptr<Instance>> instances;
   Instance* last = nullptr;
   StepReport report;
+  StepLog log;
 
   Key key_of(const Tensors& inputs, const Contents& contents) const;
   Instance& instance_for(const Tensors& inputs, const Contents& contents);
@@ -109,8 +112,10 @@ struct RematNode final : torch::autograd::Node {
   std::unique_ptr<Step> step;
   StepReport report;
   c10::Device device;
+  Nanos planned_time;
   int64_t uncounted = 0;
-  std::optional<int64_t> limit;  // in force until the step ends
+  std::optional<int64_t> limit;    // in force until the step ends
+  std::optional<StepMeter> meter;  // if the step is measured action by action
 
   RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<Step> new_step, c10::Device d)
       : state(std::move(s)), step(std::move(new_step)), device(d) {}
@@ -133,7 +138,7 @@ struct RematNode final : torch::autograd::Node {
       finish();
       throw;
     }
-    report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+    note_measured();
     finish();
     report.steps = state->report.steps + 1;
     report.plans = state->report.plans;
@@ -141,6 +146,15 @@ struct RematNode final : torch::autograd::Node {
     return result;
   }
   void release_variables() override { finish(); }
+
+  void note_measured() {
+    report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+    if (!meter) return;
+    meter->finish();
+    report.measured_peak = meter->peak() + Bytes(uncounted);
+    state->log.add(step->program(), {report.predicted_peak, planned_time}, Bytes(uncounted),
+                   std::move(*meter));
+  }
 
   void finish() {
     if (!step) return;
@@ -168,7 +182,7 @@ Key Remat::State::key_of(const Tensors& inputs, const Contents& contents) const 
 }
 
 Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
-                                                    const Contents& contents) {
+                                                   const Contents& contents) {
   Key key = key_of(inputs, contents);
   for (const auto& instance : instances) {
     if (instance->key == key) return *instance;
@@ -302,6 +316,7 @@ Tensors Remat::forward(const Tensors& inputs) {
   node.node->report.budget = instance.result.budget;
   node.node->report.predicted_peak =
       instance.result.plan->peak + Bytes(start) - (planned.chain.fixed + planned.chain.input.bytes);
+  node.node->planned_time = instance.result.plan->time;
   const bool limited =
       device.is_cpu() && state_->options.enforce && !state_->options.budget.unlimited();
   if (limited) {
@@ -310,6 +325,10 @@ Tensors Remat::forward(const Tensors& inputs) {
     node.node->limit = limit;
   }
   reset_peak(device);
+  if (state_->log.wanted()) {
+    node.node->meter.emplace(device);
+    node.node->step->measure_with(&*node.node->meter);
+  }
 
   Tensors outputs;
   try {
@@ -339,9 +358,7 @@ Tensors Remat::forward(const Tensors& inputs) {
   return outputs;
 }
 
-void Remat::plan_for(const Tensors& inputs) {
-  state_->ready(inputs, Contents(state_->stages));
-}
+void Remat::plan_for(const Tensors& inputs) { state_->ready(inputs, Contents(state_->stages)); }
 
 void Remat::set_budget(Budget budget) {
   state_->options.budget = budget;
@@ -366,6 +383,14 @@ Profile Remat::profile() const {
 }
 
 StepReport Remat::last_step() const { return state_->report; }
+
+void Remat::log_steps(int64_t steps) { state_->log.want(steps); }
+
+std::optional<RunLog> Remat::run_log() const {
+  const PlanResult& planned = plan();
+  const PlannedModel& model = *state_->last->planned;
+  return state_->log.run_log(*model.program, lower(model.chain), *planned.plan, model.model.device);
+}
 
 std::shared_ptr<Remat> remat(std::vector<Stage> stages, const Tensors& sample,
                              RematOptions options) {

@@ -23,6 +23,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The first steps make their memory: the optimizer's state, the places of an arena.
+constexpr int64_t kFirstLogged = 3;
+
 Nanos since(Clock::time_point start) {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
@@ -245,7 +248,9 @@ class Training {
     const int64_t steps =
         options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
     std::vector<Nanos> times;
+    const int64_t first_logged = std::min(steps, kFirstLogged);
     for (int64_t number = 1; number <= steps; ++number) {
+      if (number == first_logged) planned_->log_steps(options_.log_steps);
       TrainStep step{.number = number, .of = steps, .budget = report_.budget};
       step.epoch = (number - 1) / stream_.per_epoch() + 1;
       const auto start = Clock::now();
@@ -270,6 +275,7 @@ class Training {
       if (number < steps) stream_.next(batch_);
     }
     report_.step_time = median(times);
+    report_.run_log = planned_->run_log();
   }
 
   void test() {

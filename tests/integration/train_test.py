@@ -54,12 +54,19 @@ class TrainTest(ProgramTest):
 
     def test_saved_files_check(self):
         plan, profile = self.folder / "plan.json", self.folder / "profile.json"
-        page = self.folder / "page.html"
-        self.train(*GPT, "--budget", "80%", "--steps", "1", "--save", plan, "--report", page,
-                   "--save-profile", profile)
-        self.run_program("check", profile, plan, expect=DONE)
-        self.run_program("explain", profile, plan, expect=DONE)
-        self.assertIn("<svg", page.read_text())
+        page, log = self.folder / "page.html", self.folder / "log.json"
+        for mode in ("chain", "graph"):
+            self.train(*GPT, "--mode", mode, "--budget", "80%", "--steps", "4", "--save", plan,
+                       "--report", page, "--save-profile", profile, "--save-log", log)
+            self.run_program("check", profile, plan, expect=DONE)
+            self.run_program("explain", profile, plan, expect=DONE)
+            self.assertIn("Planned and measured", page.read_text())
+            self.run_program("report", profile, plan, "--runlog", log, "-o", page, "--quiet",
+                             expect=DONE)
+            runs = json.loads(log.read_text())["actions"]
+            self.assertGreater(len(runs), 10)
+            for run in runs:
+                self.assertEqual(run["planned_bytes"], run["measured_bytes"], run)
 
     def test_infeasible_names_the_smallest_budget(self):
         result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)

@@ -15,10 +15,11 @@ struct RunLogEntry {
   int64_t action = 0;   // position in Plan::actions
   std::string op;       // of that action, so that the log of another plan is noticed
   std::string variant;  //
-  Bytes planned_bytes;  // device bytes while it runs, fixed included: TimelineStep::during
-  Bytes measured_bytes;
-  Nanos planned_time;
-  Nanos measured_time;
+  // Device bytes while it runs, fixed included: TimelineStep::during.
+  Bytes planned_bytes = {};
+  Bytes measured_bytes = {};
+  Nanos planned_time = {};
+  Nanos measured_time = {};
 
   bool operator==(const RunLogEntry&) const = default;
 };
@@ -35,10 +36,10 @@ struct RunLog {
   ProblemId problem;
   std::string device;  // "cpu", "cuda:0"
   int64_t steps = 1;   // that were measured; times are their medians, bytes their largest
-  StepCost planned;
+  StepCost planned = {};
   // As a whole: what lies between the actions is in it, so it may be more than their sum.
-  StepCost measured;
-  std::vector<RunLogEntry> actions;  // positions ascend; runs may be missing
+  StepCost measured = {};
+  std::vector<RunLogEntry> actions = {};  // positions ascend; runs may be missing
 
   bool operator==(const RunLog&) const = default;
 };

@@ -14,12 +14,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "reprise/model/graph.h"
 #include "reprise/model/profile.h"
+#include "reprise/model/runlog.h"
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/measure.h"
@@ -101,6 +103,10 @@ class CapturedStep {
   // Throws InputError when nothing was planned yet.
   const PlanResult& planned() const;
   CapturedStepReport last_step() const;
+
+  // As Remat's.
+  void log_steps(int64_t steps);
+  std::optional<RunLog> run_log() const;
 
   struct State;
 

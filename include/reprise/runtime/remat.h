@@ -8,11 +8,13 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "reprise/model/observer.h"
 #include "reprise/model/profile.h"
+#include "reprise/model/runlog.h"
 #include "reprise/model/units.h"
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/measure.h"
@@ -79,6 +81,13 @@ class Remat : public torch::nn::Module {
   const Chain& chain() const;
   Profile profile() const;
   StepReport last_step() const;
+
+  // Measures the next so many steps action by action: the time of every run, and the most memory while it
+  // runs. Costs some microseconds a run.
+  void log_steps(int64_t steps);
+  // Of the steps that were measured, as far as they ran the plan that there is: medians of times. None if
+  // there are no such steps.
+  std::optional<RunLog> run_log() const;
 
   struct State;  // shared with the steps in flight
 

@@ -8,9 +8,10 @@
 
 #include "reprise/model/observer.h"
 #include "reprise/model/profile.h"
+#include "reprise/model/runlog.h"
 #include "reprise/model/units.h"
-#include "reprise/runtime/alternatives.h"
 #include "reprise/plan/plan.h"
+#include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/zoo.h"
 
@@ -37,7 +38,7 @@ struct TrainOptions {
   Budget budget = {};              // a share is of plain training's measured peak
   TrainMode mode = TrainMode::kChain;
   AlternativeOptions alternatives = {};  // of graph mode
-  std::string planner = {};  // empty: the mode's own
+  std::string planner = {};              // empty: the mode's own
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
@@ -49,6 +50,7 @@ struct TrainOptions {
   // step. Without: shares of the budget are of the predicted plain peak.
   bool check = true;
   int compare_steps = 3;        // pairs of a plain and a planned step that are timed beforehand
+  int64_t log_steps = 0;        // training steps to measure action by action, from the third on
   int64_t test_samples = 2000;  // at most; 0: no test
   Observer observer = {};       // measuring and planning
   std::function<void(const TrainStep&)> on_step = {};
@@ -73,7 +75,8 @@ struct TrainReport {
   // Graph mode: of the last step, and allocations of all steps that did not find their place.
   std::optional<CapturedStepReport> captured;
   int64_t fallbacks = 0;
-  Nanos step_time;                      // median of the training steps
+  std::optional<RunLog> run_log;  // of options.log_steps
+  Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;
   std::optional<double>
       accuracy;        // on the test set, 0..1; of pixels or tokens where these have classes

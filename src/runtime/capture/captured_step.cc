@@ -23,6 +23,7 @@
 #include "reprise/runtime/capture.h"
 #include "stage_runner.h"
 #include "step_limits.h"
+#include "step_log.h"
 
 namespace reprise::runtime {
 namespace {
@@ -114,6 +115,7 @@ struct CapturedStep::State {
   Bytes slack;  // of the budget, that the placement needs above the live bytes
   int placements = 0;
   CapturedStepReport report;
+  StepLog log;
 
   void capture(const Tensors& sample);
   Bytes level_without(const Tensors& inputs) const;
@@ -126,7 +128,7 @@ struct CapturedStep::State {
   void set_plan(const Plan& plan);
   void settle(const Tensors& inputs);
   Tensors run(const Tensors& inputs);
-  Tensors replay(const Tensors& inputs);
+  Tensors replay(const Tensors& inputs, StepMeter* meter);
   bool wants_arena() const;
   void settle_memory();
   void deliver(const Tensors& inputs);
@@ -311,10 +313,18 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   try {
     LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
     reset_peak(device);
+    std::optional<StepMeter> meter;
+    if (log.wanted()) meter.emplace(device);
     StepMemory::Run in_place(memory);
-    outputs = replay(inputs);
+    outputs = replay(inputs, meter ? &*meter : nullptr);
     in_place.finish();
     report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+    if (meter) {
+      meter->finish();
+      report.measured_peak = meter->peak() + Bytes(uncounted);
+      log.add(program, {report.predicted_peak, result->plan->time}, Bytes(uncounted),
+              std::move(*meter));
+    }
   } catch (...) {
     captured->replay.clear();
     memory.renew(wants_arena());
@@ -330,10 +340,14 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   return outputs;
 }
 
-Tensors CapturedStep::State::replay(const Tensors& inputs) {
+Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
   captured->replay.begin(inputs);
-  execute(*program, captured->replay);
+  if (meter != nullptr) {
+    meter->execute(*program, 0, program->steps().size(), captured->replay);
+  } else {
+    execute(*program, captured->replay);
+  }
   Tensors outputs;
   for (const TensorRef& ref : captured->recording.outputs) {
     outputs.push_back(captured->replay.tensor(ref));
@@ -427,6 +441,14 @@ const PlanResult& CapturedStep::planned() const {
 }
 
 CapturedStepReport CapturedStep::last_step() const { return state_->report; }
+
+void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
+
+std::optional<RunLog> CapturedStep::run_log() const {
+  if (!state_->result) return std::nullopt;
+  const Plan& plan = *planned().plan;
+  return state_->log.run_log(*state_->program, graph(), plan, state_->captured->recording.device);
+}
 
 Profile CapturedStep::profile() const {
   Profile profile;
