@@ -345,13 +345,48 @@ class Profile(Document):
         return f"Profile({self.problem!r}, measured on {self.device})"
 
 
+@dataclass(frozen=True)
+class StepCost:
+    peak_bytes: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class RunLogEntry:
+    """One run: the most device bytes while it ran, and its time, beside what was planned."""
+
+    action: int
+    op: str
+    variant: str
+    planned_bytes: int
+    measured_bytes: int
+    planned_ns: int
+    measured_ns: int
+
+
+@dataclass(frozen=True)
+class RunLog(Document):
+    """What the runs of a plan's step took: medians of times over `steps` steps."""
+
+    FORMAT: ClassVar[str] = "reprise.runlog"
+    problem: ProblemId
+    device: str
+    steps: int
+    planned: StepCost
+    measured: StepCost
+    actions: tuple[RunLogEntry, ...]
+
+    def __repr__(self) -> str:
+        return f"RunLog({len(self.actions)} runs, {self.steps} steps on {self.device})"
+
+
 DOCUMENTS: dict[str, type[Document]] = {
-    kind.FORMAT: kind for kind in (Chain, Graph, Plan, Frontier, Profile)
+    kind.FORMAT: kind for kind in (Chain, Graph, Plan, Frontier, Profile, RunLog)
 }
 
 
 def load(path: Path) -> Any:
-    """Reads a chain, graph, profile, plan or frontier file, told apart by "format"."""
+    """Reads a chain, graph, profile, plan, frontier or run log file, told apart by "format"."""
     name = os.fspath(path)
     text = _core.read_file(name)
     try:

@@ -19,6 +19,7 @@ from ._model import (
     Path,
     Plan,
     Profile,
+    RunLog,
     dumps,
 )
 from ._records import decode
@@ -327,13 +328,24 @@ def explain(problem: Problem, plan: PlanLike) -> Explanation:
 
 
 def report_html(
-    problem: Problem, plan: PlanLike, *, path: Path | None = None, time_limit: float | str = 3.0
+    problem: Problem,
+    plan: PlanLike,
+    *,
+    run_log: RunLog | None = None,
+    path: Path | None = None,
+    time_limit: float | str = 3.0,
 ) -> str:
     """A plan as one self-contained page (HTML): memory over the step beside plain training, what
-    runs when, what is recomputed and why, where each block stands. Written to `path`, too, if there
-    is one. `time_limit`: for the curve over all budgets of a chain; 0: none."""
+    runs when, what is recomputed and why, where each block stands; with a run log what was measured
+    beside what was planned. Written to `path`, too, if there is one. `time_limit`: for the curve
+    over all budgets of a chain; 0: none."""
+    measured = None if run_log is None else run_log.text()
     page = _core.report_html(
-        *text_of(problem, "problem"), *text_of(plan, "plan"), nanoseconds(time_limit)
+        *text_of(problem, "problem"),
+        *text_of(plan, "plan"),
+        measured,
+        "run log",
+        nanoseconds(time_limit),
     )
     if path is not None:
         _core.write_file(os.fspath(path), page)

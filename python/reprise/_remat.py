@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._model import Chain, Path, Profile
+from ._model import Chain, Path, Profile, RunLog
 from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
 from ._torch import StepReport, _runtime, budget_for, modules_of
 from ._tree import Tree, flatten, rebuild
@@ -241,7 +241,16 @@ class Remat(nn.Module):
         """The plan in force as a page to look at: see report_html()."""
         plan = self.planned.plan
         assert plan is not None
-        report_html(self.profile(), plan, path=path)
+        report_html(self.profile(), plan, run_log=self.run_log(), path=path)
+
+    def log_steps(self, steps: int = 5) -> None:
+        """Measures the next so many steps run by run, for run_log() and the report."""
+        self._planned_native().log_steps(steps)
+
+    def run_log(self) -> RunLog | None:
+        """What the runs of the plan in force took in those steps; None before the first."""
+        text = self._planned_native().run_log()
+        return None if text is None else RunLog.from_json(text)
 
     def report(self) -> StepReport:
         """What the last step that ran forward and backward took."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import pathlib
 from typing import Any
 
 import pytest
@@ -349,3 +350,37 @@ def test_reports_show_themselves() -> None:
     assert "one step" in repr(step)
     assert "measured" in str(step.report())
     assert "<table>" in step._repr_html_()
+
+
+def test_measured_steps_are_what_was_planned(tmp_path: pathlib.Path) -> None:
+    model = perceptron()
+    x = torch.randn(256, 64)
+
+    def step(x: Any) -> Any:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    captured = reprise.capture(step, x)
+    captured.plan(budget="80%")
+    chain = reprise.remat(perceptron(), x, budget="80%")
+
+    def chain_step() -> None:
+        output = chain(x)  # held, as planned
+        output.square().mean().backward()
+
+    for one, run in ((captured, lambda: captured(x)), (chain, chain_step)):
+        assert one.run_log() is None
+        one.log_steps(3)
+        for _ in range(4):
+            run()
+        log = one.run_log()
+        assert log is not None
+        assert 1 <= log.steps <= 3
+        assert len(log.actions) > 5
+        assert all(entry.planned_bytes == entry.measured_bytes for entry in log.actions)
+        assert all(entry.measured_ns > 0 for entry in log.actions)
+        log.save(tmp_path / "log.json")
+        assert reprise.load(tmp_path / "log.json") == log
+        one.save_report(tmp_path / "page.html")
+        assert "Planned and measured" in (tmp_path / "page.html").read_text()

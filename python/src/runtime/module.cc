@@ -100,6 +100,12 @@ std::vector<std::tuple<Text, Text, Text>> list_alternatives() {
   return rows;
 }
 
+// None: no step was measured.
+std::optional<Text> text_of(const std::optional<RunLog>& log) {
+  if (!log) return std::nullopt;
+  return to_json(*log);
+}
+
 class CapturedStep {
  public:
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
@@ -136,6 +142,8 @@ class CapturedStep {
   py::dict planned() const { return dict_of(step_->planned()); }
   Text graph() const { return to_json(step_->graph()); }
   Text profile() const { return to_json(step_->profile()); }
+  void log_steps(int64_t steps) { step_->log_steps(steps); }
+  std::optional<Text> run_log() const { return text_of(step_->run_log()); }
   py::dict report() const {
     const rt::CapturedStepReport report = step_->last_step();
     py::dict found;
@@ -218,6 +226,8 @@ class Remat {
   py::dict planned() const { return dict_of(model_->plan()); }
   Text chain() const { return to_json(model_->chain()); }
   Text profile() const { return to_json(model_->profile()); }
+  void log_steps(int64_t steps) { model_->log_steps(steps); }
+  std::optional<Text> run_log() const { return text_of(model_->run_log()); }
   py::dict report() const {
     const rt::StepReport report = model_->last_step();
     py::dict found;
@@ -251,6 +261,8 @@ void bind_captured_step(py::module_& m) {
       .def("planned", &CapturedStep::planned)
       .def("graph", &CapturedStep::graph)
       .def("profile", &CapturedStep::profile)
+      .def("log_steps", &CapturedStep::log_steps, py::arg("steps"))
+      .def("run_log", &CapturedStep::run_log)
       .def("report", &CapturedStep::report);
 }
 
@@ -268,6 +280,8 @@ void bind_remat(py::module_& m) {
       .def("planned", &Remat::planned)
       .def("chain", &Remat::chain)
       .def("profile", &Remat::profile)
+      .def("log_steps", &Remat::log_steps, py::arg("steps"))
+      .def("run_log", &Remat::run_log)
       .def("report", &Remat::report);
   m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"), py::kw_only(),
         py::arg("loss"), py::arg("name"), py::arg("output_held"), py::arg("observer"));
