@@ -104,11 +104,11 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-nu
 caption { text-align: left; padding: 10px 12px; color: var(--soft); font-size: 14px; }
 th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--line); vertical-align: top; }
 thead th { position: sticky; top: 0; background: var(--panel); font-weight: 600; white-space: nowrap; }
-tbody th { font-weight: 500; overflow-wrap: break-word; min-width: 11em; max-width: 26em; }
+tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 11em; max-width: 26em; }
 tfoot th, tfoot td { font-weight: 600; background: var(--panel); }
 td:last-child:not(.n) { min-width: 17em; }
 .n { text-align: right; white-space: nowrap; }
-.verdict { white-space: nowrap; }
+.verdict { display: inline-block; min-width: 6em; overflow-wrap: anywhere; }
 .verdict.again { color: var(--recompute); font-weight: 600; }
 .verdict.kept { color: var(--good); }
 .bar { display: inline-block; height: 9px; border-radius: 2px; background: var(--accent); vertical-align: 0; }

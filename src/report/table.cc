@@ -56,6 +56,8 @@ size_t display_width(std::string_view text) {
 }
 
 std::string without_numbers(std::string_view id) {
+  const size_t name = id.find_first_not_of("0123456789");
+  if (name != 0 && name < id.size() && id[name] == ':') id.remove_prefix(name + 1);
   std::string kind;
   for (const char c : id) {
     if (c < '0' || c > '9') {

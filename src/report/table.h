@@ -34,7 +34,8 @@ std::string grouped(int64_t number);
 // "60.2 %". "-" if whole is 0.
 std::string share(int64_t part, int64_t whole);
 
-// Ids that differ in numbers only are one kind: of l0.up and of l17.up it is l#.up.
+// Ids that differ in numbers only are one kind: of l0.up and of l17.up it is l#.up; of the captured
+// operation 12:gelu it is gelu.
 std::string without_numbers(std::string_view id);
 
 }  // namespace reprise::report

@@ -75,6 +75,7 @@ TEST(Numbers, AreGroupedAndLeftOut) {
   EXPECT_EQ(grouped(1000), "1,000");
   EXPECT_EQ(grouped(-1234567), "-1,234,567");
   EXPECT_EQ(without_numbers("l12.op3"), "l#.op#");
+  EXPECT_EQ(without_numbers("12:conv2d"), "conv#d");
   EXPECT_EQ(coordinate(3.0), "3");
   EXPECT_EQ(coordinate(3.14), "3.1");
   EXPECT_EQ(coordinate(-0.01), "-0");
