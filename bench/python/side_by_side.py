@@ -1,17 +1,19 @@
 """What users of PyTorch pick today beside Reprise, at equal measured peak.
 
-Of a chain of blocks (a GPT, or a ResNet of bottlenecks): plain training, torch.utils.checkpoint per
-block, checkpoint_sequential, torch.compile(backend="aot_eager") with activation_memory_budget; then
-Reprise in chain and in graph mode with the measured peak of each of them as its budget. Peaks are
-counted by Reprise's allocator, parameters and gradients included; times are the least of some
-steps. Gradients are compared with plain training's, bit by bit.
+Of each network: plain training; torch.utils.checkpoint per stage; checkpoint_sequential;
+torch.compile(backend="aot_eager") with activation_memory_budget; then Reprise in chain and in graph
+mode with the measured peaks of these as budgets, and with half of plain training's. Peaks are what
+one step needs above parameters, buffers and batch (gradients are in it), counted by Reprise's
+allocator. Freed pages stay mapped, for everybody. Times are the least of some steps. Gradients are
+compared with plain training's, bit by bit.
 
-Usage: OMP_NUM_THREADS=1 python side_by_side.py [gpt|resnet] [--repeats 5] [--small]
+    OMP_NUM_THREADS=1 python side_by_side.py [gpt unet ...] [-o FILE] [--repeats 5] [--small]
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import platform
 import sys
@@ -22,228 +24,238 @@ from typing import Any
 
 import reprise
 import torch
-from torch import nn
+from networks import NETWORKS, Network, Tensors
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-Step = Callable[[], torch.Tensor]
+Step = Callable[[], Any]
+Prepare = Callable[[Network], Step]
 
-
-class GptBlock(nn.Module):
-    def __init__(self, width: int, heads: int = 4) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).unbind(2)
-        q, k, v = (part.transpose(1, 2) for part in parts)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class Embed(nn.Module):
-    def __init__(self, vocabulary: int, width: int, length: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.tokens(ids) + self.positions
-
-
-class Bottleneck(nn.Module):
-    def __init__(self, inside: int, width: int, stride: int) -> None:
-        super().__init__()
-        outside = 4 * width
-        self.body = nn.Sequential(
-            nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, outside, 1, bias=False), nn.BatchNorm2d(outside),
-        )  # fmt: skip
-        self.skip = nn.Identity()
-        if stride != 1 or inside != outside:
-            conv = nn.Conv2d(inside, outside, 1, stride, bias=False)
-            self.skip = nn.Sequential(conv, nn.BatchNorm2d(outside))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.body(x) + self.skip(x))
-
-
-def gpt(small: bool) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
-    layers, width, length, batch = (4, 64, 64, 4) if small else (12, 256, 256, 4)
-    vocabulary = 256 if small else 8192
-    head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
-    blocks = [GptBlock(width) for _ in range(layers)]
-    x, y = (torch.randint(0, vocabulary, (batch, length)) for _ in range(2))
-    model = nn.Sequential(Embed(vocabulary, width, length), *blocks, head, nn.Flatten(0, 1))
-    return model, x, y.flatten()
-
-
-def resnet(small: bool) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
-    depths, width, batch = ((1, 1, 1, 1), 16, 8) if small else ((3, 4, 6, 3), 64, 32)
-    stem = nn.Sequential(
-        nn.Conv2d(3, width, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-    )
-    blocks, inside = [], width
-    for i, depth in enumerate(depths):
-        for j in range(depth):
-            blocks.append(Bottleneck(inside, width << i, 2 if i > 0 and j == 0 else 1))
-            inside = 4 * (width << i)
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(inside, 100))
-    model = nn.Sequential(stem, *blocks, head)
-    return model, torch.randn(batch, 3, 64, 64), torch.randint(0, 100, (batch,))
+SEGMENTS = (2, 3, 4, 6, 8)
+SAVED_SHARES = (0.5, 0.3, 0.1)
+# Peaks of other tools that are closer than this share of plain training's are one budget.
+CLOSE = 0.03
 
 
 @dataclass
 class Row:
-    name: str
+    tool: str
     asked: str
-    peak: int = 0
+    peak: int = 0  # above the level
     seconds: float = 0.0
     same: bool = False
-    note: str = ""
+    failed: str = ""
+    smallest: int = 0  # what more than was asked a plan needs
 
 
 class Bench:
-    def __init__(self, make: Callable[[bool], Any], small: bool, repeats: int) -> None:
-        self.make, self.small, self.repeats = make, small, repeats
-        self.plain_grads: list[torch.Tensor] | None = None
-        self.rows: list[Row] = []
+    """The rows of one network. Every row trains a network of its own, from the same seed."""
 
-    def run(self, name: str, asked: str, prepare: Callable[..., Step]) -> Row:
-        """A fresh model, a warm-up step, measured steps. `prepare(model, x, y)` makes the step."""
+    def __init__(self, make: Callable[[bool], Network], small: bool, repeats: int) -> None:
+        self.make, self.small, self.repeats = make, small, repeats
+        self.gradients: list[torch.Tensor] | None = None
+        self.plain: Row | None = None
+
+    def run(self, tool: str, asked: str, prepare: Prepare) -> Row:
         gc.collect()
         torch.manual_seed(0)
-        model, x, y = self.make(self.small)
-        row = Row(name, asked)
+        network = self.make(self.small)
+        row = Row(tool, asked)
         try:
-            step = prepare(model, x, y)
-            self.measure(row, model, step)
-        except (reprise.BudgetError, RuntimeError) as error:
-            row.note = str(error).splitlines()[0][:90]
-        self.rows.append(row)
-        print_row(row, self.rows[0])
+            self.measure(row, network, prepare(network))
+        except reprise.BudgetError as error:
+            row.smallest = error.requested - error.budget
+            row.failed = "no plan"
+        except RuntimeError as error:
+            row.failed = str(error).splitlines()[0][:100]
+        self.plain = self.plain or row
         return row
 
-    def measure(self, row: Row, model: nn.Module, step: Step) -> None:
-        times, peaks = [], []
-        for _ in range(self.repeats + 1):
-            model.zero_grad()
+    def measure(self, row: Row, network: Network, step: Step) -> None:
+        parameters = list(network.module.parameters())
+        held = [*parameters, *network.module.buffers(), network.x, network.y]
+        level = sum((tensor.numel() * tensor.element_size() + 63) // 64 * 64 for tensor in held)
+        own = [gradient for gradient in self.gradients or [] if gradient is not None]
+        level += sum((tensor.numel() * tensor.element_size() + 63) // 64 * 64 for tensor in own)
+        for repeat in range(self.repeats + 1):
+            network.module.zero_grad()
             gc.collect()
             reprise.reset_peak()
             begin = time.perf_counter()
             step()
-            times.append(time.perf_counter() - begin)
-            peaks.append(reprise.peak_bytes())
-        row.seconds, row.peak = min(times[1:]), max(peaks[1:])
-        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        if self.plain_grads is None:
-            self.plain_grads = grads
-        row.same = all(map(torch.equal, grads, self.plain_grads))
+            seconds = time.perf_counter() - begin
+            if repeat == 0:
+                continue  # caches, compilers
+            row.seconds = min(row.seconds or seconds, seconds)
+            row.peak = max(row.peak, reprise.peak_bytes() - level)
+        gradients = [p.grad.clone() for p in parameters if p.grad is not None]
+        if self.gradients is None:
+            self.gradients = gradients
+        row.same = all(map(torch.equal, gradients, self.gradients))
 
 
-def train(forward: Callable[[torch.Tensor], torch.Tensor], x: Any, y: Any) -> Step:
+def through(network: Network, run: Callable[..., Tensors]) -> torch.Tensor:
+    values: Tensors = (network.x,)
+    for stage in network.stages:
+        values = run(stage, *values)
+    return values[-1]
+
+
+def trained(network: Network, output: Callable[[], torch.Tensor]) -> Step:
     def step() -> torch.Tensor:
-        loss = F.cross_entropy(forward(x), y)
+        loss = F.cross_entropy(output(), network.y)
         loss.backward()
         return loss.detach()
 
     return step
 
 
-def per_block(model: nn.Sequential, x: Any, y: Any) -> Step:
-    def forward(value: torch.Tensor) -> torch.Tensor:
-        for block in model:
-            value = checkpoint(block, value, use_reentrant=False)
-        return value
-
-    return train(forward, x, y)
+def plain(network: Network) -> Step:
+    return trained(network, lambda: through(network, lambda stage, *values: stage(*values)))
 
 
-def segments(count: int) -> Callable[..., Step]:
-    def prepare(model: nn.Sequential, x: Any, y: Any) -> Step:
-        return train(lambda v: checkpoint_sequential(model, count, v, use_reentrant=False), x, y)
+def per_stage(network: Network) -> Step:
+    def run(stage: Any, *values: torch.Tensor) -> Tensors:
+        result: Tensors = checkpoint(stage, *values, use_reentrant=False)
+        return result
+
+    return trained(network, lambda: through(network, run))
+
+
+def segments(count: int) -> Prepare:
+    def prepare(network: Network) -> Step:
+        functions = [lambda values, stage=stage: stage(*values) for stage in network.stages]
+
+        def output() -> torch.Tensor:
+            values = checkpoint_sequential(functions, count, (network.x,), use_reentrant=False)
+            result: torch.Tensor = values[-1]
+            return result
+
+        return trained(network, output)
 
     return prepare
 
 
-def compiled(share: float) -> Callable[..., Step]:
-    def prepare(model: nn.Sequential, x: Any, y: Any) -> Step:
+def compiled(share: float) -> Prepare:
+    def prepare(network: Network) -> Step:
         import torch._functorch.config as config
 
         config.activation_memory_budget = share
         torch._dynamo.reset()
-        return train(torch.compile(model, backend="aot_eager"), x, y)
-
-    return prepare
-
-
-def chain_mode(budget: int) -> Callable[..., Step]:
-    def prepare(model: nn.Sequential, x: Any, y: Any) -> Step:
-        planned = reprise.remat(
-            model, x, budget=budget, output_held=False, loss=lambda out: F.cross_entropy(out, y)
+        forward = torch.compile(
+            lambda: through(network, lambda stage, *values: stage(*values)), backend="aot_eager"
         )
-        return train(planned, x, y)
+        return trained(network, forward)
 
     return prepare
 
 
-def graph_mode(budget: int) -> Callable[..., Step]:
-    def prepare(model: nn.Sequential, x: Any, y: Any) -> Step:
-        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return train(model, x, y)()
+def chain_mode(above: int) -> Prepare:
+    def prepare(network: Network) -> Step:
+        first, *others = network.stages
+        planned = reprise.remat(
+            [first, *(lambda values, stage=stage: stage(*values) for stage in others)],
+            network.x,
+            budget=reprise.live_bytes() + above,
+            module=network.module,
+            output_held=False,
+            loss=lambda out: F.cross_entropy(out[-1], network.y),
+        )
+        return trained(network, lambda: planned(network.x)[-1])
 
-        captured = reprise.capture(step, x, y)
+    return prepare
+
+
+def graph_mode(above: int) -> Prepare:
+    def prepare(network: Network) -> Step:
+        def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+            return plain(Network(network.module, network.stages, x, y))()
+
+        budget = reprise.live_bytes() + above
+        captured = reprise.capture(step, network.x, network.y, modules=[network.module])
         captured.plan(budget=budget)
-        return lambda: captured(x, y)
+        return lambda: captured(network.x, network.y)
 
     return prepare
 
 
-def print_row(row: Row, plain: Row) -> None:
-    if row.note:
-        print(f"| {row.name} | {row.asked} | {row.note} | | |", flush=True)
-        return
-    share, ratio = row.peak / plain.peak, row.seconds / plain.seconds
-    same = "equal" if row.same else "differ"
-    print(
-        f"| {row.name} | {row.asked} | {row.peak:,} ({share:.3f}) | {ratio:.2f} | {same} |",
-        flush=True,
-    )
+def line(row: Row, plain_row: Row) -> str:
+    if row.failed:
+        more = f"; {row.smallest / plain_row.peak:.3f} more is enough" if row.smallest else ""
+        return f"| {row.tool} | {row.asked} | - | - | {row.failed}{more} |"
+    share, ratio = row.peak / plain_row.peak, row.seconds / plain_row.seconds
+    same = "equal" if row.same else "**differ**"
+    return f"| {row.tool} | {row.asked} | {share:.3f} | {ratio:.2f} | {same} |"
+
+
+def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) -> None:
+    bench = Bench(NETWORKS[name], small, repeats)
+    first = bench.run("plain training", "", plain)
+    say(f"\n## {name}\n")
+    say(f"Plain training: {first.peak / 1e6:.1f} MB, {first.seconds * 1e3:.0f} ms.\n")
+    say("| tool | asked | peak | time | gradients |")
+    say("|---|---|--:|--:|---|")
+    marks = []
+
+    def row(tool: str, asked: str, prepare: Prepare) -> Row:
+        result = bench.run(tool, asked, prepare)
+        say(line(result, first))
+        return result
+
+    marks.append(row("`checkpoint` per stage", "", per_stage))
+    stages = len(NETWORKS[name](small).stages)
+    for count in SEGMENTS:
+        if count < stages:
+            marks.append(row("`checkpoint_sequential`", f"{count} segments", segments(count)))
+    for share in SAVED_SHARES:
+        marks.append(row("`activation_memory_budget`", f"{share}", compiled(share)))
+    budgets = [first.peak // 2]
+    for peak in sorted(mark.peak for mark in marks if not mark.failed):
+        if all(abs(peak - other) > CLOSE * first.peak for other in budgets):
+            budgets.append(peak)
+    for budget in sorted(budgets, reverse=True):
+        asked = f"<= {budget / first.peak:.3f}"
+        row("**Reprise**, chain mode", asked, chain_mode(budget))
+        row("**Reprise**, graph mode", asked, graph_mode(budget))
+
+
+def keep_freed_pages() -> None:
+    """glibc neither maps blocks one by one nor gives pages back: no page faults in steps."""
+    trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
+    libc = ctypes.CDLL(None)
+    libc.mallopt(mmap_threshold, largest)
+    libc.mallopt(trim_threshold, largest)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", choices=["gpt", "resnet"], default="gpt")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)} (default: all)")
+    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="a small model, to see that it works")
+    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
     options = parser.parse_args()
+    for name in options.networks:
+        if name not in NETWORKS:
+            parser.error(f"there is no network {name!r}; there are {', '.join(NETWORKS)}")
+    lines: list[str] = []
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+        lines.append(text)
+
+    keep_freed_pages()
     reprise.install_cpu_allocator()
-    print(
-        f"{' '.join(sys.argv)}: torch {torch.__version__}, reprise {reprise.__version__}, ", end=""
-    )
-    print(f"{torch.get_num_threads()} threads, {platform.machine()}")
-    print("| tool | asked | measured peak, bytes (of plain) | time (of plain) | gradients |")
-    print("|---|---|---|---|---|")
-    bench = Bench({"gpt": gpt, "resnet": resnet}[options.model], options.small, options.repeats)
-    bench.run("plain", "-", lambda model, x, y: train(model, x, y))
-    marks = [bench.run("torch.utils.checkpoint per block", "-", per_block)]
-    for count in (2, 4):
-        marks.append(bench.run("checkpoint_sequential", f"{count} segments", segments(count)))
-    for share in (0.5, 0.2):
-        name = "torch.compile, activation_memory_budget"
-        marks.append(bench.run(name, f"{share}", compiled(share)))
-    for peak in sorted({row.peak for row in marks if not row.note}, reverse=True):
-        bench.run("Reprise, chain mode", f"{peak:,} B", chain_mode(peak))
-        bench.run("Reprise, graph mode", f"{peak:,} B", graph_mode(peak))
+    say("# Beside PyTorch's own tools\n")
+    say("Written by a program; do not edit. How to read it:")
+    say("[benchmarks.md](../benchmarks.md#beside-pytorchs-own-tools).\n")
+    say(f"- Reproduce: `OMP_NUM_THREADS=1 .venv/bin/python {' '.join(sys.argv)}`")
+    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__},")
+    say(f"  {torch.get_num_threads()} thread(s), {platform.machine()}")
+    for name in options.networks or NETWORKS:
+        compare(name, options.small, options.repeats, say)
+        if options.output:
+            with open(options.output, "w", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

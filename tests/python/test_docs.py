@@ -43,16 +43,28 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     ids=lambda command: command[0],
 )
 def test_examples(command: list[str], tmp_path: pathlib.Path) -> None:
+    assert output_of(SOURCE / "examples" / "python" / command[0], command[1:], tmp_path)
+
+
+def test_side_by_side(tmp_path: pathlib.Path) -> None:
+    """The comparison with PyTorch's own tools runs, and nobody's gradients differ."""
+    program = SOURCE / "bench" / "python" / "side_by_side.py"
+    tables = output_of(program, ["resnet18", "--small", "--repeats", "1", "-o", "t.md"], tmp_path)
+    assert tables == (tmp_path / "t.md").read_text()
+    assert "Reprise**, graph mode" in tables
+    assert "differ" not in tables.split("##")[1]
+
+
+def output_of(program: pathlib.Path, arguments: list[str], folder: pathlib.Path) -> str:
     import reprise
 
-    program = SOURCE / "examples" / "python" / command[0]
     done = subprocess.run(
-        [sys.executable, program, *command[1:]],
-        cwd=tmp_path,
+        [sys.executable, program, *arguments],
+        cwd=folder,
         env={"PYTHONPATH": str(pathlib.Path(reprise.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout
+    return done.stdout
