@@ -42,8 +42,9 @@ Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions
     loss.backward();
     return loss;
   };
-  return runtime::capture(step, batch, {.measure = options, .alternatives = alternatives})
-      .profile();
+  const runtime::CaptureOptions capture{
+      .modules = {model.module()}, .measure = options, .alternatives = alternatives};
+  return runtime::capture(step, batch, capture).profile();
 }
 
 std::string summary(const Profile& profile) {

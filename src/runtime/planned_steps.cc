@@ -67,9 +67,7 @@ class GraphSteps final : public PlannedSteps {
 
   void measure(const Batch& batch) override {
     CaptureOptions options;
-    for (const Stage& stage : model_.stages) {
-      if (stage.module) options.modules.push_back(stage.module);
-    }
+    options.modules = {model_.module()};
     options.measure.name = options_.model.model;
     options.measure.observer = options_.observer;
     options.alternatives = options_.alternatives;

@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "execute.h"
 #include "measure.h"
@@ -14,6 +13,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/runtime/allocator.h"
+#include "stage_modules.h"
 #include "step_limits.h"
 #include "step_log.h"
 
@@ -274,13 +274,7 @@ Tensors Remat::State::run_plain(Tensors x) const {
 
 Remat::Remat(std::vector<Stage> stages, RematOptions options)
     : torch::nn::Module("Remat"), state_(std::make_shared<State>()) {
-  std::unordered_set<torch::nn::Module*> seen;
-  for (const Stage& stage : stages) {
-    if (!stage.module || !seen.insert(stage.module.get()).second) continue;
-    std::string name = stage.name;
-    std::replace(name.begin(), name.end(), '.', '_');
-    register_module(name, stage.module);
-  }
+  register_stages(*this, stages);
   state_->stages = std::move(stages);
   state_->options = std::move(options);
 }

@@ -402,6 +402,40 @@ TEST(CaptureOperators, ArgumentsReadForTheirShapeMayHoldAnything) {
       x);
 }
 
+TEST_F(CaptureTest, OperationsSayWhichModuleTheyBelongTo) {
+  nn::Sequential block(nn::Conv2d(nn::Conv2dOptions(3, 4, 3)), nn::BatchNorm2d(4), nn::ReLU(),
+                       nn::Conv2d(nn::Conv2dOptions(4, 4, 1)));
+  nn::Linear head(4 * 14 * 14, 5);
+  const auto model = std::make_shared<nn::Module>();
+  model->register_module("block", block.ptr());
+  model->register_module("head", head.ptr());
+  auto step = [&](const Tensors& in) {
+    at::Tensor loss = head->forward(block->forward(in[0]).flatten(1)).square().mean();
+    loss.backward();
+    return loss;
+  };
+  auto ids = [&](std::vector<std::shared_ptr<nn::Module>> modules) {
+    std::vector<std::string> names;
+    const CapturedStep captured =
+        capture(step, {images_}, {.modules = std::move(modules), .measure = quick()});
+    for (const Op& op : captured.graph().ops) names.push_back(op.id.substr(op.id.find(':') + 1));
+    return names;
+  };
+  const std::vector<std::string> named = ids({model});
+  for (const char* expected :
+       {"convolution@block.0", "native_batch_norm@block.1", "relu@block", "convolution@block.3",
+        "addmm@head", "convolution_backward@block.3", "threshold_backward@block",
+        "native_batch_norm_backward@block.1", "convolution_backward@block.0"}) {
+    EXPECT_NE(std::find(named.begin(), named.end(), expected), named.end())
+        << expected << " of " << fmt::format("{}", fmt::join(named, ", "));
+  }
+  const std::vector<std::string> of_two = ids({block.ptr(), head.ptr()});
+  EXPECT_NE(std::find(of_two.begin(), of_two.end(), "relu@0"), of_two.end());
+  EXPECT_NE(std::find(of_two.begin(), of_two.end(), "native_batch_norm@0.1"), of_two.end());
+  EXPECT_NE(std::find(of_two.begin(), of_two.end(), "addmm@1"), of_two.end());
+  for (const std::string& id : ids({})) EXPECT_FALSE(contains(id, "@")) << id;
+}
+
 TEST(CaptureOperators, BackwardsThatLeaveAPartOutDoNotReadWhatOnlyThatPartNeeds) {
   const at::Tensor x = at::randn({2, 4, 8, 8}), w = at::randn({6, 4, 3, 3}),
                    g = at::randn({2, 6, 8, 8});

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,6 +61,9 @@ struct Model {
   // A random batch of the right shape and type, from the current random state.
   at::Tensor sample_input() const;
   at::Tensor sample_target() const;
+
+  // The modules of its stages as children of one, under the stages' names.
+  std::shared_ptr<torch::nn::Module> module() const;
 };
 
 struct ModelInfo {

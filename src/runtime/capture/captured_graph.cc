@@ -143,11 +143,18 @@ class Lowering {
     return recording_.calls.size();
   }
 
+  // Of the op that is next: "12:gelu@blocks.0.mlp".
+  std::string op_id(const Call& call, const std::string& piece) const {
+    std::string id = fmt::format("{}:{}{}", result_.graph.ops.size(), call.name(), piece);
+    if (!call.module.empty()) id += "@" + call.module;
+    return id;
+  }
+
   void add_call(size_t c, bool is_loss) {
     const Call& call = recording_.calls[c];
     const bool replay = has_replay(c);
     Op op;
-    op.id = fmt::format("{}:{}", result_.graph.ops.size(), call.name());
+    op.id = op_id(call, "");
     op.phase = is_loss ? Phase::kLoss : call.phase;
     op.random = call.random;
     op.once = runs_once(c);
@@ -172,7 +179,7 @@ class Lowering {
     if (!stands(realization)) return;
     const Call& first = recording_.calls[static_cast<size_t>(realization.calls[0])];
     Op op;
-    op.id = fmt::format("{}:{}.{}", result_.graph.ops.size(), first.name(), piece.name);
+    op.id = op_id(first, "." + piece.name);
     op.phase = recording_.calls[static_cast<size_t>(piece.after)].phase;
     result_.works.emplace_back();
     for (size_t k = 0; k < piece.works.size(); ++k) {

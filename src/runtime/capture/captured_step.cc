@@ -9,6 +9,7 @@
 #include "capture/captured_graph.h"
 #include "capture/circumstances.h"
 #include "capture/meter.h"
+#include "capture/module_paths.h"
 #include "capture/observe_step.h"
 #include "capture/replay.h"
 #include "capture/step_memory.h"
@@ -75,7 +76,7 @@ struct Captured {
 
   Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options)
       : circumstances(sample, options),
-        recording(observe_step(step, sample, device_of(sample))),
+        recording(observed(step, sample, options)),
         works(works_of(recording)),
         alternatives(find_alternatives(recording, works, options.alternatives)),
         costs(measure_works(recording, works, alternatives, sample, options.measure)),
@@ -86,6 +87,13 @@ struct Captured {
     for (const External& external : recording.externals) {
       if (external.tensor.defined()) resident.push_back(external.tensor);
     }
+  }
+
+  static Recording observed(const StepFunction& step, const Tensors& sample,
+                            const CaptureOptions& options) {
+    Recording recording = observe_step(step, sample, device_of(sample));
+    find_modules(recording, options.modules);
+    return recording;
   }
 
   static std::vector<at::Tensor> written(const Recording& recording) {

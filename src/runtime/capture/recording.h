@@ -81,6 +81,7 @@ struct Call {
   bool random = false;  // draws random numbers
   bool grad_mode = false;
   std::string node;  // of autograd, in a backward pass: "ConvolutionBackward0"
+  std::string module;  // path of the caller's module that it belongs to, as far as it is known
 
   std::string name() const;  // "convolution_backward", "add_.Tensor"
 };

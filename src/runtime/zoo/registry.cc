@@ -6,6 +6,7 @@
 
 #include "reprise/model/errors.h"
 #include "runtime/zoo/build.h"
+#include "stage_modules.h"
 
 namespace reprise::runtime {
 namespace {
@@ -189,6 +190,12 @@ at::Tensor Model::sample_target() const {
   std::vector<int64_t> shape = {config.input[0]};
   if (task == "segmentation") shape = {config.input[0], config.input[2], config.input[3]};
   return at::randint(config.classes, shape, at::kLong);
+}
+
+std::shared_ptr<torch::nn::Module> Model::module() const {
+  auto all = std::make_shared<torch::nn::Module>(config.model);
+  register_stages(*all, stages);
+  return all;
 }
 
 }  // namespace reprise::runtime
