@@ -1,61 +1,12 @@
 // The promise of alternatives: whichever of them a plan uses, forced one kind at a time and all together, a
 // step leaves the bits of plain training, in the predicted bytes.
-#include "fixture.h"
-#include "reprise/check/simulate.h"
+#include "forced_alternatives.h"
 #include "reprise/model/errors.h"
-#include "reprise/runtime/capture.h"
 #include "reprise/runtime/zoo.h"
 #include "small_models.h"
 
 namespace reprise::runtime::testing {
 namespace {
-
-bool is_of(const std::string& variant, const std::string& kind) {
-  return kind.empty() ? variant.find('/') != std::string::npos : variant.starts_with(kind + "/");
-}
-
-// The graph with alternatives of this kind (empty: of any) that take no time, so that a plan without a
-// limit uses them wherever it can. Of several for one operation the `pick`-th; no others.
-Graph favouring(Graph graph, const std::string& kind, size_t pick) {
-  for (Op& op : graph.ops) {
-    size_t others = 0;
-    for (const Variant& variant : op.variants) others += is_of(variant.name, kind);
-    size_t k = 0;
-    std::erase_if(op.variants, [&](const Variant& variant) {
-      if (is_of(variant.name, kind)) return k++ != pick % others;
-      return variant.name.find('/') != std::string::npos;
-    });
-    for (Variant& variant : op.variants) {
-      if (is_of(variant.name, kind)) variant.time = Nanos(0);
-    }
-  }
-  for (const Choice& choice : graph.choices) {
-    const bool wanted = kind.empty() || choice.id.ends_with("/" + kind);
-    for (const OpIndex op : choice.realizations.at(1)) {
-      for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) {
-        variant.time = wanted ? Nanos(0) : Nanos(1'000'000'000'000);
-      }
-    }
-  }
-  return graph;
-}
-
-// How many runs of the plan are alternatives of this kind.
-size_t uses(const CapturedStep& step, const Plan& plan, const std::string& kind) {
-  std::set<std::string> replaced;
-  for (const Choice& choice : step.graph().choices) {
-    if (!kind.empty() && !choice.id.ends_with("/" + kind)) continue;
-    for (const OpIndex op : choice.realizations.at(1)) {
-      replaced.insert(step.graph().ops.at(static_cast<size_t>(op)).id);
-    }
-  }
-  size_t count = 0;
-  for (const Action& action : plan.actions) {
-    count += action.kind == ActionKind::kRun &&
-             (is_of(action.variant, kind) || replaced.count(action.id) > 0);
-  }
-  return count;
-}
 
 class AlternativesTest : public ::testing::TestWithParam<std::string> {};
 
@@ -81,17 +32,8 @@ TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
 
     for (const size_t pick : {0, 1}) {
       SCOPED_TRACE(fmt::format("operand {}", pick));
-      const Graph graph = favouring(captured.graph(), GetParam(), pick);
-      const PlanResult result = plan(graph, {.planner = "graph", .time_limit = Nanos(300'000'000)});
-      ASSERT_TRUE(result.plan);
-      used[model_name] += uses(captured, *result.plan, GetParam());
-      Plan plan = *result.plan;
-      const Timeline timeline = simulate(captured.graph(), plan);
-      plan.peak = timeline.peak;
-      plan.time = timeline.time;
-      plan.baseline = baseline(captured.graph());
-      plan.lower_bound = Nanos(0);
-      plan.termination = Termination::kFeasible;
+      const Plan plan = forced(captured, GetParam(), pick);
+      used[model_name] += uses(captured, plan, GetParam());
       captured.use(plan);
       for (int n = 0; n < 2; ++n) {  // on the heap, then in the arena
         SCOPED_TRACE(fmt::format("step {}", n));

@@ -1,0 +1,197 @@
+// Alternatives leave the bits of the operations that they stand for: random shapes, types and layouts, and
+// every kind of number around the kinks of each activation.
+#include <torch/torch.h>
+
+#include <random>
+
+#include "forced_alternatives.h"
+
+namespace reprise::runtime::testing {
+namespace {
+
+namespace F = torch::nn::functional;
+
+using Function = std::function<at::Tensor(const at::Tensor&)>;
+using Random = std::mt19937_64;
+
+int64_t between(Random& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+struct Activation {
+  const char* name;
+  Function apply;
+  std::vector<double> kinks;  // where its formula changes, or its result ends
+};
+
+const std::vector<Activation>& activations() {
+  static const std::vector<Activation> all = {
+      {"relu", [](const at::Tensor& x) { return at::relu(x); }, {0}},
+      {"relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); }, {0, 6}},
+      {"hardtanh", [](const at::Tensor& x) { return at::hardtanh(x); }, {-1, 1}},
+      {"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 0.1); }, {0}},
+      {"elu", [](const at::Tensor& x) { return at::elu(x); }, {0, -88}},
+      {"gelu", [](const at::Tensor& x) { return at::gelu(x); }, {0, 5}},
+      {"gelu of tanh", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }, {0, 5}},
+      {"silu", [](const at::Tensor& x) { return at::silu(x); }, {0, -88}},
+      {"mish", [](const at::Tensor& x) { return at::mish(x); }, {0, 20}},
+      {"tanh", [](const at::Tensor& x) { return at::tanh(x); }, {0, 9}},
+      {"sigmoid", [](const at::Tensor& x) { return at::sigmoid(x); }, {0, -88, 88}},
+      {"softplus", [](const at::Tensor& x) { return at::softplus(x); }, {0, 20}},
+      {"hardswish", [](const at::Tensor& x) { return at::hardswish(x); }, {-3, 0, 3}},
+      {"hardsigmoid", [](const at::Tensor& x) { return at::hardsigmoid(x); }, {-3, 3}},
+      {"dropout", [](const at::Tensor& x) { return at::dropout(x, 0.4, true); }, {0}},
+      {"exp", [](const at::Tensor& x) { return at::exp(x); }, {0, 88}},
+      {"square root", [](const at::Tensor& x) { return at::sqrt(x.abs() + 1e-3); }, {0}},
+      {"soft-max", [](const at::Tensor& x) { return at::softmax(x, -1); }, {0}},
+      {"log-soft-max", [](const at::Tensor& x) { return at::log_softmax(x, 1 % x.dim()); }, {0}},
+  };
+  return all;
+}
+
+// Random numbers, and the neighbours of the kinks, zeros of both signs, subnormal and large numbers.
+at::Tensor around(const std::vector<double>& kinks, at::Tensor x) {
+  const double tiny = x.scalar_type() == at::kDouble ? 1e-310 : 1e-40;
+  std::vector<double> special{0.0, -0.0, tiny, -tiny, 1e4, -1e4};
+  for (const double kink : kinks) {
+    for (const double step : {0.0, 1e-7, -1e-7, 1e-2, -1e-2, 0.5, -0.5}) {
+      special.push_back(kink * (1 + step) + (kink == 0 ? step : 0));
+    }
+  }
+  at::Tensor flat = x.flatten();
+  for (int64_t i = 0; i < flat.numel(); i += 3) {
+    flat[i] = special[static_cast<size_t>(i / 3) % special.size()];
+  }
+  return flat.view(x.sizes());
+}
+
+at::Tensor laid_out(const at::Tensor& x, int64_t layout) {
+  if (layout == 1 && x.dim() == 4) return x.contiguous(at::MemoryFormat::ChannelsLast);
+  if (layout == 2 && x.dim() >= 2) return x.transpose(0, 1).contiguous().transpose(0, 1);
+  return x.contiguous();
+}
+
+// Where a plan may use alternatives, and how often it did.
+struct Coverage {
+  std::map<std::string, size_t> uses;  // by kind and type
+};
+
+// One step with every kind of alternative, alone and all together, on the heap and in the arena.
+void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& inputs,
+                      const StepFunction& step, const std::string& type, Coverage& coverage) {
+  const std::vector<Stage> stages{{"all", module, {}}};
+  const StepState state(stages, inputs);
+  CapturedStep captured(step, inputs, {.measure = quick()});
+  state.restore();
+  drop_gradients(stages, inputs);
+  const Bits expected = bits_now(stages, inputs, step(inputs)[0]);
+  for (const size_t pick : {0, 1}) {
+    const Plan plan = forced(captured, "", pick);
+    for (const AlternativeInfo& kind : alternatives()) {
+      coverage.uses[kind.name + " of " + type] += uses(captured, plan, kind.name);
+    }
+    captured.use(plan);
+    for (int n = 0; n < 2; ++n) {
+      SCOPED_TRACE(fmt::format("way {}, step {}", pick, n));
+      state.restore();
+      drop_gradients(stages, inputs);
+      const at::Tensor loss = captured.run(inputs);
+      EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)).substr(0, 100), "");
+      EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+    }
+  }
+  state.restore();
+}
+
+const std::vector<std::pair<std::string, at::ScalarType>>& types() {
+  static const std::vector<std::pair<std::string, at::ScalarType>> all = {
+      {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float64", at::kDouble}};
+  return all;
+}
+
+class AlternativesProperty : public RuntimeTest {};
+
+TEST_F(AlternativesProperty, ActivationsAroundTheirKinks) {
+  Random random(3);
+  Coverage coverage;
+  for (const Activation& activation : activations()) {
+    for (const auto& [type, scalar] : types()) {
+      const int64_t layout = between(random, 0, 2);
+      std::vector<int64_t> shape{between(random, 1, 5), between(random, 2, 40)};
+      if (between(random, 0, 1) == 1) {
+        shape.push_back(between(random, 1, 9));
+        shape.push_back(between(random, 1, 9));
+      }
+      SCOPED_TRACE(fmt::format("{}, {}, layout {}, {}", activation.name, type, layout,
+                               fmt::join(shape, "x")));
+      const at::Tensor x = laid_out(around(activation.kinks, at::randn(shape)).to(scalar), layout);
+      auto module = std::make_shared<nn::Module>();
+      const at::Tensor shift = module->register_parameter("shift", at::zeros({1}, x.options()));
+      expect_same_bits(
+          module, {x},
+          [&](const Tensors& in) {
+            // Twice: a result that the backward reads, and one that ends there.
+            const at::Tensor y = activation.apply(activation.apply(in[0] + shift) - shift);
+            const at::Tensor loss = (y * y).sum();
+            loss.backward();
+            return Tensors{loss};
+          },
+          type, coverage);
+    }
+  }
+  for (const auto& [type, scalar] : types()) {
+    EXPECT_GT(coverage.uses["in-place of " + type], activations().size()) << type;
+  }
+}
+
+TEST_F(AlternativesProperty, LayersOfRandomShapes) {
+  Random random(4);
+  Coverage coverage;
+  const int count = 24;
+  for (int k = 0; k < count; ++k) {
+    const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
+    const int64_t groups = between(random, 1, 3), channels = groups * between(random, 1, 6);
+    const int64_t outputs = groups * between(random, 1, 5), kernel = between(random, 1, 3);
+    const int64_t side = between(random, 4, 11), batch = between(random, 1, 5);
+    const int64_t layout = between(random, 0, 1);
+    SCOPED_TRACE(fmt::format("{}: {}, {}x{}x{}x{} to {}, {} groups, kernel {}, layout {}", k, type,
+                             batch, channels, side, side + 1, outputs, groups, kernel, layout));
+    nn::Sequential model(
+        nn::Conv2d(nn::Conv2dOptions(channels, outputs, kernel)
+                       .groups(groups)
+                       .stride(between(random, 1, 2))
+                       .padding(between(random, 0, 1))
+                       .bias(between(random, 0, 1) == 1)),
+        nn::BatchNorm2d(nn::BatchNorm2dOptions(outputs).affine(between(random, 0, 3) > 0)),
+        nn::SiLU(), nn::GroupNorm(nn::GroupNormOptions(groups, outputs)), nn::ReLU(),
+        nn::Conv2d(nn::Conv2dOptions(outputs, 7, 1)));
+    model->to(scalar);
+    const at::Tensor x = laid_out(at::randn({batch, channels, side, side + 1}).to(scalar), layout);
+    const bool ignored = between(random, 0, 1) == 1, summed = between(random, 0, 1) == 1;
+    auto step = [&](const Tensors& in) {
+      const at::Tensor y = model->forward(in[0]);
+      auto options = F::CrossEntropyFuncOptions();
+      if (ignored) options.ignore_index(2);
+      if (summed) options.reduction(torch::kSum);
+      const at::Tensor loss = F::cross_entropy(y, in[1], options);
+      loss.backward();
+      return Tensors{loss};
+    };
+    at::Tensor shape_probe;
+    {
+      at::NoGradGuard no_grad;
+      model->eval();
+      shape_probe = model->forward(x);
+      model->train();
+    }
+    const at::Tensor target =
+        at::randint(7, {batch, shape_probe.size(2), shape_probe.size(3)}, at::kLong);
+    expect_same_bits(model.ptr(), {x, target}, step, type, coverage);
+  }
+  for (const AlternativeInfo& kind : alternatives()) {
+    EXPECT_GT(coverage.uses[kind.name + " of float32"], 0U) << kind.name;
+  }
+}
+
+}  // namespace
+}  // namespace reprise::runtime::testing

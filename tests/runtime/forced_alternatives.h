@@ -1,0 +1,75 @@
+// Plans that use alternatives wherever they can, whether they pay or not.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "fixture.h"
+#include "reprise/check/simulate.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime::testing {
+
+inline bool is_of(const std::string& variant, const std::string& kind) {
+  return kind.empty() ? variant.find('/') != std::string::npos : variant.starts_with(kind + "/");
+}
+
+// The graph with alternatives of this kind (empty: of any) that take no time, so that a plan without a
+// limit uses them wherever it can. Of several for one operation the `pick`-th; no others.
+inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
+  for (Op& op : graph.ops) {
+    size_t others = 0;
+    for (const Variant& variant : op.variants) others += is_of(variant.name, kind);
+    size_t k = 0;
+    std::erase_if(op.variants, [&](const Variant& variant) {
+      if (is_of(variant.name, kind)) return k++ != pick % others;
+      return variant.name.find('/') != std::string::npos;
+    });
+    for (Variant& variant : op.variants) {
+      if (is_of(variant.name, kind)) variant.time = Nanos(0);
+    }
+  }
+  for (const Choice& choice : graph.choices) {
+    const bool wanted = kind.empty() || choice.id.ends_with("/" + kind);
+    for (const OpIndex op : choice.realizations.at(1)) {
+      for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) {
+        variant.time = wanted ? Nanos(0) : Nanos(1'000'000'000'000);
+      }
+    }
+  }
+  return graph;
+}
+
+// How many runs of the plan are alternatives of this kind.
+inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string& kind) {
+  std::set<std::string> replaced;
+  for (const Choice& choice : step.graph().choices) {
+    if (!kind.empty() && !choice.id.ends_with("/" + kind)) continue;
+    for (const OpIndex op : choice.realizations.at(1)) {
+      replaced.insert(step.graph().ops.at(static_cast<size_t>(op)).id);
+    }
+  }
+  size_t count = 0;
+  for (const Action& action : plan.actions) {
+    count += action.kind == ActionKind::kRun &&
+             (is_of(action.variant, kind) || replaced.count(action.id) > 0);
+  }
+  return count;
+}
+
+// A plan without a limit that uses this kind (empty: all of them) wherever it can; of several ways for one
+// operation the `pick`-th.
+inline Plan forced(const CapturedStep& step, const std::string& kind, size_t pick) {
+  const Graph graph = favouring(step.graph(), kind, pick);
+  const PlanResult result = plan(graph, {.planner = "graph", .time_limit = Nanos(300'000'000)});
+  Plan plan = result.plan.value();
+  const Timeline timeline = simulate(step.graph(), plan);
+  plan.peak = timeline.peak;
+  plan.time = timeline.time;
+  plan.baseline = baseline(step.graph());
+  plan.lower_bound = Nanos(0);
+  plan.termination = Termination::kFeasible;
+  return plan;
+}
+
+}  // namespace reprise::runtime::testing
