@@ -4,11 +4,13 @@
 // Exit codes: 0; 1 when a verification failed; 2 for wrong arguments.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <torch/optim/sgd.h>
 #include <torch/version.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -68,6 +70,42 @@ struct Options {
   std::vector<double> shares{1, 0.75, 0.6, 0.5, 0.4};
   double time_limit = 2;
   bool quick = false;
+  bool consume = false;  // the step of an optimizer is part of both sides
+};
+
+// Parameters and momentum, and their values from before.
+class Descent {
+ public:
+  explicit Descent(const std::vector<at::Tensor>& parameters)
+      : optimizer_(parameters, torch::optim::SGDOptions(1e-4).momentum(0.9)), tensors_(parameters) {
+    for (const at::Tensor& parameter : parameters) {
+      auto state = std::make_unique<torch::optim::SGDParamState>();
+      state->momentum_buffer(at::zeros_like(parameter));
+      tensors_.push_back(state->momentum_buffer());
+      optimizer_.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+    start_ = values();
+  }
+
+  torch::optim::SGD& optimizer() { return optimizer_; }
+  std::vector<std::vector<char>> values() const {
+    std::vector<std::vector<char>> all;
+    for (const at::Tensor& tensor : tensors_) {
+      const char* data = static_cast<const char*>(tensor.const_data_ptr());
+      all.emplace_back(data, data + tensor.nbytes());
+    }
+    return all;
+  }
+  void restore() const {
+    for (size_t k = 0; k < tensors_.size(); ++k) {
+      std::memcpy(tensors_[k].mutable_data_ptr(), start_[k].data(), start_[k].size());
+    }
+  }
+
+ private:
+  torch::optim::SGD optimizer_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::vector<char>> start_;
 };
 
 // One mode at one budget. Ratios are to plain training's step of the same round.
@@ -117,25 +155,27 @@ class ModelBench {
     }
     if (options.quick) measure_.min_repeats = measure_.max_repeats = 1;
     measure_.output_held = false;
+    if (options.consume) descent_.emplace(work_.parameters);
   }
 
   Result run() {
     for (int k = 0; k < 2; ++k) plain();
     runtime::reset_peak(c10::kCPU);
-    work_.restore(start_);
+    restore();
     const int64_t level = memory();
     {
       const at::Tensor loss = plain();
       expected_ = work_.snapshot(loss);
+      if (descent_) expected_values_ = descent_->values();
     }
     result_.level = level;
-    work_.restore(start_);
+    restore();
     runtime::reset_peak(c10::kCPU);
     plain();
     result_.plain_peak = runtime::memory_count(c10::kCPU).peak;
-    work_.restore(start_);
+    restore();
     for (const double share : options_.shares) result_.rows.push_back({.share = share});
-    chain_mode();
+    if (!descent_) chain_mode();
     graph_mode();
     return std::move(result_);
   }
@@ -156,7 +196,16 @@ class ModelBench {
   at::Tensor plain() {
     at::Tensor loss = work_.plain_loss();
     loss.backward();
+    if (descent_) {
+      descent_->optimizer().step();
+      descent_->optimizer().zero_grad();
+    }
     return loss;
+  }
+
+  void restore() const {
+    work_.restore(start_);
+    if (descent_) descent_->restore();
   }
 
   template <class Step>
@@ -176,16 +225,19 @@ class ModelBench {
       result.push_back(timed(step) / eager);
       times_.push_back(eager);
     }
-    work_.restore(start_);
+    restore();
     return result;
   }
 
   // Loss, gradients, buffers, random state of one step from the stored state.
   template <class Step>
   void verify(const std::string& what, Step&& step) {
-    work_.restore(start_);
+    restore();
     const at::Tensor loss = step();
     const std::string different = difference(expected_, work_.snapshot(loss));
+    if (descent_ && descent_->values() != expected_values_) {
+      throw std::runtime_error(what + " differs from plain training: parameters or momentum");
+    }
     if (!different.empty())
       throw std::runtime_error(what + " differs from plain training: " + different);
   }
@@ -214,6 +266,8 @@ class ModelBench {
 
   void graph_mode() {
     const auto start = Clock::now();
+    runtime::CaptureOptions options{.modules = modules_, .measure = measure_};
+    if (descent_) options.optimizer = runtime::per_parameter(descent_->optimizer());
     runtime::CapturedStep captured = runtime::capture(
         [&](const runtime::Tensors& in) {
           runtime::Tensors x{in[0]};
@@ -222,7 +276,7 @@ class ModelBench {
           loss.backward();
           return loss;
         },
-        {work_.input, work_.target}, {.modules = modules_, .measure = measure_});
+        {work_.input, work_.target}, options);
     result_.capture = seconds_since(start);
     result_.ops = captured.graph().ops.size();
     result_.floor = smallest_peak(captured.graph());
@@ -270,6 +324,8 @@ class ModelBench {
   const Options& options_;
   Workload work_;
   Snapshot start_, expected_;
+  std::optional<Descent> descent_;
+  std::vector<std::vector<char>> expected_values_;
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   runtime::MeasureOptions measure_;
   std::vector<double> times_;  // plain, ms
@@ -350,6 +406,10 @@ int run(int argc, char** argv) {
   app.add_option("--threads", threads, "Of LibTorch")->capture_default_str();
   app.add_flag("--default-malloc", default_malloc,
                "Plain training gives pages back to the system, as it does without this program");
+  app.add_flag(
+      "--consume-gradients", options.consume,
+      "Descent with momentum is part of every step; graph mode updates each parameter when its "
+      "gradient is complete. Without chain mode");
   app.add_flag("--quick", options.quick,
                "Tiny sizes, to see that it works; its times mean nothing");
   app.add_option("-o,--output", output, "Markdown goes to this file (default: standard output)");

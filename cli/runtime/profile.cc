@@ -2,6 +2,11 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <set>
 
 #include "commands.h"
 #include "output.h"
@@ -18,7 +23,9 @@ namespace {
 
 struct Arguments {
   ModelArguments model;
-  std::string output, mode = "chain";
+  std::string output, mode = "chain", optimizer = "sgd";
+  double momentum = 0;
+  bool consume_gradients = false;
   runtime::AlternativeOptions alternatives;
   uint64_t seed = 1;
   bool quiet = false;
@@ -32,8 +39,23 @@ Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions optio
       [&](const runtime::Tensors& y) { return model.loss(y.at(0), target); }, options);
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const runtime::Model& model,
+                                                        const Arguments& arguments) {
+  std::vector<at::Tensor> parameters;
+  std::set<const void*> seen;
+  for (const runtime::Stage& stage : model.stages) {
+    if (!stage.module) continue;
+    for (const at::Tensor& parameter : stage.module->parameters()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+    }
+  }
+  if (arguments.optimizer == "adam") return std::make_unique<torch::optim::Adam>(parameters);
+  return std::make_unique<torch::optim::SGD>(
+      parameters, torch::optim::SGDOptions(0.1).momentum(arguments.momentum));
+}
+
 Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions& options,
-                      const runtime::AlternativeOptions& alternatives) {
+                      const Arguments& arguments) {
   const runtime::Tensors batch{model.sample_input(), model.sample_target()};
   auto step = [&](const runtime::Tensors& in) {
     runtime::Tensors x{in[0]};
@@ -42,8 +64,14 @@ Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions
     loss.backward();
     return loss;
   };
-  const runtime::CaptureOptions capture{
-      .modules = {model.module()}, .measure = options, .alternatives = alternatives};
+  runtime::CaptureOptions capture{.modules = {model.module()},
+                                  .measure = options,
+                                  .alternatives = arguments.alternatives};
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (arguments.consume_gradients) {
+    optimizer = make_optimizer(model, arguments);
+    capture.optimizer = runtime::per_parameter(*optimizer);
+  }
   return runtime::capture(step, batch, capture).profile();
 }
 
@@ -60,6 +88,16 @@ std::string summary(const Profile& profile) {
 int run(const Arguments& arguments) {
   require_mode(arguments.mode);
   validate(arguments.alternatives);
+  if (arguments.consume_gradients && arguments.mode != "graph") {
+    throw InputError(
+        "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
+  }
+  if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
+    throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
+  }
+  if (arguments.momentum < 0 || arguments.momentum >= 1) {
+    throw InputError("--momentum must be in [0, 1)");
+  }
   if (!arguments.output.empty()) require_writable(arguments.output);
   runtime::install_cpu_allocator();
   at::manual_seed(arguments.seed);
@@ -68,9 +106,8 @@ int run(const Arguments& arguments) {
   runtime::MeasureOptions options;
   options.name = model.config.model;
   options.observer = status.observer();
-  const Profile profile = arguments.mode == "graph"
-                              ? measure_graph(model, options, arguments.alternatives)
-                              : measure_chain(model, options);
+  const Profile profile = arguments.mode == "graph" ? measure_graph(model, options, arguments)
+                                                    : measure_chain(model, options);
   status.wipe();
   const std::string json = to_json(profile);
   if (arguments.output.empty()) {
@@ -97,6 +134,11 @@ void add_profile(CLI::App& app, Action& action) {
   command->add_option("--mode", arguments->mode, "chain (default): stages; graph: operations")
       ->type_name("MODE");
   add_alternative_options(*command, arguments->alternatives);
+  command->add_flag("--consume-gradients", arguments->consume_gradients,
+                    "graph mode: with the optimizer, each gradient freed when it is complete");
+  command->add_option("--optimizer", arguments->optimizer, "for that: sgd (default) or adam")
+      ->type_name("NAME");
+  command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
   command->add_option("--seed", arguments->seed, "of the random state (default 1)")->type_name("N");
   command->add_flag("--quiet", arguments->quiet, "no progress, no summary");
   command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });

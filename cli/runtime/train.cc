@@ -24,7 +24,7 @@ struct Arguments {
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
-  bool no_check = false, json = false, quiet = false;
+  bool consume_gradients = false, no_check = false, json = false, quiet = false;
 };
 
 // Medians of so many steps are in run logs.
@@ -54,6 +54,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
       arguments.optimizer == "adam" ? runtime::OptimizerKind::kAdam : runtime::OptimizerKind::kSgd;
   options.learning_rate = arguments.rate;
   options.momentum = arguments.momentum;
+  options.consume_gradients = arguments.consume_gradients;
   options.seed = arguments.seed;
   options.check = !arguments.no_check;
   options.test_samples = arguments.test;
@@ -125,7 +126,9 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
       fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
   if (report.gradients_equal) {
     row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
-        "loss, gradients, buffers, random state, bit by bit");
+        arguments.consume_gradients
+            ? "loss, parameters, optimizer state, buffers, random state, bit by bit"
+            : "loss, gradients, buffers, random state, bit by bit");
   }
   row(text, "step, in training", "-", milliseconds(report.step_time));
   row(text, "loss, first to last", "-",
@@ -218,6 +221,10 @@ int run(const Arguments& arguments) {
   if (!arguments.planner.empty()) find_planner(arguments.planner);
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
+  }
+  if (arguments.consume_gradients && arguments.mode != "graph") {
+    throw InputError(
+        "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
   }
   if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0 ||
       arguments.momentum < 0 || arguments.momentum >= 1) {
@@ -314,6 +321,9 @@ void add_train(CLI::App& app, Action& action) {
                    "default 0.05 for sgd (0.02 with momentum), 0.001 for adam")
       ->type_name("R");
   command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
+  command->add_flag(
+      "--consume-gradients", arguments->consume_gradients,
+      "graph mode: update each parameter as soon as its gradient is complete, and free it");
   command->add_option("--test", arguments->test, "test samples at the end (default 2000; 0: none)")
       ->type_name("N");
   command->add_option("--seed", arguments->seed, "of weights, data order and dropout (default 1)")

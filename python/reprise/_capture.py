@@ -9,6 +9,7 @@ import torch
 
 from ._html import fields_html
 from ._model import Graph, Path, Plan, Profile, RunLog
+from ._optimizer import ParameterSteps
 from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
 from ._torch import StepReport, _runtime, budget_for, modules_of
 from ._tree import Tree, flatten, rebuild
@@ -60,6 +61,7 @@ class CapturedStep:
         modules: list[torch.nn.Module],
         on_miss: str,
         alternatives: Sequence[str] | None,
+        optimizer: torch.optim.Optimizer | None,
         name: str,
         observer: Observer | None,
     ) -> None:
@@ -69,6 +71,7 @@ class CapturedStep:
         self._modules = modules
         self._recapture = on_miss == "recapture"
         self._alternatives = alternatives
+        self._optimizer = None if optimizer is None else ParameterSteps(optimizer)
         self._name = name
         self._observer = observer
         self._plan_options: dict[str, Any] | None = None
@@ -85,6 +88,7 @@ class CapturedStep:
             modules=self._modules,
             recapture=self._recapture,
             alternatives=self._alternatives,
+            optimizer=self._optimizer,
             name=self._name,
             observer=observe(self._observer),
         )
@@ -194,6 +198,7 @@ def capture(
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
     alternatives: Sequence[str] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     name: str = "step",
     observer: Observer | None = None,
     **keywords: Any,
@@ -212,8 +217,16 @@ def capture(
     `alternatives`: the kinds (names of alternatives()) that the planner may run in place of
     operations as they were captured; None is all, [] none.
 
+    `optimizer`: its step becomes part of this one. Each parameter is updated by it when its gradient
+    is complete and nothing in the step needs the parameter any more, and the gradient is freed:
+    .grad is None before and after. The same bits as optimizer.step() behind the step. SGD, Adam,
+    AdamW, Adagrad, RMSprop. Clipping by a norm of all gradients is not possible. When a step fails
+    half-way, the exception says which parameters were updated.
+
     InputError for what cannot be replayed, naming the operation: sizes or branches that depend on
     data, numbers read out of tensors, parameters that are written.
     """
     watched = modules_of(step) if modules is None else modules
-    return CapturedStep(step, sample, keywords, watched, on_miss, alternatives, name, observer)
+    return CapturedStep(
+        step, sample, keywords, watched, on_miss, alternatives, optimizer, name, observer
+    )

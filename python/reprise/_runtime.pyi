@@ -21,6 +21,7 @@ class CapturedStep:
         modules: Sequence[nn.Module],
         recapture: bool,
         alternatives: Sequence[str] | None,
+        optimizer: object,
         name: str,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...

@@ -91,6 +91,15 @@ Bytes need(const Graph& graph, const Variant& variant) {
   return bytes;
 }
 
+// With what it reads.
+Bytes whole_need(const Graph& graph, const Variant& variant) {
+  Bytes bytes = need(graph, variant);
+  for (const ValueIndex value : variant.reads) {
+    if (graph.values[value].kind != ValueKind::kInput) bytes += graph.values[value].bytes;
+  }
+  return bytes;
+}
+
 bool same(std::vector<ValueIndex> a, std::vector<ValueIndex> b) {
   std::sort(a.begin(), a.end());
   std::sort(b.begin(), b.end());
@@ -145,7 +154,7 @@ class AlternativeUses {
     for (const OpIndex op : realization) {
       const Variant& variant = graph_.ops[op].variants[std::max(0, run_[op])];
       time += variant.time;
-      most = std::max(most, need(graph_, variant));
+      most = std::max(most, whole_need(graph_, variant));
     }
     return {time, most};
   }

@@ -63,7 +63,9 @@ class ChainSteps final : public PlannedSteps {
 
 class GraphSteps final : public PlannedSteps {
  public:
-  GraphSteps(const Model& model, const TrainOptions& options) : model_(model), options_(options) {}
+  GraphSteps(const Model& model, const TrainOptions& options,
+             std::shared_ptr<ParameterOptimizer> optimizer)
+      : model_(model), options_(options), optimizer_(std::move(optimizer)) {}
 
   void measure(const Batch& batch) override {
     CaptureOptions options;
@@ -71,6 +73,7 @@ class GraphSteps final : public PlannedSteps {
     options.measure.name = options_.model.model;
     options.measure.observer = options_.observer;
     options.alternatives = options_.alternatives;
+    options.optimizer = optimizer_;
     step_.emplace(capture(
         [this](const Tensors& in) {
           at::Tensor loss = model_.loss(run_stages(model_, in[0]), in[1]);
@@ -106,13 +109,17 @@ class GraphSteps final : public PlannedSteps {
  private:
   const Model& model_;
   const TrainOptions& options_;
+  const std::shared_ptr<ParameterOptimizer> optimizer_;
   std::optional<CapturedStep> step_;
 };
 
 }  // namespace
 
-std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options) {
-  if (options.mode == TrainMode::kGraph) return std::make_unique<GraphSteps>(model, options);
+std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
+                                                 std::shared_ptr<ParameterOptimizer> optimizer) {
+  if (options.mode == TrainMode::kGraph) {
+    return std::make_unique<GraphSteps>(model, options, std::move(optimizer));
+  }
   return std::make_unique<ChainSteps>(model, options);
 }
 

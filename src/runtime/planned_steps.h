@@ -28,7 +28,7 @@ class PlannedSteps {
   virtual Baseline plain() const = 0;  // as predicted
   // Plans; an infeasible budget is an answer.
   virtual PlanResult plan(Budget budget) = 0;
-  // Forward, loss, backward; the loss.
+  // Forward, loss, backward, and the optimizer's step if it consumes the gradients; the loss.
   virtual at::Tensor run(const Batch& batch) = 0;
   virtual StepPeak peak() const = 0;  // of the last run
   virtual std::optional<CapturedStepReport> captured() const { return std::nullopt; }
@@ -37,8 +37,9 @@ class PlannedSteps {
   virtual std::optional<RunLog> run_log() const = 0;
 };
 
-// `model` and `options` must outlive it.
-std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options);
+// `model` and `options` must outlive it. `optimizer`: consumes the gradients; null: they are kept.
+std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
+                                                 std::shared_ptr<ParameterOptimizer> optimizer);
 
 // The stages one after the other; what the plain training step computes.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);

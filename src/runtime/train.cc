@@ -71,10 +71,40 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
   return optimizer;
 }
 
+// Tensors and step counts of an optimizer that make_optimizer() made.
+struct OptimizerState {
+  Parked tensors;
+  std::vector<int64_t> steps;
+};
+
+Tensors state_tensors(torch::optim::Optimizer& optimizer, const Tensors& parameters,
+                      std::vector<int64_t>* steps) {
+  Tensors all;
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end()) continue;
+    if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(found->second.get())) {
+      all.push_back(sgd->momentum_buffer());
+    } else if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(found->second.get())) {
+      all.insert(all.end(), {adam->exp_avg(), adam->exp_avg_sq()});
+      if (steps != nullptr) steps->push_back(adam->step());
+    }
+  }
+  return all;
+}
+
+OptimizerState state_of(torch::optim::Optimizer& optimizer, const Tensors& parameters) {
+  OptimizerState state;
+  state.tensors = Parked(state_tensors(optimizer, parameters, &state.steps));
+  return state;
+}
+
 // Everything a step leaves behind, outside the memory that is counted.
 struct Outcome {
   Parked loss, gradients, buffers;
   RandomState random;
+  Parked parameters = {};
+  OptimizerState state = {};
 };
 
 class Training {
@@ -85,10 +115,11 @@ class Training {
         train_(open_dataset(options.data, Split::kTrain, model_)),
         stream_(train_, options.seed),
         batch_(train_->allocate()),
-        planned_(make_planned_steps(model_, options_)),
         parameters_(tensors_of(model_, false)),
         buffers_(tensors_of(model_, true)),
-        optimizer_(make_optimizer(options, parameters_)) {
+        optimizer_(make_optimizer(options, parameters_)),
+        planned_(make_planned_steps(
+            model_, options_, options.consume_gradients ? per_parameter(*optimizer_) : nullptr)) {
     report_.data = train_->description();
     report_.parameters = Bytes(memory_count(c10::kCPU).live);
     stream_.next(batch_);
@@ -141,22 +172,51 @@ class Training {
   Outcome outcome(const at::Tensor& loss) const {
     Tensors gradients;
     for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
-    return {Parked({loss.detach()}), Parked(gradients), Parked(buffers_), RandomState(c10::kCPU)};
+    Outcome all{Parked({loss.detach()}), Parked(gradients), Parked(buffers_),
+                RandomState(c10::kCPU)};
+    if (options_.consume_gradients) {
+      all.parameters = Parked(parameters_);
+      all.state = state_of(*optimizer_, parameters_);
+    }
+    return all;
   }
 
   // What the next step would change, to try a step and take it back.
   struct Before {
     Parked buffers;
     RandomState random;
+    Parked parameters = {};
+    OptimizerState state = {};
   };
-  Before before() const { return {Parked(buffers_), RandomState(c10::kCPU)}; }
+  Before before() const {
+    Before all{Parked(buffers_), RandomState(c10::kCPU)};
+    if (options_.consume_gradients) {
+      all.parameters = Parked(parameters_);
+      all.state = state_of(*optimizer_, parameters_);
+    }
+    return all;
+  }
 
   void take_back(const Before& saved) {
     drop_gradients();
     saved.random.restore();
-    const Tensors buffers = saved.buffers.restore();
+    put_back(buffers_, saved.buffers);
+    if (!options_.consume_gradients) return;
+    put_back(parameters_, saved.parameters);
+    put_back(state_tensors(*optimizer_, parameters_, nullptr), saved.state.tensors);
+    auto step = saved.state.steps.begin();
+    for (const at::Tensor& parameter : parameters_) {
+      const auto found = optimizer_->state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer_->state().end()) continue;
+      auto* adam = dynamic_cast<torch::optim::AdamParamState*>(found->second.get());
+      if (adam != nullptr) adam->step(*step++);
+    }
+  }
+
+  static void put_back(const Tensors& tensors, const Parked& saved) {
     at::NoGradGuard no_grad;
-    for (size_t b = 0; b < buffers.size(); ++b) buffers_[b].variable_data().copy_(buffers[b]);
+    const Tensors values = saved.restore();
+    for (size_t k = 0; k < values.size(); ++k) tensors[k].variable_data().copy_(values[k]);
   }
 
   // A step on the batch that is there, up to its gradients; what it left behind if `keep`.
@@ -167,11 +227,13 @@ class Training {
       reset_peak(c10::kCPU);
       const auto start = Clock::now();
       at::Tensor loss = planned ? planned_->run(batch_) : plain_step();
+      if (!planned && options_.consume_gradients) optimizer_->step();
       time = since(start);
       if (planned) {
         note_peak();
       } else {
         report_.plain_peak = Bytes(memory_count(c10::kCPU).peak);
+        if (options_.consume_gradients) drop_gradients();
       }
       if (keep) result.emplace(outcome(loss));
     }
@@ -211,7 +273,9 @@ class Training {
 
   static bool equal(const Outcome& a, const Outcome& b) {
     return equal(a.loss, b.loss) && equal(a.gradients, b.gradients) &&
-           equal(a.buffers, b.buffers) && a.random == b.random;
+           equal(a.buffers, b.buffers) && a.random == b.random &&
+           equal(a.parameters, b.parameters) && equal(a.state.tensors, b.state.tensors) &&
+           a.state.steps == b.state.steps;
   }
 
   static bool equal(const Parked& a, const Parked& b) {
@@ -262,8 +326,10 @@ class Training {
       times.push_back(step.time);
       note_peak();
       step.peak = planned_->peak().measured;
-      optimizer_->step();
-      optimizer_->zero_grad(/*set_to_none=*/true);
+      if (!options_.consume_gradients) {
+        optimizer_->step();
+        optimizer_->zero_grad(/*set_to_none=*/true);
+      }
       report_.steps = number;
       if (number == 1) report_.first_loss = step.loss;
       report_.last_loss = step.loss;
@@ -307,15 +373,18 @@ class Training {
   std::shared_ptr<const Dataset> train_;
   BatchStream stream_;
   Batch batch_;
-  std::unique_ptr<PlannedSteps> planned_;
   std::vector<at::Tensor> parameters_, buffers_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<PlannedSteps> planned_;
   TrainReport report_;
 };
 
 }  // namespace
 
 TrainReport train(const TrainOptions& options) {
+  if (options.consume_gradients && options.mode != TrainMode::kGraph) {
+    throw InputError("gradients are consumed in graph mode only");
+  }
   install_cpu_allocator();
   at::manual_seed(options.seed);
   return Training(options).run();

@@ -11,8 +11,10 @@
 namespace reprise {
 namespace {
 
+using testing::add_op;
 using testing::claimed_plan;
 using testing::example_chain;
+using testing::make_variant;
 using testing::release;
 using testing::run;
 using testing::two_op_graph;
@@ -95,6 +97,21 @@ TEST(Explain, AnotherRealizationOfAChoiceIsAnAlternative) {
   plan.actions = {run("a"), run("b2")};
   const std::vector<AlternativeUse> expected = {
       {"by-rows", 1, other.variants[0].time, graph.ops[1].variants[0].time, Bytes(7)}};
+  EXPECT_EQ(explain(graph, plan).alternatives, expected);
+}
+
+// Two readers of one value each in place of one that reads both.
+TEST(Explain, WhatAChoiceReadsCountsInWhatItSaves) {
+  Graph graph = two_op_graph();
+  const OpIndex first = add_op(graph, "first", {make_variant(4, {1}, {})});
+  const OpIndex second = add_op(graph, "second", {make_variant(5, {2}, {}, 3)});
+  const OpIndex whole = add_op(graph, "whole", {make_variant(8, {1, 2}, {}, 3)});
+  graph.results.clear();
+  graph.choices = {{"whole/one-by-one", {{whole}, {first, second}}}};
+  Plan plan;
+  plan.actions = {run("a"), run("b"), run("first"), run("second")};
+  const std::vector<AlternativeUse> expected = {
+      {"one-by-one", 1, Nanos(9), Nanos(8), Bytes(20)}};  // y is not there beside z
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
 }
 

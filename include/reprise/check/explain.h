@@ -32,7 +32,7 @@ struct AlternativeUse {
   int64_t runs = 0;  // of operations or choices that are done this way
   Nanos time;        // of all of them
   Nanos plain_time;  // of plain training's way to do the same
-  Bytes saved;       // the largest difference in what an operation needs beside what it reads
+  Bytes saved;  // the largest difference in what an operation needs; of a choice with what it reads
 
   bool operator==(const AlternativeUse&) const = default;
 };

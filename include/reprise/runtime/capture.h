@@ -25,6 +25,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/measure.h"
+#include "reprise/runtime/optimizer.h"
 #include "reprise/runtime/remat.h"
 
 namespace reprise::runtime {
@@ -44,6 +45,11 @@ struct CaptureOptions {
   MeasureOptions measure = {.name = "step"};
   // What the planner may run in place of the operations as they were captured. By default everything.
   AlternativeOptions alternatives = {};
+  // per_parameter(optimizer): its step becomes part of this one. Each parameter is updated when its gradient
+  // is complete and nothing in the step needs the parameter any more, and the gradient is given back
+  // there. Equal to the bit to the optimizer's own step behind this one. Gradients must not be there before,
+  // and are not there afterwards; nothing can look at all of them (clipping by their common norm).
+  std::shared_ptr<ParameterOptimizer> optimizer = {};
 };
 
 struct StepPlanOptions {
@@ -95,7 +101,9 @@ class CapturedStep {
   void use(const Plan& plan, const StepPlanOptions& options = {});
 
   // The first tensor that the function returns. Plans for plain training when nothing was planned.
-  // After an exception gradients, buffers and random state are as before the step.
+  // After an exception gradients, buffers and random state are as before the step. With
+  // CaptureOptions::optimizer parameters may be updated by then: the exception says which (an Error; a
+  // BudgetError if that was the reason).
   at::Tensor run(const Tensors& inputs);
   Tensors run_all(const Tensors& inputs);
 

@@ -27,7 +27,7 @@ struct TrainStep {
   int64_t of = 0;      // steps asked for
   int64_t epoch = 0;   // from 1
   double loss = 0;
-  Nanos time = {};    // forward, loss and backward
+  Nanos time = {};    // forward, loss and backward; the optimizer's step if it consumes gradients
   Bytes peak = {};    // measured
   Bytes budget = {};  // the largest Bytes without one
 };
@@ -45,6 +45,9 @@ struct TrainOptions {
   OptimizerKind optimizer = OptimizerKind::kSgd;
   double learning_rate = 0;  // 0: 0.05 for SGD (0.02 with momentum), 0.001 for Adam
   double momentum = 0;       // of SGD; above 0 it keeps one more tensor a parameter
+  // Graph mode: the optimizer's step is part of the planned one, and each gradient ends there
+  // (CaptureOptions::optimizer).
+  bool consume_gradients = false;
   uint64_t seed = 1;
   // Runs plain training first (it needs its full memory), for the comparison and the check of the first
   // step. Without: shares of the budget are of the predicted plain peak.
@@ -67,9 +70,11 @@ struct TrainReport {
   bool stopped = false;  // by options.stop
   // Plain training; absent without check.
   std::optional<Bytes> plain_peak;
-  std::optional<Nanos> plain_time;      // median of the compared steps
-  std::optional<Nanos> planned_time;    // of the planned steps between them
-  std::optional<bool> gradients_equal;  // loss, gradients, buffers, random state of the first step
+  std::optional<Nanos> plain_time;    // median of the compared steps
+  std::optional<Nanos> planned_time;  // of the planned steps between them
+  // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
+  // optimizer state in their place.
+  std::optional<bool> gradients_equal;
   Bytes predicted_peak, measured_peak;  // the largest of all steps
   bool peaks_equal = true;              // predicted = measured in every step
   // Graph mode: of the last step, and allocations of all steps that did not find their place.

@@ -106,12 +106,46 @@ std::optional<Text> text_of(const std::optional<RunLog>& log) {
   return to_json(*log);
 }
 
+// A reprise._optimizer.ParameterSteps. Has the GIL where it is needed.
+class PythonOptimizer final : public rt::ParameterOptimizer {
+ public:
+  explicit PythonOptimizer(py::object steps) : steps_(std::move(steps)) {}
+  ~PythonOptimizer() override {
+    const py::gil_scoped_acquire gil;
+    steps_ = py::object();
+  }
+
+  Text name() const override { return call<Text>("name"); }
+  Tensors parameters() const override { return call<Tensors>("parameters"); }
+  void step(size_t parameter) override {
+    const py::gil_scoped_acquire gil;
+    steps_.attr("step")(parameter);
+  }
+  bool has_state(size_t parameter) const override { return call<bool>("has_state", parameter); }
+  Text memory_key(size_t parameter) const override { return call<Text>("memory_key", parameter); }
+  std::unique_ptr<rt::ParameterOptimizer> twin(size_t parameter,
+                                               const at::Tensor& stand_in) const override {
+    const py::gil_scoped_acquire gil;
+    return std::make_unique<PythonOptimizer>(steps_.attr("twin")(parameter, stand_in));
+  }
+
+ private:
+  template <class Result, class... Arguments>
+  Result call(const char* method, Arguments... arguments) const {
+    const py::gil_scoped_acquire gil;
+    return steps_.attr(method)(arguments...).template cast<Result>();
+  }
+
+  py::object steps_;
+};
+
 class CapturedStep {
  public:
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, const std::optional<std::vector<Text>>& alternatives,
-               const Text& name, const ObserverArgument& observer) {
+               const py::object& optimizer, const Text& name, const ObserverArgument& observer) {
     rt::CaptureOptions options;
+    if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
     if (recapture) options.on_miss = rt::OnMiss::kRecapture;
@@ -246,11 +280,12 @@ class Remat {
 
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
-      .def(
-          py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool,
-                   const std::optional<std::vector<Text>>&, const Text&, const ObserverArgument&>(),
-          py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
-          py::arg("recapture"), py::arg("alternatives"), py::arg("name"), py::arg("observer"))
+      .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool,
+                    const std::optional<std::vector<Text>>&, const py::object&, const Text&,
+                    const ObserverArgument&>(),
+           py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
+           py::arg("recapture"), py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
+           py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))

@@ -20,13 +20,16 @@ void add_once(std::vector<int32_t>& list, int32_t value) {
 class Lowering {
  public:
   Lowering(const Recording& recording, const Works& works, const Alternatives& alternatives,
-           const std::vector<WorkCost>& costs)
+           const Updates& updates, const std::vector<WorkCost>& costs)
       : recording_(recording),
         works_(works),
         alternatives_(alternatives),
+        updates_(updates),
         costs_(costs),
         ways_(recording.calls.size()),
-        realizations_(recording.calls.size()) {
+        realizations_(recording.calls.size()),
+        updates_behind_(recording.calls.size()),
+        parameter_(recording.externals.size(), -1) {
     for (const OtherWay& way : alternatives.ways) {
       ways_[static_cast<size_t>(way.call)].push_back(&way);
     }
@@ -37,6 +40,7 @@ class Lowering {
     }
     find_needed();
     find_effects();
+    find_updates();
   }
 
   CapturedGraph run(const Tensors& inputs, Bytes fixed, const std::string& name) {
@@ -56,12 +60,15 @@ class Lowering {
     value_of_.assign(recording_.values.size(), -1);
     const size_t loss = find_loss();
     op_of_.assign(recording_.calls.size(), -1);
+    if (!updates_.each.empty()) add_parameters();
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
       if (needed_[c]) add_call(c, c == loss);
       for (const auto& [realization, piece] : realizations_[c]) add_piece(*realization, *piece);
+      for (const Update* update : updates_behind_[c]) add_update(*update);
     }
     add_choices();
-    for (const TensorRef& ref : results()) {
+    if (!updates_.each.empty()) add_optimizer();
+    for (const TensorRef& ref : results(/*with_used_up=*/false)) {
       if (ref.memory == Memory::kValue) {
         add_once(graph.results, value_of_[static_cast<size_t>(ref.index)]);
       }
@@ -70,9 +77,14 @@ class Lowering {
   }
 
  private:
-  std::vector<TensorRef> results() const {
+  // `with_used_up`: the gradients that updates use up, too.
+  std::vector<TensorRef> results(bool with_used_up) const {
     std::vector<TensorRef> all = recording_.outputs;
-    for (const LeafGradient& leaf : recording_.gradients) all.push_back(leaf.gradient);
+    std::vector<bool> used_up(recording_.gradients.size(), false);
+    for (const Update& update : updates_.each) used_up[update.leaf] = !with_used_up;
+    for (size_t l = 0; l < recording_.gradients.size(); ++l) {
+      if (!used_up[l]) all.push_back(recording_.gradients[l].gradient);
+    }
     return all;
   }
 
@@ -80,7 +92,7 @@ class Lowering {
   void find_needed() {
     needed_.assign(recording_.calls.size(), false);
     std::vector<bool> wanted(recording_.values.size(), false);
-    for (const TensorRef& ref : results()) {
+    for (const TensorRef& ref : results(/*with_used_up=*/true)) {
       if (ref.memory == Memory::kValue) wanted[static_cast<size_t>(ref.index)] = true;
     }
     for (size_t c = recording_.calls.size(); c-- > 0;) {
@@ -91,6 +103,52 @@ class Lowering {
                                [&](int32_t v) { return wanted[static_cast<size_t>(v)]; });
       if (!needed_[c]) continue;
       for (const int32_t v : values_read(works_.all[c])) wanted[static_cast<size_t>(v)] = true;
+    }
+  }
+
+  // Externals whose memory the work reads.
+  static std::vector<int32_t> externals_read(const Work& work) {
+    std::vector<int32_t> all;
+    for (const Argument& argument : work.arguments) {
+      if (argument.shape_only) continue;
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kExternal) add_once(all, ref.index);
+      }
+    }
+    return all;
+  }
+
+  // Each update stands behind the last call that reads its parameter, in whatever way it is run, or
+  // makes its gradient.
+  void find_updates() {
+    std::vector<size_t> last(recording_.externals.size(), 0);
+    const auto note = [&](size_t c, int32_t work) {
+      for (const int32_t e : externals_read(works_.all[static_cast<size_t>(work)])) {
+        last[static_cast<size_t>(e)] = std::max(last[static_cast<size_t>(e)], c);
+      }
+    };
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      if (needed_[c]) note(c, static_cast<int32_t>(c));
+      for (const OtherWay* way : ways_[c]) note(c, way->work);
+      for (const auto& [realization, piece] : realizations_[c]) {
+        for (const int32_t work : piece->works) note(c, work);
+      }
+    }
+    for (const Update& update : updates_.each) {
+      const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
+      const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
+      size_t behind =
+          std::max(last[static_cast<size_t>(update.external)], static_cast<size_t>(maker));
+      // Another realization may make it later.
+      for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
+        for (const auto& [realization, piece] : realizations_[c]) {
+          for (const int32_t work : piece->works) {
+            const auto writes = values_written(works_.all[static_cast<size_t>(work)]);
+            if (std::find(writes.begin(), writes.end(), gradient.index) != writes.end()) behind = c;
+          }
+        }
+      }
+      updates_behind_[behind].push_back(&update);
     }
   }
 
@@ -189,6 +247,54 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
+  // From here on the parameters are as the step found them.
+  void add_parameters() {
+    Op op;
+    op.id = "0:parameters";
+    op.once = true;
+    op.variants.emplace_back();
+    for (const Update& update : updates_.each) {
+      const auto value = static_cast<ValueIndex>(result_.graph.values.size());
+      parameter_[static_cast<size_t>(update.external)] = value;
+      result_.graph.values.push_back({update.name, Bytes(0), ValueKind::kState});
+      result_.step_value_of.push_back(-1);
+      op.variants[0].writes.push_back(value);
+    }
+    result_.works.push_back({updates_.before});
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  void add_update(const Update& update) {
+    Op op;
+    op.id = fmt::format("{}:update.{}", result_.graph.ops.size(), update.name);
+    op.phase = Phase::kBackward;
+    result_.works.emplace_back();
+    add_variant(op, "default", update.work, Role::kAny);
+    take(op.variants[0], update);
+    update_ops_.push_back(static_cast<OpIndex>(result_.graph.ops.size()));
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // The update is the last that reads the parameter as it was.
+  void take(Variant& variant, const Update& update) const {
+    const ValueIndex before = parameter_[static_cast<size_t>(update.external)];
+    variant.reads.push_back(before);
+    variant.consumes.push_back(before);
+  }
+
+  // Plain training's way, and the choice.
+  void add_optimizer() {
+    Op op;
+    op.id = fmt::format("{}:{}", result_.graph.ops.size(), updates_.optimizer);
+    op.phase = Phase::kBackward;
+    result_.works.emplace_back();
+    add_variant(op, "default", updates_.whole, Role::kAny);
+    for (const Update& update : updates_.each) take(op.variants[0], update);
+    const auto whole = static_cast<OpIndex>(result_.graph.ops.size());
+    result_.graph.choices.push_back({op.id + "/gradients-consumed", {{whole}, update_ops_}});
+    result_.graph.ops.push_back(std::move(op));
+  }
+
   void add_choices() {
     for (const Realization& realization : alternatives_.realizations) {
       if (!stands(realization)) continue;
@@ -214,6 +320,10 @@ class Lowering {
     variant.time = costs_[w].time;
     variant.workspace = costs_[w].workspace;
     variant.reads = in_graph(values_read(work));
+    for (const int32_t e : externals_read(work)) {
+      const ValueIndex parameter = parameter_[static_cast<size_t>(e)];
+      if (parameter >= 0) variant.reads.push_back(parameter);
+    }
     variant.writes = in_graph(writes);
     for (const auto& [now, before] : work.overwrites) {
       variant.reuses.emplace_back(value_of_[static_cast<size_t>(now)],
@@ -245,11 +355,15 @@ class Lowering {
   const Recording& recording_;
   const Works& works_;
   const Alternatives& alternatives_;
+  const Updates& updates_;
   const std::vector<WorkCost>& costs_;
   std::vector<std::vector<const OtherWay*>> ways_;  // by call
   std::vector<std::vector<std::pair<const Realization*, const Realization::Piece*>>>
       realizations_;  // by call: what stands behind it
   std::map<const Realization*, std::vector<OpIndex>> pieces_;
+  std::vector<std::vector<const Update*>> updates_behind_;  // by call
+  std::vector<ValueIndex> parameter_;  // by external: its value before the update; -1: none
+  std::vector<OpIndex> update_ops_;
   std::vector<bool> needed_;       // by call
   std::vector<int32_t> users_;     // by external: calls that touch it
   std::vector<bool> written_;      // by external
@@ -261,9 +375,10 @@ class Lowering {
 }  // namespace
 
 CapturedGraph lower(const Recording& recording, const Works& works,
-                    const Alternatives& alternatives, const std::vector<WorkCost>& costs,
-                    const Tensors& inputs, Bytes fixed, const std::string& name) {
-  return Lowering(recording, works, alternatives, costs).run(inputs, fixed, name);
+                    const Alternatives& alternatives, const Updates& updates,
+                    const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
+                    const std::string& name) {
+  return Lowering(recording, works, alternatives, updates, costs).run(inputs, fixed, name);
 }
 
 }  // namespace reprise::runtime

@@ -14,6 +14,7 @@
 #include "capture/replay.h"
 #include "capture/step_memory.h"
 #include "capture/tensors.h"
+#include "capture/updates.h"
 #include "measure.h"
 #include "prepare.h"
 #include "reprise/check/simulate.h"
@@ -52,6 +53,23 @@ constexpr double kPlacementPrice = 1.05;
 // Of each placement (PackOptions::steps): some tenths of a second.
 constexpr int64_t kPlacementSteps = 20'000'000;
 
+// In place of the exception that is being handled: what was updated cannot be taken back.
+[[noreturn]] void rethrow_after_updates(const std::string& updated) {
+  const auto text = [&](const char* reason) {
+    return fmt::format(
+        "the step failed when some parameters were updated already ({}); the others are as before. "
+        "Load the model and the optimizer from where you saved them. The reason: {}",
+        updated, reason);
+  };
+  try {
+    throw;
+  } catch (const BudgetError& error) {
+    throw BudgetError(text(error.what()), error.budget(), error.live(), error.requested());
+  } catch (const std::exception& error) {
+    throw Error(text(error.what()));
+  }
+}
+
 c10::Device device_of(const Tensors& inputs) {
   for (const at::Tensor& input : inputs) {
     if (input.defined()) return input.device();
@@ -67,6 +85,7 @@ struct Captured {
   Circumstances circumstances;
   Recording recording;
   Works works;
+  Updater updater;
   Alternatives alternatives;
   WorkCosts costs;
   CapturedGraph captured;
@@ -78,10 +97,11 @@ struct Captured {
       : circumstances(sample, options),
         recording(observed(step, sample, options)),
         works(works_of(recording)),
+        updater(options, recording, works),
         alternatives(find_alternatives(recording, works, options.alternatives)),
-        costs(measure_works(recording, works, alternatives, sample, options.measure)),
-        captured(lower(recording, works, alternatives, costs.costs, sample, Bytes(0),
-                       options.measure.name)),
+        costs(measure(sample, options)),
+        captured(lower(recording, works, alternatives, updater.updates(), costs.costs, sample,
+                       Bytes(0), options.measure.name)),
         replay(recording, works, captured),
         effects(written(recording)) {
     for (const External& external : recording.externals) {
@@ -94,6 +114,13 @@ struct Captured {
     Recording recording = observe_step(step, sample, device_of(sample));
     find_modules(recording, options.modules);
     return recording;
+  }
+
+  WorkCosts measure(const Tensors& sample, const CaptureOptions& options) {
+    WorkCosts all =
+        measure_works(recording, works, alternatives, updater.updates(), sample, options.measure);
+    updater.measure(recording, options.measure, all);
+    return all;
   }
 
   static std::vector<at::Tensor> written(const Recording& recording) {
@@ -307,6 +334,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     capture(inputs);
   }
   memory.evacuate();
+  captured->updater.begin();
   settle(inputs);
 
   const c10::Device device = captured->recording.device;
@@ -338,12 +366,16 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     memory.renew(wants_arena());
     captured->effects.restore();
     random.restore();
+    const std::string updated = captured->updater.updated();
+    if (!updated.empty()) rethrow_after_updates(updated);
     throw;
   }
   for (const at::Tensor& output : outputs) memory.hand_out(output);
   deliver(inputs);
   captured->replay.clear();
   ++report.steps;
+  // A step that made the optimizer's state is not like those that follow.
+  if (captured->updater.made_state()) memory.renew(wants_arena());
   settle_memory();
   return outputs;
 }
@@ -366,8 +398,11 @@ Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
 // As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
 void CapturedStep::State::deliver(const Tensors& inputs) {
   at::NoGradGuard no_grad;
-  for (const LeafGradient& leaf : captured->recording.gradients) {
-    if (leaf.gradient.memory == Memory::kNone) continue;
+  std::vector<bool> used_up(captured->recording.gradients.size(), false);
+  for (const Update& update : captured->updater.updates().each) used_up[update.leaf] = true;
+  for (size_t l = 0; l < used_up.size(); ++l) {
+    const LeafGradient& leaf = captured->recording.gradients[l];
+    if (used_up[l] || leaf.gradient.memory == Memory::kNone) continue;
     const at::Tensor& target =
         leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
     at::Tensor gradient = captured->replay.tensor(leaf.gradient);

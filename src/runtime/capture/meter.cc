@@ -45,12 +45,12 @@ std::string key_of(const Work& work) {
 class Meter {
  public:
   Meter(const Recording& recording, const Works& works, const Alternatives& alternatives,
-        const MeasureOptions& options)
+        const Updates& updates, const MeasureOptions& options)
       : recording_(recording),
         works_(works),
         options_(options),
-        captured_(lower(recording, works, alternatives, std::vector<WorkCost>(works.all.size()), {},
-                        Bytes(0), "")),
+        captured_(lower(recording, works, alternatives, updates,
+                        std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
         replay_(recording, works, captured_) {
     for (const Work& work : works.all) keys_.push_back(key_of(work));
   }
@@ -64,7 +64,10 @@ class Meter {
     for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
       // The first one last: it leaves its results behind.
       const std::vector<int32_t>& variants = captured_.works[op];
-      for (size_t k = variants.size(); k-- > 0;) measure(static_cast<size_t>(variants[k]), k == 0);
+      for (size_t k = variants.size(); k-- > 0;) {
+        const auto work = static_cast<size_t>(variants[k]);
+        if (!works_.all[work].apart) measure(work, k == 0);
+      }
       for (const ValueIndex value : last[op]) replay_.free(value);
       if (options_.observer) {
         const double done = static_cast<double>(op + 1) / static_cast<double>(last.size());
@@ -190,10 +193,10 @@ class Meter {
 }  // namespace
 
 WorkCosts measure_works(const Recording& recording, const Works& works,
-                        const Alternatives& alternatives, const Tensors& inputs,
-                        const MeasureOptions& options) {
+                        const Alternatives& alternatives, const Updates& updates,
+                        const Tensors& inputs, const MeasureOptions& options) {
   ReplayScope scope;
-  return Meter(recording, works, alternatives, options).run(inputs);
+  return Meter(recording, works, alternatives, updates, options).run(inputs);
 }
 
 }  // namespace reprise::runtime

@@ -18,9 +18,9 @@ struct WorkCosts {
 // Walks through the step once on these inputs, as plain training does, and repeats every work with its
 // real operands, alternatives beside what they stand for. Works that are equal but for the values share the
 // median of their times. Parameters, buffers and random state are left as they were. Memory: that of plain
-// training, and the values that only alternatives make.
+// training, and the values that only alternatives make. Updates are left to Updater::measure().
 WorkCosts measure_works(const Recording& recording, const Works& works,
-                        const Alternatives& alternatives, const Tensors& inputs,
-                        const MeasureOptions& options);
+                        const Alternatives& alternatives, const Updates& updates,
+                        const Tensors& inputs, const MeasureOptions& options);
 
 }  // namespace reprise::runtime

@@ -31,6 +31,7 @@ struct Work {
   std::vector<std::pair<int32_t, int32_t>> overwrites =
       {};                             // (value, the one in whose memory it is)
   std::vector<int32_t> effects = {};  // externals that it writes
+  bool apart = false;                 // not measured in its place: running it cannot be undone
 };
 
 struct Works {

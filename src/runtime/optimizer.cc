@@ -1,0 +1,137 @@
+#include "reprise/runtime/optimizer.h"
+
+#include <fmt/format.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <typeinfo>
+#include <utility>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+namespace optim = torch::optim;
+
+std::string key_of(const optim::SGDOptions& options) {
+  return fmt::format("momentum {} decay {} nesterov {}", options.momentum() != 0,
+                     options.weight_decay() != 0, options.nesterov());
+}
+std::string key_of(const optim::AdamOptions& options) {
+  return fmt::format("decay {} amsgrad {}", options.weight_decay() != 0, options.amsgrad());
+}
+std::string key_of(const optim::AdamWOptions& options) {
+  return fmt::format("decay {} amsgrad {}", options.weight_decay() != 0, options.amsgrad());
+}
+std::string key_of(const optim::AdagradOptions& options) {
+  return fmt::format("decay {}", options.weight_decay() != 0);
+}
+std::string key_of(const optim::RMSpropOptions& options) {
+  return fmt::format("momentum {} decay {} centered {}", options.momentum() > 0,
+                     options.weight_decay() != 0, options.centered());
+}
+
+// The groups of an optimizer with one parameter only, for a scope. Nothing is copied.
+class OnlyOne {
+ public:
+  OnlyOne(optim::Optimizer& optimizer, size_t group, at::Tensor parameter)
+      : groups_(optimizer.param_groups()) {
+    for (optim::OptimizerParamGroup& each : groups_)
+      all_.push_back(std::exchange(each.params(), {}));
+    groups_[group].params().push_back(std::move(parameter));
+  }
+  ~OnlyOne() {
+    for (size_t g = 0; g < all_.size(); ++g) groups_[g].params() = std::move(all_[g]);
+  }
+  OnlyOne(const OnlyOne&) = delete;
+  OnlyOne& operator=(const OnlyOne&) = delete;
+
+ private:
+  std::vector<optim::OptimizerParamGroup>& groups_;
+  std::vector<std::vector<at::Tensor>> all_;
+};
+
+template <class Kind, class Options>
+class OfTorch final : public ParameterOptimizer {
+ public:
+  OfTorch(Kind& optimizer, const char* name) : optimizer_(optimizer), name_(name) {}
+  OfTorch(std::unique_ptr<Kind> optimizer, const char* name)
+      : owned_(std::move(optimizer)), optimizer_(*owned_), name_(name) {}
+
+  std::string name() const override { return name_; }
+
+  std::vector<at::Tensor> parameters() const override {
+    std::vector<at::Tensor> all;
+    for (const optim::OptimizerParamGroup& group : optimizer_.param_groups()) {
+      all.insert(all.end(), group.params().begin(), group.params().end());
+    }
+    return all;
+  }
+
+  void step(size_t parameter) override {
+    const auto [group, at] = place(parameter);
+    const OnlyOne only(optimizer_, group, optimizer_.param_groups()[group].params()[at]);
+    optimizer_.step();
+  }
+
+  bool has_state(size_t parameter) const override {
+    const auto [group, at] = place(parameter);
+    const at::Tensor& tensor = optimizer_.param_groups()[group].params()[at];
+    return optimizer_.state().find(tensor.unsafeGetTensorImpl()) != optimizer_.state().end();
+  }
+
+  std::string memory_key(size_t parameter) const override { return key_of(options(parameter)); }
+
+  std::unique_ptr<ParameterOptimizer> twin(size_t parameter,
+                                           const at::Tensor& stand_in) const override {
+    return std::make_unique<OfTorch>(
+        std::make_unique<Kind>(std::vector<at::Tensor>{stand_in}, options(parameter)), name_);
+  }
+
+ private:
+  // Group, and position in it.
+  std::pair<size_t, size_t> place(size_t parameter) const {
+    for (size_t g = 0;; ++g) {
+      const size_t count = optimizer_.param_groups().at(g).params().size();
+      if (parameter < count) return {g, parameter};
+      parameter -= count;
+    }
+  }
+  const Options& options(size_t parameter) const {
+    const optim::OptimizerParamGroup& group = optimizer_.param_groups()[place(parameter).first];
+    return static_cast<const Options&>(group.has_options() ? group.options()
+                                                           : optimizer_.defaults());
+  }
+
+  std::unique_ptr<Kind> owned_;
+  Kind& optimizer_;
+  const char* name_;
+};
+
+template <class Kind, class Options>
+std::shared_ptr<ParameterOptimizer> as(optim::Optimizer& optimizer, const char* name) {
+  // Not one derived from it, which may do anything.
+  if (typeid(optimizer) != typeid(Kind)) return nullptr;
+  return std::make_shared<OfTorch<Kind, Options>>(static_cast<Kind&>(optimizer), name);
+}
+
+}  // namespace
+
+std::shared_ptr<ParameterOptimizer> per_parameter(optim::Optimizer& optimizer) {
+  if (auto found = as<optim::SGD, optim::SGDOptions>(optimizer, "SGD")) return found;
+  if (auto found = as<optim::Adam, optim::AdamOptions>(optimizer, "Adam")) return found;
+  if (auto found = as<optim::AdamW, optim::AdamWOptions>(optimizer, "AdamW")) return found;
+  if (auto found = as<optim::Adagrad, optim::AdagradOptions>(optimizer, "Adagrad")) return found;
+  if (auto found = as<optim::RMSprop, optim::RMSpropOptions>(optimizer, "RMSprop")) return found;
+  throw InputError(
+      "gradients can be used up one by one by SGD, Adam, AdamW, Adagrad and RMSprop of "
+      "torch::optim; "
+      "this optimizer is of another class, whose step may look at several parameters at once. Keep "
+      "it behind the step, or derive from ParameterOptimizer");
+}
+
+}  // namespace reprise::runtime

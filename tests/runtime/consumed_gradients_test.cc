@@ -1,0 +1,473 @@
+// The promise of CaptureOptions::optimizer: a step that updates each parameter as soon as its gradient is
+// complete leaves parameters, optimizer state, loss, buffers and random state with the bits of plain
+// training and a separate optimizer step, in the predicted bytes.
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/runtime/capture.h"
+#include "reprise/runtime/zoo.h"
+#include "small_models.h"
+#include "step_cases.h"
+
+namespace reprise::runtime::testing {
+namespace {
+
+namespace optim = torch::optim;
+
+using Parameters = std::vector<at::Tensor>;
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(const Parameters&)>;
+
+struct Rule {
+  std::string name;
+  MakeOptimizer make;
+};
+
+template <class Kind, class Options>
+Rule rule(const std::string& name, const Options& options) {
+  return {name, [options](const Parameters& p) { return std::make_unique<Kind>(p, options); }};
+}
+
+// The second half of the parameters in a group of its own.
+Rule groups() {
+  return {"groups", [](const Parameters& p) {
+            const auto half = p.begin() + static_cast<std::ptrdiff_t>(p.size() / 2);
+            std::vector<optim::OptimizerParamGroup> all;
+            all.emplace_back(Parameters(p.begin(), half));
+            all.emplace_back(Parameters(half, p.end()), std::make_unique<optim::SGDOptions>(
+                                                            optim::SGDOptions(0.02).momentum(0.5)));
+            return std::make_unique<optim::SGD>(all, optim::SGDOptions(0.1).weight_decay(0.1));
+          }};
+}
+
+std::vector<Rule> rules() {
+  return {
+      rule<optim::SGD>("sgd", optim::SGDOptions(0.1)),
+      rule<optim::SGD>("sgd_nesterov",
+                       optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true)),
+      rule<optim::SGD>("sgd_dampening", optim::SGDOptions(0.05).momentum(0.9).dampening(0.3)),
+      groups(),
+      rule<optim::Adam>("adam", optim::AdamOptions(0.01)),
+      rule<optim::Adam>("adam_amsgrad", optim::AdamOptions(0.01).weight_decay(0.1).amsgrad(true)),
+      rule<optim::AdamW>("adamw", optim::AdamWOptions(0.01)),
+      rule<optim::Adagrad>("adagrad", optim::AdagradOptions(0.01).weight_decay(0.1)),
+      rule<optim::RMSprop>("rmsprop", optim::RMSpropOptions(0.01).momentum(0.5).centered(true)),
+  };
+}
+
+Rule rule_called(const std::string& name) {
+  for (Rule& rule : rules()) {
+    if (rule.name == name) return rule;
+  }
+  throw std::logic_error(name);
+}
+
+// State of every parameter, as far as it is there.
+void put_state(Bits& bits, optim::Optimizer& optimizer) {
+  size_t k = 0;
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const std::string name = fmt::format("state {} ", k++);
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      const optim::OptimizerParamState* state = found->second.get();
+      if (const auto* sgd = dynamic_cast<const optim::SGDParamState*>(state)) {
+        put_bits(bits, name + "momentum", sgd->momentum_buffer());
+      } else if (const auto* adam = dynamic_cast<const optim::AdamParamState*>(state)) {
+        bits[name + "step"] = std::to_string(adam->step());
+        put_bits(bits, name + "moments",
+                 {adam->exp_avg(), adam->exp_avg_sq(), adam->max_exp_avg_sq()});
+      } else if (const auto* adamw = dynamic_cast<const optim::AdamWParamState*>(state)) {
+        bits[name + "step"] = std::to_string(adamw->step());
+        put_bits(bits, name + "moments",
+                 {adamw->exp_avg(), adamw->exp_avg_sq(), adamw->max_exp_avg_sq()});
+      } else if (const auto* adagrad = dynamic_cast<const optim::AdagradParamState*>(state)) {
+        bits[name + "step"] = std::to_string(adagrad->step());
+        put_bits(bits, name + "sum", adagrad->sum());
+      } else if (const auto* rms = dynamic_cast<const optim::RMSpropParamState*>(state)) {
+        bits[name + "step"] = std::to_string(rms->step());
+        put_bits(bits, name + "sums", {rms->square_avg(), rms->momentum_buffer(), rms->grad_avg()});
+      } else {
+        ADD_FAILURE() << "state of an unknown kind";
+      }
+    }
+  }
+}
+
+// A model, its inputs and its optimizer, the same whenever it is made.
+struct Training {
+  std::vector<Stage> stages;
+  Tensors inputs;
+  StepFunction step;  // forward, loss, backward
+  std::unique_ptr<optim::Optimizer> optimizer;
+
+  Bits bits(const at::Tensor& loss) const {
+    Bits all = bits_now(stages, inputs, loss);
+    put_state(all, *optimizer);
+    return all;
+  }
+  at::Tensor plain() const {
+    const at::Tensor loss = step(inputs)[0];
+    optimizer->step();
+    optimizer->zero_grad();
+    return loss;
+  }
+  CapturedStep capture() const {
+    CaptureOptions options{.measure = quick(), .optimizer = per_parameter(*optimizer)};
+    for (const Stage& stage : stages) {
+      if (stage.module) options.modules.push_back(stage.module);
+    }
+    return runtime::capture(step, inputs, options);
+  }
+};
+
+using MakeTraining = std::function<Training()>;
+
+Training zoo_training(const std::string& name, const MakeOptimizer& make) {
+  at::manual_seed(5);
+  Training training;
+  const Model model = make_model(small_config(name));
+  training.stages = model.stages;
+  training.inputs = {model.sample_input(), model.sample_target()};
+  training.step = [model](const Tensors& in) {
+    at::Tensor loss = model.loss(run_plain(model.stages, {in[0]}).at(0), in[1]);
+    loss.backward();
+    return Tensors{loss};
+  };
+  training.optimizer = make(parameters_of(training.stages));
+  return training;
+}
+
+Training case_training(size_t number, const MakeOptimizer& make) {
+  at::manual_seed(5);
+  const Case work = cases().at(number);
+  Training training;
+  training.stages = {{work.name, work.module, {}}};
+  training.inputs = work.inputs;
+  training.step = [work](const Tensors& in) {
+    at::Tensor loss = work.loss(in);
+    loss.backward();
+    return Tensors{loss};
+  };
+  training.optimizer = make(parameters_of(training.stages));
+  return training;
+}
+
+int64_t smallest_peak(const Graph& graph) {
+  return plan(graph, {.budget = graph.fixed, .time_limit = Nanos(400'000'000)})
+      .smallest_budget.value_or(baseline(graph).peak)
+      .count();
+}
+
+bool consumes_early(const Plan& plan) {
+  return std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
+    return action.kind == ActionKind::kRun && action.id.find(":update.") != std::string::npos;
+  });
+}
+
+// Several steps at plain training's memory, at the smallest and between: on the heap, recorded, and from
+// the arena.
+void expect_same_training(const MakeTraining& make, bool recomputes) {
+  constexpr int kSteps = 4;
+  std::vector<Bits> expected;
+  {
+    const Training plain = make();
+    for (int n = 0; n < kSteps; ++n) expected.push_back(plain.bits(plain.plain()));
+  }
+  int early = 0;
+  for (const int k : {0, 2, 3}) {
+    SCOPED_TRACE(fmt::format("budget {} of 3", k));
+    const Training training = make();
+    const Bits before = training.bits({});
+    CapturedStep step = training.capture();
+    EXPECT_EQ(difference(before, training.bits({})), "") << "changed by capturing";
+    const int64_t plain = baseline(step.graph()).peak.count();
+    const int64_t floor = k == 0 ? plain : smallest_peak(step.graph());
+    try {
+      step.plan(
+          {.budget = Bytes(plain - (plain - floor) * k / 3), .time_limit = Nanos(300'000'000)});
+    } catch (const BudgetError&) {
+      EXPECT_EQ(k, 3) << "no plan";  // the search for the tightest may need longer
+      continue;
+    }
+    early += consumes_early(*step.planned().plan);
+    for (int n = 0; n < kSteps; ++n) {
+      SCOPED_TRACE(fmt::format("step {}", n));
+      const at::Tensor loss = step.run(training.inputs);
+      EXPECT_EQ(difference(expected[static_cast<size_t>(n)], training.bits(loss)).substr(0, 200),
+                "");
+      const CapturedStepReport report = step.last_step();
+      EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
+      EXPECT_LE(report.measured_peak, report.budget);
+      EXPECT_EQ(report.fallbacks, 0);
+    }
+    // The first step made the state, the second one was recorded.
+    EXPECT_GT(step.last_step().served, 0);
+  }
+  if (recomputes) {
+    EXPECT_GT(early, 0) << "no gradient was used up early: the test shows nothing";
+  }
+}
+
+class ConsumedZoo : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(ConsumedZoo, StepsEqualASeparateOptimizer) {
+  install_cpu_allocator();
+  const Rule rule = rule_called(GetParam().second);
+  expect_same_training([&] { return zoo_training(GetParam().first, rule.make); }, true);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, ConsumedZoo,
+    ::testing::Values(std::pair{"mlp", "sgd"}, std::pair{"mlp", "adagrad"},
+                      std::pair{"mlp", "groups"}, std::pair{"resnet18", "sgd_nesterov"},
+                      std::pair{"resnet50", "adamw"}, std::pair{"vgg16_bn", "adam_amsgrad"},
+                      std::pair{"densenet121", "sgd"}, std::pair{"mobilenet_v2", "rmsprop"},
+                      std::pair{"unet", "adam"}, std::pair{"gpt", "adamw"},
+                      std::pair{"gpt", "sgd_dampening"}, std::pair{"lstm", "adam"}),
+    [](const auto& param) { return std::string(param.param.first) + "_" + param.param.second; });
+
+class ConsumedGradients : public RuntimeTest {};
+
+// Tied weights, recurrent layers, attention, autocast, functions of one's own.
+TEST_F(ConsumedGradients, WhatTrainingCodeDoesEqualsASeparateOptimizer) {
+  const size_t count = cases().size();
+  for (size_t number = 0; number < count; ++number) {
+    SCOPED_TRACE(cases()[number].name);
+    const Rule rule = rules()[number % rules().size()];
+    SCOPED_TRACE(rule.name);
+    expect_same_training([&] { return case_training(number, rule.make); }, false);
+  }
+}
+
+TEST_F(ConsumedGradients, TheSmallestPeakNoLongerHoldsAllGradients) {
+  const auto make = rule_called("sgd").make;
+  const Training training = zoo_training("vgg16_bn", make);
+  CapturedStep used_up = training.capture();
+  CapturedStep held = runtime::capture(training.step, training.inputs, {.measure = quick()});
+  const int64_t fixed = held.graph().fixed.count();
+  // Plain training is the same.
+  EXPECT_EQ(baseline(used_up.graph()).peak.count() - used_up.graph().fixed.count(),
+            baseline(held.graph()).peak.count() - fixed);
+  int64_t gradients = 0;
+  for (const at::Tensor& p : parameters_of(training.stages)) {
+    gradients += (static_cast<int64_t>(p.nbytes()) + 63) / 64 * 64;
+  }
+  EXPECT_GE(smallest_peak(held.graph()) - fixed, gradients);
+  EXPECT_LT(smallest_peak(used_up.graph()) - used_up.graph().fixed.count(), gradients / 2);
+}
+
+// Whoever makes a plan: nothing that reads a parameter may run after its update.
+TEST_F(ConsumedGradients, APlanThatReadsAnUpdatedParameterIsRefused) {
+  const Training training = zoo_training("mlp", rule_called("sgd").make);
+  CapturedStep step = training.capture();
+  step.plan({.budget = Bytes(smallest_peak(step.graph()) + 1024)});
+  Plan plan = *step.planned().plan;
+  ASSERT_TRUE(consumes_early(plan));
+  const Graph& graph = step.graph();
+  // The last update, and the first operation that reads its parameter.
+  const auto update = std::find_if(plan.actions.rbegin(), plan.actions.rend(), [](const Action& a) {
+    return a.id.find(":update.") != std::string::npos;
+  });
+  const auto of = [&](const std::string& id) -> const Op& {
+    return *std::find_if(graph.ops.begin(), graph.ops.end(),
+                         [&](const Op& op) { return op.id == id; });
+  };
+  const ValueIndex parameter = of(update->id).variants[0].consumes.at(0);
+  const Op* reader = nullptr;
+  for (const Op& op : graph.ops) {
+    const auto& reads = op.variants[0].reads;
+    if (op.phase == Phase::kForward && std::count(reads.begin(), reads.end(), parameter)) {
+      reader = &op;
+      break;
+    }
+  }
+  ASSERT_NE(reader, nullptr);
+  plan.actions.insert(update.base(), {ActionKind::kRun, reader->id, reader->variants[0].name});
+  try {
+    step.use(plan);
+    FAIL() << "the plan was accepted";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find(graph.values[static_cast<size_t>(parameter)].id),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+std::string refusal(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(ConsumedGradients, WhatCannotBeDoneOneByOneIsRefused) {
+  nn::Linear first(10, 10), second(10, 10);
+  const Tensors inputs{at::randn({7, 10})};
+  auto step = [&](const Tensors& in) {
+    at::Tensor loss = second->forward(first->forward(in[0]).tanh()).pow(2).mean();
+    loss.backward();
+    return loss;
+  };
+  const Parameters all{first->weight, first->bias, second->weight, second->bias};
+  auto captured = [&](optim::Optimizer& optimizer, const Tensors& with) {
+    return capture(step, with, {.measure = quick(), .optimizer = per_parameter(optimizer)});
+  };
+  auto capturing = [&](const Parameters& parameters, const Tensors& with) {
+    return refusal([&] {
+      optim::SGD optimizer(parameters, optim::SGDOptions(0.1));
+      captured(optimizer, with);
+    });
+  };
+  EXPECT_PRED2(contains, refusal([&] {
+                 optim::LBFGS optimizer(all);
+                 per_parameter(optimizer);
+               }),
+               "another class");
+  EXPECT_PRED2(contains, capturing({first->weight, first->bias, second->weight}, inputs),
+               "in no group");
+  Parameters twice = all;
+  twice.push_back(first->bias);
+  EXPECT_PRED2(contains, capturing(twice, inputs), "twice");
+  const at::Tensor wanted = at::randn({7, 10}).requires_grad_(true);
+  Parameters with_input = all;
+  with_input.push_back(wanted);
+  EXPECT_PRED2(contains, capturing(with_input, {wanted}), "input 0");
+  EXPECT_PRED2(contains, capturing({at::randn({3}).requires_grad_(true)}, inputs), "in no group");
+
+  optim::SGD optimizer(all, optim::SGDOptions(0.1));
+  CapturedStep done = captured(optimizer, inputs);
+  done.run(inputs);
+  first->bias.mutable_grad() = at::zeros({10});
+  EXPECT_PRED2(contains, refusal([&] { done.run(inputs); }), "has a gradient already");
+  optimizer.zero_grad();
+  done.run(inputs);
+  auto& options = static_cast<optim::SGDOptions&>(optimizer.param_groups()[0].options());
+  options.lr(0.01);  // a schedule
+  done.run(inputs);
+  options.weight_decay(0.1);
+  EXPECT_PRED2(contains, refusal([&] { done.run(inputs); }), "capture the step again");
+  options.weight_decay(0);
+  optimizer.add_param_group(optim::OptimizerParamGroup({at::randn({3}).requires_grad_(true)}));
+  EXPECT_PRED2(contains, refusal([&] { done.run(inputs); }), "other parameters");
+}
+
+TEST_F(ConsumedGradients, TwoParametersInOneMemoryAreRefused) {
+  const at::Tensor one = at::randn({10, 10}).requires_grad_(true);
+  const at::Tensor other = one.detach().requires_grad_(true);
+  const Tensors inputs{at::randn({7, 10})};
+  auto step = [&](const Tensors& in) {
+    at::Tensor loss = at::mm(at::mm(in[0], one).tanh(), other).pow(2).mean();
+    loss.backward();
+    return loss;
+  };
+  optim::SGD optimizer(Parameters{one, other}, optim::SGDOptions(0.1));
+  EXPECT_PRED2(contains, refusal([&] {
+                 capture(step, inputs, {.measure = quick(), .optimizer = per_parameter(optimizer)});
+               }),
+               "same memory");
+}
+
+// Gradients of inputs come out as ever; a learning rate that changes is the optimizer's own business.
+TEST_F(ConsumedGradients, GradientsOfInputsAndSchedulesWorkAsEver) {
+  auto run = [&](bool consumed) {
+    at::manual_seed(3);
+    nn::Linear layer(10, 10);
+    const at::Tensor x = at::randn({7, 10}).requires_grad_(true);
+    auto step = [&](const Tensors& in) {
+      at::Tensor loss = layer->forward(in[0]).pow(2).mean();
+      loss.backward();
+      return loss;
+    };
+    optim::SGD optimizer(layer->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+    std::optional<CapturedStep> captured;
+    if (consumed) {
+      captured.emplace(
+          capture(step, Tensors{x}, {.measure = quick(), .optimizer = per_parameter(optimizer)}));
+    }
+    Bits bits;
+    for (int n = 0; n < 3; ++n) {
+      static_cast<optim::SGDOptions&>(optimizer.param_groups()[0].options()).lr(0.1 / (1 + n));
+      x.mutable_grad() = at::Tensor();
+      if (captured) {
+        captured->run({x});
+      } else {
+        step({x});
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      put_bits(bits, fmt::format("input gradient {}", n), x.grad());
+    }
+    put_bits(bits, "parameter", layer->parameters());
+    put_state(bits, optimizer);
+    return bits;
+  };
+  EXPECT_EQ(difference(run(false), run(true)), "");
+}
+
+// Plain descent that fails at an update.
+class Failing final : public ParameterOptimizer {
+ public:
+  Failing(Parameters parameters, int at) : parameters_(std::move(parameters)), left_(at) {}
+  std::string name() const override { return "failing"; }
+  Parameters parameters() const override { return parameters_; }
+  void step(size_t parameter) override {
+    if (left_-- == 0) throw std::runtime_error("the disk is full");
+    at::NoGradGuard no_grad;
+    const at::Tensor& tensor = parameters_[parameter];
+    at::Tensor(tensor.variable_data()).sub_(tensor.grad());
+  }
+  bool has_state(size_t) const override { return false; }
+  std::string memory_key(size_t) const override { return ""; }
+  std::unique_ptr<ParameterOptimizer> twin(size_t, const at::Tensor& stand_in) const override {
+    return std::make_unique<Failing>(Parameters{stand_in}, 1000);
+  }
+
+ private:
+  Parameters parameters_;
+  int left_;
+};
+
+TEST_F(ConsumedGradients, AStepThatFailsSaysWhatItHasUpdated) {
+  nn::Linear first(10, 10), second(10, 10);
+  auto module = std::make_shared<nn::Module>();
+  module->register_module("first", first.ptr());
+  module->register_module("second", second.ptr());
+  const Tensors inputs{at::randn({7, 10})};
+  auto step = [&](const Tensors& in) {
+    at::Tensor loss = second->forward(first->forward(in[0]).tanh()).pow(2).mean();
+    loss.backward();
+    return loss;
+  };
+  const Parameters all = module->parameters();
+  CapturedStep captured = capture(
+      step, inputs,
+      {.modules = {module}, .measure = quick(), .optimizer = std::make_shared<Failing>(all, 2)});
+  captured.plan({.budget = Bytes(smallest_peak(captured.graph()) + 256)});
+  ASSERT_TRUE(consumes_early(*captured.planned().plan));
+  try {
+    captured.run(inputs);
+    FAIL() << "the update failed";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_PRED2(contains, text, "second.weight");
+    EXPECT_PRED2(contains, text, "second.bias");
+    EXPECT_PRED2(contains, text, "the disk is full");
+  }
+  for (const at::Tensor& parameter : all) EXPECT_FALSE(parameter.grad().defined());
+  captured.run(inputs);  // it goes on, on what there is
+}
+
+}  // namespace
+}  // namespace reprise::runtime::testing
