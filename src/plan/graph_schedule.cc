@@ -1,8 +1,10 @@
 #include "plan/graph_schedule.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/graph_facts.h"
+#include "plan/schedule_ledger.h"
 
 namespace reprise::internal {
 namespace {
@@ -54,6 +56,7 @@ ScheduleModel::ScheduleModel(const Graph& graph) : graph_(graph), plain_(runs_of
   add_ways();
   add_readers();
   add_gaps();
+  find_lean();
 }
 
 void ScheduleModel::add_ways() {
@@ -155,6 +158,31 @@ Schedule ScheduleModel::keep_all() const {
                     {}};
   for (const Run& run : plain_) schedule.variant.push_back(run.variant);
   return schedule;
+}
+
+// One choice after the other; what counts are time and peak, and then the memory held over all positions.
+void ScheduleModel::find_lean() {
+  lean_ = keep_all();
+  if (graph_.choices.empty()) return;
+  ScheduleLedger ledger(*this);
+  if (!ledger.assign(lean_)) return;
+  const auto held = [&] {
+    const std::vector<int64_t> levels = ledger.levels();
+    return std::accumulate(levels.begin(), levels.end(), 0.0);
+  };
+  for (size_t c = 0; c < graph_.choices.size(); ++c) {
+    for (size_t r = 1; r < graph_.choices[c].realizations.size(); ++r) {
+      const int64_t time = ledger.time(), peak = ledger.peak();
+      const double before = held();
+      ledger.set_realization(static_cast<int32_t>(c), static_cast<int32_t>(r));
+      if (ledger.settle(time) && ledger.peak() <= peak && held() < before) {
+        ledger.commit();
+      } else {
+        ledger.undo();
+      }
+    }
+  }
+  lean_ = ledger.schedule();
 }
 
 int32_t ScheduleModel::gap_before(ValueIndex value, int32_t position) const {

@@ -77,6 +77,9 @@ class ScheduleModel {
   const std::vector<Run>& plain() const { return plain_; }
   const std::vector<Gap>& gaps() const { return gaps_; }
   Schedule keep_all() const;
+  // The same with other realizations of choices where these take no longer and hold less: what a search
+  // for less memory does not have to find.
+  const Schedule& lean() const { return lean_; }
   // Whether the op at this position may be put off.
   bool can_wait(int32_t position) const;
   // Of this value at this position, before the op of plain training runs there; -1: there is none.
@@ -119,6 +122,7 @@ class ScheduleModel {
   void add_ways();
   void add_readers();
   void add_gaps();
+  void find_lean();
 
   const Graph& graph_;
   std::vector<Run> plain_;
@@ -135,6 +139,7 @@ class ScheduleModel {
   std::vector<int64_t> bytes_;                          // by value
   std::vector<char> is_input_, is_result_;              // by value
   int64_t always_ = 0;
+  Schedule lean_;
 };
 
 }  // namespace reprise::internal

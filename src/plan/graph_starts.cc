@@ -31,7 +31,7 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
 }  // namespace
 
 Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
-  Schedule schedule = model.keep_all();
+  Schedule schedule = model.lean();
   for (size_t g = 0; g < model.gaps().size(); ++g) {
     const Gap& gap = model.gaps()[g];
     if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
@@ -69,7 +69,7 @@ int32_t position_of_loss(const ScheduleModel& model) {
 }
 
 std::vector<Schedule> schedules_of_segments(const ScheduleModel& model) {
-  std::vector<Schedule> schedules{model.keep_all()};
+  std::vector<Schedule> schedules{model.lean()};
   const int32_t loss = position_of_loss(model);
   for (int32_t segments = 2; segments <= loss; segments += 1 + segments / 3) {
     schedules.push_back(kept_at(model, loss, between_segments(model, loss, segments)));

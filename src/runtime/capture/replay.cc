@@ -175,7 +175,9 @@ void Replay::run(const RunStep& step) {
 }
 
 void Replay::free(ValueIndex value) {
-  slots_[static_cast<size_t>(captured_.step_value_of[static_cast<size_t>(value)])] = c10::Storage();
+  const int32_t step_value = captured_.step_value_of[static_cast<size_t>(value)];
+  if (step_value < 0) return;  // a parameter before its update: its memory stays
+  slots_[static_cast<size_t>(step_value)] = c10::Storage();
 }
 
 }  // namespace reprise::runtime
