@@ -17,7 +17,15 @@ _KINDS = (
     torch.optim.RMSprop,
 )
 # Options that decide whether a step needs more memory.
-_MEMORY = ("momentum", "weight_decay", "nesterov", "amsgrad", "centered", "maximize", "decoupled_weight_decay")
+_MEMORY = (
+    "momentum",
+    "weight_decay",
+    "decoupled_weight_decay",
+    "nesterov",
+    "amsgrad",
+    "centered",
+    "maximize",
+)
 # Variants whose steps take all parameters together, or record them for autograd.
 _REFUSED = ("foreach", "fused", "capturable", "differentiable")
 
@@ -29,8 +37,9 @@ class ParameterSteps:
         if type(optimizer) not in _KINDS:
             names = ", ".join(kind.__name__ for kind in _KINDS)
             raise InputError(
-                f"gradients can be used up one by one by {names}, not by {type(optimizer).__name__}: its "
-                "step may look at several parameters at once. Call it behind the captured step"
+                f"gradients can be used up one by one by {names}, not by "
+                f"{type(optimizer).__name__}: its step may look at several parameters at once. Call "
+                "it behind the captured step"
             )
         for group in optimizer.param_groups:
             for option in _REFUSED:
