@@ -217,11 +217,11 @@ def capture(
     `alternatives`: the kinds (names of alternatives()) that the planner may run in place of
     operations as they were captured; None is all, [] none.
 
-    `optimizer`: its step becomes part of this one. Each parameter is updated by it when its gradient
-    is complete and nothing in the step needs the parameter any more, and the gradient is freed:
-    .grad is None before and after. The same bits as optimizer.step() behind the step. SGD, Adam,
-    AdamW, Adagrad, RMSprop. Clipping by a norm of all gradients is not possible. When a step fails
-    half-way, the exception says which parameters were updated.
+    `optimizer`: its step becomes part of this one. Each parameter is updated by it when its
+    gradient is complete and nothing in the step needs the parameter any more, and the gradient is
+    freed: .grad is None before and after. The same bits as optimizer.step() behind the step. SGD,
+    Adam, AdamW, Adagrad, RMSprop. Clipping by a norm of all gradients is not possible. When a step
+    fails half-way, the exception says which parameters were updated.
 
     InputError for what cannot be replayed, naming the operation: sizes or branches that depend on
     data, numbers read out of tensors, parameters that are written.

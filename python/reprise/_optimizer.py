@@ -8,7 +8,7 @@ import torch
 
 from .errors import InputError
 
-# Their steps treat each parameter by itself. Exactly these: a class derived from one may do anything.
+# Their steps treat each parameter by itself. Exactly these: a derived class may do anything.
 _KINDS = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -38,8 +38,8 @@ class ParameterSteps:
             names = ", ".join(kind.__name__ for kind in _KINDS)
             raise InputError(
                 f"gradients can be used up one by one by {names}, not by "
-                f"{type(optimizer).__name__}: its step may look at several parameters at once. Call "
-                "it behind the captured step"
+                f"{type(optimizer).__name__}: its step may look at several parameters at once. "
+                "Call it behind the captured step"
             )
         for group in optimizer.param_groups:
             for option in _REFUSED:
@@ -50,7 +50,7 @@ class ParameterSteps:
                     )
         hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         if any(getattr(optimizer, hook, None) for hook in hooks):
-            raise InputError("the optimizer has step hooks, which would run once for each parameter")
+            raise InputError("the optimizer has step hooks, which would run for each parameter")
         self._optimizer = optimizer
 
     def _place(self, number: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class ParameterSteps:
         try:
             self._optimizer.step()
         finally:
-            for group, parameters in zip(groups, everything):
+            for group, parameters in zip(groups, everything, strict=True):
                 group["params"] = parameters
 
     def has_state(self, number: int) -> bool:

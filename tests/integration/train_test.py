@@ -44,6 +44,25 @@ class TrainTest(ProgramTest):
         self.run_program("check", profile, plan, expect=DONE)
         self.run_program("explain", profile, plan, expect=DONE)
 
+    def test_gradients_are_consumed_in_graph_mode(self):
+        plan, profile = self.folder / "plan.json", self.folder / "profile.json"
+        wide = ["--model", "mlp", "--input", "16x1x8x8", "--width", "256", "--layers", "6"]
+        losses = set()
+        for mode in ([], ["--mode", "graph", "--consume-gradients", "--budget", "90%",
+                          "--time-limit", "1s", "--save", plan, "--save-profile", profile]):
+            report = json.loads(self.train(*wide, "--optimizer", "adam", "--steps", "4", "--json",
+                                           *mode).stdout)
+            self.assertTrue(report["gradients_equal"])
+            self.assertTrue(report["peaks_equal"])
+            losses.add(report["last_loss"])
+        self.assertEqual(len(losses), 1, losses)
+        self.assertLess(report["measured_peak_bytes"], report["plain_peak_bytes"])
+        self.run_program("check", profile, plan, expect=DONE)
+        text = self.run_program("explain", profile, plan, expect=DONE).stdout
+        self.assertIn("gradients-consumed", text)
+        refused = self.train("--model", "mlp", "--consume-gradients", expect=BAD_INPUT)
+        self.assertIn("--mode graph", refused.stderr)
+
     def test_same_training_inside_any_budget(self):
         losses = set()
         for budget in ("100%", "85%", "75%"):

@@ -74,7 +74,7 @@ def test_training_is_that_of_a_separate_optimizer(name: str, budget: str | None)
     schedule = torch.optim.lr_scheduler.StepLR(inside, 2)
     step = reprise.capture(step_of(model), *batches[0], optimizer=inside)
     step.plan(budget=budget)
-    for batch, loss in zip(batches, losses):
+    for batch, loss in zip(batches, losses, strict=True):
         assert bits(step(*batch)) == bits(loss)
         assert all(p.grad is None for p in model.parameters())
         report = step.report()
