@@ -1,7 +1,6 @@
 #include "plan/graph_schedule.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "plan/graph_facts.h"
 #include "plan/schedule_ledger.h"
@@ -160,22 +159,27 @@ Schedule ScheduleModel::keep_all() const {
   return schedule;
 }
 
-// One choice after the other; what counts are time and peak, and then the memory held over all positions.
+// One choice after the other; what counts are time and peak, and then the memory at all ops that are in no
+// choice, which run whatever is chosen.
 void ScheduleModel::find_lean() {
   lean_ = keep_all();
   if (graph_.choices.empty()) return;
   ScheduleLedger ledger(*this);
   if (!ledger.assign(lean_)) return;
-  const auto held = [&] {
+  const auto memory = [&] {
     const std::vector<int64_t> levels = ledger.levels();
-    return std::accumulate(levels.begin(), levels.end(), 0.0);
+    double sum = 0;
+    for (size_t p = 0; p < plain_.size(); ++p) {
+      if (choice_[plain_[p].op] < 0) sum += static_cast<double>(levels[p]);
+    }
+    return sum;
   };
   for (size_t c = 0; c < graph_.choices.size(); ++c) {
     for (size_t r = 1; r < graph_.choices[c].realizations.size(); ++r) {
       const int64_t time = ledger.time(), peak = ledger.peak();
-      const double before = held();
+      const double before = memory();
       ledger.set_realization(static_cast<int32_t>(c), static_cast<int32_t>(r));
-      if (ledger.settle(time) && ledger.peak() <= peak && held() < before) {
+      if (ledger.settle(time) && ledger.peak() <= peak && memory() < before) {
         ledger.commit();
       } else {
         ledger.undo();
