@@ -1,0 +1,182 @@
+// No memory, at every allocation there is: the k-th one fails, for every k until a call comes through.
+// Then std::bad_alloc arrives and nothing else, nothing is lost, and the next call is right.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <new>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fault/faults.h"
+#include "reprise/check/explain.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/pack/plan_blocks.h"
+#include "reprise/plan/registry.h"
+#include "reprise/run/bookkeeping.h"
+#include "support/build_graph.h"
+#include "support/example_chain.h"
+#include "support/io_text.h"
+
+namespace reprise::testing {
+namespace {
+
+// work() returns what is to be the same at every call. Any exception but std::bad_alloc ends the test.
+template <class Work>
+void fails_at_every_allocation(const char* what, const Work& work) {
+  SCOPED_TRACE(what);
+  const auto right = work();  // also fills what is made once for the whole program
+  int64_t k = 0;
+  for (bool happened = true; happened; ++k) {
+    ASSERT_LT(k, 2'000'000);
+    const int64_t before = live_allocations();
+    try {
+      const AllocationFault fault(k);
+      const auto result = work();
+      happened = fault.happened();
+      // Some can do without what they asked for: std::stable_sort without its buffer.
+      EXPECT_EQ(result, right) << "allocation " << k;
+    } catch (const std::bad_alloc&) {
+    }
+    ASSERT_EQ(live_allocations(), before) << "lost when allocation " << k << " failed";
+  }
+  EXPECT_EQ(work(), right) << "the call after";
+  std::printf("%-28s %7lld allocations failed\n", what, static_cast<long long>(k - 1));
+}
+
+// What of an answer does not depend on the clock.
+using Told = std::tuple<Termination, std::vector<Action>, Nanos, std::optional<Bytes>>;
+Told told(const PlanResult& result) {
+  return {result.termination, result.plan ? result.plan->actions : std::vector<Action>(),
+          result.lower_bound, result.smallest_budget};
+}
+
+// A row of ops with a backward for each: what a small U-Net would be.
+Graph small_graph() {
+  Graph graph;
+  graph.name = "row";
+  std::vector<ValueIndex> made = {add_value(graph, "x", 8, ValueKind::kInput)};
+  constexpr int kOps = 3;
+  for (int o = 0; o < kOps; ++o) {
+    const std::string number = std::to_string(o);
+    made.push_back(add_value(graph, "y" + number, 10 + o));
+    add_op(graph, "f" + number, {make_variant(3 + o, {made[o]}, {made[o + 1]}, 2)});
+  }
+  ValueIndex gradient = add_value(graph, "g" + std::to_string(kOps), 4, ValueKind::kGradient);
+  add_op(graph, "loss", {make_variant(1, {made.back()}, {gradient})}, Phase::kLoss);
+  for (int o = kOps; o-- > 0;) {
+    const ValueIndex next = add_value(graph, "g" + std::to_string(o), 4, ValueKind::kGradient);
+    add_op(graph, "b" + std::to_string(o), {make_variant(5, {made[o], gradient}, {next})},
+           Phase::kBackward);
+    gradient = next;
+  }
+  graph.results = {gradient};
+  return graph;
+}
+
+TEST(AllocationFaults, Loaders) {
+  const std::string frontier = to_json(reprise::frontier(example_chain()));
+  fails_at_every_allocation("parse_chain", [] { return parse_chain(kChainText); });
+  fails_at_every_allocation("parse_graph", [] { return parse_graph(kGraphText); });
+  fails_at_every_allocation("parse_plan", [] { return parse_plan(kPlanText); });
+  fails_at_every_allocation("parse_run_log", [] { return parse_run_log(kRunLogText); });
+  fails_at_every_allocation("parse_frontier", [&] { return parse_frontier(frontier); });
+  fails_at_every_allocation("parse_problem", [] { return parse_problem(kChainText).id; });
+  // A refusal takes memory, too: the message may be lost, but not for another kind of error.
+  fails_at_every_allocation("refusal", [] {
+    try {
+      parse_chain(replaced(kChainText, "\"saved_bytes\": 3", "\"saved_bytes\": -3"), "file.json");
+      return std::string("accepted");
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+  });
+}
+
+TEST(AllocationFaults, Writers) {
+  const Chain chain = example_chain();
+  const Graph graph = small_graph();
+  const Plan plan = parse_plan(kPlanText);
+  fails_at_every_allocation("to_json chain", [&] { return to_json(chain); });
+  fails_at_every_allocation("to_json graph", [&] { return to_json(graph); });
+  fails_at_every_allocation("to_json plan", [&] { return to_json(plan); });
+  fails_at_every_allocation("problem_id", [&] { return problem_id(graph); });
+}
+
+TEST(AllocationFaults, Judges) {
+  const Graph graph = lower(example_chain());
+  const Plan plan = *reprise::plan(example_chain(), {.budget = "80%"}).plan;
+  Plan wrong = plan;
+  wrong.actions.erase(wrong.actions.begin() + 1);
+  fails_at_every_allocation("lower", [] { return lower(example_chain()); });
+  fails_at_every_allocation("simulate", [&] { return simulate(graph, plan); });
+  fails_at_every_allocation("verify", [&] { return verify(graph, plan, plan.budget).size(); });
+  fails_at_every_allocation("verify, wrong plan",
+                            [&] { return verify(graph, wrong, plan.budget).size(); });
+  fails_at_every_allocation("explain", [&] { return explain(graph, plan); });
+  fails_at_every_allocation("interpreter", [&] {
+    BookkeepingBackend backend(graph);
+    execute(Program(graph, plan.actions), backend);
+    return backend.peak();
+  });
+}
+
+TEST(AllocationFaults, Packing) {
+  const Graph graph = lower(example_chain());
+  const Plan plan = *reprise::plan(example_chain(), {.budget = "80%"}).plan;
+  fails_at_every_allocation("plan_blocks", [&] { return plan_blocks(graph, plan.actions); });
+  const std::vector<Block> blocks = plan_blocks(graph, plan.actions);
+  fails_at_every_allocation("pack", [&] { return pack(blocks, {.alignment = Bytes(1)}); });
+  // Heights of 4 and 5 that only the exact search tells apart.
+  const std::vector<Block> hard = {{Bytes(2), 0, 3}, {Bytes(1), 2, 5}, {Bytes(2), 4, 8},
+                                   {Bytes(1), 1, 7}, {Bytes(1), 6, 9}, {Bytes(3), 8, 10}};
+  fails_at_every_allocation("pack, search",
+                            [&] { return pack(hard, {.alignment = Bytes(1), .steps = 2'000}); });
+}
+
+TEST(AllocationFaults, EveryPlannerOfChains) {
+  const Chain chain = example_chain();
+  for (const int threads : {1, 2}) {
+    for (const PlannerInfo& planner : planners()) {
+      if (planner.plan_chain == nullptr) continue;
+      const std::string what = std::string(planner.name) + ", threads " + std::to_string(threads);
+      const PlanOptions options{.budget = "75%", .planner = planner.name, .threads = threads};
+      fails_at_every_allocation(what.c_str(), [&] { return told(plan(chain, options)); });
+      if (planner.chain_frontier == nullptr || threads > 1) continue;
+      fails_at_every_allocation((what + ", curve").c_str(),
+                                [&] { return frontier(chain, options).points; });
+    }
+  }
+}
+
+TEST(AllocationFaults, EveryPlannerOfGraphs) {
+  const Graph graph = small_graph();
+  for (const int threads : {1, 2}) {
+    for (const PlannerInfo& planner : planners()) {
+      if (planner.plan_graph == nullptr) continue;
+      const std::string what = std::string(planner.name) + ", threads " + std::to_string(threads);
+      const PlanOptions options{.budget = "80%", .planner = planner.name, .threads = threads};
+      fails_at_every_allocation(what.c_str(), [&] { return told(plan(graph, options)); });
+    }
+  }
+}
+
+// Fewer threads than were asked for: slower, and the same answer.
+TEST(ThreadFaults, PlannersDoWithTheThreadsThatThereAre) {
+  const Chain chain = example_chain();
+  const Graph graph = small_graph();
+  const PlanOptions options{.budget = "75%", .threads = 4};
+  const Told of_chain = told(plan(chain, options)), of_graph = told(plan(graph, options));
+  for (int64_t thread = 0; thread < 4; ++thread) {
+    const ThreadFault fault(thread);
+    EXPECT_EQ(told(plan(chain, options)), of_chain);
+    EXPECT_EQ(told(plan(graph, options)), of_graph);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::testing
