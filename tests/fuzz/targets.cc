@@ -8,6 +8,7 @@
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
 #include "reprise/pack/plan_blocks.h"
 #include "reprise/plan/registry.h"
 #include "reprise/run/bookkeeping.h"
