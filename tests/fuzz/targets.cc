@@ -105,11 +105,13 @@ void plan_problem(std::string_view bytes) {
     return require_place(error);
   }
   try {
-    const PlanOptions options{.planner = "keep_all"};
-    const Chain* chain = problem.chain();
-    require_kept(
-        chain != nullptr ? plan(*chain, options) : plan(std::get<Graph>(problem.model), options),
-        problem.graph());
+    for (const Budget& budget : {Budget(), Budget("50%")}) {
+      const PlanOptions options{.budget = budget, .planner = "keep_all"};
+      const Chain* chain = problem.chain();
+      require_kept(
+          chain != nullptr ? plan(*chain, options) : plan(std::get<Graph>(problem.model), options),
+          problem.graph());
+    }
   } catch (const InputError&) {
     // Valid, but with no plain training, or sums of several runs beyond 64 bits.
   }
@@ -119,7 +121,7 @@ PlanOptions some_options(Dice& dice) {
   PlanOptions options;
   options.budget = Budget(std::to_string(dice.below(120)) + "%");
   options.threads = 1 + static_cast<int>(dice.below(2));
-  options.time_limit = Nanos(dice.below(16) == 15 ? 0 : 200'000'000);
+  options.time_limit = Nanos(dice.below(16) == 15 ? 0 : 20'000'000);
   options.allow = dice.coin() ? Exactness::kBitwise : Exactness::kRounding;
   return options;
 }
