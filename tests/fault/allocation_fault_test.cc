@@ -28,7 +28,7 @@
 namespace reprise::testing {
 namespace {
 
-enum class Which { kEvery, kSome };  // kSome: ever wider apart, some eighty in all
+enum class Which { kEvery, kSome };  // kSome: ever wider apart, some forty in all
 
 // work() returns what is to be the same at every call. Any exception but std::bad_alloc ends the test.
 template <class Work>
@@ -37,7 +37,7 @@ void fails_at_allocations(Which which, const char* what, const Work& work) {
   const auto right = work();  // also fills what is made once for the whole program
   int64_t cases = 0;
   bool happened = true;
-  for (int64_t k = 0; happened; k += which == Which::kEvery ? 1 : 1 + k / 8, ++cases) {
+  for (int64_t k = 0; happened; k += which == Which::kEvery ? 1 : 1 + k / 4, ++cases) {
     ASSERT_LT(k, 100'000'000);
     const int64_t before = live_allocations();
     try {
@@ -197,7 +197,7 @@ TEST(AllocationFaults, PlannersOnSeveralThreads) {
                        [&] { return told(plan(chain, options)); });
   // Where the clock ends the search, only that there is a plan is always the same.
   const Graph graph = row_graph(120);
-  const PlanOptions hasty{.budget = "60%", .time_limit = Nanos(200'000'000), .threads = 3};
+  const PlanOptions hasty{.budget = "60%", .time_limit = Nanos(50'000'000), .threads = 3};
   fails_at_allocations(Which::kSome, "graph, threads at work",
                        [&] { return plan(graph, hasty).plan.has_value(); });
 }
