@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -69,6 +70,7 @@ bool killed_while_writing(const fs::path& file, FileFault fault, int64_t call) {
 }
 
 TEST_F(FileFaults, KilledAtAnyCallTheFileIsTheOldOrTheNewOne) {
+  int64_t killed = 0;
   for (const FileFault fault : {FileFault::kKillBefore, FileFault::kKillHalf}) {
     int64_t call = 0;
     bool was_new = false;
@@ -87,10 +89,13 @@ TEST_F(FileFaults, KilledAtAnyCallTheFileIsTheOldOrTheNewOne) {
     EXPECT_GE(call, 7) << "open, lock, chmod, write, sync, close, rename";
     EXPECT_TRUE(read_file(file_) == kNew);
     restore();
+    killed += call;
   }
+  std::printf("killed %lld times\n", static_cast<long long>(killed));
 }
 
 TEST_F(FileFaults, AnyCallThatFailsLeavesTheOldFileOrTheNewOne) {
+  int64_t failed = 0;
   for (const int error : {ENOSPC, EIO, EDQUOT, EACCES}) {
     for (const FileFault fault : {FileFault::kError, FileFault::kShort}) {
       for (int64_t call = 0;; ++call) {
@@ -111,9 +116,11 @@ TEST_F(FileFaults, AnyCallThatFailsLeavesTheOldFileOrTheNewOne) {
         EXPECT_EQ(entries(), 1u);
         restore();
         if (!happened) break;
+        ++failed;
       }
     }
   }
+  std::printf("%lld calls failed\n", static_cast<long long>(failed));
 }
 
 TEST_F(FileFaults, AnInterruptedCallIsMadeAgainOrTheOldFileStays) {

@@ -84,7 +84,7 @@ TEST(PlanBlocks, AReuseForWhatIsLiveIsASecondCopy) {
   add_op(graph, "g", {reusing});
   const std::vector<Action> actions = {run("f"), run("g"), run("f"), run("g"), run("f")};
   EXPECT_EQ(live_bytes(plan_blocks(graph, actions), Bytes(1)), simulate(graph, actions).peak);
-  EXPECT_EQ(plan_blocks(graph, actions)[2], (Block{Bytes(8), 4, 7}));
+  EXPECT_EQ(plan_blocks(graph, actions)[4], (Block{Bytes(8), 4, 7}));
 }
 
 TEST(BlockOwners, SayWhatEachBlockIs) {
