@@ -45,6 +45,8 @@ TEST_P(DamagedFiles, AreRefusedOrKeepThePromises) {
     if (std::string(target.name) != GetParam()) continue;
     const fs::path folder = fs::path(REPRISE_SOURCE_DIR) / "tests/fuzz/corpus" / target.name;
     for (const auto& entry : fs::directory_iterator(folder)) {
+      // Written by hand; what the fuzzer found has other names.
+      if (entry.path().extension() != ".json") continue;
       const std::string good = read_file(entry.path());
       if (good.size() > 1'200) continue;
       SCOPED_TRACE(entry.path().string());
