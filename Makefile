@@ -58,6 +58,16 @@ build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakeP
 	@cmake --preset $*
 	@touch $@
 
+# Clang is for fuzzing and the second compiler of the packaging test: installed when one of them is asked for.
+.PHONY: clang
+clang:
+	@scripts/setup.sh --quiet --clang
+
+build/fuzz/build.ninja: CMakePresets.json | clang
+	@echo "Configuring build/fuzz"
+	@CXX=$$(command -v clang++-19 || echo clang++) cmake --preset fuzz
+	@touch $@
+
 .PHONY: build
 build: build/release/build.ninja ## build everything into build/release
 	@cmake --build build/release -j $(JOBS)
@@ -76,14 +86,31 @@ test: build ## build and run the tests (what CI runs)
 # narrows that for one process, where it is allowed.
 NARROW = $$(setarch -R true 2>/dev/null && echo setarch -R || true)
 
+# Seconds for each target of the fuzzer.
+FUZZ_SECONDS ?= 60
+
+.PHONY: fuzz
+fuzz: build/fuzz/build.ninja ## fuzz the readers of files and the planners, FUZZ_SECONDS each
+	@cmake --build build/fuzz -j $(JOBS)
+	@tests/fuzz/run.sh build/fuzz/reprise_fuzz $(FUZZ_SECONDS)
+
+.PHONY: mutants
+mutants: build ## break one line at a time and see that a named test notices
+	@tests/mutants/run.py build/release --jobs $(JOBS)
+
+.PHONY: packaging
+packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers
+	@tests/packaging/packaging_test.py
+
 .PHONY: test-full
-test-full: build build/asan-ubsan/build.ninja build/tsan/build.ninja ## test, with every random case, and the core under sanitizers (long)
+test-full: build build/asan-ubsan/build.ninja build/tsan/build.ninja ## test, with every random case, sanitizers, mutants, packaging, fuzzing (long)
 	@cd build/release && REPRISE_TEST_FULL=1 $(CTEST)
 	@cmake --build build/asan-ubsan -j $(JOBS)
 	@cd build/asan-ubsan && $(CTEST)
 	@cmake --build build/tsan -j $(JOBS)
 	@cd build/tsan && $(NARROW) $(CTEST)
-	@echo "make test-full: all tests passed, sanitizers were silent"
+	@$(MAKE) --no-print-directory mutants packaging fuzz FUZZ_SECONDS=20
+	@echo "make test-full: all tests passed, sanitizers were silent, mutants killed"
 
 .PHONY: bench
 bench: build ## run the benchmarks of docs/benchmarks.md

@@ -10,7 +10,8 @@
 #      test compares plans (requirements-test.txt): in .venv, too. Without them everything else is built and tested.
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
-# nothing is printed unless something has to be done.
+# nothing is printed unless something has to be done. With --clang only Clang is looked after, which `make
+# fuzz` and `make packaging` need and nothing else does.
 #
 #   REPRISE_TORCH_DIR    use this LibTorch (a folder with share/cmake/Torch) and make no .venv
 #   REPRISE_TORCH_INDEX  one more package index in which pip looks for torch
@@ -18,13 +19,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-quiet=0
-case "${1:-}" in
-  "") ;;
-  --quiet) quiet=1 ;;
-  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "scripts/$(basename "$0")"; exit 0 ;;
-  *) echo "usage: scripts/setup.sh [--quiet]" >&2; exit 2 ;;
-esac
+quiet=0 clang=0
+for argument in "$@"; do
+  case "$argument" in
+    --quiet) quiet=1 ;;
+    --clang) clang=1 ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "scripts/$(basename "$0")"; exit 0 ;;
+    *) echo "usage: scripts/setup.sh [--quiet] [--clang]" >&2; exit 2 ;;
+  esac
+done
 
 say() { printf '%s\n' "$*"; }
 detail() { [ "$quiet" = 1 ] || say "$*"; }
@@ -53,6 +56,12 @@ python3-venv         | venv                          | makes .venv, which holds 
 python3-dev          | python-header                  | builds the Python package
 dataset-fashion-mnist| file /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz | real data to train on
 '
+if [ "$clang" = 1 ]; then
+  needs='
+clang-19             | tool clang++-19               | the fuzzer, and the second compiler of the packaging test
+libclang-rt-19-dev   | file /usr/lib/llvm-19/lib/clang/19/lib/linux | its run-time libraries
+'
+fi
 compiler=${CXX:-g++}  # as CMake chooses it
 # Without them, training uses synthetic data, and the Python package is not built.
 optional='dataset-fashion-mnist python3-dev'
@@ -344,6 +353,7 @@ more_packages() {
 }
 
 system_packages
+if [ "$clang" = 1 ]; then exit 0; fi
 libtorch
 more_packages requirements-python.txt "Tools of the Python package" \
   "everything but the Python package is built."

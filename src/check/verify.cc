@@ -14,6 +14,9 @@
 namespace reprise {
 namespace {
 
+// A plan of some megabytes can break the rules billions of times.
+constexpr size_t kMostViolations = 10'000;
+
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
 // For messages and Violation::over; comparisons are made before this.
@@ -48,6 +51,7 @@ class Judge {
       } else {
         free(bound_.back()->target);
       }
+      if (violations_.size() >= kMostViolations) return std::move(violations_);
     }
     action_ = -1;
     check_end();

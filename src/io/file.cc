@@ -1,5 +1,6 @@
 // Whole files: read with a limit, written atomically.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,10 +67,49 @@ bool write_all(int fd, std::string_view content) {
   while (!content.empty()) {
     const ssize_t count = ::write(fd, content.data(), content.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return false;
+    if (count == 0) errno = EIO;  // a device that takes nothing and says nothing: not for ever
+    if (count <= 0) return false;
     content.remove_prefix(static_cast<size_t>(count));
   }
   return true;
+}
+
+constexpr std::string_view kTemporaryPrefix = ".reprise-", kTemporarySuffix = ".tmp";
+
+// ".reprise-PROCESS-NUMBER.tmp"
+bool is_temporary_name(std::string_view name) {
+  if (!name.starts_with(kTemporaryPrefix) || !name.ends_with(kTemporarySuffix)) return false;
+  name.remove_prefix(kTemporaryPrefix.size());
+  name.remove_suffix(kTemporarySuffix.size());
+  const size_t dash = name.find('-');
+  return dash != std::string_view::npos && dash > 0 && dash + 1 < name.size() &&
+         name.find_first_not_of("0123456789", dash + 1) == std::string_view::npos &&
+         name.find_first_not_of("0123456789") == dash;
+}
+
+fs::path folder_of(const fs::path& target) {
+  return target.has_parent_path() ? target.parent_path() : fs::path(".");
+}
+
+// Whoever writes a temporary file holds a lock on it, which ends with the process, however that ends.
+// True also where the file system has no locks: then nobody can take the file for a forgotten one.
+bool lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+bool has_name(int fd) {
+  struct stat status = {};
+  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink > 0;
+}
+
+// Removes the temporary files of processes that were killed while they wrote.
+void remove_left_behind(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!is_temporary_name(entry->path().filename().native())) continue;
+    const FileDescriptor file(open_retrying(entry->path(), O_RDWR | O_NOFOLLOW | O_NONBLOCK));
+    if (!file.valid() || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (has_name(file.get())) ::unlink(entry->path().c_str());
+  }
 }
 
 // A file beside the target that is removed unless it is renamed onto the target.
@@ -77,24 +117,29 @@ class TemporaryFile {
  public:
   TemporaryFile(const fs::path& target, mode_t mode) {
     static std::atomic<unsigned> counter = 0;
-    const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
-    constexpr int kAttempts = 100;  // names left behind by a process with our id that was killed
+    const fs::path folder = folder_of(target);
+    constexpr int kAttempts = 100;  // names that a process with our id has in use elsewhere
     for (int i = 0; i < kAttempts && fd_ < 0; ++i) {
-      path_ = folder /
-              (".reprise-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp");
+      path_ = folder / (std::string(kTemporaryPrefix) + std::to_string(::getpid()) + "-" +
+                        std::to_string(counter++) + std::string(kTemporarySuffix));
       fd_ = open_retrying(path_, O_WRONLY | O_CREAT | O_EXCL, mode);
       if (fd_ < 0 && errno != EEXIST) break;
+      if (fd_ < 0 || (lock(fd_) && has_name(fd_))) continue;
+      ::unlink(path_.c_str());  // between open and lock somebody took it for a forgotten one
+      ::close(std::exchange(fd_, -1));
+      errno = EEXIST;
     }
     if (fd_ < 0) fail_errno(target, "cannot write: no file can be made in its folder", errno);
   }
   ~TemporaryFile() {
     if (!renamed_) ::unlink(path_.c_str());
+    ::close(fd_);  // and with it the lock goes
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  int descriptor() const { return fd_; }
-  const fs::path& path() const { return path_; }
+  // To write to, and to close with a look at what that says. The lock stays.
+  int duplicate() const { return ::fcntl(fd_, F_DUPFD_CLOEXEC, 0); }
   bool rename_to(const fs::path& target) {
     renamed_ = ::rename(path_.c_str(), target.c_str()) == 0;
     return renamed_;
@@ -102,7 +147,7 @@ class TemporaryFile {
 
  private:
   fs::path path_;
-  int fd_ = -1;  // closed by the FileDescriptor that takes it over
+  int fd_ = -1;
   bool renamed_ = false;
 };
 
@@ -129,7 +174,7 @@ fs::path follow_links(const fs::path& path) {
 }
 
 void sync_folder(const fs::path& target) {
-  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const fs::path folder = folder_of(target);
   // The new file is in place already; a file system that cannot sync folders is no reason to say
   // that nothing was written.
   const FileDescriptor descriptor(open_retrying(folder, O_RDONLY | O_DIRECTORY));
@@ -150,8 +195,10 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
 
   const fs::path target = follow_links(path);
   if (!target.has_filename()) fail_errno(path, "cannot write", EISDIR);
+  remove_left_behind(folder_of(target));
   TemporaryFile temporary(target, 0666);  // less the umask
-  FileDescriptor file(temporary.descriptor());
+  FileDescriptor file(temporary.duplicate());
+  if (!file.valid()) fail_errno(path, "cannot write", errno);
   if (exists) static_cast<void>(::fchmod(file.get(), status.st_mode & 07777));
   if (!write_all(file.get(), content)) fail_errno(path, "cannot write", errno);
   if (::fsync(file.get()) != 0) fail_errno(path, "cannot write", errno);

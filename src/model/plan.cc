@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_set>
 
 #include "reprise/model/errors.h"
 
@@ -95,13 +96,18 @@ namespace {
 // The first variant that can be the only run of its op: it writes all that later runs need of the
 // op, and leaves alone what they read.
 int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>& needed) {
+  // A list names no value twice, so that counting is enough.
+  std::unordered_set<ValueIndex> wanted;
+  for (const Variant& variant : op.variants) {
+    for (const ValueIndex value : variant.writes) {
+      if (needed[value]) wanted.insert(value);
+    }
+  }
   const auto serves = [&](const Variant& variant) {
     if (variant.role == Role::kReplay) return false;
-    for (const Variant& other : op.variants) {
-      for (const ValueIndex value : other.writes) {
-        if (needed[value] && !contains(variant.writes, value)) return false;
-      }
-    }
+    const auto written = std::count_if(variant.writes.begin(), variant.writes.end(),
+                                       [&](ValueIndex value) { return needed[value] != 0; });
+    if (static_cast<size_t>(written) < wanted.size()) return false;
     return std::none_of(variant.reads.begin(), variant.reads.end(),
                         [&](ValueIndex value) { return needed[value] && takes(variant, value); });
   };

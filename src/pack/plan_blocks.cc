@@ -52,7 +52,11 @@ class Writer {
   void execute(const Variant& variant) {
     for (const ValueIndex value : variant.consumes) end(value);
     for (const auto& [written, read] : variant.reuses) {
-      at(written) = at(read);
+      if (at(written) == kNone) {
+        at(written) = at(read);
+      } else {  // a duplicate, in the memory of what was read
+        blocks_[static_cast<size_t>(at(read))].end = clock_ + 1;
+      }
       at(read) = kNone;
     }
     for (const ValueIndex value : variant.writes) {

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -67,8 +66,9 @@ bool for_each_by_level(const std::vector<size_t>& level_ends, int threads, const
     for (int thread = 1; thread < threads; ++thread) {
       try {
         others.emplace_back(run, thread);
-      } catch (const std::system_error&) {
-        // The system has no more threads: those that there are do the work.
+      } catch (...) {
+        // No more threads, or no memory for one: those that there are do the work. Nobody may leave
+        // before they have been counted out, they would wait for ever.
         for (int missing = thread; missing < threads; ++missing) sync.arrive_and_drop();
         break;
       }

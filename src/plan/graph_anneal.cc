@@ -12,7 +12,6 @@ namespace reprise::internal {
 namespace {
 
 constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
-constexpr int kDraws = 30;     // until a gap across the peak is found
 
 Keeping less(Keeping keeping) { return static_cast<Keeping>(static_cast<int>(keeping) + 1); }
 

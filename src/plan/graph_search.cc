@@ -67,7 +67,13 @@ void GraphSearch::in_parallel(size_t count, const std::function<void(size_t)>& w
   };
   {
     std::vector<std::jthread> others;
-    for (size_t t = 1; t < threads; ++t) others.emplace_back(share, t);
+    size_t started = 1;
+    try {
+      for (; started < threads; ++started) others.emplace_back(share, started);
+    } catch (...) {
+      // No more threads, or no memory for one: their shares are done here.
+      for (size_t t = started; t < threads; ++t) share(t);
+    }
     share(0);
   }
   for (const std::exception_ptr& failure : failures) {

@@ -317,12 +317,8 @@ void ScheduleLedger::relink(ValueIndex value, int32_t position, size_t at, uint8
   const int64_t bytes = model_.bytes(value);
   const int64_t until = bytes * (holds_until(after) - holds_until(before));
   const int64_t on = bytes * (holds_on(after) - holds_on(before));
-  if (until == on && until != 0) {
-    raises_.push_back({last + 1, marks[k].position, on});
-  } else {
-    if (until != 0) raises_.push_back({last + 1, position, until});
-    if (on != 0) raises_.push_back({position + 1, marks[k].position, on});
-  }
+  if (until != 0) raises_.push_back({last + 1, position, until});
+  if (on != 0) raises_.push_back({position + 1, marks[k].position, on});
   if (last >= 0) want_local(last);
   want_local(position);
 }

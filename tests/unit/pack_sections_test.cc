@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "pack/sections.h"
+#include "reprise/check/simulate.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/plan.h"
 #include "reprise/pack/plan_blocks.h"
@@ -70,6 +71,20 @@ TEST(PlanBlocks, ATakenOverBlockGoesOn) {
   const std::vector<Block> blocks = plan_blocks(graph, {run("a"), run("b")});
   EXPECT_EQ(blocks[1], (Block{Bytes(20), 0, 4}));  // y, then z
   EXPECT_EQ(blocks.size(), 4u);
+}
+
+// What was there stays, and the new copy goes with the memory that it took over.
+TEST(PlanBlocks, AReuseForWhatIsLiveIsASecondCopy) {
+  Graph graph;
+  const ValueIndex x = add_value(graph, "x", 8, ValueKind::kInput);
+  const ValueIndex y = add_value(graph, "y", 8), z = add_value(graph, "z", 8);
+  add_op(graph, "f", {make_variant(1, {x}, {y})});
+  Variant reusing = make_variant(1, {y}, {z});
+  reusing.reuses = {{z, y}};
+  add_op(graph, "g", {reusing});
+  const std::vector<Action> actions = {run("f"), run("g"), run("f"), run("g"), run("f")};
+  EXPECT_EQ(live_bytes(plan_blocks(graph, actions), Bytes(1)), simulate(graph, actions).peak);
+  EXPECT_EQ(plan_blocks(graph, actions)[4], (Block{Bytes(8), 4, 7}));
 }
 
 TEST(BlockOwners, SayWhatEachBlockIs) {

@@ -309,6 +309,35 @@ TEST(Verify, TheSecondAccountAgreesWithHandCountedLevels) {
   EXPECT_TRUE(levels.after == after);
 }
 
+// A small file may break the rules in every read of every run.
+TEST(Verify, TenThousandViolationsEndIt) {
+  Graph graph;
+  std::vector<ValueIndex> made;
+  for (int k = 0; k < 300; ++k) made.push_back(add_value(graph, "v" + std::to_string(k), 1));
+  const ValueIndex last = add_value(graph, "last", 1);
+  add_op(graph, "make", {make_variant(1, {}, made)});
+  add_op(graph, "read", {make_variant(1, made, {last})});
+  Plan plan;
+  plan.actions.assign(1'000, run("read"));  // 300,000 reads of what is not live
+  const size_t violations = verify(graph, plan, Bytes(1'000)).size();
+  EXPECT_GE(violations, 10'000u);
+  EXPECT_LT(violations, 10'400u);
+}
+
+TEST(Verify, OneOfManyVariantsIsFoundByItsName) {
+  Graph graph;
+  const ValueIndex y = add_value(graph, "y", 1);
+  std::vector<Variant> variants;
+  for (int k = 0; k < 40; ++k) {
+    variants.push_back(make_variant(k, {}, {y}));
+    variants.back().name = "v" + std::to_string(k);
+  }
+  add_op(graph, "f", variants);
+  graph.results = {y};
+  EXPECT_EQ(simulate(graph, {run("f", "v39")}).time, Nanos(39));
+  EXPECT_THROW(simulate(graph, {run("f", "v40")}), InputError);
+}
+
 TEST(Verify, EveryKindHasAName) {
   for (int kind = 0; kind <= static_cast<int>(ViolationKind::kOtherProblem); ++kind) {
     EXPECT_STRNE(to_string(static_cast<ViolationKind>(kind)), "?") << kind;

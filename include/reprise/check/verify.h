@@ -38,7 +38,7 @@ struct Violation {
   bool operator==(const Violation&) const = default;
 };
 
-// All violations, in the order of the actions; empty for a valid plan. Memory is accounted twice: by an
+// All violations (10'000 end it), by action; empty for a valid plan. Memory is counted twice: by an
 // event walk, and by sums over the intervals in which values are live. If the two disagree on any
 // action, InternalError. `problem`, when given, is compared with plan.problem (format, name, and sha256
 // where both have one). O(actions * values per action).

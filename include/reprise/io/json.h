@@ -53,7 +53,7 @@ std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
 std::string to_json(const RunLog& log);
 
-// Writes a whole file or leaves the old one as it is. InputError if the path cannot be written.
+// Writes all or leaves the old file; removes what killed writers left in the folder. Or InputError.
 void write_file(const std::filesystem::path& path, std::string_view content);
 // At most `limit` bytes. InputError if it cannot be read or is larger.
 std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);

@@ -1,0 +1,200 @@
+#include "fuzz/targets.h"
+
+#include <string>
+#include <variant>
+
+#include "fuzz/small_problem.h"
+#include "reprise/check/explain.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/pack/plan_blocks.h"
+#include "reprise/plan/registry.h"
+#include "reprise/run/bookkeeping.h"
+
+namespace reprise::fuzz {
+namespace {
+
+const std::string kFile = "file.json";
+
+void promise(bool kept, const std::string& what) {
+  if (!kept) throw BrokenPromise(what);
+}
+
+// A refusal must say where.
+void require_place(const InputError& error) {
+  promise(error.where().file == kFile, "the refusal names no file: " + std::string(error.what()));
+  promise(error.where().line > 0, "the refusal names no line: " + std::string(error.what()));
+}
+
+// What is read is written and read back equal.
+template <auto kParse>
+void load(std::string_view bytes) {
+  try {
+    const auto value = kParse(bytes, kFile);
+    promise(kParse(to_json(value), kFile) == value, "written and read back, it differs");
+  } catch (const InputError& error) {
+    require_place(error);
+  }
+}
+
+// A plan that nobody promised anything about: every judge says something of it, and they agree.
+void judge(const Graph& graph, const Plan& plan) {
+  const std::vector<Violation> violations = verify(graph, plan, plan.budget);
+  std::string refusal;
+  try {
+    const Timeline timeline = simulate(graph, plan);
+    const Explanation explanation = explain(graph, plan);
+    promise(explanation.timeline == timeline, "explain and simulate differ");
+    Bytes held;
+    for (const Holder& holder : explanation.holders) held += holder.bytes;
+    promise(held == timeline.peak, "the holders do not sum to the peak");
+    const std::vector<Block> blocks = plan_blocks(graph, plan.actions);
+    promise(live_bytes(blocks, Bytes(1)) + graph.fixed == timeline.peak, "the blocks differ");
+    BookkeepingBackend backend(graph);
+    execute(Program(graph, plan.actions), backend);
+    promise(backend.peak() == timeline.peak && backend.time() == timeline.time,
+            "the interpreter's account differs");
+    if (!violations.empty()) return;
+    promise(timeline.peak == plan.peak && timeline.peak <= plan.budget,
+            "over budget, called valid");
+    promise(timeline.time == plan.time, "another time, called valid");
+  } catch (const InputError& error) {
+    promise(!violations.empty(), "refused, but called valid: " + std::string(error.what()));
+  }
+}
+
+// A small graph with what graphs can say.
+const Graph& fixed_graph() {
+  static const Graph graph =
+      parse_graph(R"({"format": "reprise.graph", "version": 1, "name": "small",
+    "fixed_bytes": 3, "values": [{"id": "x", "bytes": 8, "kind": "input"}, {"id": "y", "bytes": 8},
+    {"id": "z", "bytes": 8, "kind": "gradient"}, {"id": "w", "bytes": 4}],
+    "ops": [{"id": "f", "random": true, "variants": [{"ns": 1, "reads": ["x"], "writes": ["y"]},
+     {"name": "again", "role": "replay", "ns": 1, "reads": ["x"], "writes": ["y"]}]},
+    {"id": "c1", "variants": [{"ns": 2, "workspace_bytes": 5, "reads": ["y"], "writes": ["w"]}]},
+    {"id": "c2", "variants": [{"ns": 3, "reads": ["y"], "writes": ["w"]}]},
+    {"id": "b", "phase": "backward", "variants": [{"ns": 2, "reads": ["y", "w"], "writes": ["z"],
+     "reuses": [["z", "y"]], "consumes": ["w"]}]}],
+    "choices": [{"id": "c", "realizations": [["c1"], ["c2"]]}], "results": ["z"]})");
+  return graph;
+}
+
+void check(std::string_view bytes) {
+  try {
+    judge(fixed_graph(), parse_plan(bytes, kFile));
+  } catch (const InputError& error) {
+    require_place(error);
+  }
+}
+
+void require_kept(const PlanResult& result, const Graph& graph) {
+  if (!result.plan) return;
+  promise(verify(graph, *result.plan, result.budget).empty(), "an invalid plan was returned");
+  promise(result.plan->peak <= result.budget, "a plan over its budget was returned");
+  promise(result.plan->lower_bound <= result.plan->time, "faster than the bound");
+  judge(graph, *result.plan);
+}
+
+void plan_problem(std::string_view bytes) {
+  Problem problem;
+  try {
+    problem = parse_problem(bytes, kFile);
+  } catch (const InputError& error) {
+    return require_place(error);
+  }
+  try {
+    for (const Budget& budget : {Budget(), Budget("50%")}) {
+      const PlanOptions options{.budget = budget, .planner = "keep_all"};
+      const Chain* chain = problem.chain();
+      require_kept(
+          chain != nullptr ? plan(*chain, options) : plan(std::get<Graph>(problem.model), options),
+          problem.graph());
+    }
+  } catch (const InputError&) {
+    // Valid, but with no plain training, or sums of several runs beyond 64 bits.
+  }
+}
+
+PlanOptions some_options(Dice& dice) {
+  PlanOptions options;
+  options.budget = Budget(std::to_string(dice.below(120)) + "%");
+  options.threads = 1 + static_cast<int>(dice.below(2));
+  options.time_limit = Nanos(dice.below(16) == 15 ? 0 : 20'000'000);
+  options.allow = dice.coin() ? Exactness::kBitwise : Exactness::kRounding;
+  return options;
+}
+
+void search(std::string_view bytes) {
+  Dice dice(bytes);
+  PlanOptions options = some_options(dice);
+  const bool chains = dice.coin();
+  try {
+    if (chains) {
+      const Chain chain = small_chain(dice);
+      for (const PlannerInfo& planner : planners()) {
+        if (planner.plan_chain == nullptr) continue;
+        options.planner = planner.name;
+        require_kept(plan(chain, options), lower(chain));
+      }
+    } else {
+      const Graph graph = small_graph(dice);
+      for (const PlannerInfo& planner : planners()) {
+        if (planner.plan_graph == nullptr) continue;
+        options.planner = planner.name;
+        require_kept(plan(graph, options), graph);
+      }
+    }
+  } catch (const InputError&) {
+    // Not every such problem is valid.
+  }
+}
+
+void pack_blocks(std::string_view bytes) {
+  Dice dice(bytes);
+  PackOptions options;
+  options.alignment = Bytes(dice.below(70));
+  options.steps = 10'000;
+  const std::vector<Block> blocks = small_blocks(dice);
+  try {
+    const Packing packing = pack(blocks, options);
+    promise(verify_packing(blocks, packing, options.alignment).empty(), "an invalid packing");
+  } catch (const InputError&) {
+    // A negative length, an alignment of 0, a sum beyond 64 bits.
+  }
+}
+
+// What people write for budgets and durations.
+void quantities(std::string_view bytes) {
+  const auto refuse = [](const auto& read) {
+    try {
+      promise(read() >= 0, "negative");
+    } catch (const InputError&) {
+    }
+  };
+  refuse([&] { return parse_bytes(bytes).count(); });
+  refuse([&] { return parse_duration(bytes).count(); });
+  refuse([&] { return Budget(bytes).resolve(Bytes(1'000'000)).count(); });
+}
+
+}  // namespace
+
+std::span<const Target> targets() {
+  static constexpr Target kTargets[] = {
+      {"chain", load<parse_chain>},
+      {"graph", load<parse_graph>},
+      {"plan", load<parse_plan>},
+      {"frontier", load<parse_frontier>},
+      {"profile", load<parse_profile>},
+      {"run_log", load<parse_run_log>},
+      {"problem", plan_problem},
+      {"check", check},
+      {"search", search},
+      {"pack", pack_blocks},
+      {"quantities", quantities},
+  };
+  return kTargets;
+}
+
+}  // namespace reprise::fuzz

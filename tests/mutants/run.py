@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Tests of the tests: breaks the sources one line at a time and asks whether a named test notices.
+
+Each entry of mutants.json is a file, a line of it (or a part), what it becomes, and the test that must fail then.
+The mutant is compiled from a scratch copy and linked before the library, so that only one file is compiled and
+one program linked for each; the sources and the build stay as they are. The named tests must pass without the
+mutant. A mutant that does not compile, or that no test kills, is a failure of this script.
+
+Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]     (BUILD_DIR: a build of the tests, e.g. build/release)
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FAULTS = ("FileFaults", "AllocationFaults", "ThreadFaults")
+LIMIT_SECONDS = 1200  # of one test; one that hangs is killed, and its mutant with it
+
+
+def compile_commands(build):
+    return {entry["file"]: entry for entry in json.loads((build / "compile_commands.json").read_text())}
+
+
+def link_commands(build, program):
+    """What Ninja would run to link the program."""
+    lines = subprocess.run(["ninja", "-C", build, "-t", "commands", "-s", program], check=True,
+                           capture_output=True, text=True).stdout.splitlines()
+    return lines[-1]
+
+
+class Builder:
+    def __init__(self, build):
+        self.build = build
+        self.compile = compile_commands(build)
+        self.links = {}
+        for program in ("reprise_core_tests", "reprise_fault_tests"):
+            self.links[program] = link_commands(build, program)
+
+    def make(self, mutant, folder, program):
+        """Compiles the mutant and links it before libreprise.a. Returns the program."""
+        source = ROOT / mutant["file"]
+        text = source.read_text()
+        if text.count(mutant["old"]) != 1:
+            raise ValueError(f"{mutant['old']!r} is {text.count(mutant['old'])} times in {mutant['file']}")
+        changed = folder / source.name
+        changed.write_text(text.replace(mutant["old"], mutant["new"]))
+        words = shlex.split(self.compile[str(source)]["command"])
+        flags = [word for word in words if word != "-Werror"]
+        flags[flags.index("-o") + 1] = str(folder / "mutant.o")
+        flags[flags.index("-c") + 1] = str(changed)
+        # Nearly all the time goes into optimising; whether a test fails does not depend on it.
+        flags += ["-O0", "-w"]
+        self.call(flags, "does not compile")
+        link = shlex.split(self.links[program].replace(": && ", "").replace(" && :", ""))
+        link[link.index("-o") + 1] = str(folder / program)
+        library = next(k for k, word in enumerate(link) if word.endswith("libreprise.a"))
+        link.insert(library, str(folder / "mutant.o"))
+        self.call(link, "does not link")
+        return folder / program
+
+    def call(self, words, complaint):
+        done = subprocess.run(words, cwd=self.build, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ValueError(f"{complaint}:\n{done.stderr[-2000:]}")
+
+
+def passes(program, tests, folder):
+    """Whether the tests ran and none failed."""
+    try:
+        done = subprocess.run([program, f"--gtest_filter={tests}", "--gtest_brief=1",
+                               "--gtest_break_on_failure=0", "--gtest_fail_fast"],
+                              cwd=folder, capture_output=True, text=True, errors="replace", check=False,
+                              timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    if "[==========] 0 tests" in done.stdout:
+        raise ValueError(f"no test is called {tests}")
+    return done.returncode == 0
+
+
+def program_of(mutant):
+    return "reprise_fault_tests" if mutant["killed_by"].startswith(FAULTS) else "reprise_core_tests"
+
+
+def judge(builder, mutant):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        program = program_of(mutant)
+        return "survived" if passes(builder.make(mutant, folder, program), mutant["killed_by"], folder) else "killed"
+
+
+def report(number, mutant, verdict, seconds):
+    print(f"{number:3} {verdict:9} {seconds:5.0f} s  {mutant['file']}: {mutant['says']}"
+          f"\n                        {mutant['killed_by']}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--only", default="", help="mutants whose file or description has this text")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--skip-unchanged", action="store_true", help="do not first run the tests as they are")
+    arguments = parser.parse_args()
+    build = arguments.build.resolve()
+    mutants = json.loads((ROOT / "tests/mutants/mutants.json").read_text())
+    mutants = [m for m in mutants if arguments.only in m["file"] + m["says"] + m["killed_by"]]
+    if not mutants:
+        sys.exit("no such mutant")
+    builder = Builder(build)
+    if not arguments.skip_unchanged:
+        for program in sorted({program_of(m) for m in mutants}):
+            tests = ":".join(sorted({m["killed_by"] for m in mutants if program_of(m) == program}))
+            if not passes(build / program, tests, build):
+                sys.exit(f"{program} fails without any mutant: {tests}")
+
+    survivors = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        def work(mutant):
+            start = time.monotonic()
+            try:
+                return judge(builder, mutant), time.monotonic() - start
+            except ValueError as error:
+                return f"unusable: {error}", time.monotonic() - start
+
+        for number, (mutant, (verdict, seconds)) in enumerate(zip(mutants, pool.map(work, mutants)), 1):
+            report(number, mutant, verdict, seconds)
+            survivors += verdict != "killed"
+    print(f"mutants: {len(mutants)} mutants, {len(mutants) - survivors} killed")
+    sys.exit(survivors != 0)
+
+
+if __name__ == "__main__":
+    main()
