@@ -35,30 +35,58 @@
 // property/graph_planner_test.cc.
 #include "plan/by_level.h"
 #include "plan/candidates.h"
+#include "plan/graph_possible.h"
 #include "plan/graph_question.h"
 #include "plan/planners.h"
 #include "plan/search_control.h"
 
 namespace reprise::internal {
 
+namespace {
+
+constexpr double kForPossible = 0.7;  // of the time
+
+// The best schedule of a graph without what cannot be part of a plan.
+std::optional<GraphFinding> find_possible(const PossibleGraph& possible, Bytes budget, int threads,
+                                          SearchControl& control, std::vector<Run>& runs) {
+  const ScheduleModel model(possible.graph);
+  GraphFinding found = find_schedule(model, budget, threads, {}, control);
+  if (!found.best) return std::nullopt;
+  for (const Run& run : runs_of(model, found.best->schedule)) {
+    runs.push_back(possible.runs[run.op][run.variant]);
+  }
+  return found;
+}
+
+}  // namespace
+
 Answer search_graph(const GraphProblem& problem) {
   SearchControl control(problem.options, "graph");
   control.report(-1);
   const Graph& graph = problem.graph;
-  const ScheduleModel model(graph);
-  const GraphFinding found =
-      find_schedule(model, problem.budget, thread_count(problem.options.threads), {}, control);
+  const int threads = thread_count(problem.options.threads);
+  std::vector<Run> runs;
+  std::optional<GraphFinding> found;
+  if (const auto possible = leave_out_impossible(graph, problem.budget, control)) {
+    SearchControl part = control.part(kForPossible);
+    found = find_possible(*possible, problem.budget, threads, part, runs);
+  }
+  if (!found) {
+    const ScheduleModel model(graph);
+    found = find_schedule(model, problem.budget, threads, {}, control);
+    if (found->best) runs = runs_of(model, found->best->schedule);
+  }
   Candidates candidates(graph, problem.budget);
-  if (found.best) candidates.consider(runs_of(model, found.best->schedule));
-  if (!found.near) consider_dtr(graph, problem.budget, candidates, control);
+  if (found->best) candidates.consider(std::move(runs));
+  if (!found->near) consider_dtr(graph, problem.budget, candidates, control);
   Answer answer;
-  answer.lower_bound = found.bound.time;
-  if (candidates.fits()) answer = candidates.answer(found.bound.time, false);
-  answer.search_memory = found.memory;
-  if (!candidates.fits() && found.bound.least_peak > problem.budget) {
+  answer.lower_bound = found->bound.time;
+  if (candidates.fits()) answer = candidates.answer(found->bound.time, false);
+  answer.search_memory = found->memory;
+  if (!candidates.fits() && found->bound.least_peak > problem.budget) {
     answer.termination = Termination::kInfeasible;
-    answer.smallest_budget = Bytes(found.smallest.peak);
-    answer.blocking_op = graph.ops[found.bound.blocking_op].id;
+    answer.smallest_budget = Bytes(found->smallest.peak);
+    answer.blocking_op = graph.ops[found->bound.blocking_op].id;
   }
   return answer;
 }

@@ -107,6 +107,8 @@ class ScheduleModel {
   bool active(const Schedule& schedule, OpIndex op) const {
     return choice_[op] < 0 || schedule.realization[choice_[op]] == realization_[op];
   }
+  // -1: in no choice.
+  int32_t choice(OpIndex op) const { return choice_[op]; }
   // Whether it matters for what makes a value if the op has run before.
   bool has_roles(OpIndex op) const { return has_roles_[op]; }
 

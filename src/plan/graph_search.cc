@@ -17,6 +17,8 @@ constexpr size_t kRepairs = 4;  // of a large graph
 // What is less than such a part of the time is not worth more effort; the second of a large graph.
 constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
+constexpr int64_t kStepsToFit = 4'000;
+constexpr double kFitWeight = 32, kFitHeat = 1;  // in fit()
 
 // Fewer steps of fewer gaps are done before a thread has started.
 constexpr size_t kGapsForThreads = 200;
@@ -205,12 +207,17 @@ void GraphSearch::shrink(int64_t least_peak) {
   }
 }
 
+// Of an op.
+double GraphSearch::mean_time() const {
+  const FoundSchedule& some = best_ ? *best_ : *smallest_;
+  return std::max(1.0, static_cast<double>(some.time) / static_cast<double>(model_.plain().size()));
+}
+
 // One turn of each walker, from the first `used` schedules of the pool in turn.
 void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round,
                               size_t first, int64_t bound, std::vector<FoundSchedule>& found) {
   control_.report(-1);
-  const double mean =
-      std::max(1.0, static_cast<double>(best_->time) / static_cast<double>(model_.plain().size()));
+  const double mean = mean_time();
   const auto gaps = static_cast<double>(moves_.gaps.size());
   const size_t count = std::min(walkers_.size(), found.size() - first);
   for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
@@ -228,6 +235,29 @@ void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t use
     found[turn] = walkers_[w]->best() ? *walkers_[w]->best() : from;
   });
   for (size_t w = 0; w < count; ++w) collect(*walkers_[w], true);
+}
+
+void GraphSearch::fit(int64_t bound) {
+  if (best_ && is_near(bound)) return;
+  std::stable_sort(starts_.begin(), starts_.end(),
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  starts_ = distinct(std::move(starts_), kPool);
+  const double mean = mean_time();
+  for (size_t first = 0; first < starts_.size(); first += walkers_.size()) {
+    if (control_.out_of_time()) return;
+    control_.report(-1);
+    const size_t count = std::min(walkers_.size(), starts_.size() - first);
+    for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
+    in_parallel(count, [&](size_t w) {
+      FoundSchedule& from = starts_[first + w];
+      if (from.peak <= budget_) return;
+      const SearchGoal goal{1, kFitWeight * rate_, budget_};
+      walkers_[w]->anneal(from.schedule, {goal, kFitHeat * mean, kStepsToFit, true, bound},
+                          control_);
+      if (walkers_[w]->best()) from = *walkers_[w]->best();
+    });
+    for (size_t w = 0; w < count; ++w) collect(*walkers_[w], false);
+  }
 }
 
 void GraphSearch::improve(int64_t bound) {

@@ -45,11 +45,16 @@ class GraphSearch {
   // a few rounds will do.
   void shrink(int64_t least_peak);
 
+  // Anneals starts that are over the budget until they fit: what memory costs counts for more there
+  // than in improve().
+  void fit(int64_t bound);
+
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
   // when rounds in a row find nothing better, or when time is up.
   void improve(int64_t bound);
 
  private:
+  double mean_time() const;
   void in_parallel(size_t count, const std::function<void(size_t)>& work);
   void collect(const Annealer& walker, bool counts_as_smallest);
   void consider(const std::vector<Schedule>& schedules, bool counts_as_smallest);
