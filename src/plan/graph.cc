@@ -44,13 +44,14 @@ namespace reprise::internal {
 
 namespace {
 
-constexpr double kForPossible = 0.7;  // of the time
+// Of the time that is left after the starts, for a first plan without what is impossible.
+constexpr double kForFirst = 0.5;
 
 // The best schedule of a graph without what cannot be part of a plan.
 std::optional<GraphFinding> find_possible(const PossibleGraph& possible, Bytes budget, int threads,
                                           SearchControl& control, std::vector<Run>& runs) {
   const ScheduleModel model(possible.graph);
-  GraphFinding found = find_schedule(model, budget, threads, {}, control);
+  GraphFinding found = find_schedule(model, budget, threads, {}, control, kForFirst);
   if (!found.best) return std::nullopt;
   for (const Run& run : runs_of(model, found.best->schedule)) {
     runs.push_back(possible.runs[run.op][run.variant]);
@@ -68,8 +69,7 @@ Answer search_graph(const GraphProblem& problem) {
   std::vector<Run> runs;
   std::optional<GraphFinding> found;
   if (const auto possible = leave_out_impossible(graph, problem.budget, control)) {
-    SearchControl part = control.part(kForPossible);
-    found = find_possible(*possible, problem.budget, threads, part, runs);
+    found = find_possible(*possible, problem.budget, threads, control, runs);
   }
   if (!found) {
     const ScheduleModel model(graph);

@@ -53,7 +53,8 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
 }  // namespace
 
 GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
-                           const std::vector<Schedule>& seeds, SearchControl& control) {
+                           const std::vector<Schedule>& seeds, SearchControl& control,
+                           double share_for_first) {
   GraphSearch search(model, budget.count(), threads, control);
   SearchControl first = control.part(kForBound);
   GraphFinding found;
@@ -66,7 +67,7 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads
   if (!search.best() || search.best()->time > bound) {
     consider_starts(model, budget, found.bound, seeds, search, control.part(kForPrices));
     search.fit(bound);
-    search.shrink(found.bound.least_peak.count());
+    search.shrink(found.bound.least_peak.count(), control.part(share_for_first));
     search.improve(bound);
   }
   found.best = search.best();

@@ -178,7 +178,7 @@ int64_t GraphSearch::steps_of_a_round() const {
   return std::max<int64_t>(500, 4 * gaps * gaps);
 }
 
-void GraphSearch::shrink(int64_t least_peak) {
+void GraphSearch::shrink(int64_t least_peak, const SearchControl& control) {
   if (best_) return;
   const int64_t steps = std::min<int64_t>(steps_of_a_round(), 20'000);
   const int64_t most_idle =
@@ -188,7 +188,7 @@ void GraphSearch::shrink(int64_t least_peak) {
     return std::tie(a.peak, a.time) < std::tie(b.peak, b.time);
   });
   for (int64_t round = 0, idle = 0; idle < most_idle && !best_; ++round) {
-    if (control_.out_of_time() || smallest_->peak <= least_peak) return;
+    if (control.out_of_time() || smallest_->peak <= least_peak) return;
     control_.report(-1);
     const FoundSchedule before = *smallest_;
     for (const auto& walker : walkers_) walker->start(++seed_);
@@ -200,7 +200,7 @@ void GraphSearch::shrink(int64_t least_peak) {
       const SearchGoal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
       const double share = other || round == 0 ? 0.05 : w == 0 ? 0.02 : 0.005;
       const double hot = share * static_cast<double>(from.peak);
-      walkers_[w]->anneal(from.schedule, {goal, hot, steps, true, 0}, control_);
+      walkers_[w]->anneal(from.schedule, {goal, hot, steps, true, 0}, control);
     });
     for (const auto& walker : walkers_) collect(*walker, true);
     idle = smallest_->peak < before.peak ? 0 : idle + 1;

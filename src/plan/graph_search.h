@@ -43,7 +43,7 @@ class GraphSearch {
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
   // smaller one is met. No plan has a smaller peak than `least_peak`: where that is above the budget,
   // a few rounds will do.
-  void shrink(int64_t least_peak);
+  void shrink(int64_t least_peak, const SearchControl& control);
 
   // Anneals starts that are over the budget until they fit: what memory costs counts for more there
   // than in improve().
