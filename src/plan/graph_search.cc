@@ -17,6 +17,8 @@ constexpr size_t kRepairs = 4;  // of a large graph
 // What is less than such a part of the time is not worth more effort; the second of a large graph.
 constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
+constexpr size_t kShortRounds = 3;      // the first ones: an eighth of the steps, a quarter, a half
+constexpr double kAbove = 1.1, kLargestPrice = 256;  // in raise_price()
 constexpr int64_t kStepsToFit = 4'000;
 constexpr double kFitWeight = 32, kFitHeat = 1;  // in fit()
 
@@ -138,7 +140,19 @@ bool GraphSearch::gains(int64_t before, int64_t after) const {
 // Of schedules that may be too large.
 double GraphSearch::rank(const FoundSchedule& found) const {
   const auto over = static_cast<double>(std::max<int64_t>(0, found.peak - budget_));
-  return static_cast<double>(found.time) + 4 * rate_ * over;
+  return static_cast<double>(found.time) + std::max(price_, 4 * rate_) * over;
+}
+
+// Near the smallest budget a byte is worth more than elsewhere: so much that the best plan is no
+// worse than the schedules that are too large.
+void GraphSearch::raise_price(const std::vector<FoundSchedule>& pool) {
+  price_ = 4 * rate_;
+  for (const FoundSchedule& found : pool) {
+    if (found.peak <= budget_ || found.time >= best_->time) continue;
+    const auto gain = static_cast<double>(best_->time - found.time);
+    const double price = kAbove * gain / static_cast<double>(found.peak - budget_);
+    price_ = std::max(price_, std::min(price, kLargestPrice * rate_));
+  }
 }
 
 void GraphSearch::consider_for_budget(const std::vector<Schedule>& schedules) {
@@ -220,18 +234,18 @@ void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t use
   const double mean = mean_time();
   const auto gaps = static_cast<double>(moves_.gaps.size());
   const size_t count = std::min(walkers_.size(), found.size() - first);
+  const int64_t steps = steps_of_a_round() >> (kShortRounds - std::min(round, kShortRounds));
   for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
   in_parallel(count, [&](size_t w) {
-    constexpr double kWeights[] = {4, 2, 8};
+    constexpr double kWeights[] = {1, 0.5, 2};
     constexpr double kHeat[] = {0.3, 1, 0.6, 2};
     const size_t turn = first + w;
-    const SearchGoal goal{1, rate_ * kWeights[(round + turn) % 3], budget_};
+    const SearchGoal goal{1, price_ * kWeights[(round + turn) % 3], budget_};
     // Few steps for many gaps would undo more than they could make good.
-    const double enough = static_cast<double>(steps_of_a_round()) / (20.0 * gaps);
+    const double enough = static_cast<double>(steps) / (20.0 * gaps);
     const double heat = (round == 0 ? 2 : kHeat[(round + turn) % 4]) * std::min(1.0, enough);
     const FoundSchedule& from = pool[turn % used];
-    walkers_[w]->anneal(from.schedule, {goal, mean * heat, steps_of_a_round(), false, bound, &pool},
-                        control_);
+    walkers_[w]->anneal(from.schedule, {goal, mean * heat, steps, false, bound, &pool}, control_);
     found[turn] = walkers_[w]->best() ? *walkers_[w]->best() : from;
   });
   for (size_t w = 0; w < count; ++w) collect(*walkers_[w], true);
@@ -266,6 +280,7 @@ void GraphSearch::improve(int64_t bound) {
   const auto better = [&](const FoundSchedule& a, const FoundSchedule& b) {
     return rank(a) < rank(b);
   };
+  raise_price(starts_);
   std::stable_sort(starts_.begin(), starts_.end(), better);
   std::vector<FoundSchedule> pool = distinct(std::move(starts_), kPool);
   int64_t idle = 0;
@@ -282,9 +297,10 @@ void GraphSearch::improve(int64_t bound) {
       anneal_some(pool, used, round, first, bound, found);
     }
     pool.insert(pool.end(), found.begin(), found.end());
+    raise_price(pool);
     std::stable_sort(pool.begin(), pool.end(), better);
     pool = distinct(std::move(pool), kPool);
-    idle = gains(before, best_->time) ? 0 : idle + 1;
+    idle = gains(before, best_->time) || round < kShortRounds ? 0 : idle + 1;
   }
 }
 

@@ -55,6 +55,7 @@ class GraphSearch {
 
  private:
   double mean_time() const;
+  void raise_price(const std::vector<FoundSchedule>& pool);
   void in_parallel(size_t count, const std::function<void(size_t)>& work);
   void collect(const Annealer& walker, bool counts_as_smallest);
   void consider(const std::vector<Schedule>& schedules, bool counts_as_smallest);
@@ -76,6 +77,7 @@ class GraphSearch {
   std::vector<FoundSchedule> starts_;
   std::vector<FoundSchedule> small_;  // those of them that do not depend on the budget
   double rate_ = 1;                   // time per byte that dropping everything would cost
+  double price_ = 0;                  // of a byte above the budget, in improve()
 };
 
 }  // namespace reprise::internal
