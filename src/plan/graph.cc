@@ -13,14 +13,18 @@
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
 // made again right before it is read. schedule_ledger.h costs each exactly. The steps, in
 // graph_question.cc but for the last:
+// 0. what cannot be part of a plan within the budget is left out (graph_possible.h); the rest of the
+//    steps for what is left, and for the whole graph if that brings no plan;
 // 1. the bound of graph_bound.h, raised by graph_split.h; if its peak is above the budget, no plan
 //    exists;
 // 2. starts: what the relaxed problem keeps at its best instant, mixes of two cuts
 //    (graph_starts.h), rungs in long rows (graph_rungs.h), cuts at prices of memory
-//    (graph_prices.h), plain training, segments of equally many forward ops; repaired by drops at their peaks until they fit;
-// 3. without a plan: annealing of the peak alone (graph_search.h);
+//    (graph_prices.h), plain training, segments of equally many forward ops, all with ops in the ways that suit the
+//    price of memory; repaired at their peaks until they fit;
+// 3. annealing of those that do not fit at a high price of memory; without a plan: of the peak alone
+//    (graph_search.h);
 // 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from
-//    fewer and fewer of the best plans, until the time is the bound or next to it, or rounds bring
+//    fewer and fewer of the best plans, in longer and longer rounds, until the time is the bound or next to it, or rounds bring
 //    nothing, or time is up;
 // 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
 //

@@ -10,10 +10,12 @@
 #include "plan/graph_possible.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "plan/graph_facts.h"
 #include "plan/graph_instant.h"
+#include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::internal {
@@ -28,6 +30,8 @@ class LeavingOut {
       if (value.kind == ValueKind::kInput) always_ += value.bytes.count();
     }
     for (const Op& op : graph.ops) possible_.emplace_back(op.variants.size(), 1);
+    beside_.assign(graph.ops.size(), 0);
+    look_at_plain_training();
   }
 
   // False if everything is possible.
@@ -82,15 +86,45 @@ class LeavingOut {
   }
 
  private:
-  bool fits(OpIndex op, const Variant& variant) const {
-    Instant::Amount own = always_ + variant.workspace.count();
-    for (const ValueIndex value : variant.writes) own += graph_.values[value].bytes.count();
+  // What the run itself holds.
+  Instant::Amount own(const Variant& variant) const {
+    Instant::Amount bytes = always_ + variant.workspace.count();
+    for (const ValueIndex value : variant.writes) bytes += graph_.values[value].bytes.count();
     for (const ValueIndex value : variant.reads) {
       const bool counted = graph_.values[value].kind == ValueKind::kInput;
-      if (!counted && !takes(variant, value)) own += graph_.values[value].bytes.count();
+      if (!counted && !takes(variant, value)) bytes += graph_.values[value].bytes.count();
     }
-    if (own > budget_) return false;
+    return bytes;
+  }
+
+  // What passes by while each op of plain training runs. Where that leaves room for a variant no cut
+  // has to be asked: what need not be left out may stay.
+  void look_at_plain_training() {
+    const std::vector<Run> runs = plain_runs(graph_);
+    const std::vector<Action> actions = with_frees(graph_, runs);
+    const Timeline timeline = simulate(graph_, actions);
+    auto run = runs.begin();
+    for (size_t k = 0; k < actions.size(); ++k) {
+      if (actions[k].kind != ActionKind::kRun) continue;
+      const Variant& variant = graph_.ops[run->op].variants[run->variant];
+      beside_[run->op] = timeline.steps[k].during.count() - own(variant);
+      ++run;
+    }
+    // Of other realizations: as of the one that runs.
+    for (const Choice& choice : graph_.choices) {
+      const auto beside = [&](OpIndex op) { return beside_[op]; };
+      const Instant::Amount most =
+          std::ranges::max(choice.realizations.front() | std::views::transform(beside));
+      for (const std::vector<OpIndex>& realization : choice.realizations) {
+        for (const OpIndex op : realization) beside_[op] = std::max(beside_[op], most);
+      }
+    }
+  }
+
+  bool fits(OpIndex op, const Variant& variant) const {
+    if (own(variant) > budget_) return false;
     if (!runs_once(graph_.ops[op]) || !can_be_first(variant)) return true;
+    if (beside_[op] + own(variant) <= budget_) return true;  // as in plain training
     const std::optional<Instant::Amount> least = Instant(facts_, op, variant).least_peak();
     return least && *least <= budget_;
   }
@@ -132,6 +166,8 @@ class LeavingOut {
   const int64_t budget_;
   const SearchControl& control_;
   int64_t always_ = 0;
+  std::vector<Instant::Amount>
+      beside_;  // by op; of those that plain training leaves out: the budget
   std::vector<std::vector<char>> possible_;  // by op and variant
 };
 
