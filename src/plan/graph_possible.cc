@@ -10,6 +10,8 @@
 #include "plan/graph_possible.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <ranges>
 #include <utility>
 
@@ -40,10 +42,7 @@ class LeavingOut {
     for (size_t o = 0; o < graph_.ops.size() && !control_.out_of_time(); ++o) {
       const Op& op = graph_.ops[o];
       if (op.variants.size() == 1 && facts_.certain[o]) continue;  // a plan without it is none
-      for (size_t k = 0; k < op.variants.size(); ++k) {
-        possible_[o][k] = fits(static_cast<OpIndex>(o), op.variants[k]);
-        any |= !possible_[o][k];
-      }
+      any |= !look_at(static_cast<OpIndex>(o));
     }
     while (any && leave_out_readers_of_nothing()) continue;
     return any;
@@ -86,6 +85,20 @@ class LeavingOut {
   }
 
  private:
+  // The variants that hold most first: where one fits, those that hold less may stay unasked. Whether
+  // all fit.
+  bool look_at(OpIndex op) {
+    const std::vector<Variant>& variants = graph_.ops[op].variants;
+    std::vector<size_t> order(variants.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, std::greater<>(), [&](size_t k) { return own(variants[k]); });
+    for (const size_t k : order) {
+      possible_[op][k] = fits(op, variants[k]);
+      if (possible_[op][k] && runs_once(graph_.ops[op])) break;
+    }
+    return std::ranges::all_of(possible_[op], [](char one) { return one != 0; });
+  }
+
   // What the run itself holds.
   Instant::Amount own(const Variant& variant) const {
     Instant::Amount bytes = always_ + variant.workspace.count();

@@ -174,6 +174,7 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
       const ScheduleModel::Way& way = model_.way(candidate);
       const OpIndex op = way.run.op;
       if (op == taker.run.op || !model_.active(schedule_, op)) continue;
+      if (before_random(op) >= 0) continue;  // that one may be the taker
       const auto is_live = [&](ValueIndex value) { return live(value); };
       const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
       if (std::ranges::none_of(model_.writes(way), is_missed)) continue;
