@@ -13,14 +13,18 @@
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
 // made again right before it is read. schedule_ledger.h costs each exactly. The steps, in
 // graph_question.cc but for the last:
+// 0. what cannot be part of a plan within the budget is left out (graph_possible.h); the rest of the
+//    steps for what is left, and for the whole graph if that brings no plan;
 // 1. the bound of graph_bound.h, raised by graph_split.h; if its peak is above the budget, no plan
 //    exists;
 // 2. starts: what the relaxed problem keeps at its best instant, mixes of two cuts
 //    (graph_starts.h), rungs in long rows (graph_rungs.h), cuts at prices of memory
-//    (graph_prices.h), plain training, segments of equally many forward ops; repaired by drops at their peaks until they fit;
-// 3. without a plan: annealing of the peak alone (graph_search.h);
+//    (graph_prices.h), plain training, segments of equally many forward ops, all with ops in the ways that suit the
+//    price of memory; repaired at their peaks until they fit;
+// 3. annealing of those that do not fit at a high price of memory; without a plan: of the peak alone
+//    (graph_search.h);
 // 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from
-//    fewer and fewer of the best plans, until the time is the bound or next to it, or rounds bring
+//    fewer and fewer of the best plans, in longer and longer rounds, until the time is the bound or next to it, or rounds bring
 //    nothing, or time is up;
 // 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
 //
@@ -35,30 +39,58 @@
 // property/graph_planner_test.cc.
 #include "plan/by_level.h"
 #include "plan/candidates.h"
+#include "plan/graph_possible.h"
 #include "plan/graph_question.h"
 #include "plan/planners.h"
 #include "plan/search_control.h"
 
 namespace reprise::internal {
 
+namespace {
+
+// Of the time that is left after the starts, for a first plan without what is impossible.
+constexpr double kForFirst = 0.5;
+
+// The best schedule of a graph without what cannot be part of a plan.
+std::optional<GraphFinding> find_possible(const PossibleGraph& possible, Bytes budget, int threads,
+                                          SearchControl& control, std::vector<Run>& runs) {
+  const ScheduleModel model(possible.graph);
+  GraphFinding found = find_schedule(model, budget, threads, {}, control, kForFirst);
+  if (!found.best) return std::nullopt;
+  for (const Run& run : runs_of(model, found.best->schedule)) {
+    runs.push_back(possible.runs[run.op][run.variant]);
+  }
+  return found;
+}
+
+}  // namespace
+
 Answer search_graph(const GraphProblem& problem) {
   SearchControl control(problem.options, "graph");
   control.report(-1);
   const Graph& graph = problem.graph;
-  const ScheduleModel model(graph);
-  const GraphFinding found =
-      find_schedule(model, problem.budget, thread_count(problem.options.threads), {}, control);
+  const int threads = thread_count(problem.options.threads);
+  std::vector<Run> runs;
+  std::optional<GraphFinding> found;
+  if (const auto possible = leave_out_impossible(graph, problem.budget, control)) {
+    found = find_possible(*possible, problem.budget, threads, control, runs);
+  }
+  if (!found) {
+    const ScheduleModel model(graph);
+    found = find_schedule(model, problem.budget, threads, {}, control);
+    if (found->best) runs = runs_of(model, found->best->schedule);
+  }
   Candidates candidates(graph, problem.budget);
-  if (found.best) candidates.consider(runs_of(model, found.best->schedule));
-  if (!found.near) consider_dtr(graph, problem.budget, candidates, control);
+  if (found->best) candidates.consider(std::move(runs));
+  if (!found->near) consider_dtr(graph, problem.budget, candidates, control);
   Answer answer;
-  answer.lower_bound = found.bound.time;
-  if (candidates.fits()) answer = candidates.answer(found.bound.time, false);
-  answer.search_memory = found.memory;
-  if (!candidates.fits() && found.bound.least_peak > problem.budget) {
+  answer.lower_bound = found->bound.time;
+  if (candidates.fits()) answer = candidates.answer(found->bound.time, false);
+  answer.search_memory = found->memory;
+  if (!candidates.fits() && found->bound.least_peak > problem.budget) {
     answer.termination = Termination::kInfeasible;
-    answer.smallest_budget = Bytes(found.smallest.peak);
-    answer.blocking_op = graph.ops[found.bound.blocking_op].id;
+    answer.smallest_budget = Bytes(found->smallest.peak);
+    answer.blocking_op = graph.ops[found->bound.blocking_op].id;
   }
   return answer;
 }

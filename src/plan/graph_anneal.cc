@@ -125,24 +125,88 @@ std::vector<int32_t> Annealer::droppable() const {
   return gaps;
 }
 
+// What can be done about the peak: something dropped there, or the op there runs otherwise.
+std::vector<Annealer::Remedy> Annealer::remedies() const {
+  std::vector<Remedy> found;
+  for (const int32_t gap : droppable()) {
+    const auto less_kept = static_cast<int32_t>(less(ledger_.schedule().gaps[gap]));
+    found.push_back({Remedy::kGap, gap, less_kept});
+  }
+  const int32_t position = ledger_.peak_position();
+  if (position < static_cast<int32_t>(model_.plain().size())) add_ways_of(position, found);
+  return found;
+}
+
+void Annealer::add_ways_of(int32_t position, std::vector<Remedy>& found) const {
+  const Schedule& now = ledger_.schedule();
+  if (now.variant[position] != kPutOff) {
+    for (const int32_t way : moves_.first_ways[position]) {
+      if (way != now.variant[position]) found.push_back({Remedy::kVariant, position, way});
+    }
+  }
+  const int32_t choice = model_.choice(model_.plain()[position].op);
+  if (choice < 0) return;
+  const auto count = static_cast<int32_t>(model_.graph().choices[choice].realizations.size());
+  for (int32_t r = 0; r < count; ++r) {
+    if (r != now.realization[choice]) found.push_back({Remedy::kRealization, choice, r});
+  }
+}
+
+void Annealer::apply(const Remedy& remedy) {
+  switch (remedy.part) {
+    case Remedy::kGap:
+      return ledger_.set_gap(remedy.at, static_cast<Keeping>(remedy.to));
+    case Remedy::kVariant:
+      return run_otherwise(remedy.at, remedy.to);
+    case Remedy::kRealization:
+      return ledger_.set_realization(remedy.at, remedy.to);
+  }
+}
+
 bool Annealer::drop_something(double rate) {
   const SearchGoal goal{1, 4 * rate, budget_};
   const int64_t peak = ledger_.peak();
-  std::optional<std::pair<double, int32_t>> choice;
-  for (const int32_t gap : droppable()) {
-    ledger_.set_gap(gap, less(ledger_.schedule().gaps[gap]));
+  const double before = cost(goal);
+  std::optional<std::pair<double, size_t>> choice;
+  const std::vector<Remedy> all = remedies();
+  for (size_t k = 0; k < all.size(); ++k) {
+    apply(all[k]);
     if (ledger_.settle() && ledger_.peak() <= peak) {
       remember();
-      const std::pair entry(cost(goal), gap);
-      if (!choice || entry < *choice) choice = entry;
+      const std::pair entry(cost(goal), k);
+      // Gaps are dropped one after the other until there are none; ways can go round in circles.
+      const bool ends = all[k].part == Remedy::kGap || entry.first < before;
+      if (ends && (!choice || entry < *choice)) choice = entry;
     }
     ledger_.undo();
   }
   if (!choice) return false;
-  ledger_.set_gap(choice->second, less(ledger_.schedule().gaps[choice->second]));
+  apply(all[choice->second]);
   ledger_.settle();
   ledger_.commit();
   return true;
+}
+
+// Every op runs as is cheapest, as long as the rest stays as it is.
+void Annealer::tune(double rate, const SearchControl& control) {
+  const SearchGoal goal{1, 4 * rate, budget_};
+  const auto count = static_cast<int32_t>(model_.plain().size());
+  for (int32_t position = 0; position < count && !control.out_of_time(); ++position) {
+    if (!model_.active(ledger_.schedule(), model_.plain()[position].op)) continue;
+    std::vector<Remedy> ways;
+    add_ways_of(position, ways);
+    double least = cost(goal);
+    for (const Remedy& way : ways) {
+      apply(way);
+      if (ledger_.settle() && cost(goal) < least) {
+        remember();
+        least = cost(goal);
+        ledger_.commit();
+      } else {
+        ledger_.undo();
+      }
+    }
+  }
 }
 
 std::optional<FoundSchedule> Annealer::walk(const Schedule& schedule) {
@@ -152,6 +216,7 @@ std::optional<FoundSchedule> Annealer::walk(const Schedule& schedule) {
 std::optional<FoundSchedule> Annealer::repair(const Schedule& schedule, double rate,
                                               const SearchControl& control) {
   if (!assign(schedule)) return std::nullopt;
+  tune(rate, control);
   while (ledger_.peak() > budget_ && !control.out_of_time() && drop_something(rate)) continue;
   return found();
 }

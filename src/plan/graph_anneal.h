@@ -81,7 +81,17 @@ class Annealer {
   void remember();
   double cost(const SearchGoal& goal) const;
   FoundSchedule found() const;
+  // One small change of a schedule.
+  struct Remedy {
+    enum Part : char { kGap, kVariant, kRealization } part;
+    int32_t at, to;  // gap, position or choice
+  };
   std::vector<int32_t> droppable() const;
+  std::vector<Remedy> remedies() const;
+  void add_ways_of(int32_t position, std::vector<Remedy>& found) const;
+  void apply(const Remedy& remedy);
+  void run_otherwise(int32_t position, int32_t variant);
+  void tune(double rate, const SearchControl& control);
   bool drop_something(double rate);
   void take_up();
   void note_gap(int32_t gap);

@@ -30,8 +30,13 @@ constexpr double kStep = 0.2;    // of the first round: of the price, for twice 
 
 class Prices {
  public:
-  Prices(const ScheduleModel& model, int32_t from, int64_t budget)
-      : model_(model), from_(from), budget_(budget), ledger_(model), price_(kParts, 0) {}
+  Prices(const ScheduleModel& model, const Schedule& base, int32_t from, int64_t budget)
+      : model_(model),
+        base_(base),
+        from_(from),
+        budget_(budget),
+        ledger_(model),
+        price_(kParts, 0) {}
 
   struct Candidate {
     double cost;
@@ -46,7 +51,7 @@ class Prices {
       std::vector<char> is_kept(model_.graph().values.size(), 0);
       for (const ValueIndex value : instant.cheapest(prices_of_values())) is_kept[value] = 1;
       for (const auto schedule_of : {kept_or_put_off, kept_at}) {
-        Schedule schedule = schedule_of(model_, from_, is_kept);
+        Schedule schedule = schedule_of(model_, base_, from_, is_kept);
         if (!ledger_.assign(schedule)) return;
         const auto excess = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - budget_));
         const double cost = static_cast<double>(ledger_.time()) + over * excess;
@@ -91,6 +96,7 @@ class Prices {
   }
 
   const ScheduleModel& model_;
+  const Schedule& base_;
   const int32_t from_;
   const int64_t budget_;
   ScheduleLedger ledger_;
@@ -99,21 +105,21 @@ class Prices {
 
 }  // namespace
 
-std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const GraphFacts& facts,
-                                          const GraphBound& bound, Bytes budget, double over,
-                                          const SearchControl& control) {
+std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const Schedule& base,
+                                          const GraphFacts& facts, const GraphBound& bound,
+                                          Bytes budget, double over, const SearchControl& control) {
   if (bound.instant < 0) return {};
   const int32_t from = bound.instant;
   const Run& run = model.plain()[from];
   Instant instant(facts, run.op, model.graph().ops[run.op].variants[run.variant]);
-  Prices prices(model, from, budget.count());
+  Prices prices(model, base, from, budget.count());
   std::vector<Prices::Candidate> candidates;
   std::optional<Mix> mixed;
   for (const int64_t share : kShares) {
     if (control.out_of_time()) break;
     instant.least_time(budget.count() / 64 * share);
     if (instant.price() <= 0) continue;
-    if (!mixed) mixed = mix_of(model, from, instant.kept(), budget.count());
+    if (!mixed) mixed = mix_of(model, base, from, instant.kept(), budget.count());
     if (mixed && mixed->time - bound.time.count() <= bound.time.count() / kNear) break;
     prices.run(instant, instant.price(), over, control, candidates);
   }

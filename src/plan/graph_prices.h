@@ -16,8 +16,8 @@ namespace reprise::internal {
 // above; none where the bound has no instant. Without a limit of time the same question
 // has the same answer. `over`: time that a byte above the budget counts for. O(some dozens of
 // minimum cuts and walks over the graph).
-std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const GraphFacts& facts,
-                                          const GraphBound& bound, Bytes budget, double over,
-                                          const SearchControl& control);
+std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const Schedule& base,
+                                          const GraphFacts& facts, const GraphBound& bound,
+                                          Bytes budget, double over, const SearchControl& control);
 
 }  // namespace reprise::internal

@@ -141,11 +141,14 @@ void Annealer::change_any() {
   set_gap(gap, static_cast<Keeping>((now + 1 + below(2)) % 3));
 }
 
-// Another variant of an op, and of those before it that would not write what it reads.
 void Annealer::change_variant() {
   const int32_t position = moves_.flexible[below(moves_.flexible.size())];
   const std::vector<int32_t>& ways = moves_.first_ways[position];
-  const int32_t chosen = ways[below(ways.size())];
+  run_otherwise(position, ways[below(ways.size())]);
+}
+
+// Another variant of an op, and of those before it that would not write what it reads.
+void Annealer::run_otherwise(int32_t position, int32_t chosen) {
   ledger_.set_variant(position, chosen);
   const Graph& graph = model_.graph();
   const std::vector<ValueIndex>& reads =

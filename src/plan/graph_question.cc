@@ -1,6 +1,7 @@
 #include "plan/graph_question.h"
 
 #include "plan/graph_facts.h"
+#include "plan/graph_instant.h"
 #include "plan/graph_prices.h"
 #include "plan/graph_rungs.h"
 #include "plan/graph_search.h"
@@ -14,34 +15,46 @@ namespace {
 // Shares of the time.
 constexpr double kForBound = 0.3, kForSplit = 0.2, kForPrices = 0.4, kForRungs = 0.5;
 
+// Of a byte, at the instant of the bound.
+double price_of(const ScheduleModel& model, const GraphFacts& facts, const GraphBound& bound,
+                Bytes budget) {
+  if (bound.instant < 0) return 0;
+  const Run& run = model.plain()[bound.instant];
+  Instant instant(facts, run.op, model.graph().ops[run.op].variants[run.variant]);
+  instant.least_time(budget.count());
+  return instant.price();
+}
+
 void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
                      const std::vector<Schedule>& seeds, GraphSearch& search,
                      const SearchControl& control) {
   const Graph& graph = model.graph();
   const GraphFacts facts(graph);
+  const Schedule base = cheapest_ways(model, price_of(model, facts, bound, budget));
   // Most of these fit as they are; repairs of the others can take long.
   search.consider_for_budget(
-      schedules_with_rungs(model, facts, bound, budget, control.part(kForRungs)));
+      schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)));
   if (search.is_near(bound.time.count())) return;
   std::vector<Schedule> starts = seeds;
   for (const std::vector<ValueIndex>& kept : bound.kept) {
     std::vector<char> is_kept(graph.values.size(), 0);
     for (const ValueIndex value : kept) is_kept[value] = 1;
-    starts.push_back(kept_at(model, bound.instant, is_kept));
-    starts.push_back(kept_or_put_off(model, bound.instant, is_kept));
+    starts.push_back(kept_at(model, base, bound.instant, is_kept));
+    starts.push_back(kept_or_put_off(model, base, bound.instant, is_kept));
   }
   search.consider_for_budget(starts);
   if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
-      schedules_at_prices(model, facts, bound, budget, search.price_of_excess(), control));
+      schedules_at_prices(model, base, facts, bound, budget, search.price_of_excess(), control));
   if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
-  search.consider(schedules_of_segments(model));
+  search.consider(schedules_of_segments(model, base));
 }
 
 }  // namespace
 
 GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
-                           const std::vector<Schedule>& seeds, SearchControl& control) {
+                           const std::vector<Schedule>& seeds, SearchControl& control,
+                           double share_for_first) {
   GraphSearch search(model, budget.count(), threads, control);
   SearchControl first = control.part(kForBound);
   GraphFinding found;
@@ -53,7 +66,8 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads
   const int64_t bound = found.bound.time.count();
   if (!search.best() || search.best()->time > bound) {
     consider_starts(model, budget, found.bound, seeds, search, control.part(kForPrices));
-    search.shrink(found.bound.least_peak.count());
+    search.fit(bound);
+    search.shrink(found.bound.least_peak.count(), control.part(share_for_first));
     search.improve(bound);
   }
   found.best = search.best();

@@ -22,9 +22,11 @@ struct GraphFinding {
 
 // The best schedule that the search finds; `seeds`: those of other budgets of the same graph, which
 // take the place of some of the starts. Without a limit of time the same question has the same
-// answer, whatever the number of threads.
+// answer, whatever the number of threads. If none of the starts fits, this share of the time may be
+// spent on finding a first one that does.
 GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
-                           const std::vector<Schedule>& seeds, SearchControl& control);
+                           const std::vector<Schedule>& seeds, SearchControl& control,
+                           double share_for_first = 1);
 
 std::vector<Run> runs_of(const ScheduleModel& model, const Schedule& schedule);
 

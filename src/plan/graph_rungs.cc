@@ -27,8 +27,8 @@ constexpr int kParts = 64;                        // to which the place of two p
 
 class Rungs {
  public:
-  Rungs(const ScheduleModel& model, int32_t position, int64_t budget)
-      : model_(model), position_(position), budget_(budget), ledger_(model) {}
+  Rungs(const ScheduleModel& model, const Schedule& base, int32_t position, int64_t budget)
+      : model_(model), base_(base), position_(position), budget_(budget), ledger_(model) {}
 
   // Values to keep whatever it costs, beside those that are kept: none larger than `most`.
   std::vector<char> rungs(const std::vector<char>& kept, int length, int64_t most) const {
@@ -112,7 +112,7 @@ class Rungs {
     for (const ValueIndex value : instant.cheapest(prices)) kept[value] = 1;
     bool any = false;
     for (const auto schedule_of : {kept_at, kept_or_put_off}) {
-      Schedule schedule = schedule_of(model_, position_, kept);
+      Schedule schedule = schedule_of(model_, base_, position_, kept);
       if (!ledger_.assign(schedule)) continue;
       const bool fit = ledger_.peak() <= budget_;
       any |= fit;
@@ -132,6 +132,7 @@ class Rungs {
   }
 
   const ScheduleModel& model_;
+  const Schedule& base_;
   const int32_t position_;
   const int64_t budget_;
   ScheduleLedger ledger_;
@@ -139,9 +140,9 @@ class Rungs {
 
 }  // namespace
 
-std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const GraphFacts& facts,
-                                           const GraphBound& bound, Bytes budget,
-                                           const SearchControl& control) {
+std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Schedule& base,
+                                           const GraphFacts& facts, const GraphBound& bound,
+                                           Bytes budget, const SearchControl& control) {
   std::vector<Schedule> schedules;
   if (bound.instant < 0 || bound.kept.empty()) return schedules;
   const int32_t position = bound.instant;
@@ -151,7 +152,7 @@ std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Gra
   if (instant.price() <= 0) return schedules;
   std::vector<char> kept(model.graph().values.size(), 0);
   for (const ValueIndex value : bound.kept.front()) kept[value] = 1;
-  Rungs ladder(model, position, budget.count());
+  Rungs ladder(model, base, position, budget.count());
   std::vector<Rungs::Found> found;
   const int64_t small = ladder.mean_bytes(kept);
   for (const int length : kLengths) {

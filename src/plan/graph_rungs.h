@@ -15,8 +15,8 @@ namespace reprise::internal {
 // The fastest within the budget, for ladders of several lengths, otherwise those with the smallest
 // peaks; none where the bound has no instant. Without a limit of time the same question has the same answer. O(some dozens of
 // minimum cuts and walks over the graph).
-std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const GraphFacts& facts,
-                                           const GraphBound& bound, Bytes budget,
-                                           const SearchControl& control);
+std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Schedule& base,
+                                           const GraphFacts& facts, const GraphBound& bound,
+                                           Bytes budget, const SearchControl& control);
 
 }  // namespace reprise::internal

@@ -69,6 +69,7 @@ void ScheduleModel::add_ways() {
   };
   for (const Run& run : plain_) {
     const Op& op = graph_.ops[run.op];
+    if (op.random) random_.push_back(run.op);
     first_way_[run.op] = static_cast<int32_t>(ways_.size());
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
@@ -207,8 +208,6 @@ int32_t ScheduleModel::gap_at(ValueIndex value, int32_t position) const {
 
 bool ScheduleModel::can_wait(int32_t position) const {
   const OpIndex op = plain_[position].op;
-  if (graph_.ops[op].random)
-    return false;  // random numbers are drawn in the order of plain training
   const auto begin = ways_.begin() + first_way_[op];
   const auto end = begin + static_cast<int32_t>(graph_.ops[op].variants.size());
   return std::any_of(begin, end, [](const Way& way) { return way.first; });

@@ -4,7 +4,8 @@
 // reads what they write. Between two ops that touch a value (its "gap") the value is kept or not.
 // What an op reads and is not there is made right before it, with all that this needs in turn. An op
 // that is made to run again and takes the memory of a value is preceded by those that make something
-// of this value which is kept from now on.
+// of this value which is kept from now on. Of ops that draw random numbers and were put off those
+// before the one that runs come first: they see the numbers of plain training.
 // Every value is then freed as with_frees() does: the cost, kept by schedule_ledger.h, is exact.
 #pragma once
 
@@ -102,11 +103,15 @@ class ScheduleModel {
   const std::vector<int32_t>& makers(ValueIndex value) const { return makers_[value]; }
   // Ways that read a value and leave it there, if others take it.
   const std::vector<int32_t>& readers(ValueIndex value) const { return readers_[value]; }
+  // Ops that draw random numbers, ascending: their first runs keep this order.
+  const std::vector<OpIndex>& random() const { return random_; }
   const std::vector<Touch>& touches(int32_t position) const { return touches_[position]; }
   // Whether the schedule runs the op at all.
   bool active(const Schedule& schedule, OpIndex op) const {
     return choice_[op] < 0 || schedule.realization[choice_[op]] == realization_[op];
   }
+  // -1: in no choice.
+  int32_t choice(OpIndex op) const { return choice_[op]; }
   // Whether it matters for what makes a value if the op has run before.
   bool has_roles(OpIndex op) const { return has_roles_[op]; }
 
@@ -128,7 +133,8 @@ class ScheduleModel {
   std::vector<Run> plain_;
   std::vector<int32_t> choice_, realization_;  // by op; -1: in no choice
   std::vector<char> has_roles_;                // by op
-  std::vector<int32_t> first_way_;             // by op
+  std::vector<OpIndex> random_;
+  std::vector<int32_t> first_way_;  // by op
   std::vector<Way> ways_;
   std::vector<ValueIndex> lists_;
   std::vector<Gap> gaps_;

@@ -17,6 +17,10 @@ constexpr size_t kRepairs = 4;  // of a large graph
 // What is less than such a part of the time is not worth more effort; the second of a large graph.
 constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
+constexpr size_t kShortRounds = 3;      // the first ones: an eighth of the steps, a quarter, a half
+constexpr double kAbove = 1.1, kLargestPrice = 256;  // in raise_price()
+constexpr int64_t kStepsToFit = 4'000;
+constexpr double kFitWeight = 32, kFitHeat = 1;  // in fit()
 
 // Fewer steps of fewer gaps are done before a thread has started.
 constexpr size_t kGapsForThreads = 200;
@@ -142,7 +146,19 @@ bool GraphSearch::gains(int64_t before, int64_t after) const {
 // Of schedules that may be too large.
 double GraphSearch::rank(const FoundSchedule& found) const {
   const auto over = static_cast<double>(std::max<int64_t>(0, found.peak - budget_));
-  return static_cast<double>(found.time) + 4 * rate_ * over;
+  return static_cast<double>(found.time) + std::max(price_, 4 * rate_) * over;
+}
+
+// Near the smallest budget a byte is worth more than elsewhere: so much that the best plan is no
+// worse than the schedules that are too large.
+void GraphSearch::raise_price(const std::vector<FoundSchedule>& pool) {
+  price_ = 4 * rate_;
+  for (const FoundSchedule& found : pool) {
+    if (found.peak <= budget_ || found.time >= best_->time) continue;
+    const auto gain = static_cast<double>(best_->time - found.time);
+    const double price = kAbove * gain / static_cast<double>(found.peak - budget_);
+    price_ = std::max(price_, std::min(price, kLargestPrice * rate_));
+  }
 }
 
 void GraphSearch::consider_for_budget(const std::vector<Schedule>& schedules) {
@@ -182,7 +198,7 @@ int64_t GraphSearch::steps_of_a_round() const {
   return std::max<int64_t>(500, 4 * gaps * gaps);
 }
 
-void GraphSearch::shrink(int64_t least_peak) {
+void GraphSearch::shrink(int64_t least_peak, const SearchControl& control) {
   if (best_) return;
   const int64_t steps = std::min<int64_t>(steps_of_a_round(), 20'000);
   const int64_t most_idle =
@@ -192,7 +208,7 @@ void GraphSearch::shrink(int64_t least_peak) {
     return std::tie(a.peak, a.time) < std::tie(b.peak, b.time);
   });
   for (int64_t round = 0, idle = 0; idle < most_idle && !best_; ++round) {
-    if (control_.out_of_time() || smallest_->peak <= least_peak) return;
+    if (control.out_of_time() || smallest_->peak <= least_peak) return;
     control_.report(-1);
     const FoundSchedule before = *smallest_;
     for (const auto& walker : walkers_) walker->start(++seed_);
@@ -204,36 +220,64 @@ void GraphSearch::shrink(int64_t least_peak) {
       const SearchGoal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
       const double share = other || round == 0 ? 0.05 : w == 0 ? 0.02 : 0.005;
       const double hot = share * static_cast<double>(from.peak);
-      walkers_[w]->anneal(from.schedule, {goal, hot, steps, true, 0}, control_);
+      walkers_[w]->anneal(from.schedule, {goal, hot, steps, true, 0}, control);
     });
     for (const auto& walker : walkers_) collect(*walker, true);
     idle = smallest_->peak < before.peak ? 0 : idle + 1;
   }
 }
 
+// Of an op.
+double GraphSearch::mean_time() const {
+  const FoundSchedule& some = best_ ? *best_ : *smallest_;
+  return std::max(1.0, static_cast<double>(some.time) / static_cast<double>(model_.plain().size()));
+}
+
 // One turn of each walker, from the first `used` schedules of the pool in turn.
 void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round,
                               size_t first, int64_t bound, std::vector<FoundSchedule>& found) {
   control_.report(-1);
-  const double mean =
-      std::max(1.0, static_cast<double>(best_->time) / static_cast<double>(model_.plain().size()));
+  const double mean = mean_time();
   const auto gaps = static_cast<double>(moves_.gaps.size());
   const size_t count = std::min(walkers_.size(), found.size() - first);
+  const int64_t steps = steps_of_a_round() >> (kShortRounds - std::min(round, kShortRounds));
   for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
   in_parallel(count, [&](size_t w) {
-    constexpr double kWeights[] = {4, 2, 8};
+    constexpr double kWeights[] = {1, 0.5, 2};
     constexpr double kHeat[] = {0.3, 1, 0.6, 2};
     const size_t turn = first + w;
-    const SearchGoal goal{1, rate_ * kWeights[(round + turn) % 3], budget_};
+    const SearchGoal goal{1, price_ * kWeights[(round + turn) % 3], budget_};
     // Few steps for many gaps would undo more than they could make good.
-    const double enough = static_cast<double>(steps_of_a_round()) / (20.0 * gaps);
+    const double enough = static_cast<double>(steps) / (20.0 * gaps);
     const double heat = (round == 0 ? 2 : kHeat[(round + turn) % 4]) * std::min(1.0, enough);
     const FoundSchedule& from = pool[turn % used];
-    walkers_[w]->anneal(from.schedule, {goal, mean * heat, steps_of_a_round(), false, bound, &pool},
-                        control_);
+    walkers_[w]->anneal(from.schedule, {goal, mean * heat, steps, false, bound, &pool}, control_);
     found[turn] = walkers_[w]->best() ? *walkers_[w]->best() : from;
   });
   for (size_t w = 0; w < count; ++w) collect(*walkers_[w], true);
+}
+
+void GraphSearch::fit(int64_t bound) {
+  if (best_ && is_near(bound)) return;
+  std::stable_sort(starts_.begin(), starts_.end(),
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  starts_ = distinct(std::move(starts_), kPool);
+  const double mean = mean_time();
+  for (size_t first = 0; first < starts_.size(); first += walkers_.size()) {
+    if (control_.out_of_time()) return;
+    control_.report(-1);
+    const size_t count = std::min(walkers_.size(), starts_.size() - first);
+    for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
+    in_parallel(count, [&](size_t w) {
+      FoundSchedule& from = starts_[first + w];
+      if (from.peak <= budget_) return;
+      const SearchGoal goal{1, kFitWeight * rate_, budget_};
+      walkers_[w]->anneal(from.schedule, {goal, kFitHeat * mean, kStepsToFit, true, bound},
+                          control_);
+      if (walkers_[w]->best()) from = *walkers_[w]->best();
+    });
+    for (size_t w = 0; w < count; ++w) collect(*walkers_[w], false);
+  }
 }
 
 void GraphSearch::improve(int64_t bound) {
@@ -242,6 +286,7 @@ void GraphSearch::improve(int64_t bound) {
   const auto better = [&](const FoundSchedule& a, const FoundSchedule& b) {
     return rank(a) < rank(b);
   };
+  raise_price(starts_);
   std::stable_sort(starts_.begin(), starts_.end(), better);
   std::vector<FoundSchedule> pool = distinct(std::move(starts_), kPool);
   int64_t idle = 0;
@@ -258,9 +303,10 @@ void GraphSearch::improve(int64_t bound) {
       anneal_some(pool, used, round, first, bound, found);
     }
     pool.insert(pool.end(), found.begin(), found.end());
+    raise_price(pool);
     std::stable_sort(pool.begin(), pool.end(), better);
     pool = distinct(std::move(pool), kPool);
-    idle = gains(before, best_->time) ? 0 : idle + 1;
+    idle = gains(before, best_->time) || round < kShortRounds ? 0 : idle + 1;
   }
 }
 

@@ -43,13 +43,19 @@ class GraphSearch {
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
   // smaller one is met. No plan has a smaller peak than `least_peak`: where that is above the budget,
   // a few rounds will do.
-  void shrink(int64_t least_peak);
+  void shrink(int64_t least_peak, const SearchControl& control);
+
+  // Anneals starts that are over the budget until they fit: what memory costs counts for more there
+  // than in improve().
+  void fit(int64_t bound);
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
   // when rounds in a row find nothing better, or when time is up.
   void improve(int64_t bound);
 
  private:
+  double mean_time() const;
+  void raise_price(const std::vector<FoundSchedule>& pool);
   void in_parallel(size_t count, const std::function<void(size_t)>& work);
   void collect(const Annealer& walker, bool counts_as_smallest);
   void consider(const std::vector<Schedule>& schedules, bool counts_as_smallest);
@@ -71,6 +77,7 @@ class GraphSearch {
   std::vector<FoundSchedule> starts_;
   std::vector<FoundSchedule> small_;  // those of them that do not depend on the budget
   double rate_ = 1;                   // time per byte that dropping everything would cost
+  double price_ = 0;                  // of a byte above the budget, in improve()
 };
 
 }  // namespace reprise::internal

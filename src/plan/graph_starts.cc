@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "plan/graph_facts.h"
 #include "plan/schedule_ledger.h"
 
 namespace reprise::internal {
@@ -28,10 +29,81 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
   return kept;
 }
 
+// Time, and what an op holds while it runs, at a price of a byte.
+double cost_of_way(const Graph& graph, const Variant& variant, double price) {
+  int64_t bytes = variant.workspace.count();
+  for (const ValueIndex value : variant.writes) bytes += graph.values[value].bytes.count();
+  for (const ValueIndex value : variant.reads) {
+    if (!takes(variant, value)) bytes += graph.values[value].bytes.count();
+  }
+  return static_cast<double>(variant.time.count()) + price * static_cast<double>(bytes);
+}
+
+// One after the other, each in its cheapest way: the times, and the most that one holds.
+double cost_of_ops(const Graph& graph, const std::vector<OpIndex>& ops, double price) {
+  double time = 0, held = 0;
+  for (const OpIndex op : ops) {
+    const Variant* cheapest = nullptr;
+    for (const Variant& variant : graph.ops[op].variants) {
+      if (!can_be_first(variant)) continue;
+      if (cheapest == nullptr ||
+          cost_of_way(graph, variant, price) < cost_of_way(graph, *cheapest, price)) {
+        cheapest = &variant;
+      }
+    }
+    if (cheapest == nullptr) continue;
+    time += static_cast<double>(cheapest->time.count());
+    held = std::max(
+        held, cost_of_way(graph, *cheapest, price) - static_cast<double>(cheapest->time.count()));
+  }
+  return time + held;
+}
+
 }  // namespace
 
-Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector<char>& kept) {
-  Schedule schedule = model.lean();
+Schedule cheapest_ways(const ScheduleModel& model, double price) {
+  ScheduleLedger ledger(model);
+  ledger.assign(model.lean());
+  const auto keep_change = [&](bool is_good) {
+    if (is_good && ledger.settle()) {
+      ledger.commit();
+    } else {
+      ledger.undo();
+    }
+  };
+  const Graph& graph = model.graph();
+  for (size_t c = 0; c < graph.choices.size(); ++c) {
+    const auto& realizations = graph.choices[c].realizations;
+    const int32_t before = ledger.schedule().realization[c];
+    int32_t cheapest = before;
+    for (size_t r = 0; r < realizations.size(); ++r) {
+      if (cost_of_ops(graph, realizations[r], price) <
+          cost_of_ops(graph, realizations[cheapest], price)) {
+        cheapest = static_cast<int32_t>(r);
+      }
+    }
+    ledger.set_realization(static_cast<int32_t>(c), cheapest);
+    keep_change(cheapest != before);
+  }
+  for (const Run& run : model.plain()) {
+    const Op& op = graph.ops[run.op];
+    if (op.phase == Phase::kForward || !model.active(ledger.schedule(), run.op)) continue;
+    int32_t now = run.variant;
+    for (size_t k = 0; k < op.variants.size(); ++k) {
+      if (!can_be_first(op.variants[k])) continue;
+      if (cost_of_way(graph, op.variants[k], price) >= cost_of_way(graph, op.variants[now], price))
+        continue;
+      ledger.set_variant(static_cast<int32_t>(run.op), static_cast<int32_t>(k));
+      keep_change(true);
+      now = ledger.schedule().variant[run.op];
+    }
+  }
+  return ledger.schedule();
+}
+
+Schedule kept_at(const ScheduleModel& model, const Schedule& base, int32_t position,
+                 const std::vector<char>& kept) {
+  Schedule schedule = base;
   for (size_t g = 0; g < model.gaps().size(); ++g) {
     const Gap& gap = model.gaps()[g];
     if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
@@ -40,14 +112,14 @@ Schedule kept_at(const ScheduleModel& model, int32_t position, const std::vector
   return schedule;
 }
 
-Schedule kept_or_put_off(const ScheduleModel& model, int32_t position,
+Schedule kept_or_put_off(const ScheduleModel& model, const Schedule& base, int32_t position,
                          const std::vector<char>& kept) {
-  Schedule schedule = kept_at(model, position, kept);
+  Schedule schedule = kept_at(model, base, position, kept);
   std::vector<char> wanted(kept);
   for (int32_t p = position - 1; p >= 0; --p) {
     const Run& run = model.plain()[p];
     if (!model.active(schedule, run.op)) continue;
-    const Variant& variant = model.graph().ops[run.op].variants[run.variant];
+    const Variant& variant = model.graph().ops[run.op].variants[schedule.variant[p]];
     const bool waits =
         model.can_wait(p) && std::none_of(variant.writes.begin(), variant.writes.end(),
                                           [&](ValueIndex value) { return wanted[value]; });
@@ -68,16 +140,16 @@ int32_t position_of_loss(const ScheduleModel& model) {
   return static_cast<int32_t>(at - plain.begin());
 }
 
-std::vector<Schedule> schedules_of_segments(const ScheduleModel& model) {
-  std::vector<Schedule> schedules{model.lean()};
+std::vector<Schedule> schedules_of_segments(const ScheduleModel& model, const Schedule& base) {
+  std::vector<Schedule> schedules{base};
   const int32_t loss = position_of_loss(model);
   for (int32_t segments = 2; segments <= loss; segments += 1 + segments / 3) {
-    schedules.push_back(kept_at(model, loss, between_segments(model, loss, segments)));
+    schedules.push_back(kept_at(model, base, loss, between_segments(model, loss, segments)));
   }
   return schedules;
 }
 
-std::optional<Mix> mix_of(const ScheduleModel& model, int32_t position,
+std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int32_t position,
                           const std::vector<std::vector<ValueIndex>>& kept, int64_t budget) {
   if (kept.size() != 2) return std::nullopt;
   ScheduleLedger ledger(model);
@@ -96,7 +168,7 @@ std::optional<Mix> mix_of(const ScheduleModel& model, int32_t position,
     const std::vector<char> is_kept = kept_of(from, much_after);
     bool any = false;
     for (const auto schedule_of : {kept_at, kept_or_put_off}) {
-      Schedule schedule = schedule_of(model, position, is_kept);
+      Schedule schedule = schedule_of(model, base, position, is_kept);
       if (!ledger.assign(schedule) || ledger.peak() > budget) continue;
       any = true;
       if (!best || ledger.time() < best->time) best = {std::move(schedule), ledger.time()};

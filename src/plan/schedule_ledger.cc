@@ -99,6 +99,19 @@ void ScheduleLedger::want_around(ValueIndex value, int32_t begin, int32_t end) {
   for (; at != marks.end() && at->position <= end; ++at) want(at->position);
 }
 
+// Where ops run that draw random numbers after this one does in plain training.
+void ScheduleLedger::want_random_after(OpIndex op) {
+  if (!model_.graph().ops[op].random) return;
+  for (const OpIndex later : model_.random()) {
+    if (later <= op) continue;
+    want(later);
+    if (schedule_.variant[later] != kPutOff) continue;
+    for (const Variant& way : model_.graph().ops[later].variants) {
+      for (const ValueIndex value : way.writes) want_around(value, 0, end());
+    }
+  }
+}
+
 void ScheduleLedger::set_gap(int32_t gap, Keeping keeping) {
   changes_.push_back({Part::kGap, gap, static_cast<int32_t>(schedule_.gaps[gap])});
   schedule_.gaps[gap] = keeping;
@@ -119,6 +132,7 @@ void ScheduleLedger::set_variant(int32_t position, int32_t variant) {
   }
   if (!puts_off) return;
   want(end());
+  want_random_after(position);
   for (const Variant& way : model_.graph().ops[model_.plain()[position].op].variants) {
     for (const ValueIndex value : way.writes) want_around(value, 0, end());
   }
@@ -141,6 +155,7 @@ void ScheduleLedger::set_realization(int32_t choice, int32_t realization) {
   for (const std::vector<OpIndex>& ops : model_.graph().choices[choice].realizations) {
     for (const OpIndex op : ops) {
       want(op);
+      want_random_after(op);
       for (const Variant& way : model_.graph().ops[op].variants) {
         for (const ValueIndex value : way.writes) want_around(value, 0, end());
       }

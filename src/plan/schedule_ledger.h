@@ -104,6 +104,8 @@ class ScheduleLedger {
   bool make_rest();
   int32_t choose_way(ValueIndex value, const ScheduleModel::Way& reader, OpIndex before);
   bool wanted_later(ValueIndex value);
+  int32_t fastest_first_way(OpIndex op) const;
+  int32_t before_random(OpIndex op);
   int32_t before_taken(const ScheduleModel::Way& taker);
   bool emit(int32_t way);
   void finish();
@@ -115,6 +117,7 @@ class ScheduleLedger {
 
   // What follows from it.
   void want(int32_t position);
+  void want_random_after(OpIndex op);
   void want_around(ValueIndex value, int32_t begin, int32_t end);
   void adopt(int32_t position);
   void set_mark(int32_t id, int32_t position, uint8_t flags);

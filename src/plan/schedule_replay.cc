@@ -31,7 +31,7 @@ bool ScheduleLedger::live(ValueIndex value) {
 }
 
 // Of an op that is a candidate for making something here: whether it has run matters only where its
-// variants have roles, and at the end for ops that were put off.
+// variants have roles; of ops that were put off also at the end, and where others draw random numbers.
 bool ScheduleLedger::has_run(OpIndex op) {
   const int32_t id = ran_id(op);
   uint8_t& now = flags(id);
@@ -83,15 +83,32 @@ bool ScheduleLedger::make_rest() {
     if (schedule_.variant[p] != kPutOff) continue;
     const OpIndex op = model_.plain()[p].op;
     if (!model_.active(schedule_, op) || has_run(op)) continue;
-    int32_t fastest = -1;
-    const auto count = static_cast<int32_t>(model_.graph().ops[op].variants.size());
-    for (int32_t way = model_.way_of(op, 0); way < model_.way_of(op, count); ++way) {
-      if (!model_.way(way).first) continue;
-      if (fastest < 0 || model_.way(way).time < model_.way(fastest).time) fastest = way;
-    }
-    if (!make(fastest, false)) return false;
+    if (!make(fastest_first_way(op), false)) return false;
   }
   return true;
+}
+
+int32_t ScheduleLedger::fastest_first_way(OpIndex op) const {
+  int32_t fastest = -1;
+  const auto count = static_cast<int32_t>(model_.graph().ops[op].variants.size());
+  for (int32_t way = model_.way_of(op, 0); way < model_.way_of(op, count); ++way) {
+    if (!model_.way(way).first) continue;
+    if (fastest < 0 || model_.way(way).time < model_.way(fastest).time) fastest = way;
+  }
+  return fastest;
+}
+
+// If this is the first run of an op that draws random numbers: a way of the first op that draws
+// before it in plain training and has not run yet; -1: there is none.
+int32_t ScheduleLedger::before_random(OpIndex op) {
+  if (op < 0 || !model_.graph().ops[op].random) return -1;
+  if (schedule_.variant[op] == kPutOff ? has_run(op) : position_ != op) return -1;
+  for (const OpIndex earlier : model_.random()) {
+    if (earlier >= op) break;
+    if (schedule_.variant[earlier] != kPutOff || !model_.active(schedule_, earlier)) continue;
+    if (!has_run(earlier)) return fastest_first_way(earlier);
+  }
+  return -1;
 }
 
 // Runs an op after what it needs. `needed`: for a value, not because it is its turn.
@@ -107,6 +124,11 @@ bool ScheduleLedger::make(int32_t way, bool needed) {
       const int32_t next = choose_way(reads[frame.next], reader, reader.run.op);
       if (next < 0) return false;
       stack_.push_back({next, 0});
+      continue;
+    }
+    const int32_t earlier = before_random(reader.run.op);
+    if (earlier >= 0) {
+      stack_.push_back({earlier, 0});
       continue;
     }
     const int32_t done = frame.way;
@@ -152,6 +174,7 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
       const ScheduleModel::Way& way = model_.way(candidate);
       const OpIndex op = way.run.op;
       if (op == taker.run.op || !model_.active(schedule_, op)) continue;
+      if (before_random(op) >= 0) continue;  // that one may be the taker
       const auto is_live = [&](ValueIndex value) { return live(value); };
       const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
       if (std::ranges::none_of(model_.writes(way), is_missed)) continue;

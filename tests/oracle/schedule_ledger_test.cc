@@ -101,6 +101,19 @@ class RandomChange {
   std::mt19937_64& random_;
 };
 
+// First runs of ops that draw random numbers keep the order of the graph, put off or not.
+void expect_random_numbers_of_plain_training(const Graph& graph, const ScheduleLedger& ledger) {
+  std::vector<char> has_run(graph.ops.size(), 0);
+  OpIndex last = -1;
+  for (const Run& run : ledger.runs()) {
+    if (!has_run[run.op] && graph.ops[run.op].random) {
+      ASSERT_GT(run.op, last);
+      last = run.op;
+    }
+    has_run[run.op] = 1;
+  }
+}
+
 class ScheduleLedgers : public ::testing::TestWithParam<GraphFamily> {};
 
 TEST_P(ScheduleLedgers, CostWhatTheSimulatorSays) {
@@ -122,6 +135,7 @@ TEST_P(ScheduleLedgers, CostWhatTheSimulatorSays) {
       if (runs) {
         ASSERT_EQ(fresh.runs(), ledger.runs());
         expect_costs_of_simulator(graph, ledger);
+        expect_random_numbers_of_plain_training(graph, ledger);
       }
       if (runs && random() % 2 == 0) {
         ledger.commit();
