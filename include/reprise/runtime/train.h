@@ -70,6 +70,8 @@ struct TrainReport {
   std::optional<Nanos> plain_time;      // median of the compared steps
   std::optional<Nanos> planned_time;    // of the planned steps between them
   std::optional<bool> gradients_equal;  // loss, gradients, buffers, random state of the first step
+  // Where they are not equal: whether a second plain step has the bits of the first one.
+  std::optional<bool> plain_repeats;
   Bytes predicted_peak, measured_peak;  // the largest of all steps
   bool peaks_equal = true;              // predicted = measured in every step
   // Graph mode: of the last step, and allocations of all steps that did not find their place.
