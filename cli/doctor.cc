@@ -138,7 +138,8 @@ int run(bool json, std::vector<std::string> rest) {
   const Machine machine = look_at_machine();
   const auto runtime = find_runtime();
   if (!runtime && !rest.empty()) {
-    throw InputError("to try a model, doctor needs the program reprise-runtime, which was not found");
+    throw InputError(
+        "to try a model, doctor needs the program reprise-runtime, which was not found");
   }
   const std::vector<Finding> findings = look_around(runtime);
   rest.insert(rest.begin(), "doctor");
@@ -177,8 +178,8 @@ void add_doctor(CLI::App& app, Action& action) {
       "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --budget 80%");
   command->callback([command, arguments, &action] {
     std::vector<std::string> rest = command->remaining();
-    for (const auto& [name, value] : {std::pair("--model", arguments->model),
-                                      std::pair("--budget", arguments->budget)}) {
+    for (const auto& [name, value] :
+         {std::pair("--model", arguments->model), std::pair("--budget", arguments->budget)}) {
       if (!value.empty()) rest.insert(rest.end(), {name, value});
     }
     action = [arguments, rest] { return run(arguments->json, rest); };

@@ -105,7 +105,8 @@ std::string text_of(const Trial& trial) {
   return fmt::format(
       "{} as plain training; peak predicted {} B, measured {} B, budget {} B, plain {} B",
       trial.same_bits() ? "same bits" : "NOT THE SAME BITS", report.predicted_peak.count(),
-      report.measured_peak.count(), report.budget.count(), report.plain_peak.value_or(Bytes()).count());
+      report.measured_peak.count(), report.budget.count(),
+      report.plain_peak.value_or(Bytes()).count());
 }
 
 void judge(const Trial& trial, std::vector<Finding>& findings) {
@@ -215,7 +216,8 @@ int run(const Arguments& arguments) {
     print(json.dump(2) + "\n");
     return code;
   }
-  std::string text = fmt::format("LibTorch   {} ({} threads)\n", TORCH_VERSION, at::get_num_threads());
+  std::string text =
+      fmt::format("LibTorch   {} ({} threads)\n", TORCH_VERSION, at::get_num_threads());
   text += fmt::format("features   {}\n", at::get_cpu_capability());
   text += fmt::format("device     CPU; accelerator: {}\n", accelerator());
   text += fmt::format("allocator  {}\n",

@@ -13,7 +13,7 @@ struct Activity {
   std::mutex mutex;
   std::multiset<std::thread::id> steps;  // by the thread that began them
   std::thread::id measurer;              // none when nobody measures
-  int depth = 0;                         // of measuring: a captured step may measure a model inside it
+  int depth = 0;  // of measuring: a captured step may measure a model inside it
 
   bool another_measures() const { return depth > 0 && measurer != std::this_thread::get_id(); }
 };
@@ -50,11 +50,11 @@ Measuring::Measuring() {
   const bool foreign_step = std::any_of(now.steps.begin(), now.steps.end(),
                                         [&](std::thread::id thread) { return thread != self; });
   if (now.another_measures() || foreign_step) {
-    throw InputError(
-        std::string("a model cannot be measured while another thread ") +
-        (foreign_step ? "has a step under way" : "measures one") +
-        ": sizes are read from the counters of this process's allocator. Make or capture all models, "
-        "and plan_for() all kinds of input, before the threads start");
+    throw InputError(std::string("a model cannot be measured while another thread ") +
+                     (foreign_step ? "has a step under way" : "measures one") +
+                     ": sizes are read from the counters of this process's allocator. Make or "
+                     "capture all models, "
+                     "and plan_for() all kinds of input, before the threads start");
   }
   now.measurer = self;
   ++now.depth;

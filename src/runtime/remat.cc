@@ -177,11 +177,7 @@ struct RematNode final : torch::autograd::Node {
 }  // namespace
 
 Key Remat::State::key_of(const Tensors& inputs, const Contents& contents) const {
-  Key key{{},
-          {},
-          contents.training,
-          AutocastState(inputs.at(0).device()),
-          at::get_num_threads()};
+  Key key{{}, {}, contents.training, AutocastState(inputs.at(0).device()), at::get_num_threads()};
   for (const at::Tensor& x : inputs) {
     key.inputs.push_back(
         {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});

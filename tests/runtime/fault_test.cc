@@ -28,7 +28,9 @@ Subject convolutions_and_dropout() {
 Subject of_the_zoo(const std::string& name) {
   at::manual_seed(3);
   const Model model = make_model(small_config(name));
-  return {name, model.stages, {model.sample_input()},
+  return {name,
+          model.stages,
+          {model.sample_input()},
           [model, target = model.sample_target()](const Tensors& y) {
             return model.loss(y.at(0), target);
           }};
@@ -46,7 +48,8 @@ at::Tensor plain(const Subject& subject) {
 
 // What is there before a step: all of it, and how much memory is live.
 struct Before {
-  explicit Before(const Subject& s) : subject(s), bits(bits_now(s.stages, s.inputs)), level(live()) {}
+  explicit Before(const Subject& s)
+      : subject(s), bits(bits_now(s.stages, s.inputs)), level(live()) {}
   void expect_nothing_changed() const {
     EXPECT_EQ(difference(bits, bits_now(subject.stages, subject.inputs)), "");
     EXPECT_EQ(live(), level);
@@ -141,14 +144,14 @@ struct StepSubject {
 std::vector<StepSubject> steps() {
   at::manual_seed(3);
   std::vector<StepSubject> all;
-  for (const Case& work : {in_place(), shared_norm(), tied_embedding(), lstm_of_torch(),
-                           random_operations()}) {
-    all.push_back({{work.name, {{work.name, work.module, {}}}, work.inputs, {}},
-                   [work](const Tensors& in) {
-                     at::Tensor loss = work.loss(in);
-                     loss.backward();
-                     return loss;
-                   }});
+  for (const Case& work :
+       {in_place(), shared_norm(), tied_embedding(), lstm_of_torch(), random_operations()}) {
+    all.push_back(
+        {{work.name, {{work.name, work.module, {}}}, work.inputs, {}}, [work](const Tensors& in) {
+           at::Tensor loss = work.loss(in);
+           loss.backward();
+           return loss;
+         }});
   }
   for (const Subject& subject : chains()) {
     all.push_back({subject, [subject](const Tensors& in) {
@@ -170,7 +173,8 @@ TEST_P(FaultTest, CapturingAStep) {
     step.step(step.subject.inputs);  // gradients exist
     const Before before(step.subject);
     failures_ += fail_each_request(
-        GetParam(), stride(), [] {}, [&] { captured(step); }, [&] { before.expect_nothing_changed(); });
+        GetParam(), stride(), [] {}, [&] { captured(step); },
+        [&] { before.expect_nothing_changed(); });
   }
   EXPECT_GT(failures_, 1000 / stride());
 }
@@ -201,9 +205,8 @@ TEST_P(FaultTest, ReplayingAStep) {
         prepare();
         CapturedStep replayed = captured(step);
         const Baseline plain = baseline(replayed.graph());
-        const PlanResult tight =
-            plan(replayed.graph(),
-                 {.budget = replayed.graph().fixed, .time_limit = Nanos(100'000'000)});
+        const PlanResult tight = plan(
+            replayed.graph(), {.budget = replayed.graph().fixed, .time_limit = Nanos(100'000'000)});
         const StepPlanOptions options{
             .budget = Bytes((plain.peak.count() + tight.smallest_budget->count()) / 2),
             .time_limit = Nanos(100'000'000),
@@ -449,8 +452,8 @@ TEST_F(UserCodeTest, AHookOfAParameterThatThrowsLeavesBuffersAndRandomStateOfADo
   parameter.remove_hook(hook);
   state.restore();
   // The gradients that were on their way wait in autograd's queue for the next pass, as in plain training.
-  EXPECT_EQ(difference(expected, planned_step(*model, subject.stages, subject.inputs, subject.loss)),
-            "");
+  EXPECT_EQ(
+      difference(expected, planned_step(*model, subject.stages, subject.inputs, subject.loss)), "");
   state.restore();
   EXPECT_EQ(live(), level);
 }

@@ -21,7 +21,7 @@ class ProcessTest : public RuntimeTest {};
 
 // Batch norm, dropout and an in-place function between linear layers.
 std::vector<Stage> small_stages(int64_t width = 16) {
-  return {layer("in", nn::Linear(width, width)),      layer("norm", nn::BatchNorm1d(width)),
+  return {layer("in", nn::Linear(width, width)),          layer("norm", nn::BatchNorm1d(width)),
           layer("relu", nn::ReLU(nn::ReLUOptions(true))), layer("drop", nn::Dropout(0.2)),
           layer("middle", nn::Linear(width, 2 * width)),  layer("tanh", nn::Tanh()),
           layer("out", nn::Linear(2 * width, 10))};
@@ -97,8 +97,8 @@ TEST_F(ProcessTest, ModelsOfBothModesTakeTurnsEachInsideItsBudget) {
   }
   model_a->set_budget(smallest_budget(*model_a) + Bytes(resident));
   model_b->set_budget(smallest_budget(*model_b) + Bytes(resident));
-  step_c.plan({.budget = step_c.planned().budget + Bytes(resident),
-               .time_limit = Nanos(100'000'000)});
+  step_c.plan(
+      {.budget = step_c.planned().budget + Bytes(resident), .time_limit = Nanos(100'000'000)});
   const std::vector<Bits> expected = plain_turns();
   auto in_budget = [](const auto& report) {
     EXPECT_EQ(report.predicted_peak, report.measured_peak);
@@ -118,7 +118,8 @@ TEST_F(ProcessTest, ModelsOfBothModesTakeTurnsEachInsideItsBudget) {
               in_budget(step_c.last_step());
               return loss;
             });
-  for (size_t n = 0; n < expected.size(); ++n) EXPECT_EQ(difference(expected[n], found[n]), "") << n;
+  for (size_t n = 0; n < expected.size(); ++n)
+    EXPECT_EQ(difference(expected[n], found[n]), "") << n;
 }
 
 // Descends by hand, so that every step starts from other parameters.
@@ -253,7 +254,8 @@ TEST_F(ProcessTest, MeasuringWhileAnotherThreadStepsIsRefusedAndSoIsTheOpposite)
   }
   said.clear();
   {
-    const at::Tensor output = model->forward(rows_);  // under way until its backward, or until it is dropped
+    const at::Tensor output =
+        model->forward(rows_);  // under way until its backward, or until it is dropped
     std::thread([&] {
       said.push_back(refusal([&] { remat(others, {rows_}, options); }));
       said.push_back(refusal([&] { captured(others, {rows_}); }));
@@ -314,11 +316,12 @@ TEST_F(ProcessTest, ChildrenWorkOnTensorsWhileTheParentTrainsOn) {
   loss.backward();
   EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)), "");
   // A child may even train its copy of the model.
-  EXPECT_EQ(in_a_child([&] {
-              state.restore();
-              return difference(expected, planned_step(*model, stages, inputs, mean_square)).empty();
-            }),
-            0);
+  EXPECT_EQ(
+      in_a_child([&] {
+        state.restore();
+        return difference(expected, planned_step(*model, stages, inputs, mean_square)).empty();
+      }),
+      0);
   EXPECT_EQ(in_a_child([&] {
               state.restore();
               return difference(expected, bits_now(stages, inputs, step.run(inputs))).empty();
@@ -424,7 +427,8 @@ class LongRun : public ProcessTest {
   }
 
   void expect_same_course(const Course& course) {
-    const Course expected = train([&](const at::Tensor& x) { return plain(stages_, {x}); }, [](int) {});
+    const Course expected =
+        train([&](const at::Tensor& x) { return plain(stages_, {x}); }, [](int) {});
     ASSERT_EQ(expected.losses.size(), course.losses.size());
     EXPECT_EQ(std::memcmp(expected.losses.data(), course.losses.data(),
                           expected.losses.size() * sizeof(float)),
@@ -441,7 +445,8 @@ class LongRun : public ProcessTest {
 };
 
 TEST_F(LongRun, ChainModeLosesNoByteAndNoBit) {
-  auto model = remat(stages_, {at::randn({kSizes[0], 16})}, {.loss = mean_square, .measure = quick()});
+  auto model =
+      remat(stages_, {at::randn({kSizes[0], 16})}, {.loss = mean_square, .measure = quick()});
   int64_t level = 0, leaks = 0;
   Bytes smallest;
   const Course course = train(
