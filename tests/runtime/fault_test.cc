@@ -68,7 +68,9 @@ class FaultTest : public RuntimeTest, public ::testing::WithParamInterface<Fault
     RuntimeTest::TearDown();
   }
   // All requests in the slow tier, every so manyth of the many that captured steps make elsewhere.
-  static int stride() { return reprise::testing::test_scale(1) > 1 ? 1 : 7; }
+  static int stride(int quick) { return reprise::testing::test_scale(1) > 1 ? 1 : quick; }
+
+  static constexpr int kOfCapture = 7, kOfReplay = 41;
 
   int64_t failures_ = 0;
 };
@@ -173,10 +175,10 @@ TEST_P(FaultTest, CapturingAStep) {
     step.step(step.subject.inputs);  // gradients exist
     const Before before(step.subject);
     failures_ += fail_each_request(
-        GetParam(), stride(), [] {}, [&] { captured(step); },
+        GetParam(), stride(kOfCapture), [] {}, [&] { captured(step); },
         [&] { before.expect_nothing_changed(); });
   }
-  EXPECT_GT(failures_, 1000 / stride());
+  EXPECT_GT(failures_, 1000 / stride(kOfCapture));
 }
 
 // How the memory of a replayed step is served.
@@ -214,7 +216,7 @@ TEST_P(FaultTest, ReplayingAStep) {
         replayed.plan(options);
         std::optional<Before> before;
         failures_ += fail_each_request(
-            GetParam(), stride(),
+            GetParam(), stride(kOfReplay),
             [&] {
               if (served == Served::kRecorded) replayed.use(*replayed.planned().plan, options);
               for (int n = 0; served == Served::kArena && n < 2; ++n) {
@@ -235,7 +237,7 @@ TEST_P(FaultTest, ReplayingAStep) {
       }
     }
   }
-  EXPECT_GT(failures_, 1000 / stride());
+  EXPECT_GT(failures_, 1000 / stride(kOfReplay));
 }
 
 // Memory as it comes from a heap that gave it out before: with the bytes of a literal of the step.
