@@ -354,11 +354,11 @@ TEST_F(ProcessTest, OneAndTwoThreadsWithinOperationsEachRepeatPlainTraining) {
   for (const int threads : {1, 2, 1}) {
     SCOPED_TRACE(threads);
     at::set_num_threads(threads);
+    CapturedStep step = captured(stages, inputs);
     const int64_t plans = model->last_step().plans;
     model->set_budget({});
     model->plan_for(inputs);  // sizes are of a number of threads: another one is measured again
     model->set_budget(smallest_budget(*model));
-    CapturedStep step = captured(stages, inputs);
     plain(stages, inputs);  // warm
     state.restore();
     const std::vector<Bits> expected = plain_steps(stages, inputs, mean_square, 2);
