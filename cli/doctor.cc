@@ -9,9 +9,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include "command.h"
 #include "output.h"
+#include "reprise/model/errors.h"
 #include "reprise/model/units.h"
 #include "runtime_program.h"
 
@@ -71,7 +73,28 @@ Machine look_at_machine() {
   return machine;
 }
 
-std::string as_json(const Machine& machine, const std::optional<std::filesystem::path>& runtime) {
+// Something that is off, and what to do about it.
+struct Finding {
+  std::string what, advice;
+};
+
+std::vector<Finding> look_around(const std::optional<std::filesystem::path>& runtime) {
+  std::vector<Finding> findings;
+  if (!runtime) {
+    findings.push_back({"reprise-runtime was not found: train, profile and models are not there",
+                        "build it with LibTorch: make setup && make, or cmake --preset release "
+                        "-DREPRISE_BUILD_RUNTIME=ON && cmake --build --preset release"});
+  }
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") == 0) {
+    findings.push_back({"this processor has no AVX2", "everything works, LibTorch slowly"});
+  }
+#endif
+  return findings;
+}
+
+std::string as_json(const Machine& machine, const std::optional<std::filesystem::path>& runtime,
+                    const std::vector<Finding>& findings, const std::string& of_runtime, int code) {
   nlohmann::ordered_json json;
   json["version"] = REPRISE_VERSION;
   json["compiler"] = __VERSION__;
@@ -82,40 +105,85 @@ std::string as_json(const Machine& machine, const std::optional<std::filesystem:
   json["simd"] = machine.simd;
   json["runtime"] = nullptr;
   if (runtime) json["runtime"] = runtime->string();
+  json["findings"] = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    json["findings"].push_back({{"what", finding.what}, {"advice", finding.advice}});
+  }
+  // What the runtime says about itself; null where it says nothing that can be read.
+  json["libtorch"] = nlohmann::ordered_json::parse(of_runtime, nullptr, /*allow_exceptions=*/false);
+  if (json["libtorch"].is_discarded()) json["libtorch"] = nullptr;
+  json["well"] = code == kDone;
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
   return json.dump(2, ' ', false, kReplace) + "\n";
 }
 
-std::string as_text(const Machine& machine, const std::optional<std::filesystem::path>& runtime) {
+std::string as_text(const Machine& machine, const std::optional<std::filesystem::path>& runtime,
+                    const std::vector<Finding>& findings) {
   const std::string limit = machine.memory_limit ? fmt::format(", {} for this container",
                                                                format_bytes(*machine.memory_limit))
                                                  : "";
-  return fmt::format(
-      "reprise   {}\ncompiler  {}\nsystem    {}\ncores     {}\nmemory    {}{}\nsimd      {}\n"
-      "runtime   {}\n",
+  std::string text = fmt::format(
+      "reprise    {}\ncompiler   {}\nsystem     {}\ncores      {}\nmemory     {}{}\nsimd       {}\n"
+      "runtime    {}\n",
       REPRISE_VERSION, __VERSION__, machine.system, machine.cores, format_bytes(machine.memory),
-      limit, machine.simd,
-      runtime ? printable(runtime->string())
-              : "reprise-runtime was not found: train, profile and models are not there");
+      limit, machine.simd, runtime ? printable(runtime->string()) : "not found");
+  for (const Finding& finding : findings) {
+    text += fmt::format("\n- {}\n  {}\n", finding.what, finding.advice);
+  }
+  return text;
 }
 
-int run(bool json) {
+// `rest` is for the runtime: the model to try, and its options.
+int run(bool json, std::vector<std::string> rest) {
   const Machine machine = look_at_machine();
   const auto runtime = find_runtime();
-  print(json ? as_json(machine, runtime) : as_text(machine, runtime));
-  if (json || !runtime) return kDone;
-  print("\n");
-  return run_runtime(*runtime, "doctor");
+  if (!runtime && !rest.empty()) {
+    throw InputError(
+        "to try a model, doctor needs the program reprise-runtime, which was not found");
+  }
+  const std::vector<Finding> findings = look_around(runtime);
+  rest.insert(rest.begin(), "doctor");
+  if (json) {
+    rest.emplace_back("--json");
+    std::string output;
+    const int code = runtime ? run_runtime(*runtime, rest, &output) : kDone;
+    if (code == kBadInput) return code;  // it said why
+    print(as_json(machine, runtime, findings, output, code));
+    return code;
+  }
+  print(as_text(machine, runtime, findings));
+  if (!runtime) return kDone;
+  return run_runtime(*runtime, rest);
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, Action& action) {
-  auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("doctor", "what this program and this machine can do");
-  command->add_flag("--json", *json, "as JSON, of this program only");
-  command->footer("Example:\n  reprise doctor");
-  command->callback([json, &action] { action = [json] { return run(*json); }; });
+  struct Arguments {
+    std::string model, budget;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--model", arguments->model, "try a step of this one, see `reprise models`")
+      ->type_name("NAME");
+  command
+      ->add_option("--budget", arguments->budget,
+                   "of the planned steps (default: 70%, or what is possible)")
+      ->type_name("BUDGET");
+  command->add_flag("--json", arguments->json, "for machines");
+  command->allow_extras();  // options of the model: the runtime knows them
+  command->footer(
+      "Further options say what the model is, as for `reprise profile`: --input, --batch, ...\n\n"
+      "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --budget 80%");
+  command->callback([command, arguments, &action] {
+    std::vector<std::string> rest = command->remaining();
+    for (const auto& [name, value] :
+         {std::pair("--model", arguments->model), std::pair("--budget", arguments->budget)}) {
+      if (!value.empty()) rest.insert(rest.end(), {name, value});
+    }
+    action = [arguments, rest] { return run(arguments->json, rest); };
+  });
 }
 
 }  // namespace reprise::cli

@@ -1,5 +1,6 @@
 #include "runtime_program.h"
 
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,6 +29,18 @@ constexpr std::array<RuntimeCommand, 4> kCommands = {{
     {"models", "list the models that train and profile know"},
     {"alternatives", "list the other ways to run operations that graph mode may choose"},
 }};
+
+// To the end of the stream, which it closes.
+void read_all(int stream, std::string& output) {
+  std::array<char, 4096> part;
+  while (true) {
+    const ssize_t count = ::read(stream, part.data(), part.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    output.append(part.data(), static_cast<size_t>(count));
+  }
+  ::close(stream);
+}
 
 bool is_program(const fs::path& path) {
   std::error_code error;
@@ -74,16 +87,33 @@ void become_runtime(char** argv) {
                    {.file = program->string(), .pointer = {}, .line = 0});
 }
 
-int run_runtime(const fs::path& program, const std::string& argument) {
-  std::string name = kProgram;
-  std::string copy = argument;
-  std::array<char*, 3> argv = {name.data(), copy.data(), nullptr};
+int run_runtime(const fs::path& program, const std::vector<std::string>& arguments,
+                std::string* output) {
+  std::vector<std::string> words = {kProgram};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::array<int, 2> pipe = {-1, -1};
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  int error = 0;
+  if (output != nullptr) {
+    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) error = errno;
+    ::posix_spawn_file_actions_adddup2(&actions, pipe[1], STDOUT_FILENO);
+  }
   pid_t child = 0;
-  const int error = ::posix_spawn(&child, program.c_str(), nullptr, nullptr, argv.data(), environ);
+  if (error == 0) {
+    error = ::posix_spawn(&child, program.c_str(), &actions, nullptr, argv.data(), environ);
+  }
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (pipe[1] >= 0) ::close(pipe[1]);
   if (error != 0) {
+    if (pipe[0] >= 0) ::close(pipe[0]);
     throw InputError("cannot start it: " + std::generic_category().message(error),
                      {.file = program.string(), .pointer = {}, .line = 0});
   }
+  if (output != nullptr) read_all(pipe[0], *output);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace reprise::cli {
 
@@ -23,7 +24,9 @@ std::optional<std::filesystem::path> find_runtime();
 // build it if there is none.
 [[noreturn]] void become_runtime(char** argv);
 
-// Runs it, its output going where ours goes. Its exit code; 128 + the signal that killed it.
-int run_runtime(const std::filesystem::path& program, const std::string& argument);
+// Runs it, its output going where ours goes, or into `output` if that is given. Its exit code; 128 + the
+// signal that killed it.
+int run_runtime(const std::filesystem::path& program, const std::vector<std::string>& arguments,
+                std::string* output = nullptr);
 
 }  // namespace reprise::cli

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._core import __version__, format_bytes, format_duration, parse_bytes
+from ._doctor import Diagnosis, Finding, Trial, doctor
 from ._model import (
     Action,
     Baseline,
@@ -92,8 +93,10 @@ __all__ = [
     "ChainLoss",
     "Choice",
     "Cost",
+    "Diagnosis",
     "Error",
     "Explanation",
+    "Finding",
     "Frontier",
     "FrontierPoint",
     "Graph",
@@ -120,12 +123,14 @@ __all__ = [
     "TimeSpread",
     "Timeline",
     "TimelineStep",
+    "Trial",
     "Value",
     "Variant",
     "Violation",
     "__version__",
     "alternatives",
     "capture",
+    "doctor",
     "explain",
     "format_bytes",
     "format_duration",

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -43,8 +44,10 @@ class CountingAllocator final : public c10::Allocator {
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
-      if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0)
+      if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) {
+        ++failures_;
         throw std::bad_alloc();
+      }
     }
     blocks_.emplace(data, std::move(block));
     ++serial_;
@@ -92,9 +95,22 @@ class CountingAllocator final : public c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex_);
     return limit_;
   }
+  uint64_t failures() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return failures_;
+  }
+
+  // Around fork(): the child has only the thread that called it, and no use for the locks of others.
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  void after_fork_in_child() {
+    limit_.reset();
+    mutex_.unlock();
+  }
 
  private:
-  [[noreturn]] void refuse(int64_t bytes) const {
+  [[noreturn]] void refuse(int64_t bytes) {
+    ++failures_;
     const BudgetError error("the budget of " + std::to_string(*limit_) + " bytes is exceeded: " +
                                 std::to_string(count_.live) + " bytes are live and " +
                                 std::to_string(bytes) + " more were requested",
@@ -109,6 +125,7 @@ class CountingAllocator final : public c10::Allocator {
   uint64_t serial_ = 0;
   MemoryCount count_;
   std::optional<int64_t> limit_;
+  uint64_t failures_ = 0;
   Refusal refusal_ = nullptr;
 };
 
@@ -139,7 +156,11 @@ void CountingAllocator::release(void* data) {
 
 void install_cpu_allocator() {
   static std::once_flag once;
-  std::call_once(once, [] { c10::SetAllocator(c10::kCPU, &allocator(), /*priority=*/255); });
+  std::call_once(once, [] {
+    pthread_atfork([] { allocator().before_fork(); }, [] { allocator().after_fork_in_parent(); },
+                   [] { allocator().after_fork_in_child(); });
+    c10::SetAllocator(c10::kCPU, &allocator(), /*priority=*/255);
+  });
 }
 
 bool cpu_allocator_installed() { return c10::GetAllocator(c10::kCPU) == &allocator(); }
@@ -172,5 +193,6 @@ BlockSourceScope::BlockSourceScope(std::shared_ptr<BlockSource> source)
 BlockSourceScope::~BlockSourceScope() { current_source = std::move(before_); }
 
 std::optional<int64_t> cpu_limit() { return allocator().limit(); }
+uint64_t cpu_failures() { return allocator().failures(); }
 
 }  // namespace reprise::runtime

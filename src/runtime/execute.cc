@@ -51,9 +51,9 @@ void Step::guarded(Work&& work) {
     gradients_.clear();
     kept_.clear();
     book_.clear();
-    drain_backward_queue();
     random_before_.restore();
     if (number_ == planned_->last_step) planned_->buffers.undo_step();
+    drain_backward_queue();
     throw;
   }
 }
@@ -96,6 +96,12 @@ void Step::walk(size_t begin, size_t end) {
   } else {
     execute(*program_, begin, end, *this);
   }
+}
+
+void Step::undo() const {
+  if (number_ != planned_->last_step) return;
+  random_before_.restore();
+  planned_->buffers.undo_step();
 }
 
 void Step::run(const RunStep& step) {

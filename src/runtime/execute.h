@@ -32,13 +32,17 @@ struct PlannedModel {
 };
 
 // Not thread-safe; one object a step. After an exception of either half the random state and the
-// advanced buffers are as they were before the step; gradients are only handed over at its end.
+// advanced buffers are as they were before the step; gradients are only handed over at its end. What
+// fails between the halves is the caller's to see, who calls undo().
 class Step final : public Backend {
  public:
   Step(std::shared_ptr<PlannedModel> planned, Tensors input);
 
   Tensors forward();                           // x_L, detached
   Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
+  // Between the halves: the buffers and the random state are as before the step. Does nothing when another
+  // step of the model has begun since.
+  void undo() const;
   const PlannedModel& planned() const { return *planned_; }
   const std::shared_ptr<const Program>& program() const { return program_; }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "activity.h"
 #include "device.h"
 #include "equal_stages.h"
 #include "park.h"
@@ -355,6 +356,7 @@ Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const L
   if (!sample.empty() && sample[0].defined() && sample[0].device().is_cpu()) {
     install_cpu_allocator();
   }
+  const Measuring measuring;
   const PreparedModel model = prepare(stages, sample);
   return describe(model, sample, measure(model, sample, loss, options));
 }

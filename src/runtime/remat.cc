@@ -1,5 +1,6 @@
 #include "reprise/runtime/remat.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 
+#include "activity.h"
 #include "execute.h"
 #include "measure.h"
 #include "reprise/check/simulate.h"
@@ -41,6 +43,7 @@ struct Key {
   std::vector<Resident> residents;
   std::vector<bool> training;  // of every module
   AutocastState autocast;
+  int threads;  // within operations: their scratch memory depends on it
   bool operator==(const Key&) const = default;
 };
 
@@ -116,6 +119,9 @@ struct RematNode final : torch::autograd::Node {
   int64_t uncounted = 0;
   std::optional<int64_t> limit;    // in force until the step ends
   std::optional<StepMeter> meter;  // if the step is measured action by action
+  std::optional<StepUnderWay> under_way{std::in_place};
+  const uint64_t failures = cpu_failures();  // before the step
+  bool over = false;                         // a half of it failed, or it ran to its end
 
   RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<Step> new_step, c10::Device d)
       : state(std::move(s)), step(std::move(new_step)), device(d) {}
@@ -132,6 +138,7 @@ struct RematNode final : torch::autograd::Node {
       throw InputError("backward() ran through this step already; run forward again");
     }
     Tensors result;
+    over = true;
     try {
       result = step->backward(std::move(gradients));
     } catch (...) {
@@ -158,16 +165,19 @@ struct RematNode final : torch::autograd::Node {
 
   void finish() {
     if (!step) return;
+    // Its backward never ran, and a request for memory failed since it began: in the loss, say.
+    if (!over && cpu_failures() != failures) step->undo();
     step.reset();
     if (limit) limits().remove(*limit);
     limit.reset();
+    under_way.reset();
   }
 };
 
 }  // namespace
 
 Key Remat::State::key_of(const Tensors& inputs, const Contents& contents) const {
-  Key key{{}, {}, contents.training, AutocastState(inputs.at(0).device())};
+  Key key{{}, {}, contents.training, AutocastState(inputs.at(0).device()), at::get_num_threads()};
   for (const at::Tensor& x : inputs) {
     key.inputs.push_back(
         {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
@@ -191,6 +201,7 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   MeasureOptions measuring = options.measure;
   if (!measuring.observer) measuring.observer = options.observer;
   const Loss loss = options.loss ? options.loss : default_loss;
+  const Measuring alone;
   instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
   Measured measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->planned->chain = std::move(measured.chain);
@@ -244,9 +255,12 @@ int64_t Remat::State::settle(Instance& instance, const Tensors& inputs, const Co
   resident.insert(resident.end(), contents.buffers.begin(), contents.buffers.end());
   const int64_t uncounted = uncounted_bytes(resident);
   const Chain& chain = instance.planned->chain;
-  const int64_t level = memory_count(device).live + uncounted;
   const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
-  const int64_t drift = level - planned_level;
+  int64_t drift = memory_count(device).live + uncounted - planned_level;
+  if (drift > 0) {  // what a pass that failed has left in autograd's queue, perhaps
+    drain_backward_queue();
+    drift = memory_count(device).live + uncounted - planned_level;
+  }
   const bool planned = instance.result.plan.has_value();
   const bool too_little_room =
       planned && instance.result.plan->peak + Bytes(drift) > instance.result.budget;
@@ -328,6 +342,7 @@ Tensors Remat::forward(const Tensors& inputs) {
   try {
     outputs = node.node->step->forward();
   } catch (...) {
+    node.node->over = true;
     node.node->finish();
     throw;
   }

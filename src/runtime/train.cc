@@ -264,7 +264,11 @@ class Training {
       plain_times.push_back(time);
       const std::optional<Outcome> planned = try_step(true, time, first);
       planned_times.push_back(time);
-      if (first) report_.gradients_equal = equal(*plain, *planned);
+      if (!first) continue;
+      report_.gradients_equal = equal(*plain, *planned);
+      if (!*report_.gradients_equal) {
+        report_.plain_repeats = equal(*plain, *try_step(false, time, true));
+      }
     }
     report_.plain_peak = plain_peak;
     report_.plain_time = median(plain_times);

@@ -268,7 +268,10 @@ class PlannersAndDoctorTest(ProgramTest):
         answer = json.loads(self.run_program("doctor", "--json", env=environment).stdout)
         self.assertGreaterEqual(answer["cores"], 1)
         self.assertGreater(answer["memory_bytes"], 2**20)
+        self.assertIsInstance(answer["findings"], list)
         if answer["runtime"] is None:
+            self.assertIsNone(answer["libtorch"])
+            self.assertIn("build it with LibTorch", answer["findings"][0]["advice"])
             text = self.run_program("doctor", env=environment).stdout
             self.assertIn("compiler", text)
 

@@ -40,6 +40,8 @@ class RuntimeProgramTest(ProgramTest):
                 result = self.run_copy(*arguments, expect=BAD_INPUT)
                 self.assertIn("REPRISE_BUILD_RUNTIME", result.stderr)
         self.assertIn("not found", self.run_copy("doctor", expect=0).stdout)
+        self.assertIn("reprise-runtime", self.run_copy("doctor", "--model", "mlp",
+                                                       expect=BAD_INPUT).stderr)
 
     def test_arguments_are_handed_over_untouched(self):
         self.install(self.bin)
@@ -61,6 +63,9 @@ class RuntimeProgramTest(ProgramTest):
         result = self.run_copy("doctor", expect=7)
         self.assertIn("compiler", result.stdout)
         self.assertIn("runtime:1\n[doctor]", result.stdout)
+        words = self.run_copy("doctor", "--input", "2x8", "--model", "gpt", expect=7).stdout
+        for word in ("[--model]", "[gpt]", "[--input]", "[2x8]"):
+            self.assertIn(word, words)
 
     def test_core_commands_do_not_need_it(self):
         self.install(self.bin)

@@ -1,9 +1,11 @@
 """Commands of reprise-runtime, on small models: training keeps its promises, files fit together."""
 
 import json
+import random
 import re
 import signal
 import subprocess
+import time
 import unittest
 
 from harness import BAD_INPUT, DONE, INFEASIBLE, PROGRAM, ProgramTest
@@ -129,6 +131,61 @@ class TrainTest(ProgramTest):
         result = self.run_program("train", "--model", "mlp", "--data", "/no/such/data",
                                   expect=BAD_INPUT)
         self.assertIn("/no/such/data", result.stderr)
+
+    def test_killed_at_any_moment(self):
+        """Files are the old ones or the new ones, whole, and what was left behind goes with the next run."""
+        names = ("plan.json", "profile.json", "page.html")
+        plan, profile, page = (self.folder / name for name in names)
+        arguments = [*SMALL, *GPT, "--no-check", "--steps", "1", "--budget", "90%", "--save", plan,
+                     "--save-profile", profile, "--report", page]
+        self.run_program(*arguments, expect=DONE)
+        start = time.monotonic()
+        self.run_program(*arguments, expect=DONE)
+        whole = time.monotonic() - start
+        endings = {name: (self.folder / name).read_text().rstrip()[-6:] for name in names}
+        random_moments = random.Random(7)
+        for case in range(12):
+            with self.subTest(case=case):
+                process = subprocess.Popen([PROGRAM, *map(str, arguments)],
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                # Files are written at the end: most of the moments are there.
+                time.sleep(whole * random_moments.uniform(0.6 if case % 3 else 0.0, 1.0))
+                process.send_signal((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[case % 3])
+                process.wait(timeout=60)
+                for path in (plan, profile):
+                    json.loads(path.read_text())
+                for name in names:
+                    self.assertEqual((self.folder / name).read_text().rstrip()[-6:], endings[name])
+        self.run_program(*arguments, expect=DONE)
+        self.run_program("check", profile, plan, expect=DONE)
+        self.assertEqual(sorted(self.files()), sorted(names))
+
+
+class DoctorTest(ProgramTest):
+    def test_all_is_well(self):
+        answer = json.loads(self.run_program("doctor", "--json").stdout)
+        self.assertTrue(answer["well"])
+        tried = answer["libtorch"]
+        self.assertTrue(tried["cpu_allocator"])
+        self.assertEqual([step["mode"] for step in tried["steps"]], ["chain", "graph"])
+        for step in tried["steps"]:
+            self.assertTrue(step["same_bits"])
+            self.assertEqual(step["predicted_peak_bytes"], step["measured_peak_bytes"])
+            self.assertLessEqual(step["measured_peak_bytes"], step["budget_bytes"])
+            self.assertLess(step["budget_bytes"], step["plain_peak_bytes"])
+
+    def test_a_model_of_ones_choice(self):
+        text = self.run_program("doctor", *GPT, "--budget", "90%").stdout
+        for words in ("one step of gpt", "chain  same bits", "graph  same bits", "all is well"):
+            self.assertIn(words, text)
+
+    def test_bad_arguments_and_budgets(self):
+        wrong = self.run_program("doctor", "--model", "resnet19", expect=BAD_INPUT)
+        self.assertIn("resnet18", wrong.stderr)
+        self.run_program("doctor", "--model", "mlp", "--magic", "1", expect=BAD_INPUT)
+        self.run_program("doctor", "--json", "--model", "resnet19", expect=BAD_INPUT)
+        tight = self.run_program("doctor", *GPT, "--budget", "1000", expect=INFEASIBLE)
+        self.assertRegex(tight.stderr, r"\d+ B is the smallest")
 
 
 class ProfileTest(ProgramTest):

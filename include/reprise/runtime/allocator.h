@@ -13,7 +13,8 @@ namespace reprise::runtime {
 
 // Makes LibTorch take all CPU tensor memory (oneDNN's scratch included) from an allocator that counts
 // live bytes exactly and can enforce a limit. Blocks count as multiples of 64 bytes, the alignment.
-// Idempotent and thread-safe. Memory that was taken before stays valid and is not counted. Does not see
+// Idempotent and thread-safe. A child process of fork() can go on using it; a limit that was in force
+// is the parent's, and is lifted in the child. Memory that was taken before stays valid and is not counted. Does not see
 // memory that LibTorch takes elsewhere: files mapped by torch::load, share_memory(), from_blob.
 void install_cpu_allocator();
 bool cpu_allocator_installed();
@@ -66,6 +67,9 @@ class BlockSourceScope {
 // Absent: no limit. Other devices are not limited here.
 void set_cpu_limit(std::optional<int64_t> bytes);
 std::optional<int64_t> cpu_limit();
+
+// Requests that failed so far: refused by a limit, or because the machine has no more memory.
+uint64_t cpu_failures();
 
 // Throws something else in place of the BudgetError of a refused request, from then on: for languages
 // whose bindings of LibTorch know exceptions of their own. Called with the allocator locked: must not

@@ -75,6 +75,8 @@ struct TrainReport {
   // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
   // optimizer state in their place.
   std::optional<bool> gradients_equal;
+  // Where they are not equal: whether a second plain step has the bits of the first one.
+  std::optional<bool> plain_repeats;
   Bytes predicted_peak, measured_peak;  // the largest of all steps
   bool peaks_equal = true;              // predicted = measured in every step
   // Graph mode: of the last step, and allocations of all steps that did not find their place.

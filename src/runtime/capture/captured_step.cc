@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "activity.h"
 #include "capture/captured_graph.h"
 #include "capture/circumstances.h"
 #include "capture/meter.h"
@@ -67,6 +68,24 @@ constexpr int64_t kPlacementSteps = 20'000'000;
     throw BudgetError(text(error.what()), error.budget(), error.live(), error.requested());
   } catch (const std::exception& error) {
     throw Error(text(error.what()));
+  }
+}
+
+// A gradient on its way to the tensor that it belongs to.
+struct Delivery {
+  at::Tensor target, gradient;
+};
+
+// As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
+void deliver(std::vector<Delivery>& gradients) {
+  at::NoGradGuard no_grad;
+  for (Delivery& next : gradients) {
+    at::Tensor& grad = next.target.mutable_grad();
+    if (grad.defined()) {
+      grad.add_(next.gradient);
+    } else {
+      grad = std::move(next.gradient);
+    }
   }
 }
 
@@ -166,17 +185,21 @@ struct CapturedStep::State {
   Tensors replay(const Tensors& inputs, StepMeter* meter);
   bool wants_arena() const;
   void settle_memory();
-  void deliver(const Tensors& inputs);
+  std::vector<Delivery> deliveries(const Tensors& inputs);
 };
 
 void CapturedStep::State::capture(const Tensors& sample) {
   const c10::Device device = device_of(sample);
   if (device.is_cpu()) install_cpu_allocator();
+  {
+    const Measuring measuring;
+    // What there is stays when this fails.
+    captured = std::make_unique<Captured>(step, sample, options);
+  }
   result.reset();
   program.reset();
   slack = Bytes(0);
   placements = 0;
-  captured = std::make_unique<Captured>(step, sample, options);
   captured->captured.graph.fixed = level_without(sample);
   device_name = device.str();
   inputs_text.clear();
@@ -226,7 +249,13 @@ bool CapturedStep::State::make_plan(Bytes fixed) {
 bool CapturedStep::State::search_smaller(Bytes fixed, Bytes more) {
   const PlanResult before = *result;
   const Bytes slack_before = std::exchange(slack, slack + more);
-  const bool found = search(fixed);
+  bool found = false;
+  try {
+    found = search(fixed);
+  } catch (...) {
+    slack = slack_before;
+    throw;
+  }
   const auto worth = static_cast<double>(before.plan->time.count()) * kPlacementPrice;
   if (found && static_cast<double>(result->plan->time.count()) <= worth) return true;
   slack = slack_before;
@@ -250,13 +279,19 @@ bool CapturedStep::State::search(Bytes fixed) {
       slack.count() == 0
           ? plan_options.budget
           : Budget(std::max(Bytes(0), plan_options.budget.resolve(baseline(graph).peak) - slack));
-  PlanResult found = reprise::plan(graph, {.budget = budget,
-                                           .planner = plan_options.planner,
-                                           .time_limit = plan_options.time_limit,
-                                           .threads = plan_options.threads,
-                                           .observer = plan_options.observer});
-  if (!found.plan) {
+  PlanResult found;
+  try {
+    found = reprise::plan(graph, {.budget = budget,
+                                  .planner = plan_options.planner,
+                                  .time_limit = plan_options.time_limit,
+                                  .threads = plan_options.threads,
+                                  .observer = plan_options.observer});
+  } catch (...) {
     graph.fixed = before;  // of the plan that there is
+    throw;
+  }
+  if (!found.plan) {
+    graph.fixed = before;
     refused = std::move(found);
     return false;
   }
@@ -305,7 +340,11 @@ void CapturedStep::State::settle_memory() {
 
 // A plan for the memory that is live now.
 void CapturedStep::State::settle(const Tensors& inputs) {
-  const Bytes fixed = level_without(inputs);
+  Bytes fixed = level_without(inputs);
+  if (fixed > captured->captured.graph.fixed) {  // left by a pass that failed, perhaps
+    drain_backward_queue();
+    fixed = level_without(inputs);
+  }
   if (!result) {
     require_plan(fixed);
     return;
@@ -333,6 +372,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     }
     capture(inputs);
   }
+  const StepUnderWay under_way;
   memory.evacuate();
   captured->updater.begin();
   settle(inputs);
@@ -346,37 +386,42 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   const RandomState random(device);
   captured->effects.save();
   Tensors outputs;
+  std::vector<Delivery> gradients;
   try {
-    LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
-    reset_peak(device);
-    std::optional<StepMeter> meter;
-    if (log.wanted()) meter.emplace(device);
-    StepMemory::Run in_place(memory);
-    outputs = replay(inputs, meter ? &*meter : nullptr);
-    in_place.finish();
-    report.measured_peak = Bytes(memory_count(device).peak + uncounted);
-    if (meter) {
-      meter->finish();
-      report.measured_peak = meter->peak() + Bytes(uncounted);
-      log.add(program, {report.predicted_peak, result->plan->time}, Bytes(uncounted),
-              std::move(*meter));
+    {
+      LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
+      reset_peak(device);
+      std::optional<StepMeter> meter;
+      if (log.wanted()) meter.emplace(device);
+      StepMemory::Run in_place(memory);
+      outputs = replay(inputs, meter ? &*meter : nullptr);
+      in_place.finish();
+      report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+      if (meter) {
+        meter->finish();
+        report.measured_peak = meter->peak() + Bytes(uncounted);
+        log.add(program, {report.predicted_peak, result->plan->time}, Bytes(uncounted),
+                std::move(*meter));
+      }
     }
+    gradients = deliveries(inputs);
+    // A step that made the optimizer's state is not like those that follow.
+    if (captured->updater.made_state()) memory.renew(wants_arena());
+    settle_memory();  // may plan, and ask the caller's observer
   } catch (...) {
     captured->replay.clear();
     memory.renew(wants_arena());
-    captured->effects.restore();
     random.restore();
+    captured->effects.restore();
     const std::string updated = captured->updater.updated();
     if (!updated.empty()) rethrow_after_updates(updated);
     throw;
   }
+  // From here on nothing fails.
   for (const at::Tensor& output : outputs) memory.hand_out(output);
-  deliver(inputs);
+  deliver(gradients);
   captured->replay.clear();
   ++report.steps;
-  // A step that made the optimizer's state is not like those that follow.
-  if (captured->updater.made_state()) memory.renew(wants_arena());
-  settle_memory();
   return outputs;
 }
 
@@ -395,26 +440,22 @@ Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
   return outputs;
 }
 
-// As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
-void CapturedStep::State::deliver(const Tensors& inputs) {
+// What the step that just ran has for leaf tensors.
+std::vector<Delivery> CapturedStep::State::deliveries(const Tensors& inputs) {
   at::NoGradGuard no_grad;
   std::vector<bool> used_up(captured->recording.gradients.size(), false);
   for (const Update& update : captured->updater.updates().each) used_up[update.leaf] = true;
+  std::vector<Delivery> all;
   for (size_t l = 0; l < used_up.size(); ++l) {
     const LeafGradient& leaf = captured->recording.gradients[l];
     if (used_up[l] || leaf.gradient.memory == Memory::kNone) continue;
-    const at::Tensor& target =
-        leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
-    at::Tensor gradient = captured->replay.tensor(leaf.gradient);
-    if (leaf.gradient.memory == Memory::kExternal) gradient = gradient.clone();
-    memory.hand_out(gradient);
-    at::Tensor& grad = target.mutable_grad();
-    if (grad.defined()) {
-      grad.add_(gradient);
-    } else {
-      grad = std::move(gradient);
-    }
+    Delivery& next = all.emplace_back();
+    next.target = leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+    next.gradient = captured->replay.tensor(leaf.gradient);
+    if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
+    memory.hand_out(next.gradient);
   }
+  return all;
 }
 
 CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions options)
@@ -429,13 +470,22 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
+  Graph& graph = state_->captured->captured.graph;
   const StepPlanOptions before = std::exchange(state_->plan_options, options);
-  const Bytes slack = std::exchange(state_->slack, Bytes(0));
+  const Bytes slack = std::exchange(state_->slack, Bytes(0)), fixed = graph.fixed;
+  const std::optional<PlanResult> result = state_->result;
+  const std::shared_ptr<const Program> program = state_->program;
   try {
-    state_->require_plan(state_->captured->captured.graph.fixed);
+    state_->require_plan(fixed);
   } catch (...) {
-    state_->plan_options = before;  // the plan that there was stays
+    // The plan that there was stays.
+    state_->plan_options = before;
     state_->slack = slack;
+    graph.fixed = fixed;
+    state_->result = result;
+    if (std::exchange(state_->program, program) != program) {
+      state_->memory.renew(state_->wants_arena());
+    }
     throw;
   }
   state_->placements = 0;

@@ -57,7 +57,7 @@ class Meter {
 
   WorkCosts run(const Tensors& inputs) {
     BlockSourceScope pool(std::make_shared<BlockPool>());
-    const RandomState random(recording_.device);
+    const RandomScope random(recording_.device);
     replay_.begin(inputs);
     result_.costs.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
@@ -75,7 +75,6 @@ class Meter {
       }
     }
     replay_.clear();
-    random.restore();
     share_times();
     return std::move(result_);
   }
@@ -115,13 +114,33 @@ class Meter {
     const std::vector<c10::Storage> memory = written(work);
     std::vector<HostBytes> before;
     for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
-    std::optional<RandomState> random;
-    random.emplace(recording_.device);
+    const RandomState random(recording_.device);
     auto put_back = [&] {
       for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
-      random->restore();
+      random.restore();
     };
+    try {
+      take_times(w, put_back);
+    } catch (...) {
+      put_back();
+      throw;
+    }
+    if (!stays) {
+      replay_.drop_results();
+      put_back();
+      return;
+    }
+    replay_.keep_results(work);
+    // What lies outside the step is put back; inside, the next works read what was written.
+    for (size_t m = memory.size() - work.effects.size(); m < memory.size(); ++m) {
+      copy_from_host(before[m], memory[m]);
+    }
+  }
 
+  // Leaves the last run's results on the stack.
+  template <class PutBack>
+  void take_times(size_t w, PutBack&& put_back) {
+    const Work& work = works_.all[w];
     reset_peak(recording_.device);
     int64_t time = timed(work);
     const MemoryCount count = memory_count(recording_.device);
@@ -137,16 +156,6 @@ class Meter {
       put_back();
       times.push_back(timed(work));
       total += times.back();
-    }
-    if (!stays) {
-      replay_.drop_results();
-      put_back();
-      return;
-    }
-    replay_.keep_results(work);
-    // What lies outside the step is put back; inside, the next works read what was written.
-    for (size_t m = memory.size() - work.effects.size(); m < memory.size(); ++m) {
-      copy_from_host(before[m], memory[m]);
     }
   }
 

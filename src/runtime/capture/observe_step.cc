@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 
+#include "capture/storage_bytes.h"
 #include "random_state.h"
 #include "reprise/model/errors.h"
+#include "stage_runner.h"
 
 namespace reprise::runtime {
 namespace {
@@ -40,6 +43,19 @@ bool plain_number(const c10::IValue& value) {
          value.isBoolList() || value.isString();
 }
 
+// What the host put into tensors of its own, such as the numbers of Python in arithmetic with tensors.
+bool same_literals(const Recording& a, const Argument& x, const Recording& b, const Argument& y) {
+  for (size_t i = 0; i < std::min(x.tensors.size(), y.tensors.size()); ++i) {
+    const TensorRef &p = x.tensors[i], &q = y.tensors[i];
+    if (p.memory != Memory::kExternal || q.memory != Memory::kExternal) continue;
+    const External& before = a.externals[static_cast<size_t>(p.index)];
+    const External& after = b.externals[static_cast<size_t>(q.index)];
+    if (!before.is_constant || !after.is_constant) continue;
+    if (copy_to_host(before.tensor.storage()) != copy_to_host(after.tensor.storage())) return false;
+  }
+  return true;
+}
+
 // Numbers are replayed as they were captured: one that changes from run to run would be wrong.
 void compare_calls(const Recording& a, const Recording& b) {
   const size_t common = std::min(a.calls.size(), b.calls.size());
@@ -53,6 +69,12 @@ void compare_calls(const Recording& a, const Recording& b) {
                       c, x.name(), y.name()));
     }
     for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
+      if (!same_literals(a, x.arguments[i], b, y.arguments[i])) {
+        throw InputError(
+            fmt::format("the argument {} of operation {} ({}) is a number that changes from run to "
+                        "run: a captured step would keep the first one",
+                        x.op.schema().arguments()[i].name(), c, x.name()));
+      }
       const c10::IValue &p = x.arguments[i].constant, &q = y.arguments[i].constant;
       if (!plain_number(p) || text_of(p) == text_of(q)) continue;
       throw InputError(
@@ -79,6 +101,7 @@ Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device 
     return recording;
   } catch (...) {
     images.restore();
+    drain_backward_queue();
     throw;
   }
 }

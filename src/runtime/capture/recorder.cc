@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <unordered_map>
 
@@ -84,9 +86,15 @@ class Recorder {
     Call& call = context.call;
     const size_t returns = call.op.schema().returns().size();
     const auto& all = event.outputs();
-    if (all.size() < returns) return;  // it threw, and so will the step
+    if (all.size() < returns) {  // it threw, and so will the step
+      for (const Watched& watched : context.watched) keep_if_changed(watched);
+      return;
+    }
     const size_t ordinal = ordinal_++;
     if (learn_ != nullptr) learn(context);
+    if (learn_ != nullptr && gives_unwritten_memory(call.op)) {
+      for (size_t r = all.size() - returns; r < all.size(); ++r) mark_unwritten(all[r]);
+    }
     bool kept = write_values(context);
     for (size_t r = all.size() - returns; r < all.size(); ++r) {
       auto& list = call.outputs.emplace_back();
@@ -206,6 +214,22 @@ class Recorder {
     context.watched.push_back(std::move(watched));
   }
 
+  static bool gives_unwritten_memory(const c10::OperatorHandle& op) {
+    const std::string& name = op.operator_name().name;
+    return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
+  }
+
+  // Memory that was used before may hold what the host is about to write, such as the same literal of an
+  // earlier run; that would not show. So it gets bytes that no literal has.
+  static void mark_unwritten(const c10::IValue& result) {
+    constexpr int kUnlikely = 0xA5;
+    for_each_tensor(result, [](const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu()) return;
+      const c10::Storage& storage = tensor.storage();
+      if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnlikely, storage.nbytes());
+    });
+  }
+
   // Bytes that came without an operator: a literal, or code that the capture cannot see.
   void found_host_write(const Call& call, const c10::Storage& storage, int32_t value) {
     if (storage.nbytes() > kLargestLiteral) {
@@ -215,6 +239,12 @@ class Recorder {
                          storage.nbytes()));
     }
     learn_->host_written.insert(value);
+  }
+
+  // An operation that fails may have written before it did.
+  void keep_if_changed(const Watched& watched) {
+    if (hash_of(watched.storage) == watched.hash) return;
+    keep_image(watched.storage, [&] { return watched.before; });
   }
 
   void learn(LeafContext& context) {
@@ -321,6 +351,7 @@ class Recorder {
     c10::DataPtr memory;
     if (tensor.device().is_cpu()) {
       void* data = std::aligned_alloc(64, (bytes.size() + 63) / 64 * 64);
+      if (data == nullptr && !bytes.empty()) throw std::bad_alloc();
       memory = c10::DataPtr(data, data, &std::free, tensor.device());
     } else {
       memory = c10::GetAllocator(tensor.device().type())->allocate(bytes.size());
