@@ -33,7 +33,7 @@ class HelpTest(ProgramTest):
     def test_help_of_each_command_has_an_example(self):
         for command in CORE:
             text = self.run_program(command, "--help").stdout
-            self.assertRegex(text, rf"(?m)^Example:\n  reprise {command}", command)
+            self.assertRegex(text, rf"(?m)^Examples?:\n  reprise {command}", command)
 
     def test_version(self):
         self.assertRegex(self.run_program("--version").stdout, r"^reprise \d+\.\d+\.\d+\n$")

@@ -126,7 +126,9 @@ def test_what_cannot_be_done_one_by_one_is_refused() -> None:
         with pytest.raises(reprise.InputError, match=match):
             reprise.capture(step_of(model), x, y, optimizer=optimizer)
 
-    class Mine(torch.optim.SGD):
+    base: Any = torch.optim.SGD
+
+    class Mine(base):
         pass
 
     refused(torch.optim.LBFGS(parameters), "not by LBFGS")

@@ -208,7 +208,11 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
       EXPECT_EQ(difference(expected[static_cast<size_t>(n)], training.bits(loss)).substr(0, 200),
                 "");
       const CapturedStepReport report = step.last_step();
-      EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
+      // The updates that make state are not those that were measured: they need less.
+      EXPECT_LE(report.measured_peak, report.predicted_peak);
+      if (n > 0) {
+        EXPECT_EQ(report.predicted_peak, report.measured_peak);
+      }
       EXPECT_LE(report.measured_peak, report.budget);
       EXPECT_EQ(report.fallbacks, 0);
     }
