@@ -67,6 +67,7 @@
 //   property/planner_property_test.cc: monotone, scaling, frontier equal to single solves
 // clang-format on
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,8 +82,6 @@ namespace {
 
 // Of the time, for persistent schedules when only the larger class was asked for.
 constexpr double kFirstClass = 0.4;
-// Of the time, for quick plans of the larger class, which tell where the time is spent best.
-constexpr double kQuickPlans = 0.2;
 
 // The answer of the larger class, where it found a better plan or proved there is none; otherwise
 // of the smaller one, whose bound is the better one.
@@ -93,62 +92,26 @@ const Outcome& more_telling(const ChainModel& model, const Outcome& small, const
   return small;
 }
 
-// Both classes, each from what the other one found. Quick plans come first: where one of the larger
-// class beats the bound on persistent schedules, these are not searched. Otherwise they come first,
-// for as long as they need, so that the larger class costs a short search nothing.
-class BothClasses {
- public:
-  BothClasses(const ChainModel& model, int64_t memory, int threads)
-      : model_(model),
-        memory_(memory),
-        threads_(threads),
-        small_cells_(model, /*share=*/true, Dropping::kNothing),
-        large_cells_(model, /*share=*/true, Dropping::kInputs) {}
+// The larger class, with what the persistent schedules say. These come first, for as long as they need:
+// no time limit makes the answer worse than theirs. Quick plans of the larger class are looked for from
+// the start, not from the persistent plan: what that hides on a coarse level may be found on a finer one.
+Outcome either_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
+  const Outcome small = search_class(model, Dropping::kNothing, memory, {}, threads, control);
+  if (small.bracket.best && control.out_of_time()) return small;
+  const ChainCells cells(model, /*share=*/true, Dropping::kInputs);
+  Outcome large = quick_plan(model, cells, memory, {}, threads, control);
+  const std::optional<Trace>& persistent = small.bracket.best;
+  std::optional<Trace>& best = large.bracket.best;
+  if (persistent && (!best || persistent->cost < best->cost)) best = persistent;
+  finish_search({model, cells, threads}, memory, large, control);
+  return more_telling(model, small, large);
+}
 
-  // The answer may be of either class.
-  Outcome either(SearchControl& control) {
-    SearchControl quickly = control.part(kQuickPlans);
-    Outcome small = quick_plan(model_, small_cells_, memory_, {}, threads_, control);
-    Outcome large = quick_plan(model_, large_cells_, memory_, {}, threads_, quickly);
-    const bool beaten =
-        small.bracket.best && large.bracket.best && large.bracket.best->cost < small.bracket.lower;
-    if (!beaten) {
-      finish(small_cells_, small, control);
-      take_over(small, large);
-    }
-    finish(large_cells_, large, control);
-    return more_telling(model_, small, large);
-  }
-
-  // The answer is of the larger class.
-  Outcome larger(SearchControl& control) {
-    SearchControl first = control.part(kFirstClass);
-    Outcome small = quick_plan(model_, small_cells_, memory_, {}, threads_, first);
-    finish(small_cells_, small, first);
-    Outcome large =
-        quick_plan(model_, large_cells_, memory_, small.bracket.best, threads_, control);
-    finish(large_cells_, large, control);
-    return large;
-  }
-
- private:
-  void finish(const ChainCells& cells, Outcome& outcome, SearchControl& control) const {
-    finish_search({model_, cells, threads_}, memory_, outcome, control);
-  }
-
-  // A persistent plan is one of the larger class, too.
-  static void take_over(const Outcome& small, Outcome& large) {
-    if (!small.bracket.best) return;
-    if (large.bracket.best && large.bracket.best->cost <= small.bracket.best->cost) return;
-    large.bracket.best = small.bracket.best;
-  }
-
-  const ChainModel& model_;
-  int64_t memory_;
-  int threads_;
-  ChainCells small_cells_;
-  ChainCells large_cells_;
-};
+Outcome larger_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
+  SearchControl first = control.part(kFirstClass);
+  const Outcome small = search_class(model, Dropping::kNothing, memory, {}, threads, first);
+  return search_class(model, Dropping::kInputs, memory, small.bracket.best, threads, control);
+}
 
 }  // namespace
 
@@ -163,8 +126,8 @@ Answer exact_chain(const ChainProblem& problem) {
   if (classes.size() == 1) {
     best = search_class(model, classes.front(), memory, {}, threads, control);
   } else {
-    BothClasses both(model, memory, threads);
-    best = wanted.empty() ? both.either(control) : both.larger(control);
+    const auto search = wanted.empty() ? either_class : larger_class;
+    best = search(model, memory, threads, control);
   }
   if (!best.bracket.best && !best.infeasible()) return simplest_plan(problem, "chain");
   return to_answer(problem, model, best);
