@@ -73,7 +73,8 @@ build: build/release/build.ninja ## build everything into build/release
 	@cmake --build build/release -j $(JOBS)
 
 .PHONY: demo
-demo: build ## train a ResNet on Fashion-MNIST inside 60 % of the memory that it needs
+demo: build/release/build.ninja ## train a ResNet on Fashion-MNIST inside 60 % of the memory that it needs
+	@cmake --build build/release -j $(JOBS) --target reprise-cli
 	@echo "$(REPRISE) $(DEMO)"
 	@$(REPRISE) $(DEMO)
 
@@ -100,7 +101,7 @@ mutants: build ## break one line at a time and see that a named test notices
 
 .PHONY: packaging
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers
-	@tests/packaging/packaging_test.py
+	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" tests/packaging/packaging_test.py
 
 .PHONY: test-full
 test-full: build build/asan-ubsan/build.ninja build/tsan/build.ninja ## test, with every random case, sanitizers, mutants, packaging, fuzzing (long)

@@ -1,10 +1,12 @@
 #include "reprise/runtime/allocator.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -39,7 +41,9 @@ class CountingAllocator final : public c10::Allocator {
     if (requested == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     const int64_t bytes = rounded(requested);
     std::lock_guard<std::mutex> lock(mutex_);
-    if (limit_ && count_.live + bytes > *limit_) refuse(bytes);
+    int64_t* const returned = returned_by_this_thread();
+    const int64_t reused = returned ? std::min(*returned, bytes) : 0, fresh = bytes - reused;
+    if (limit_ && count_.live + fresh > *limit_) refuse(bytes);
     Block block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
@@ -51,9 +55,15 @@ class CountingAllocator final : public c10::Allocator {
     }
     blocks_.emplace(data, std::move(block));
     ++serial_;
-    count_.live += bytes;
+    if (returned) *returned -= reused;
+    returned_ -= reused;
+    count_.live += fresh;
     count_.peak = std::max(count_.peak, count_.live);
     ++count_.allocations;
+    if (returned && at::get_thread_num() != 0) {
+      workers_ += fresh;
+      workers_peak_ = std::max(workers_peak_, workers_);
+    }
     return {data, data, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -63,12 +73,19 @@ class CountingAllocator final : public c10::Allocator {
 
   MemoryCount count() {
     std::lock_guard<std::mutex> lock(mutex_);
+    returned_by_this_thread();
     return count_;
   }
   void reset_peak() {
     std::lock_guard<std::mutex> lock(mutex_);
+    returned_by_this_thread();
     count_.peak = count_.live;
     count_.allocations = 0;
+  }
+  int64_t take_workers_peak() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    returned_by_this_thread();
+    return std::exchange(workers_peak_, 0);
   }
   bool owns(const void* data) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -120,10 +137,30 @@ class CountingAllocator final : public c10::Allocator {
   }
   static void release(void* data);
 
+  // The threads of one parallel operation take and give back scratch of their own; how much of it is there
+  // at once depends on which thread is when at work. What they give back counts on until the operation
+  // is over, for the same thread to take again: the count is the most that can be there, and the same
+  // in every run. Null outside of parallel operations, where those before are over.
+  int64_t* returned_by_this_thread() {
+    if (at::in_parallel_region()) {
+      return &returned_by_[static_cast<size_t>(at::get_thread_num()) % returned_by_.size()];
+    }
+    if (returned_ > 0) {
+      count_.live -= std::exchange(returned_, 0);
+      returned_by_.fill(0);
+    }
+    workers_ = 0;
+    return nullptr;
+  }
+
   std::mutex mutex_;
   std::unordered_map<void*, Block> blocks_;
   uint64_t serial_ = 0;
   MemoryCount count_;
+  std::array<int64_t, 256> returned_by_{};  // bytes, by thread of the parallel operation
+  int64_t returned_ = 0;                    // their sum
+  int64_t workers_ = 0,
+          workers_peak_ = 0;  // bytes that threads but the first took in parallel operations
   std::optional<int64_t> limit_;
   uint64_t failures_ = 0;
   Refusal refusal_ = nullptr;
@@ -144,7 +181,12 @@ void CountingAllocator::release(void* data) {
     // Raw blocks that were taken before the allocator was installed may come back here.
     if (auto found = self.blocks_.find(data); found != self.blocks_.end()) {
       block = std::move(found->second);
-      self.count_.live -= block.bytes;
+      if (int64_t* const returned = self.returned_by_this_thread()) {
+        *returned += block.bytes;
+        self.returned_ += block.bytes;
+      } else {
+        self.count_.live -= block.bytes;
+      }
       self.blocks_.erase(found);
       if (block.source) block.source->give_back(data, block.bytes);
     }
@@ -182,6 +224,7 @@ void reset_peak(c10::Device device) {
   }
 }
 
+int64_t take_cpu_workers_peak() { return allocator().take_workers_peak(); }
 bool cpu_allocator_owns(const void* data) { return allocator().owns(data); }
 void set_cpu_limit(std::optional<int64_t> bytes) { allocator().set_limit(bytes); }
 void set_cpu_refusal(Refusal refusal) { allocator().set_refusal(refusal); }

@@ -78,8 +78,7 @@ class TrainTest(ProgramTest):
         page, log = self.folder / "page.html", self.folder / "log.json"
         for mode in ("chain", "graph"):
             self.train(*GPT, "--mode", mode, "--budget", "80%", "--steps", "4", "--save", plan,
-                       "--report", page, "--save-profile", profile, "--save-log", log,
-                       "--threads", "1")  # docs/runtime.md, limits: 128 bytes
+                       "--report", page, "--save-profile", profile, "--save-log", log)
             self.run_program("check", profile, plan, expect=DONE)
             self.run_program("explain", profile, plan, expect=DONE)
             self.assertIn("Planned and measured", page.read_text())

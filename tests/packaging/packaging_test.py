@@ -5,6 +5,7 @@
   installed, shared       the same with BUILD_SHARED_LIBS
   moved                   the installed tree stands elsewhere, and where it was is nothing
   subdirectory            add_subdirectory(reprise)
+  wheel                   built with each compiler, installed into an empty environment of Python
 
 The core only. Not optimised: what is tested is that things are found, linked and run.
 Usage: packaging_test.py [COMPILER...]   (default: g++ and, where there is one, clang++-19 or clang++)
@@ -65,6 +66,25 @@ def installed(folder, compiler, shared):
                   f"-DCMAKE_PREFIX_PATH={elsewhere}")
 
 
+def wheel(folder, compiler):
+    """Needs scikit-build-core and pybind11 beside this Python, as `make setup` puts them into .venv."""
+    os.environ["CXX"] = compiler
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
+        "--wheel-dir", folder, "-C", "cmake.define.REPRISE_BUILD_RUNTIME=OFF",
+        "-C", f"build-dir={folder / 'build-wheel'}", "-C", "cmake.build-type=Debug",
+        "-C", "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0", SOURCE)
+    (built,) = folder.glob("reprise-*.whl")
+    environment = folder / "empty environment"
+    run(sys.executable, "-m", "venv", environment)
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", built)
+    # -I: nothing from the current folder or the user's own packages.
+    output = run(python, "-I", CONSUMER / "use_wheel.py")
+    if not output.startswith("peak "):
+        sys.exit(f"wheel: the program said {output!r}")
+    print(f"packaging: {compiler}: wheel: built, installed alone and run", flush=True)
+
+
 def main():
     compilers = sys.argv[1:]
     if not compilers:
@@ -81,6 +101,7 @@ def main():
                 installed(folder, compiler, shared)
             build_and_run("subdirectory", compiler, folder / "use-subdirectory",
                           f"-DREPRISE_SOURCE_DIR={SOURCE}")
+            wheel(folder, compiler)
     print("packaging: all built and run")
 
 

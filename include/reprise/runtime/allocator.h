@@ -12,7 +12,9 @@
 namespace reprise::runtime {
 
 // Makes LibTorch take all CPU tensor memory (oneDNN's scratch included) from an allocator that counts
-// live bytes exactly and can enforce a limit. Blocks count as multiples of 64 bytes, the alignment.
+// live bytes exactly and can enforce a limit. Blocks count as multiples of 64 bytes, the alignment. What the
+// threads of one parallel operation (at::parallel_for) give back counts until the operation is over, unless
+// the same thread takes it again: the count does not depend on which of them is faster.
 // Idempotent and thread-safe. A child process of fork() can go on using it; a limit that was in force
 // is the parent's, and is lifted in the child. Memory that was taken before stays valid and is not counted. Does not see
 // memory that LibTorch takes elsewhere: files mapped by torch::load, share_memory(), from_blob.
@@ -31,6 +33,10 @@ struct MemoryCount {
 // (`allocated_bytes`), where 512-byte rounding applies.
 MemoryCount memory_count(c10::Device device);
 void reset_peak(c10::Device device);
+
+// The most bytes that threads beside the calling one took in one parallel operation on the CPU, since the
+// last call of this. They are in memory_count(), too; a BlockSource does not serve them.
+int64_t take_cpu_workers_peak();
 
 // Whether the CPU allocator handed out this block.
 bool cpu_allocator_owns(const void* data);

@@ -358,7 +358,7 @@ void CapturedStep::State::settle(const Tensors& inputs) {
   graph.fixed = fixed;
   result->plan->peak = Bytes(peak);
   // The plan fits, but no longer the block.
-  if (fixed + inputs_bytes() + memory.height() > result->budget && !make_plan(fixed)) {
+  if (fixed + inputs_bytes() + memory.footprint() > result->budget && !make_plan(fixed)) {
     memory.renew(false);
   }
 }

@@ -13,7 +13,7 @@ constexpr int kRenewals = 3;
 
 void StepMemory::renew(bool wanted) {
   arena_ = wanted ? std::make_shared<StepArena>() : nullptr;
-  needed_ = Bytes(0);
+  needed_ = workers_ = Bytes(0);
   renewals_ = 0;
 }
 
@@ -34,10 +34,12 @@ void StepMemory::hand_out(const at::Tensor& tensor) {
 
 StepMemory::Run::Run(StepMemory& memory) : memory_(memory), source_(memory.arena_) {
   if (memory_.arena_) memory_.arena_->begin_run();
+  take_cpu_workers_peak();
 }
 
 void StepMemory::Run::finish() {
   if (memory_.arena_) memory_.arena_->end_run();
+  memory_.workers_ = Bytes(take_cpu_workers_peak());
 }
 
 bool StepMemory::settle(Bytes room) {
@@ -46,8 +48,8 @@ bool StepMemory::settle(Bytes room) {
     if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>();
     return true;
   }
-  arena_->pack_blocks(room);
-  needed_ = arena_->height();
+  arena_->pack_blocks(room - workers_);
+  needed_ = arena_->height() + workers_;
   if (arena_->ready() || needed_ <= room) return true;
   arena_.reset();
   return false;

@@ -40,7 +40,9 @@ class StepMemory {
 
   // Bytes of the block; 0 while the heap serves.
   Bytes height() const { return arena_ && arena_->ready() ? arena_->height() : Bytes(0); }
-  // What the last try to place it needed.
+  // The block, and what the threads of operations take from the heap beside it; 0 while the heap serves.
+  Bytes footprint() const { return height() > Bytes(0) ? height() + workers_ : Bytes(0); }
+  // The footprint that the last try to place it would have had.
   Bytes needed() const { return needed_; }
   Bytes live_bytes() const { return arena_ && arena_->ready() ? arena_->live_bytes() : Bytes(0); }
   // Of the last run.
@@ -51,6 +53,7 @@ class StepMemory {
   std::shared_ptr<StepArena> arena_;  // null: the heap
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> handed_out_;
   Bytes needed_;
+  Bytes workers_;     // scratch of the threads of operations, in the last run
   int renewals_ = 0;  // since the plan
 };
 
