@@ -58,36 +58,34 @@ TEST(Allocator, TheLimitIsSharp) {
   EXPECT_EQ(live(), before);
 }
 
-// Each thread of this operation takes a row's scratch. When they meet, more is live at once than when one
-// is done before the other begins: left to chance, and yet the count is the same in every run.
+// Each thread of this operation takes scratch of its own. When they meet, more is live at once than when
+// one is done before the other begins: left to chance, and yet the count is the same in every run.
 TEST(Allocator, ThreadsOfAnOperationCountAsIfTheyMet) {
   install_cpu_allocator();
   const int threads = at::get_num_threads();
-  const at::Tensor gradient = at::ones({64, 32}), output = at::ones({64, 32});
-  auto peak = [&](int count) {
-    at::set_num_threads(count);
+  const at::Tensor q = at::ones({2, 2, 32, 16});
+  const auto [output, sums] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q);
+  auto backward = [&, &output = output, &sums = sums] {
+    at::_scaled_dot_product_flash_attention_for_cpu_backward(q, q, q, q, output, sums, 0.0, false);
+  };
+  auto peak = [&] {
     const int64_t before = live();
     reset_peak(c10::kCPU);
-    at::_softmax_backward_data(gradient, output, 1, at::kFloat);
+    backward();
     EXPECT_EQ(live(), before);
     return memory_count(c10::kCPU).peak - before;
   };
-  const int64_t result = 64 * 32 * 4, scratch = peak(1) - result;
-  EXPECT_GT(scratch, 0) << "the operation is not one that takes scratch: find another";
+  at::set_num_threads(2);
   take_cpu_workers_peak();
-  for (int round = 0; round < 300; ++round) {
-    ASSERT_EQ(peak(2), result + 2 * scratch) << "round " << round;
-  }
-  EXPECT_EQ(take_cpu_workers_peak(), scratch) << "of the thread beside the calling one";
+  const int64_t first = peak();
+  for (int round = 0; round < 300; ++round) ASSERT_EQ(peak(), first) << "round " << round;
+  EXPECT_EQ(take_cpu_workers_peak(), 128)
+      << "one float a row: another operation may be needed here";
   EXPECT_EQ(take_cpu_workers_peak(), 0);
-  {
-    CpuLimitGuard limit(live() + result + 2 * scratch);
-    EXPECT_NO_THROW(at::_softmax_backward_data(gradient, output, 1, at::kFloat));
-    set_cpu_limit(*cpu_limit() - 1);
-    for (int round = 0; round < 300; ++round) {
-      ASSERT_THROW(at::_softmax_backward_data(gradient, output, 1, at::kFloat), BudgetError);
-    }
-  }
+  CpuLimitGuard limit(live() + first);
+  EXPECT_NO_THROW(backward());
+  set_cpu_limit(*cpu_limit() - 1);
+  for (int round = 0; round < 300; ++round) ASSERT_THROW(backward(), BudgetError);
   at::set_num_threads(threads);
 }
 
