@@ -21,6 +21,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/remat.h"
 #include "workload.h"
 
@@ -70,7 +71,8 @@ struct Options {
   std::vector<double> shares{1, 0.75, 0.6, 0.5, 0.4};
   double time_limit = 2;
   bool quick = false;
-  bool consume = false;  // the step of an optimizer is part of both sides
+  bool consume = false;        // the step of an optimizer is part of both sides
+  bool micro_batches = false;  // graph mode chooses a number of parts for each budget
 };
 
 // Parameters and momentum, and their values from before.
@@ -111,6 +113,7 @@ class Descent {
 // One mode at one budget. Ratios are to plain training's step of the same round.
 struct Row {
   double share = 0;
+  int64_t parts = 1;
   bool planned = false, chain_planned = false;
   double planning = 0;              // s
   double predicted = 0, gap = 0;    // graph mode: time over plain training's, time over the bound
@@ -175,6 +178,10 @@ class ModelBench {
     result_.plain_peak = runtime::memory_count(c10::kCPU).peak;
     restore();
     for (const double share : options_.shares) result_.rows.push_back({.share = share});
+    if (options_.micro_batches) {
+      in_parts();
+      return std::move(result_);
+    }
     if (!descent_) chain_mode();
     graph_mode();
     return std::move(result_);
@@ -264,19 +271,49 @@ class ModelBench {
     work_.restore(start_);
   }
 
-  void graph_mode() {
-    const auto start = Clock::now();
+  runtime::PartFunction part() const {
+    return [this](const runtime::Tensors& in, double share) {
+      runtime::Tensors x{in[0]};
+      for (const runtime::Stage& stage : work_.model.stages) x = stage.forward(x);
+      at::Tensor loss = work_.model.loss(std::move(x)[0], in[1]);
+      if (share != 1) loss = loss * share;
+      loss.backward();
+      return runtime::Tensors{loss};
+    };
+  }
+
+  runtime::CaptureOptions capture_options() {
     runtime::CaptureOptions options{.modules = modules_, .measure = measure_};
     if (descent_) options.optimizer = runtime::per_parameter(descent_->optimizer());
+    return options;
+  }
+
+  // Each budget with the number of parts that is chosen for it.
+  void in_parts() {
+    const runtime::Tensors inputs{work_.input, work_.target};
+    for (Row& row : result_.rows) {
+      const auto start = Clock::now();
+      runtime::MicroBatches found =
+          runtime::micro_batches(part(), inputs,
+                                 {.capture = capture_options(),
+                                  .plan = {.budget = budget(row.share), .time_limit = limit()}});
+      row.planning = seconds_since(start);
+      if (!found.chosen.result.plan) continue;
+      row.parts = found.chosen.parts;
+      restore();
+      const at::Tensor loss = runtime::in_parts(part(), row.parts)(inputs)[0];
+      expected_ = work_.snapshot(loss);
+      run_row(found.step, row);
+      row.predicted = static_cast<double>(found.chosen.result.plan->time.count()) /
+                      static_cast<double>(found.tried.front().result.baseline.time.count());
+    }
+    if (!times_.empty()) result_.plain_time = smallest(times_);
+  }
+
+  void graph_mode() {
+    const auto start = Clock::now();
     runtime::CapturedStep captured = runtime::capture(
-        [&](const runtime::Tensors& in) {
-          runtime::Tensors x{in[0]};
-          for (const runtime::Stage& stage : work_.model.stages) x = stage.forward(x);
-          at::Tensor loss = work_.model.loss(std::move(x)[0], in[1]);
-          loss.backward();
-          return loss;
-        },
-        {work_.input, work_.target}, options);
+        runtime::in_parts(part(), 1), {work_.input, work_.target}, capture_options());
     result_.capture = seconds_since(start);
     result_.ops = captured.graph().ops.size();
     result_.floor = smallest_peak(captured.graph());
@@ -300,6 +337,11 @@ class ModelBench {
       return;
     }
     row.planning = seconds_since(start);
+    run_row(captured, row);
+  }
+
+  // A step with a plan: verified, then timed.
+  void run_row(runtime::CapturedStep& captured, Row& row) {
     auto step = [&] { return captured.run({work_.input, work_.target}); };
     for (int k = 0; k < 3; ++k) verify("graph mode", step);  // recorded, then from the arena
     const runtime::CapturedStepReport report = captured.last_step();
@@ -342,6 +384,27 @@ std::string ratio_text(const std::vector<double>& ratios) {
   return fmt::format("{:.3f} ({:.3f})", median(ratios), smallest(ratios));
 }
 
+std::string table_of_parts(const Result& result) {
+  std::string text = fmt::format(
+      "\n### {}, {}\n\nPlain training of the whole batch: {:.1f} ms, peak {:.1f} MB above "
+      "parameters, buffers "
+      "and batch.\n\n"
+      "| budget | parts | time (least) | peak | predicted | gap | captured and planned in | arena "
+      "/ "
+      "live |\n|---|---|---|---|---|---|---|---|\n",
+      result.config.model, shape(result.config), result.plain_time,
+      static_cast<double>(result.plain_peak - result.level) / 1e6);
+  for (const Row& row : result.rows) {
+    text += row.planned
+                ? fmt::format("| {:.2f} | {} | {} | {:.3f} | {:.3f} | {:.2f} % | {:.1f} s | {} |\n",
+                              row.share, row.parts, ratio_text(row.ratios), row.peak, row.predicted,
+                              100 * row.gap, row.planning,
+                              row.arena == 0 ? "heap" : fmt::format("{:.4f}", row.arena))
+                : fmt::format("| {:.2f} | - | | | | | {:.1f} s | |\n", row.share, row.planning);
+  }
+  return text;
+}
+
 std::string table(const Result& result) {
   std::string text = fmt::format(
       "\n### {}, {}\n\n{} operations, captured and measured in {:.1f} s. Plain training: {:.1f} "
@@ -376,6 +439,7 @@ nlohmann::ordered_json to_json(const Result& result) {
       {"floor", result.floor},           {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : result.rows) {
     json["rows"].push_back({{"share", row.share},
+                            {"parts", row.parts},
                             {"peak", row.peak},
                             {"predicted", row.predicted},
                             {"gap", row.gap},
@@ -410,6 +474,11 @@ int run(int argc, char** argv) {
       "--consume-gradients", options.consume,
       "Descent with momentum is part of every step; graph mode updates each parameter when its "
       "gradient is complete. Without chain mode");
+  app.add_flag("--micro-batches", options.micro_batches,
+               "Graph mode runs the step in parts along the batch, as many as are the fastest; "
+               "plain training "
+               "does not. Without chain mode")
+      ->excludes("--consume-gradients");
   app.add_flag("--quick", options.quick,
                "Tiny sizes, to see that it works; its times mean nothing");
   app.add_option("-o,--output", output, "Markdown goes to this file (default: standard output)");
@@ -437,7 +506,7 @@ int run(int argc, char** argv) {
     std::cerr << config.model << '\n';
     try {
       const Result result = ModelBench(config, options).run();
-      text += table(result);
+      text += options.micro_batches ? table_of_parts(result) : table(result);
       json.push_back(to_json(result));
     } catch (const std::exception& error) {
       failed = true;

@@ -2,8 +2,10 @@
 #include "reprise/runtime/train.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -21,6 +23,7 @@ struct Arguments {
   runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
               optimizer = "sgd", save_plan, save_profile, save_log, report;
+  std::string micro_batches = "1";
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
@@ -31,6 +34,16 @@ struct Arguments {
 constexpr int64_t kLoggedSteps = 5;
 
 volatile sig_atomic_t interrupted = 0;
+
+int64_t micro_batches(const std::string& text) {
+  if (text == "auto") return 0;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1) {
+    throw InputError("--micro-batches must be a number from 1, or auto; not '" + text + "'");
+  }
+  return number;
+}
 
 // The first Ctrl-C ends training after the step under way; the second one ends the program.
 void on_interrupt(int) {
@@ -55,6 +68,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.learning_rate = arguments.rate;
   options.momentum = arguments.momentum;
   options.consume_gradients = arguments.consume_gradients;
+  options.micro_batches = micro_batches(arguments.micro_batches);
   options.seed = arguments.seed;
   options.check = !arguments.no_check;
   options.test_samples = arguments.test;
@@ -124,11 +138,17 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
       overhead(plan.time, report.plan.baseline.time));
   row(text, "lower bound", "-", milliseconds(plan.lower_bound),
       fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
+  if (report.tried.size() > 1 || report.parts > 1) {
+    std::vector<int64_t> tried;
+    for (const runtime::PartsTried& parts : report.tried) tried.push_back(parts.parts);
+    row(text, "micro-batches", "1", std::to_string(report.parts),
+        fmt::format("tried: {}", fmt::join(tried, ", ")));
+  }
   if (report.gradients_equal) {
     row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
-        arguments.consume_gradients
-            ? "loss, parameters, optimizer state, buffers, random state, bit by bit"
-            : "loss, gradients, buffers, random state, bit by bit");
+        fmt::format("loss, {}, buffers, random state, bit by bit{}",
+                    arguments.consume_gradients ? "parameters, optimizer state" : "gradients",
+                    report.parts > 1 ? ", to accumulation by hand" : ""));
   }
   row(text, "step, in training", "-", milliseconds(report.step_time));
   row(text, "loss, first to last", "-",
@@ -158,6 +178,7 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
     json["compared_step_ns"] = report.planned_time->count();
   }
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
+  if (report.parts > 1) json["micro_batches"] = report.parts;
   if (report.captured) {
     json["arena_bytes"] = report.captured->arena_height.count();
     json["arena_live_bytes"] = report.captured->arena_live_bytes.count();
@@ -226,6 +247,11 @@ int run(const Arguments& arguments) {
     throw InputError(
         "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
   }
+  if (arguments.micro_batches != "1" && arguments.mode != "graph") {
+    throw InputError(
+        "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
+        "loop");
+  }
   if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0 ||
       arguments.momentum < 0 || arguments.momentum >= 1) {
     throw InputError(
@@ -286,6 +312,7 @@ void add_train(CLI::App& app, Action& action) {
       "Examples:\n"
       "  reprise train --model resnet18 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model unet --mode graph --budget 50% --steps 50\n"
+      "  reprise train --model gpt --mode graph --micro-batches auto --budget 30% --steps 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"150 MiB\" --optimizer adam\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
@@ -324,6 +351,11 @@ void add_train(CLI::App& app, Action& action) {
   command->add_flag(
       "--consume-gradients", arguments->consume_gradients,
       "graph mode: update each parameter as soon as its gradient is complete, and free it");
+  text("--micro-batches", arguments->micro_batches,
+       "graph mode: parts of a step along the batch, a number (default 1) or auto; other sums and "
+       "random "
+       "numbers than the whole batch, the same bits as accumulating by hand",
+       "N");
   command->add_option("--test", arguments->test, "test samples at the end (default 2000; 0: none)")
       ->type_name("N");
   command->add_option("--seed", arguments->seed, "of weights, data order and dropout (default 1)")

@@ -44,6 +44,19 @@ rt::CapturedStep record(Hourglass model, const torch::Tensor& x, const torch::Te
 }
 // [/capture]
 
+// [parts]
+// The same in parts along the batch, in as many as make it the fastest within the budget.
+rt::MicroBatches record_parts(Hourglass model, const torch::Tensor& x, const torch::Tensor& y) {
+  auto part = [model](const rt::Tensors& in, double share) mutable {
+    torch::Tensor loss = share * torch::cross_entropy_loss(model->forward(in[0]), in[1]);
+    loss.backward();
+    return rt::Tensors{loss};
+  };
+  return rt::micro_batches(part, {x, y},
+                           {.capture = {.modules = {model.ptr()}}, .plan = {.budget = "40%"}});
+}
+// [/parts]
+
 }  // namespace
 
 int main() {
@@ -63,6 +76,11 @@ int main() {
               << report.measured_peak.count() << " B of a budget of " << report.budget.count()
               << " B, " << report.served << " allocations in the arena\n";
   }
+  rt::MicroBatches parts = record_parts(model, x, y);
+  const float loss = parts.step.run({x, y}).item<float>();
+  std::cout << "in " << parts.chosen.parts << " parts: loss " << loss << ", peak "
+            << parts.step.last_step().measured_peak.count() << " B of a budget of "
+            << parts.step.last_step().budget.count() << " B\n";
   const reprise::PlanResult& planned = step.planned();
   std::cout << "plain training: " << planned.baseline.peak.count()
             << " B; time of a step, predicted: " << reprise::format_duration(planned.plan->time)

@@ -63,6 +63,7 @@ from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
     from ._capture import Alternative, CapturedStep, alternatives, capture
+    from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._remat import Remat, profile, remat
     from ._torch import StepReport, install_cpu_allocator, live_bytes, peak_bytes, reset_peak
 
@@ -70,12 +71,15 @@ if TYPE_CHECKING:
 _RUNTIME = {
     "Alternative": "_capture",
     "CapturedStep": "_capture",
+    "MicroBatchedStep": "_micro_batches",
+    "PartsTried": "_micro_batches",
     "Remat": "_remat",
     "StepReport": "_torch",
     "alternatives": "_capture",
     "capture": "_capture",
     "install_cpu_allocator": "_torch",
     "live_bytes": "_torch",
+    "micro_batches": "_micro_batches",
     "peak_bytes": "_torch",
     "reset_peak": "_torch",
     "profile": "_remat",
@@ -103,7 +107,9 @@ __all__ = [
     "Holder",
     "InputError",
     "InternalError",
+    "MicroBatchedStep",
     "Op",
+    "PartsTried",
     "Plan",
     "PlanResult",
     "Planner",
@@ -138,6 +144,7 @@ __all__ = [
     "install_cpu_allocator",
     "live_bytes",
     "load",
+    "micro_batches",
     "parse_bytes",
     "peak_bytes",
     "plan",

@@ -39,9 +39,38 @@ class _Recorded:
         self.outputs: Tree | None = None
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return self._run(tensors, {})
+
+    def part(self, tensors: list[torch.Tensor], share: float) -> list[torch.Tensor]:
+        return self._run(tensors, {"share": share})
+
+    def _run(self, tensors: list[torch.Tensor], more: dict[str, Any]) -> list[torch.Tensor]:
         arguments, keywords = rebuild(self.inputs, tensors)
+        keywords = keywords | more
         outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
         return outputs
+
+
+def plan_options(
+    *,
+    budget: int | str | None,
+    planner: str,
+    time_limit: float | str,
+    threads: int,
+    enforce: bool,
+    arena: bool,
+    observer: Observer | None,
+) -> dict[str, Any]:
+    """Of CapturedStep.plan(), as the extension takes them."""
+    return {
+        "budget": budget,
+        "planner": planner,
+        "time_limit_ns": nanoseconds(time_limit),
+        "threads": threads,
+        "enforce": enforce,
+        "arena": arena,
+        "observer": observe(observer),
+    }
 
 
 class CapturedStep:
@@ -82,18 +111,24 @@ class CapturedStep:
             raise InputError("a captured step needs at least one input tensor")
         self._device = tensors[0].device
         self._recorded = _Recorded(self._step, tree)
-        self._native = _runtime.CapturedStep(
-            self._recorded,
+        self._native = self._record(
             tensors,
-            modules=self._modules,
-            recapture=self._recapture,
-            alternatives=self._alternatives,
-            optimizer=self._optimizer,
-            name=self._name,
-            observer=observe(self._observer),
+            {
+                "modules": self._modules,
+                "recapture": self._recapture,
+                "alternatives": self._alternatives,
+                "optimizer": self._optimizer,
+                "name": self._name,
+                "observer": observe(self._observer),
+            },
         )
         if self._plan_options is not None:
             self._native.plan(**self._plan_options)
+
+    def _record(
+        self, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> _runtime.CapturedStep:
+        return _runtime.CapturedStep(self._recorded, tensors, **options)
 
     def plan(
         self,
@@ -114,15 +149,15 @@ class CapturedStep:
         or None for no limit. `enforce`: on the CPU a request beyond it raises BudgetError. `arena`:
         all memory of the step in one block at planned places (CPU).
         """
-        options: dict[str, Any] = {
-            "budget": budget_for(budget, self._device),
-            "planner": planner,
-            "time_limit_ns": nanoseconds(time_limit),
-            "threads": threads,
-            "enforce": enforce,
-            "arena": arena,
-            "observer": observe(observer or self._observer),
-        }
+        options = plan_options(
+            budget=budget_for(budget, self._device),
+            planner=planner,
+            time_limit=time_limit,
+            threads=threads,
+            enforce=enforce,
+            arena=arena,
+            observer=observer or self._observer,
+        )
         result = result_of(self._native.plan(**options))
         self._plan_options = options
         return result

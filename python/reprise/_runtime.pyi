@@ -25,6 +25,20 @@ class CapturedStep:
         name: str,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
+    @staticmethod
+    def in_parts(
+        part: Callable[[list[Tensor], float], list[Tensor]],
+        sample: Sequence[Tensor],
+        *,
+        parts: Sequence[int],
+        plan: dict[str, Any],
+        modules: Sequence[nn.Module],
+        recapture: bool,
+        alternatives: Sequence[str] | None,
+        optimizer: object,
+        name: str,
+        observer: Callable[[str, float, str], None] | None,
+    ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]: ...
     def plan(
         self,
         *,

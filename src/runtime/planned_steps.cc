@@ -13,22 +13,18 @@ class ChainSteps final : public PlannedSteps {
   ChainSteps(const Model& model, const TrainOptions& options)
       : model_(model), options_(options), remat_(model.stages, remat_options()) {}
 
-  void measure(const Batch& batch) override {
+  PlanResult prepare(const Batch& batch, Budget budget) override {
     batch_ = &batch;
     remat_.plan_for({batch.input});
-  }
-  Profile profile() const override { return remat_.profile(); }
-  Baseline plain() const override { return remat_.plan().baseline; }
-
-  PlanResult plan(Budget budget) override {
     PlanResult result = reprise::plan(remat_.chain(), {.budget = budget,
                                                        .planner = remat_options().planner,
                                                        .schedule_class = kScheduleClass,
                                                        .time_limit = options_.time_limit,
                                                        .observer = options_.observer});
-    if (result.plan) remat_.set_budget(budget);
+    if (result.plan) remat_.set_budget(result.budget);
     return result;
   }
+  Profile profile() const override { return remat_.profile(); }
 
   at::Tensor run(const Batch& batch) override {
     batch_ = &batch;
@@ -67,50 +63,41 @@ class GraphSteps final : public PlannedSteps {
              std::shared_ptr<ParameterOptimizer> optimizer)
       : model_(model), options_(options), optimizer_(std::move(optimizer)) {}
 
-  void measure(const Batch& batch) override {
-    CaptureOptions options;
-    options.modules = {model_.module()};
-    options.measure.name = options_.model.model;
-    options.measure.observer = options_.observer;
-    options.alternatives = options_.alternatives;
-    options.optimizer = optimizer_;
-    step_.emplace(capture(
-        [this](const Tensors& in) {
-          at::Tensor loss = model_.loss(run_stages(model_, in[0]), in[1]);
-          loss.backward();
-          return loss;
-        },
-        {batch.input, batch.target}, options));
+  PlanResult prepare(const Batch& batch, Budget budget) override {
+    MicroBatchOptions options;
+    if (options_.micro_batches > 0) options.parts = {options_.micro_batches};
+    options.capture.modules = {model_.module()};
+    options.capture.measure.name = options_.model.model;
+    options.capture.measure.observer = options_.observer;
+    options.capture.alternatives = options_.alternatives;
+    options.capture.optimizer = optimizer_;
+    options.plan.budget = budget;
+    options.plan.time_limit = options_.time_limit;
+    if (!options_.planner.empty()) options.plan.planner = options_.planner;
+    options.plan.observer = options_.observer;
+    found_.emplace(micro_batches(training_part(model_), {batch.input, batch.target}, options));
+    return found_->chosen.result;
   }
-  Profile profile() const override { return step_->profile(); }
-  Baseline plain() const override { return baseline(step_->graph()); }
+  Profile profile() const override { return found_->step.profile(); }
+  int64_t parts() const override { return found_->chosen.parts; }
+  std::vector<PartsTried> tried() const override { return found_->tried; }
 
-  PlanResult plan(Budget budget) override {
-    StepPlanOptions options{.budget = budget, .time_limit = options_.time_limit};
-    if (!options_.planner.empty()) options.planner = options_.planner;
-    options.observer = options_.observer;
-    PlanResult result = reprise::plan(step_->graph(), {.budget = budget,
-                                                       .planner = options.planner,
-                                                       .time_limit = options.time_limit,
-                                                       .observer = options.observer});
-    if (result.plan) step_->use(*result.plan, options);
-    return result;
+  at::Tensor run(const Batch& batch) override {
+    return found_->step.run({batch.input, batch.target});
   }
-
-  at::Tensor run(const Batch& batch) override { return step_->run({batch.input, batch.target}); }
   StepPeak peak() const override {
-    const CapturedStepReport step = step_->last_step();
+    const CapturedStepReport step = found_->step.last_step();
     return {step.predicted_peak, step.measured_peak};
   }
-  std::optional<CapturedStepReport> captured() const override { return step_->last_step(); }
-  void log_steps(int64_t steps) override { step_->log_steps(steps); }
-  std::optional<RunLog> run_log() const override { return step_->run_log(); }
+  std::optional<CapturedStepReport> captured() const override { return found_->step.last_step(); }
+  void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
+  std::optional<RunLog> run_log() const override { return found_->step.run_log(); }
 
  private:
   const Model& model_;
   const TrainOptions& options_;
   const std::shared_ptr<ParameterOptimizer> optimizer_;
-  std::optional<CapturedStep> step_;
+  std::optional<MicroBatches> found_;
 };
 
 }  // namespace
@@ -121,6 +108,15 @@ std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const Train
     return std::make_unique<GraphSteps>(model, options, std::move(optimizer));
   }
   return std::make_unique<ChainSteps>(model, options);
+}
+
+PartFunction training_part(const Model& model) {
+  return [&model](const Tensors& in, double share) {
+    at::Tensor loss = model.loss(run_stages(model, in[0]), in[1]);
+    if (share != 1) loss = loss * share;
+    loss.backward();
+    return Tensors{loss};
+  };
 }
 
 at::Tensor run_stages(const Model& model, const at::Tensor& input) {

@@ -9,6 +9,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/data.h"
+#include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/train.h"
 #include "reprise/runtime/zoo.h"
 
@@ -22,12 +23,13 @@ class PlannedSteps {
  public:
   virtual ~PlannedSteps() = default;
 
-  // Measures the model on this batch.
-  virtual void measure(const Batch& batch) = 0;
+  // Measures the model on this batch and plans; an infeasible budget is an answer. A share is of the
+  // predicted plain peak.
+  virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
   virtual Profile profile() const = 0;
-  virtual Baseline plain() const = 0;  // as predicted
-  // Plans; an infeasible budget is an answer.
-  virtual PlanResult plan(Budget budget) = 0;
+  // Of a step, and what was tried to find it.
+  virtual int64_t parts() const { return 1; }
+  virtual std::vector<PartsTried> tried() const { return {}; }
   // Forward, loss, backward, and the optimizer's step if it consumes the gradients; the loss.
   virtual at::Tensor run(const Batch& batch) = 0;
   virtual StepPeak peak() const = 0;  // of the last run
@@ -40,6 +42,9 @@ class PlannedSteps {
 // `model` and `options` must outlive it. `optimizer`: consumes the gradients; null: they are kept.
 std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
                                                  std::shared_ptr<ParameterOptimizer> optimizer);
+
+// Forward, loss and backward of plain training, of the whole batch or of some of its rows.
+PartFunction training_part(const Model& model);
 
 // The stages one after the other; what the plain training step computes.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);

@@ -159,10 +159,13 @@ class Training {
     if (options_.observer) options_.observer({"train", -1, message});
   }
 
-  at::Tensor plain_step() {
-    at::Tensor loss = model_.loss(run_stages(model_, batch_.input), batch_.target);
-    loss.backward();
-    return loss;
+  enum class Kind { kPlain, kByHand, kPlanned };
+
+  // By hand: plain training in as many parts as the planned step.
+  at::Tensor run_step(Kind kind) {
+    if (kind == Kind::kPlanned) return planned_->run(batch_);
+    const int64_t parts = kind == Kind::kByHand ? planned_->parts() : 1;
+    return in_parts(training_part(model_), parts)({batch_.input, batch_.target})[0];
   }
 
   void drop_gradients() {
@@ -220,13 +223,14 @@ class Training {
   }
 
   // A step on the batch that is there, up to its gradients; what it left behind if `keep`.
-  std::optional<Outcome> try_step(bool planned, Nanos& time, bool keep) {
+  std::optional<Outcome> try_step(Kind kind, Nanos& time, bool keep) {
+    const bool planned = kind == Kind::kPlanned;
     const Before saved = before();
     std::optional<Outcome> result;
     {
       reset_peak(c10::kCPU);
       const auto start = Clock::now();
-      at::Tensor loss = planned ? planned_->run(batch_) : plain_step();
+      at::Tensor loss = run_step(kind);
       if (!planned && options_.consume_gradients) optimizer_->step();
       time = since(start);
       if (planned) {
@@ -246,7 +250,7 @@ class Training {
     Nanos time;
     for (int k = 0; k < 2; ++k) {
       progress("plain training");
-      try_step(false, time, false);
+      try_step(Kind::kPlain, time, false);
     }
   }
 
@@ -260,14 +264,16 @@ class Training {
       progress("plain training against the plan");
       const bool first = k == 0;
       Nanos time;
-      const std::optional<Outcome> plain = try_step(false, time, first);
+      const bool whole = planned_->parts() == 1;
+      std::optional<Outcome> plain = try_step(Kind::kPlain, time, first && whole);
       plain_times.push_back(time);
-      const std::optional<Outcome> planned = try_step(true, time, first);
+      const std::optional<Outcome> planned = try_step(Kind::kPlanned, time, first);
       planned_times.push_back(time);
       if (!first) continue;
+      if (!whole) plain = try_step(Kind::kByHand, time, true);
       report_.gradients_equal = equal(*plain, *planned);
       if (!*report_.gradients_equal) {
-        report_.plain_repeats = equal(*plain, *try_step(false, time, true));
+        report_.plain_repeats = equal(*plain, *try_step(Kind::kByHand, time, true));
       }
     }
     report_.plain_peak = plain_peak;
@@ -292,13 +298,12 @@ class Training {
   }
 
   bool make_plan() {
-    planned_->measure(batch_);
-    report_.profile = planned_->profile();
     Budget budget = options_.budget;
-    if (budget.relative()) {
-      budget = budget.resolve(report_.plain_peak ? *report_.plain_peak : planned_->plain().peak);
-    }
-    report_.plan = planned_->plan(budget);
+    if (budget.relative() && report_.plain_peak) budget = budget.resolve(*report_.plain_peak);
+    report_.plan = planned_->prepare(batch_, budget);
+    report_.profile = planned_->profile();
+    report_.parts = planned_->parts();
+    report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;
     return report_.plan.plan.has_value();
   }
@@ -388,6 +393,10 @@ class Training {
 TrainReport train(const TrainOptions& options) {
   if (options.consume_gradients && options.mode != TrainMode::kGraph) {
     throw InputError("gradients are consumed in graph mode only");
+  }
+  if (options.micro_batches < 0 ||
+      (options.micro_batches != 1 && options.mode != TrainMode::kGraph)) {
+    throw InputError("micro-batches are of graph mode, and at least one");
   }
   install_cpu_allocator();
   at::manual_seed(options.seed);

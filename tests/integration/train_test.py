@@ -89,6 +89,24 @@ class TrainTest(ProgramTest):
             for run in runs:
                 self.assertEqual(run["planned_bytes"], run["measured_bytes"], run)
 
+    def test_a_step_in_parts(self):
+        report = json.loads(self.train(*GPT, "--mode", "graph", "--budget", "60%", "--steps", "2",
+                                       "--micro-batches", "2", "--json").stdout)
+        self.assertEqual(report["micro_batches"], 2)
+        self.assertTrue(report["gradients_equal"])
+        self.assertTrue(report["peaks_equal"])
+        self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+        table = self.train(*GPT, "--mode", "graph", "--budget", "60%", "--steps", "1",
+                           "--micro-batches", "auto").stdout
+        self.assertIn("bit by bit", table)
+        for wrong, message in (("0", "from 1, or auto"), ("x", "from 1, or auto"),
+                               ("1000", "has no 1000 parts")):
+            refused = self.train(*GPT, "--mode", "graph", "--micro-batches", wrong,
+                                 expect=BAD_INPUT)
+            self.assertIn(message, refused.stderr)
+        refused = self.train(*GPT, "--micro-batches", "2", expect=BAD_INPUT)
+        self.assertIn("--mode graph", refused.stderr)
+
     def test_infeasible_names_the_smallest_budget(self):
         result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)
         smallest = re.search(r"smallest feasible budget is (\d+) bytes", result.stderr).group(1)

@@ -43,6 +43,8 @@ struct Record {
                                 static_cast<double>(packing.live_bytes.count()));
   }
   double share() const { return static_cast<double>(at_bound) / static_cast<double>(cases); }
+  // 95 %; of less than twenty cases, as sanitizers run them, all but one.
+  bool nearly_all_at_bound() const { return cases - at_bound <= std::max<int64_t>(1, cases / 20); }
   void print(const std::string& name) const {
     std::cout << fmt::format(
         "{}: {} cases of {} blocks on average, {:.1f} % at the live bytes, worst {:.4f} of them\n",
@@ -111,7 +113,7 @@ TEST(PackProperty, TrainingStepsAreAtTheLiveBytes) {
       if (HasFailure()) return;
     }
     record.print(fmt::format("training, {} slots", slots));
-    EXPECT_GE(record.share(), 0.95);
+    EXPECT_TRUE(record.nearly_all_at_bound());
     EXPECT_LE(record.worst, 1.01);
   }
 }
@@ -138,7 +140,7 @@ TEST(PackProperty, PlansArePackedIntoTheirPeak) {
     }
   });
   record.print("plans of random chains");
-  EXPECT_GE(record.share(), 0.95);
+  EXPECT_TRUE(record.nearly_all_at_bound());
   EXPECT_LE(record.worst, 1.02);
 }
 

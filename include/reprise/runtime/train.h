@@ -13,6 +13,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/zoo.h"
 
 namespace reprise::runtime {
@@ -48,6 +49,8 @@ struct TrainOptions {
   // Graph mode: the optimizer's step is part of the planned one, and each gradient ends there
   // (CaptureOptions::optimizer).
   bool consume_gradients = false;
+  // Graph mode: parts of a step along the batch (micro_batches.h). 0: the number with the fastest plan.
+  int64_t micro_batches = 1;
   uint64_t seed = 1;
   // Runs plain training first (it needs its full memory), for the comparison and the check of the first
   // step. Without: shares of the budget are of the predicted plain peak.
@@ -72,8 +75,10 @@ struct TrainReport {
   std::optional<Bytes> plain_peak;
   std::optional<Nanos> plain_time;    // median of the compared steps
   std::optional<Nanos> planned_time;  // of the planned steps between them
+  int64_t parts = 1;                  // of a step
+  std::vector<PartsTried> tried;      // graph mode
   // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
-  // optimizer state in their place.
+  // optimizer state in their place. Of a step in parts: as gradients accumulated by hand.
   std::optional<bool> gradients_equal;
   // Where they are not equal: whether a second plain step has the bits of the first one.
   std::optional<bool> plain_repeats;

@@ -16,6 +16,7 @@
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/remat.h"
 
 namespace reprise::python {
@@ -144,16 +145,41 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, const std::optional<std::vector<Text>>& alternatives,
                const py::object& optimizer, const Text& name, const ObserverArgument& observer) {
-    rt::CaptureOptions options;
-    if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
-    options.alternatives = alternatives_of(alternatives);
-    for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
-    if (recapture) options.on_miss = rt::OnMiss::kRecapture;
-    options.measure.name = name;
-    options.measure.observer = observer_of(observer);
+    rt::CaptureOptions options =
+        capture_options(modules, recapture, alternatives, optimizer, name, observer);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
+  }
+
+  // micro_batches(): the step, the number of its parts, and what was tried.
+  static py::tuple in_parts(const rt::PartFunction& part, const Tensors& sample,
+                            std::vector<int64_t> parts, const py::dict& plan,
+                            const std::vector<py::object>& modules, bool recapture,
+                            const std::optional<std::vector<Text>>& alternatives,
+                            const py::object& optimizer, const Text& name,
+                            const ObserverArgument& observer) {
+    auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
+    const rt::MicroBatchOptions options{
+        .parts = std::move(parts),
+        .capture =
+            step->capture_options(modules, recapture, alternatives, optimizer, name, observer),
+        .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
+                             plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
+                             plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
+                             plan["observer"].cast<ObserverArgument>())};
+    std::optional<rt::MicroBatches> found;
+    {
+      py::gil_scoped_release no_gil;
+      found.emplace(rt::micro_batches(part, sample, options));
+      if (!found->chosen.result.plan) throw too_small(found->chosen);
+      step->step_ = std::make_unique<rt::CapturedStep>(std::move(found->step));
+    }
+    py::list tried;
+    for (const rt::PartsTried& one : found->tried) {
+      tried.append(py::make_tuple(one.parts, dict_of(one.result)));
+    }
+    return py::make_tuple(std::move(step), found->chosen.parts, tried);
   }
 
   py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
@@ -194,6 +220,32 @@ class CapturedStep {
   }
 
  private:
+  CapturedStep() = default;
+
+  rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
+                                     const std::optional<std::vector<Text>>& alternatives,
+                                     const py::object& optimizer, const Text& name,
+                                     const ObserverArgument& observer) {
+    rt::CaptureOptions options;
+    if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
+    options.alternatives = alternatives_of(alternatives);
+    for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
+    if (recapture) options.on_miss = rt::OnMiss::kRecapture;
+    options.measure.name = name;
+    options.measure.observer = observer_of(observer);
+    return options;
+  }
+
+  static BudgetError too_small(const rt::PartsTried& closest) {
+    const PlanResult& result = closest.result;
+    Text message = "no number of parts has a plan within " + format_bytes_exact(result.budget);
+    if (result.smallest_budget) {
+      message += "; closest are " + std::to_string(closest.parts) + " with " +
+                 format_bytes_exact(*result.smallest_budget);
+    }
+    return {message, result.budget.count(), 0, result.smallest_budget.value_or(Bytes(0)).count()};
+  }
+
   Mirrors mirrors_;
   std::unique_ptr<rt::CapturedStep> step_;
 };
@@ -286,6 +338,10 @@ void bind_captured_step(py::module_& m) {
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
            py::arg("observer"))
+      .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("sample"),
+                  py::kw_only(), py::arg("parts"), py::arg("plan"), py::arg("modules"),
+                  py::arg("recapture"), py::arg("alternatives"), py::arg("optimizer"),
+                  py::arg("name"), py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))

@@ -1,0 +1,60 @@
+// A training step in parts along the batch: gradient accumulation, planned as one step.
+//
+//   auto part = [&](const Tensors& in, double share) {
+//     auto loss = share * torch::nn::functional::cross_entropy(model->forward(in[0]), in[1]);
+//     loss.backward();
+//     return Tensors{loss};
+//   };
+//   MicroBatches found = micro_batches(part, {x, y}, {.plan = {.budget = "30%"}});
+//   at::Tensor loss = found.step.run({x, y});
+//
+// Nothing is computed twice for it, so where the batch is large enough it is the cheapest way to save
+// memory. It is another computation than the whole batch at once: sums are rounded in another order, each part
+// draws its own random numbers, and a batch norm in training mode sees the rows of its part. The same
+// bits as accumulating by hand.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+// Forward, loss and backward of some rows of the batch. `share`: these rows over all rows, the factor that
+// makes the losses (means over rows) and gradients of all parts add up to those of the batch. What it
+// returns is added up over the parts; the loss comes first.
+using PartFunction = std::function<Tensors(const Tensors& inputs, double share)>;
+
+// The step that runs `part` on each of `parts` slices along dimension 0: of all inputs that are as long there
+// as the first one; the others are given as they are. Slices differ by one row at most. The gradients of
+// a part are added to those of the parts before. Throws InputError when there are fewer rows than parts.
+StepFunction in_parts(PartFunction part, int64_t parts);
+
+struct MicroBatchOptions {
+  // Tried in this order, up to the first that is slower than one before it, or that costs no time at all.
+  std::vector<int64_t> parts = {1, 2, 4, 8, 16};
+  CaptureOptions capture = {};
+  // A share of the budget is of the plain peak with the first number of parts.
+  StepPlanOptions plan = {};
+};
+
+struct PartsTried {
+  int64_t parts = 1;
+  PlanResult result = {};
+};
+
+struct MicroBatches {
+  CapturedStep
+      step;  // with the fastest plan; with none where no number of parts has one within the budget
+  PartsTried chosen;  // what the step is; without a plan: what comes closest to the budget
+  std::vector<PartsTried> tried;
+};
+
+// Captures and plans the step with each number of parts. Throws what capture() throws; numbers of parts beyond
+// the rows are left out, InputError if that is all of them.
+MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
+                           const MicroBatchOptions& options = {});
+
+}  // namespace reprise::runtime

@@ -1,0 +1,112 @@
+#include "reprise/runtime/micro_batches.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+int64_t rows_of(const Tensors& inputs) {
+  if (inputs.empty() || !inputs[0].defined() || inputs[0].dim() == 0) {
+    throw InputError("a step in parts needs a first input with the batch in its dimension 0");
+  }
+  return inputs[0].size(0);
+}
+
+Tensors slice(const Tensors& inputs, int64_t rows, int64_t begin, int64_t end) {
+  Tensors part = inputs;
+  for (at::Tensor& input : part) {
+    if (input.defined() && input.dim() > 0 && input.size(0) == rows) {
+      input = input.narrow(0, begin, end - begin);
+    }
+  }
+  return part;
+}
+
+// Without history, which would keep the part's memory.
+void add(Tensors& sums, const Tensors& outputs) {
+  at::NoGradGuard no_grad;
+  if (sums.empty()) {
+    for (const at::Tensor& output : outputs) {
+      sums.push_back(output.defined() ? output.detach() : output);
+    }
+    return;
+  }
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    if (outputs[k].defined()) sums.at(k) = sums.at(k) + outputs[k].detach();
+  }
+}
+
+PlanResult plan_of(const CapturedStep& step, const StepPlanOptions& options) {
+  return plan(step.graph(), {.budget = options.budget,
+                             .planner = options.planner,
+                             .time_limit = options.time_limit,
+                             .threads = options.threads,
+                             .observer = options.observer});
+}
+
+// Faster; without plans: closer to having one.
+bool better(const PlanResult& a, const PlanResult& b) {
+  if (a.plan && b.plan) return a.plan->time < b.plan->time;
+  if (a.plan || b.plan) return a.plan.has_value();
+  if (!a.smallest_budget || !b.smallest_budget) return a.smallest_budget.has_value();
+  return *a.smallest_budget < *b.smallest_budget;
+}
+
+}  // namespace
+
+StepFunction in_parts(PartFunction part, int64_t parts) {
+  if (parts < 1) throw InputError(fmt::format("a step cannot have {} parts", parts));
+  return [part = std::move(part), parts](const Tensors& inputs) {
+    if (parts == 1) return part(inputs, 1.0);
+    const int64_t rows = rows_of(inputs);
+    if (rows < parts) {
+      throw InputError(fmt::format("a batch of {} rows has no {} parts", rows, parts));
+    }
+    Tensors sums;
+    for (int64_t p = 0; p < parts; ++p) {
+      const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+      const double share = static_cast<double>(end - begin) / static_cast<double>(rows);
+      add(sums, part(slice(inputs, rows, begin, end), share));
+    }
+    return sums;
+  };
+}
+
+MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
+                           const MicroBatchOptions& options) {
+  const int64_t rows = rows_of(sample);
+  StepPlanOptions planning = options.plan;
+  std::optional<CapturedStep> best;
+  PartsTried chosen;
+  std::vector<PartsTried> tried;
+  for (const int64_t parts : options.parts) {
+    if (parts > rows && options.parts.size() > 1) continue;
+    CapturedStep step(in_parts(part, parts), sample, options.capture);
+    if (planning.budget.relative()) {
+      planning.budget = planning.budget.resolve(baseline(step.graph()).peak);
+    }
+    tried.push_back({parts, plan_of(step, planning)});
+    const PlanResult& result = tried.back().result;
+    if (best && !better(result, chosen.result)) {
+      if (result.plan) break;
+      continue;
+    }
+    best = std::move(step);
+    chosen = tried.back();
+    if (result.plan && result.plan->time <= result.baseline.time) break;
+  }
+  if (!best) {
+    throw InputError(fmt::format("a batch of {} rows has none of these numbers of parts", rows));
+  }
+  if (chosen.result.plan) best->use(*chosen.result.plan, planning);
+  return {std::move(*best), std::move(chosen), std::move(tried)};
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,97 @@
+"""Steps in parts: the bits of accumulating by hand, within the budget."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
+import reprise  # noqa: E402
+from models import assert_same_bits, perceptron, state_of  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+def batch(rows: int = 250) -> tuple[Any, Any]:
+    return torch.randn(rows, 64), torch.randint(0, 10, (rows,))
+
+
+def part_of(net: nn.Module) -> Any:
+    def part(x: Any, y: Any, share: float = 1.0) -> Any:
+        loss = F.cross_entropy(net(x), y) * share
+        loss.backward()
+        return {"loss": loss}
+
+    return part
+
+
+def test_the_bits_are_those_of_accumulating_by_hand() -> None:
+    torch.manual_seed(5)
+    plain = perceptron()
+    model = copy.deepcopy(plain)
+    batches = [batch() for _ in range(3)]
+    step = reprise.micro_batches(part_of(model), *batches[0], budget="90%", parts=[3])
+    assert step.parts == 3
+    assert [tried.parts for tried in step.tried] == [3]
+    assert step.planned.plan is not None
+    torch.manual_seed(6)
+    for x, y in batches:  # 250 rows in 83, 83 and 84
+        plain.zero_grad()
+        losses = [
+            part_of(plain)(x[a:b], y[a:b], (b - a) / 250)["loss"].detach()
+            for a, b in ((0, 83), (83, 166), (166, 250))
+        ]
+        expected = losses[0] + losses[1] + losses[2]
+    random_state = torch.get_rng_state()
+    torch.manual_seed(6)
+    for x, y in batches:
+        model.zero_grad()
+        result = step(x, y)
+    assert torch.equal(result["loss"], expected)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert_same_bits(state_of(model), state_of(plain))
+    report = step.report()
+    assert report.measured_peak_bytes == report.predicted_peak_bytes
+
+
+def test_the_number_of_parts_is_the_planner_s_choice() -> None:
+    torch.manual_seed(5)
+    model = perceptron()
+    whole = reprise.micro_batches(part_of(model), *batch())
+    assert whole.parts == 1
+    with pytest.raises(reprise.BudgetError, match="closest are") as refused:
+        reprise.micro_batches(part_of(model), *batch(), budget=1000, parts=[1])
+    floor = refused.value.requested
+    step = reprise.micro_batches(part_of(model), *batch(), budget=floor - 1)
+    assert step.parts > 1
+    step(*batch())
+    assert step.report().measured_peak_bytes < floor
+
+
+def test_another_batch_is_captured_again_in_as_many_parts() -> None:
+    torch.manual_seed(5)
+    model = perceptron()
+    step = reprise.micro_batches(
+        part_of(model), *batch(), budget="100%", parts=[2], on_miss="recapture"
+    )
+    step(*batch(64))
+    step(*batch(64))
+    assert step.parts == 2
+    step.plan(budget="95%")
+    step(*batch(64))
+    with pytest.raises(reprise.InputError, match="no 2 parts"):
+        step(*batch(1))
+
+
+def test_what_cannot_be_divided_is_refused() -> None:
+    model = perceptron()
+    with pytest.raises(reprise.InputError, match="none of these numbers"):
+        reprise.micro_batches(part_of(model), *batch(3), parts=[4, 5])
+    with pytest.raises(reprise.InputError, match="none of these numbers"):
+        reprise.micro_batches(part_of(model), *batch(3), parts=[])
+    with pytest.raises(TypeError, match="share"):
+        reprise.micro_batches(lambda x, y: F.cross_entropy(model(x), y).backward(), *batch())

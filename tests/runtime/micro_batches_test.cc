@@ -1,0 +1,141 @@
+// Promises of steps in parts (runtime/micro_batches.h): the bits of accumulation by hand, the bytes of the plan,
+// the number of parts that is the fastest within the budget.
+#include "reprise/runtime/micro_batches.h"
+
+#include "fixture.h"
+#include "reprise/check/simulate.h"
+
+namespace reprise::runtime::testing {
+namespace {
+
+class MicroBatchesTest : public RuntimeTest {
+ protected:
+  // Dropout and batch norms: what parts do must happen in their order. The mask is not of the batch.
+  MicroBatchesTest() : stages_(conv_stages()) {
+    for (int64_t k = 0; k < 10; ++k) mask_[k] = k % 3 == 0 ? 0.0 : 1.0;
+  }
+
+  at::Tensor loss_of(const Tensors& in) const {
+    Tensors x{in[0]};
+    for (const Stage& stage : stages_) x = stage.forward(x);
+    return at::cross_entropy_loss(x[0] * in[2], in[1]);
+  }
+  PartFunction part() const {
+    return [this](const Tensors& in, double share) {
+      at::Tensor loss = loss_of(in);
+      if (share != 1) loss = loss * share;
+      loss.backward();
+      return Tensors{loss};
+    };
+  }
+  MicroBatchOptions options(std::vector<int64_t> parts, Budget budget) const {
+    MicroBatchOptions all{.parts = std::move(parts)};
+    for (const Stage& stage : stages_) {
+      if (stage.module) all.capture.modules.push_back(stage.module);
+    }
+    all.capture.measure = quick();
+    all.plan.budget = budget;
+    all.plan.time_limit = Nanos(200'000'000);
+    return all;
+  }
+
+  std::vector<Stage> stages_;
+  at::Tensor mask_ = at::ones({10});
+  Tensors inputs_{at::randn({7, 3, 16, 16}), at::randint(0, 10, {7}, at::kLong), mask_};
+};
+
+TEST_F(MicroBatchesTest, HaveTheBitsOfAccumulationByHandInThePredictedBytes) {
+  const StepState state(stages_, inputs_);
+  for (const int64_t parts : {2, 3, 7}) {
+    SCOPED_TRACE(parts);
+    // As people write it. Seven rows in three parts: 2, 2, 3.
+    state.restore();
+    std::vector<Bits> expected;
+    for (int step = 0; step < 3; ++step) {
+      drop_gradients(stages_, {});
+      at::Tensor sum;
+      for (int64_t p = 0, begin = 0; p < parts; ++p) {
+        const int64_t end = 7 * (p + 1) / parts;
+        at::Tensor loss =
+            loss_of({inputs_[0].slice(0, begin, end), inputs_[1].slice(0, begin, end), mask_}) *
+            (static_cast<double>(end - begin) / 7);
+        loss.backward();
+        sum = sum.defined() ? sum + loss.detach() : loss.detach();
+        begin = end;
+      }
+      expected.push_back(bits_now(stages_, {}, sum));
+    }
+    state.restore();
+    drop_gradients(stages_, {});
+    MicroBatches found = micro_batches(part(), inputs_, options({parts}, "100%"));
+    EXPECT_EQ(found.chosen.parts, parts);
+    ASSERT_TRUE(found.chosen.result.plan);
+    const Graph& graph = found.step.graph();
+    const Bytes floor = *plan(graph, {.budget = graph.fixed}).smallest_budget;
+    for (const Bytes budget : {found.chosen.result.budget, floor}) {
+      SCOPED_TRACE(budget.count());
+      found.step.plan({.budget = budget});
+      state.restore();
+      for (const Bits& bits : expected) {
+        drop_gradients(stages_, {});
+        const at::Tensor loss = found.step.run(inputs_);
+        EXPECT_EQ(difference(bits, bits_now(stages_, {}, loss)), "");
+        const CapturedStepReport report = found.step.last_step();
+        EXPECT_EQ(report.measured_peak, report.predicted_peak);
+        EXPECT_LE(report.measured_peak, budget);
+        EXPECT_EQ(report.fallbacks, 0);
+      }
+    }
+  }
+  state.restore();
+  drop_gradients(stages_, {});
+}
+
+TEST_F(MicroBatchesTest, TheFastestNumberWithinTheBudgetIsChosen) {
+  const MicroBatches whole = micro_batches(part(), inputs_, options({1, 2, 4}, {}));
+  EXPECT_EQ(whole.chosen.parts, 1) << "without a limit nothing is faster than plain training";
+  EXPECT_EQ(whole.tried.size(), 1u);
+
+  // Below what one part can be planned in.
+  const Bytes floor =
+      *micro_batches(part(), inputs_, options({1}, Bytes(1))).chosen.result.smallest_budget;
+  const MicroBatches found =
+      micro_batches(part(), inputs_, options({1, 2, 4, 99}, floor - Bytes(1)));
+  ASSERT_TRUE(found.chosen.result.plan);
+  EXPECT_GT(found.chosen.parts, 1);
+  for (const PartsTried& tried : found.tried) {
+    EXPECT_LE(tried.parts, 4) << "there are seven rows";
+    if (!tried.result.plan) continue;
+    EXPECT_LE(tried.result.plan->peak, floor - Bytes(1));
+    EXPECT_LE(found.chosen.result.plan->time, tried.result.plan->time);
+  }
+
+  const MicroBatches none = micro_batches(part(), inputs_, options({1, 2, 4}, Bytes(1)));
+  EXPECT_FALSE(none.chosen.result.plan);
+  EXPECT_EQ(none.tried.size(), 3u);
+  for (const PartsTried& tried : none.tried) {
+    EXPECT_LE(*none.chosen.result.smallest_budget, *tried.result.smallest_budget);
+  }
+}
+
+TEST_F(MicroBatchesTest, SharesOfTheBudgetAreOfTheFirstNumberOfParts) {
+  const Bytes whole = baseline(micro_batches(part(), inputs_, options({1}, {})).step.graph()).peak;
+  const MicroBatches found = micro_batches(part(), inputs_, options({1, 2, 4}, "60%"));
+  ASSERT_GT(found.tried.size(), 1u);
+  for (const PartsTried& tried : found.tried) {
+    EXPECT_EQ(tried.result.budget.count(), whole.count() * 60 / 100);
+  }
+}
+
+TEST_F(MicroBatchesTest, WhatCannotBeDividedIsRefused) {
+  EXPECT_THROW(in_parts(part(), 0), InputError);
+  EXPECT_THROW(in_parts(part(), 8)(inputs_), InputError);
+  EXPECT_THROW(micro_batches(part(), inputs_, options({8}, {})), InputError);
+  EXPECT_THROW(micro_batches(part(), inputs_, options({8, 9}, {})), InputError);
+  EXPECT_THROW(micro_batches(part(), inputs_, options({}, {})), InputError);
+  EXPECT_THROW(in_parts(part(), 2)({}), InputError);
+  EXPECT_THROW(in_parts(part(), 2)({at::ones({})}), InputError);
+}
+
+}  // namespace
+}  // namespace reprise::runtime::testing
