@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -175,8 +176,8 @@ struct CapturedStep::State {
   Bytes level_without(const Tensors& inputs) const;
   Bytes inputs_bytes() const;
   bool make_plan(Bytes fixed);
-  bool search(Bytes fixed);
-  bool search_smaller(Bytes fixed, Bytes more);
+  bool search(Bytes fixed, Nanos time_limit);
+  bool search_smaller(Bytes fixed, Bytes more, Nanos time_limit);
   Bytes room() const;
   void require_plan(Bytes fixed);
   void set_plan(const Plan& plan);
@@ -225,12 +226,20 @@ Bytes CapturedStep::State::inputs_bytes() const {
 // A plan whose memory can also be placed within the budget, if the search finds one; else one that the
 // heap serves. False: there is none; then all stays as it is, but for `refused`.
 bool CapturedStep::State::make_plan(Bytes fixed) {
-  if (!search(fixed)) {
+  const bool placed = wants_arena() && !plan_options.budget.unlimited();
+  // The time limit is for all searches together; each leaves half of it for those that may follow.
+  const auto start = std::chrono::steady_clock::now();
+  auto half_of_rest = [&] {
+    const Nanos used(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    return Nanos(std::max<int64_t>(0, (plan_options.time_limit - used).count() / 2));
+  };
+  const Nanos first = placed ? half_of_rest() : plan_options.time_limit;
+  if (!search(fixed, first)) {
     if (slack.count() == 0) return false;
     slack = Bytes(0);  // rather a plan that the heap serves than none
-    if (!search(fixed)) return false;
+    if (!search(fixed, first)) return false;
   }
-  if (!wants_arena() || plan_options.budget.unlimited()) return true;
+  if (!placed) return true;
   const Graph& graph = captured->captured.graph;
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
     // The caller's inputs are blocks of the plan, too, but not of the arena.
@@ -239,19 +248,19 @@ bool CapturedStep::State::make_plan(Bytes fixed) {
         pack(plan_blocks(graph, result->plan->actions), {.enough = most, .steps = kPlacementSteps})
             .height;
     if (height <= most) break;
-    if (!search_smaller(fixed, height - most)) break;
+    if (!search_smaller(fixed, height - most, half_of_rest())) break;
   }
   return true;
 }
 
 // A plan that leaves so much more of the budget to its placement. False: there is none, or it is much
 // slower; then the plan stays.
-bool CapturedStep::State::search_smaller(Bytes fixed, Bytes more) {
+bool CapturedStep::State::search_smaller(Bytes fixed, Bytes more, Nanos time_limit) {
   const PlanResult before = *result;
   const Bytes slack_before = std::exchange(slack, slack + more);
   bool found = false;
   try {
-    found = search(fixed);
+    found = search(fixed, time_limit);
   } catch (...) {
     slack = slack_before;
     throw;
@@ -272,7 +281,7 @@ Bytes CapturedStep::State::room() const {
   return result->budget - captured->captured.graph.fixed - inputs_bytes();
 }
 
-bool CapturedStep::State::search(Bytes fixed) {
+bool CapturedStep::State::search(Bytes fixed, Nanos time_limit) {
   Graph& graph = captured->captured.graph;
   const Bytes before = std::exchange(graph.fixed, fixed);
   const Budget budget =
@@ -283,7 +292,7 @@ bool CapturedStep::State::search(Bytes fixed) {
   try {
     found = reprise::plan(graph, {.budget = budget,
                                   .planner = plan_options.planner,
-                                  .time_limit = plan_options.time_limit,
+                                  .time_limit = time_limit,
                                   .threads = plan_options.threads,
                                   .observer = plan_options.observer});
   } catch (...) {
@@ -335,7 +344,8 @@ void CapturedStep::State::settle_memory() {
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
   if (placed || ++placements > kPlacementAttempts) return;
-  search_smaller(captured->captured.graph.fixed, memory.needed() - room());
+  search_smaller(captured->captured.graph.fixed, memory.needed() - room(),
+                 Nanos(plan_options.time_limit.count() / 2));
 }
 
 // A plan for the memory that is live now.
