@@ -30,6 +30,9 @@ function(reprise_warnings target)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # False alarms of GCC 12 on std::string operator+ (GCC bug 105651).
       target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)
+      if(REPRISE_SANITIZE)  # its instrumentation hides from GCC what is initialised
+        target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+      endif()
     elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
       # std::stable_sort of libstdc++ 12 uses what it calls deprecated itself.
       target_compile_options(${target} PRIVATE -Wno-deprecated-declarations)

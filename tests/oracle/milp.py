@@ -1,4 +1,4 @@
-"""The fastest plan of a graph within a budget, as a mixed-integer linear program. Test-time only.
+"""The fastest plan of a graph within a budget, as a mixed-integer linear program. For tests and benchmarks.
 
 The variables follow P. Jain et al., "Checkmate", MLSys 2020 (arXiv 1910.02653): what runs in a stage,
 and what is live in it. Differences, so that the language is that of our plans:
@@ -15,6 +15,7 @@ rows of ascending operations. Any valid plan is in it if `rows` says so; rows_of
 a given plan, and then   optimum over all plans <= optimum of the class <= the given plan.
 """
 
+import bisect
 import collections
 
 import numpy
@@ -74,13 +75,13 @@ class _Program:
         self.low.append(low)
         self.high.append(high)
 
-    def solve(self, seconds):
+    def solve(self, seconds, relaxed=False):
         rows, columns, factors = self.entries
         matrix = sparse.csr_matrix((factors, (rows, columns)), (len(self.low), len(self.cost)))
         return optimize.milp(
             numpy.array(self.cost, float),
             constraints=optimize.LinearConstraint(matrix, self.low, self.high),
-            bounds=optimize.Bounds(0, 1), integrality=numpy.ones(len(self.cost)),
+            bounds=optimize.Bounds(0, 1), integrality=numpy.full(len(self.cost), not relaxed),
             options={"time_limit": seconds, "mip_rel_gap": 0})
 
 
@@ -95,6 +96,7 @@ class _Writer:
         self.runs = collections.defaultdict(list)  # by operation: (variant, column) of every slot
         self.level = []  # terms of the bytes that are live now
         self.chosen = {}  # by operation: the column of its realization
+        self.stages = []  # what `live` was when each stage began
         for choice in graph.get("choices", []):
             columns = [self.program.column() for _ in choice["realizations"]]
             self.program.row([(c, 1) for c in columns], 1, 1)
@@ -105,6 +107,7 @@ class _Writer:
         ends = stages_of(self.graph) + [len(self.graph["ops"])]
         repeatable = [k for k, op in enumerate(self.graph["ops"]) if not runs_once(op)]
         for end, count in zip(ends, self.rows):
+            self.stages.append(dict(self.live))
             for _ in range(count):
                 for op in repeatable:
                     self.slot(op)
@@ -170,6 +173,26 @@ class _Writer:
         self.program.row(columns + [(wanted, -1)], 0, 0 if once else numpy.inf)
         for column, _ in columns:
             self.program.row([(column, 1), (wanted, -1)], high=0)
+
+
+Relaxed = collections.namedtuple("Relaxed", "time live")  # ns; by stage, how much of a value is there
+
+
+def relax(graph, budget, seconds):
+    """The linear relaxation with a row a stage and all first runs in their turn, as Checkmate has it.
+    None: infeasible, or out of time."""
+    ends = stages_of(graph)
+    writer = _Writer(graph, budget, [1] * (len(ends) + 1))
+    program = writer.write()
+    for op, runs in writer.runs.items():
+        if op not in ends:
+            stage = bisect.bisect(ends, op)
+            program.row([(column, 1) for _, column in runs[stage::len(ends) + 1]], low=1)
+    result = program.solve(seconds, relaxed=True)
+    if result.x is None:
+        return None
+    live = [{v: result.x[column] for v, column in stage.items()} for stage in writer.stages]
+    return Relaxed(result.fun, live)
 
 
 def solve(graph, budget, rows, seconds):

@@ -55,6 +55,26 @@ def test_side_by_side(tmp_path: pathlib.Path) -> None:
     assert "differ" not in tables.split("##")[1]
 
 
+def test_checkmate_lp(tmp_path: pathlib.Path) -> None:
+    """Rounding gives plans within the budget, never faster than the program that is rounded."""
+    pytest.importorskip("scipy")
+    import reprise
+    import torch
+    from torch import nn
+
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4)))
+    step = reprise.capture(lambda x: net(x).square().mean().backward(), torch.randn(256, 64))
+    step.graph.save(tmp_path / "step.json")
+    program = SOURCE / "bench" / "python" / "checkmate_lp.py"
+    tables = output_of(program, ["step.json", "--budgets", "1.0,0.85"], tmp_path)
+    rows = [line.strip("|").split("|") for line in tables.splitlines() if "LP rounding" in line]
+    assert len(rows) == 2
+    for budget, _, _, peak, time, bound in rows:
+        assert float(peak) <= float(budget) + 1e-3
+        assert float(bound) <= float(time) + 1e-4
+    assert float(rows[0][4]) == 1.0
+
+
 def output_of(program: pathlib.Path, arguments: list[str], folder: pathlib.Path) -> str:
     import reprise
 
