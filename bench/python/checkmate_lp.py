@@ -128,8 +128,11 @@ def rounded(graph: Json, budget: int, seconds: float) -> Row:
             keep = [{v for v, share in s.items() if share > threshold} for s in relaxed.live]
             plan = dataclasses.replace(plain, actions=Schedule(graph, keep).actions())
             timeline = reprise.simulate(graph, plan)
+            if timeline.peak_bytes > budget:
+                continue
             plan = dataclasses.replace(
                 plan,
+                budget_bytes=budget,
                 peak_bytes=timeline.peak_bytes,
                 time_ns=timeline.time_ns,
                 lower_bound_ns=0,
@@ -137,8 +140,6 @@ def rounded(graph: Json, budget: int, seconds: float) -> Row:
             )
             for violation in reprise.verify(graph, plan):
                 raise SystemExit(f"the rounding made a plan that is not valid: {violation}")
-            if timeline.peak_bytes > budget:
-                continue
             if best is None or timeline.time_ns < best.time_ns:
                 best = timeline
     taken = time.perf_counter() - start

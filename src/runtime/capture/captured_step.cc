@@ -3,26 +3,16 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
-#include <chrono>
-#include <set>
 #include <utility>
 
 #include "activity.h"
-#include "capture/captured_graph.h"
-#include "capture/circumstances.h"
-#include "capture/meter.h"
-#include "capture/module_paths.h"
-#include "capture/observe_step.h"
-#include "capture/replay.h"
+#include "capture/captured.h"
 #include "capture/step_memory.h"
-#include "capture/tensors.h"
-#include "capture/updates.h"
+#include "capture/step_search.h"
 #include "measure.h"
-#include "prepare.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
-#include "reprise/pack/plan_blocks.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
 #include "stage_runner.h"
@@ -49,11 +39,8 @@ class LimitScope {
 };
 
 // Further plans with less memory when one could not be placed within the budget.
+// Plans with more room for their placement, after runs whose memory could not be placed.
 constexpr int kPlacementAttempts = 2;
-// What such a plan may take longer than the one before, which the heap serves: about what the arena saves.
-constexpr double kPlacementPrice = 1.05;
-// Of each placement (PackOptions::steps): some tenths of a second.
-constexpr int64_t kPlacementSteps = 20'000'000;
 
 // In place of the exception that is being handled: what was updated cannot be taken back.
 [[noreturn]] void rethrow_after_updates(const std::string& updated) {
@@ -90,72 +77,7 @@ void deliver(std::vector<Delivery>& gradients) {
   }
 }
 
-c10::Device device_of(const Tensors& inputs) {
-  for (const at::Tensor& input : inputs) {
-    if (input.defined()) return input.device();
-  }
-  throw InputError(
-      "a captured step needs at least one input tensor, which says on what device it runs");
-}
-
 }  // namespace
-
-// A recording with everything that is made of it. It stays where it is: the replay refers to it.
-struct Captured {
-  Circumstances circumstances;
-  Recording recording;
-  Works works;
-  Updater updater;
-  Alternatives alternatives;
-  WorkCosts costs;
-  CapturedGraph captured;
-  Replay replay;
-  ValueKeeper effects;  // what the step writes outside itself, to undo a step that fails
-  Tensors resident;     // externals that the allocator may not have counted
-
-  Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options)
-      : circumstances(sample, options),
-        recording(observed(step, sample, options)),
-        works(works_of(recording)),
-        updater(options, recording, works),
-        alternatives(find_alternatives(recording, works, options.alternatives)),
-        costs(measure(sample, options)),
-        captured(lower(recording, works, alternatives, updater.updates(), costs.costs, sample,
-                       Bytes(0), options.measure.name)),
-        replay(recording, works, captured),
-        effects(written(recording)) {
-    for (const External& external : recording.externals) {
-      if (external.tensor.defined()) resident.push_back(external.tensor);
-    }
-  }
-
-  static Recording observed(const StepFunction& step, const Tensors& sample,
-                            const CaptureOptions& options) {
-    Recording recording = observe_step(step, sample, device_of(sample));
-    find_modules(recording, options.modules);
-    return recording;
-  }
-
-  WorkCosts measure(const Tensors& sample, const CaptureOptions& options) {
-    WorkCosts all =
-        measure_works(recording, works, alternatives, updater.updates(), sample, options.measure);
-    updater.measure(recording, options.measure, all);
-    return all;
-  }
-
-  static std::vector<at::Tensor> written(const Recording& recording) {
-    std::set<int32_t> all;
-    for (const Call& call : recording.calls) all.insert(call.effects.begin(), call.effects.end());
-    std::vector<at::Tensor> tensors;
-    for (const int32_t e : all) {
-      const c10::Storage& storage = recording.externals[static_cast<size_t>(e)].tensor.storage();
-      tensors.push_back(tensor_on(
-          storage,
-          {.sizes = {static_cast<int64_t>(storage.nbytes())}, .strides = {1}, .dtype = at::kChar}));
-    }
-    return tensors;
-  }
-};
 
 struct CapturedStep::State {
   StepFunction step;
@@ -164,27 +86,26 @@ struct CapturedStep::State {
   std::vector<std::string> inputs_text;
   std::unique_ptr<Captured> captured;
   StepPlanOptions plan_options;
-  std::optional<PlanResult> result, refused;
+  std::optional<StepPlan> plan;  // in force
   std::shared_ptr<const Program> program;
   StepMemory memory;
-  Bytes slack;  // of the budget, that the placement needs above the live bytes
-  int placements = 0;
+  int placements = 0;  // attempts since the plan was asked for
   CapturedStepReport report;
   StepLog log;
 
+  Graph& graph() const { return captured->captured.graph; }
+  bool arena(const StepPlanOptions& wanted) const {
+    return wanted.arena && captured->recording.device.is_cpu();
+  }
+
   void capture(const Tensors& sample);
   Bytes level_without(const Tensors& inputs) const;
-  Bytes inputs_bytes() const;
-  bool make_plan(Bytes fixed);
-  bool search(Bytes fixed, Nanos time_limit);
-  bool search_smaller(Bytes fixed, Bytes more, Nanos time_limit);
-  Bytes room() const;
-  void require_plan(Bytes fixed);
-  void set_plan(const Plan& plan);
+  StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
+  void adopt(StepPlan next, Bytes fixed);
+  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
   void settle(const Tensors& inputs);
   Tensors run(const Tensors& inputs);
   Tensors replay(const Tensors& inputs, StepMeter* meter);
-  bool wants_arena() const;
   void settle_memory();
   std::vector<Delivery> deliveries(const Tensors& inputs);
 };
@@ -197,11 +118,10 @@ void CapturedStep::State::capture(const Tensors& sample) {
     // What there is stays when this fails.
     captured = std::make_unique<Captured>(step, sample, options);
   }
-  result.reset();
+  plan.reset();
   program.reset();
-  slack = Bytes(0);
   placements = 0;
-  captured->captured.graph.fixed = level_without(sample);
+  graph().fixed = level_without(sample);
   device_name = device.str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
@@ -215,124 +135,39 @@ Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
   return Bytes(std::max<int64_t>(0, level - storage_bytes(inputs)));
 }
 
-Bytes CapturedStep::State::inputs_bytes() const {
-  Bytes sum;
-  for (const Value& value : captured->captured.graph.values) {
-    if (value.kind == ValueKind::kInput) sum += value.bytes;
-  }
-  return sum;
+StepPlan CapturedStep::State::search(const StepPlanOptions& wanted, Bytes fixed,
+                                     Bytes slack) const {
+  Graph beside = graph();
+  beside.fixed = fixed;
+  return search_step(beside, wanted, slack, arena(wanted));
 }
 
-// A plan whose memory can also be placed within the budget, if the search finds one; else one that the
-// heap serves. False: there is none; then all stays as it is, but for `refused`.
-bool CapturedStep::State::make_plan(Bytes fixed) {
-  const bool placed = wants_arena() && !plan_options.budget.unlimited();
-  // The time limit is for all searches together; each leaves half of it for those that may follow.
-  const auto start = std::chrono::steady_clock::now();
-  auto half_of_rest = [&] {
-    const Nanos used(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
-    return Nanos(std::max<int64_t>(0, (plan_options.time_limit - used).count() / 2));
-  };
-  const Nanos first = placed ? half_of_rest() : plan_options.time_limit;
-  if (!search(fixed, first)) {
-    if (slack.count() == 0) return false;
-    slack = Bytes(0);  // rather a plan that the heap serves than none
-    if (!search(fixed, first)) return false;
-  }
-  if (!placed) return true;
-  const Graph& graph = captured->captured.graph;
-  for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
-    // The caller's inputs are blocks of the plan, too, but not of the arena.
-    const Bytes most = room() + inputs_bytes();
-    const Bytes height =
-        pack(plan_blocks(graph, result->plan->actions), {.enough = most, .steps = kPlacementSteps})
-            .height;
-    if (height <= most) break;
-    if (!search_smaller(fixed, height - most, half_of_rest())) break;
-  }
-  return true;
-}
-
-// A plan that leaves so much more of the budget to its placement. False: there is none, or it is much
-// slower; then the plan stays.
-bool CapturedStep::State::search_smaller(Bytes fixed, Bytes more, Nanos time_limit) {
-  const PlanResult before = *result;
-  const Bytes slack_before = std::exchange(slack, slack + more);
-  bool found = false;
-  try {
-    found = search(fixed, time_limit);
-  } catch (...) {
-    slack = slack_before;
-    throw;
-  }
-  const auto worth = static_cast<double>(before.plan->time.count()) * kPlacementPrice;
-  if (found && static_cast<double>(result->plan->time.count()) <= worth) return true;
-  slack = slack_before;
-  if (found) {
-    result = before;
-    set_plan(*result->plan);
-  }
-  return false;
-}
-
-// What the budget leaves for the memory of the step itself.
-Bytes CapturedStep::State::room() const {
-  if (plan_options.budget.unlimited()) return result->budget;
-  return result->budget - captured->captured.graph.fixed - inputs_bytes();
-}
-
-bool CapturedStep::State::search(Bytes fixed, Nanos time_limit) {
-  Graph& graph = captured->captured.graph;
-  const Bytes before = std::exchange(graph.fixed, fixed);
-  const Budget budget =
-      slack.count() == 0
-          ? plan_options.budget
-          : Budget(std::max(Bytes(0), plan_options.budget.resolve(baseline(graph).peak) - slack));
-  PlanResult found;
-  try {
-    found = reprise::plan(graph, {.budget = budget,
-                                  .planner = plan_options.planner,
-                                  .time_limit = time_limit,
-                                  .threads = plan_options.threads,
-                                  .observer = plan_options.observer});
-  } catch (...) {
-    graph.fixed = before;  // of the plan that there is
-    throw;
-  }
-  if (!found.plan) {
-    graph.fixed = before;
-    refused = std::move(found);
-    return false;
-  }
+void CapturedStep::State::adopt(StepPlan next, Bytes fixed) {
+  program = std::make_shared<const Program>(graph(), next.result.plan->actions);
+  plan = std::move(next);
+  graph().fixed = fixed;
+  memory.renew(arena(plan_options));
   ++report.plans;
-  set_plan(*found.plan);
-  found.budget += slack;
-  result = std::move(found);
-  return true;
 }
 
-void CapturedStep::State::require_plan(Bytes fixed) {
-  if (make_plan(fixed)) return;
-  const PlanResult& found = *refused;
-  std::string message =
-      fmt::format("no plan of this step fits {} ", format_bytes_exact(found.budget));
-  if (found.smallest_budget) {
-    message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
-                           format_bytes_exact(*found.smallest_budget), found.blocking_op);
-  } else {
-    message += "within the time limit; raise time_limit or the budget";
+// Throws BudgetError where there is none; then all stays as it is.
+void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) {
+  StepPlan found = search(wanted, fixed, slack);
+  const PlanResult& result = found.result;
+  if (!result.plan) {
+    std::string message =
+        fmt::format("no plan of this step fits {} ", format_bytes_exact(result.budget));
+    if (result.smallest_budget) {
+      message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
+                             format_bytes_exact(*result.smallest_budget), result.blocking_op);
+    } else {
+      message += "within the time limit; raise time_limit or the budget";
+    }
+    throw BudgetError(message, result.budget.count(), fixed.count(),
+                      result.smallest_budget.value_or(Bytes(0)).count());
   }
-  throw BudgetError(message, found.budget.count(), fixed.count(),
-                    found.smallest_budget.value_or(Bytes(0)).count());
-}
-
-void CapturedStep::State::set_plan(const Plan& plan) {
-  program = std::make_shared<const Program>(captured->captured.graph, plan.actions);
-  memory.renew(wants_arena());
-}
-
-bool CapturedStep::State::wants_arena() const {
-  return plan_options.arena && captured->recording.device.is_cpu();
+  plan_options = wanted;
+  adopt(std::move(found), fixed);
 }
 
 // After a run. Where the places need more than the budget leaves: a plan with room for what placement
@@ -340,35 +175,37 @@ bool CapturedStep::State::wants_arena() const {
 void CapturedStep::State::settle_memory() {
   report.served = memory.served();
   report.fallbacks = memory.fallbacks();
-  const bool placed = memory.settle(room());
+  const Bytes room = room_of(graph(), plan->result);
+  const bool placed = memory.settle(room);
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
   if (placed || ++placements > kPlacementAttempts) return;
-  search_smaller(captured->captured.graph.fixed, memory.needed() - room(),
-                 Nanos(plan_options.time_limit.count() / 2));
+  std::optional<StepPlan> smaller =
+      search_smaller(graph(), plan_options, *plan, memory.needed() - room,
+                     Nanos(plan_options.time_limit.count() / 2));
+  if (smaller) adopt(std::move(*smaller), graph().fixed);
 }
 
 // A plan for the memory that is live now.
 void CapturedStep::State::settle(const Tensors& inputs) {
   Bytes fixed = level_without(inputs);
-  if (fixed > captured->captured.graph.fixed) {  // left by a pass that failed, perhaps
+  if (fixed > graph().fixed) {  // left by a pass that failed, perhaps
     drain_backward_queue();
     fixed = level_without(inputs);
   }
-  if (!result) {
-    require_plan(fixed);
+  const Bytes slack = plan ? plan->slack : Bytes(0);
+  if (!plan || plan->result.plan->peak - graph().fixed + fixed > plan->result.budget) {
+    require_plan(plan_options, fixed, slack);
     return;
   }
-  Graph& graph = captured->captured.graph;
-  const int64_t peak = result->plan->peak.count() - graph.fixed.count() + fixed.count();
-  if (peak > result->budget.count()) {
-    require_plan(fixed);
-    return;
-  }
-  graph.fixed = fixed;
-  result->plan->peak = Bytes(peak);
+  plan->result.plan->peak += fixed - graph().fixed;
+  graph().fixed = fixed;
+  if (memory.footprint() <= room_of(graph(), plan->result)) return;
   // The plan fits, but no longer the block.
-  if (fixed + inputs_bytes() + memory.footprint() > result->budget && !make_plan(fixed)) {
+  StepPlan found = search(plan_options, fixed, slack);
+  if (found.result.plan) {
+    adopt(std::move(found), fixed);
+  } else {
     memory.renew(false);
   }
 }
@@ -390,8 +227,8 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   const c10::Device device = captured->recording.device;
   const int64_t uncounted =
       level_without(inputs).count() + storage_bytes(inputs) - memory_count(device).live;
-  report.budget = result->budget;
-  report.predicted_peak = result->plan->peak;
+  report.budget = plan->result.budget;
+  report.predicted_peak = plan->result.plan->peak;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   captured->effects.save();
@@ -399,7 +236,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   std::vector<Delivery> gradients;
   try {
     {
-      LimitScope limit(limited ? std::optional(result->budget.count() - uncounted) : std::nullopt);
+      LimitScope limit(limited ? std::optional(report.budget.count() - uncounted) : std::nullopt);
       reset_peak(device);
       std::optional<StepMeter> meter;
       if (log.wanted()) meter.emplace(device);
@@ -410,17 +247,17 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
       if (meter) {
         meter->finish();
         report.measured_peak = meter->peak() + Bytes(uncounted);
-        log.add(program, {report.predicted_peak, result->plan->time}, Bytes(uncounted),
+        log.add(program, {report.predicted_peak, plan->result.plan->time}, Bytes(uncounted),
                 std::move(*meter));
       }
     }
     gradients = deliveries(inputs);
     // A step that made the optimizer's state is not like those that follow.
-    if (captured->updater.made_state()) memory.renew(wants_arena());
+    if (captured->updater.made_state()) memory.renew(arena(plan_options));
     settle_memory();  // may plan, and ask the caller's observer
   } catch (...) {
     captured->replay.clear();
-    memory.renew(wants_arena());
+    memory.renew(arena(plan_options));
     random.restore();
     captured->effects.restore();
     const std::string updated = captured->updater.updated();
@@ -480,30 +317,13 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
-  Graph& graph = state_->captured->captured.graph;
-  const StepPlanOptions before = std::exchange(state_->plan_options, options);
-  const Bytes slack = std::exchange(state_->slack, Bytes(0)), fixed = graph.fixed;
-  const std::optional<PlanResult> result = state_->result;
-  const std::shared_ptr<const Program> program = state_->program;
-  try {
-    state_->require_plan(fixed);
-  } catch (...) {
-    // The plan that there was stays.
-    state_->plan_options = before;
-    state_->slack = slack;
-    graph.fixed = fixed;
-    state_->result = result;
-    if (std::exchange(state_->program, program) != program) {
-      state_->memory.renew(state_->wants_arena());
-    }
-    throw;
-  }
+  state_->require_plan(options, state_->graph().fixed, Bytes(0));
   state_->placements = 0;
-  return *state_->result;
+  return state_->plan->result;
 }
 
 void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
-  const Graph& graph = state_->captured->captured.graph;
+  const Graph& graph = state_->graph();
   const Baseline plain = baseline(graph);
   const Bytes budget = options.budget.resolve(plain.peak);
   const std::vector<Violation> violations = verify(graph, plan, budget);
@@ -513,20 +333,18 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
     throw InputError(message);
   }
   state_->plan_options = options;
-  state_->slack = Bytes(0);
   state_->placements = 0;
-  state_->result = PlanResult{.termination = plan.termination,
-                              .plan = plan,
-                              .planner = plan.planner,
-                              .schedule_class = plan.schedule_class,
-                              .budget = budget,
-                              .lower_bound = plan.lower_bound,
-                              .baseline = plain,
-                              .smallest_budget = {},
-                              .blocking_op = {},
-                              .search = {}};
-  state_->set_plan(plan);
-  ++state_->report.plans;
+  StepPlan given{{.termination = plan.termination,
+                  .plan = plan,
+                  .planner = plan.planner,
+                  .schedule_class = plan.schedule_class,
+                  .budget = budget,
+                  .lower_bound = plan.lower_bound,
+                  .baseline = plain,
+                  .smallest_budget = {},
+                  .blocking_op = {},
+                  .search = {}}};
+  state_->adopt(std::move(given), graph.fixed);
 }
 
 at::Tensor CapturedStep::run(const Tensors& inputs) {
@@ -536,11 +354,11 @@ at::Tensor CapturedStep::run(const Tensors& inputs) {
 
 Tensors CapturedStep::run_all(const Tensors& inputs) { return state_->run(inputs); }
 
-const Graph& CapturedStep::graph() const { return state_->captured->captured.graph; }
+const Graph& CapturedStep::graph() const { return state_->graph(); }
 
 const PlanResult& CapturedStep::planned() const {
-  if (!state_->result) throw InputError("nothing was planned yet: call plan() or run()");
-  return *state_->result;
+  if (!state_->plan) throw InputError("nothing was planned yet: call plan() or run()");
+  return state_->plan->result;
 }
 
 CapturedStepReport CapturedStep::last_step() const { return state_->report; }
@@ -548,7 +366,7 @@ CapturedStepReport CapturedStep::last_step() const { return state_->report; }
 void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 
 std::optional<RunLog> CapturedStep::run_log() const {
-  if (!state_->result) return std::nullopt;
+  if (!state_->plan) return std::nullopt;
   const Plan& plan = *planned().plan;
   return state_->log.run_log(*state_->program, graph(), plan, state_->captured->recording.device);
 }

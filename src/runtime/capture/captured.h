@@ -1,0 +1,36 @@
+// A recorded step with everything that is made of it.
+#pragma once
+
+#include "capture/captured_graph.h"
+#include "capture/circumstances.h"
+#include "capture/meter.h"
+#include "capture/replay.h"
+#include "capture/updates.h"
+#include "prepare.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+// Throws InputError when there is none.
+c10::Device device_of(const Tensors& inputs);
+
+// It stays where it is: the replay refers to it.
+struct Captured {
+  Circumstances circumstances;
+  Recording recording;
+  Works works;
+  Updater updater;
+  Alternatives alternatives;
+  WorkCosts costs;
+  CapturedGraph captured;
+  Replay replay;
+  ValueKeeper effects;  // what the step writes outside itself, to undo a step that fails
+  Tensors resident;     // externals that the allocator may not have counted
+
+  // Runs the step, measures every operation. Throws what capture() throws.
+  Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options);
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,88 @@
+#include "capture/step_search.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "reprise/check/simulate.h"
+#include "reprise/pack/plan_blocks.h"
+
+namespace reprise::runtime {
+namespace {
+
+const Bytes kNoLimit = Budget().resolve(Bytes(0));
+constexpr int kPlacementAttempts = 2;
+// What such a plan may take longer than the one before, which the heap serves: about what the arena saves.
+constexpr double kPlacementPrice = 1.05;
+// Of each placement (PackOptions::steps): some tenths of a second.
+constexpr int64_t kPlacementSteps = 20'000'000;
+
+Bytes inputs_bytes(const Graph& graph) {
+  Bytes sum;
+  for (const Value& value : graph.values) {
+    if (value.kind == ValueKind::kInput) sum += value.bytes;
+  }
+  return sum;
+}
+
+StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack, Nanos time_limit) {
+  const Budget budget =
+      slack.count() == 0
+          ? options.budget
+          : Budget(std::max(Bytes(0), options.budget.resolve(baseline(graph).peak) - slack));
+  StepPlan found{plan(graph, {.budget = budget,
+                              .planner = options.planner,
+                              .time_limit = time_limit,
+                              .threads = options.threads,
+                              .observer = options.observer}),
+                 slack};
+  if (found.result.plan) found.result.budget += slack;
+  return found;
+}
+
+}  // namespace
+
+Bytes room_of(const Graph& graph, const PlanResult& result) {
+  if (result.budget == kNoLimit) return result.budget;
+  return result.budget - graph.fixed - inputs_bytes(graph);
+}
+
+StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena) {
+  const bool limited = options.budget.relative() || options.budget.resolve(Bytes(0)) != kNoLimit;
+  const bool placed = arena && limited;
+  // The time limit is for all searches together; each leaves half of it for those that may follow.
+  const auto start = std::chrono::steady_clock::now();
+  auto half_of_rest = [&] {
+    const Nanos used(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    return Nanos(std::max<int64_t>(0, (options.time_limit - used).count() / 2));
+  };
+  const Nanos first = placed ? half_of_rest() : options.time_limit;
+  StepPlan best = search(graph, options, slack, first);
+  if (!best.result.plan && slack.count() > 0) {
+    best = search(graph, options, Bytes(0), first);  // rather a plan that the heap serves than none
+  }
+  if (!placed || !best.result.plan) return best;
+  // The caller's inputs are blocks of the plan, too, but not of the arena.
+  const Bytes most = room_of(graph, best.result) + inputs_bytes(graph);
+  for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
+    const Bytes height = pack(plan_blocks(graph, best.result.plan->actions),
+                              {.enough = most, .steps = kPlacementSteps})
+                             .height;
+    if (height <= most) break;
+    std::optional<StepPlan> smaller =
+        search_smaller(graph, options, best, height - most, half_of_rest());
+    if (!smaller) break;
+    best = std::move(*smaller);
+  }
+  return best;
+}
+
+std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
+                                       const StepPlan& now, Bytes more, Nanos time_limit) {
+  StepPlan found = search(graph, options, now.slack + more, time_limit);
+  if (!found.result.plan) return std::nullopt;
+  const auto worth = static_cast<double>(now.result.plan->time.count()) * kPlacementPrice;
+  if (static_cast<double>(found.result.plan->time.count()) > worth) return std::nullopt;
+  return found;
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,32 @@
+// Plans for a captured step whose memory can also be placed within the budget.
+#pragma once
+
+#include <optional>
+
+#include "reprise/model/graph.h"
+#include "reprise/plan/plan.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+// A plan, or why there is none, and what of the budget was set aside for its placement: fragments between
+// the live bytes. `result.budget` is the whole one.
+struct StepPlan {
+  PlanResult result = {};
+  Bytes slack = {};
+};
+
+// What the budget leaves for the memory of the step itself: inputs are the caller's.
+Bytes room_of(const Graph& graph, const PlanResult& result);
+
+// A plan of the graph beside `graph.fixed`. With an arena and a budget: one whose memory can be placed, if the
+// search finds one within the time limit; else one that the heap serves. `slack`: tried first. Throws
+// what plan() throws.
+StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena);
+
+// A plan that leaves so much more of the budget to its placement. Nothing: there is none, or it is so much slower
+// that the heap is the better choice.
+std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
+                                       const StepPlan& now, Bytes more, Nanos time_limit);
+
+}  // namespace reprise::runtime
