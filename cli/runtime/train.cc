@@ -178,7 +178,7 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
     json["compared_step_ns"] = report.planned_time->count();
   }
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
-  if (report.parts > 1) json["micro_batches"] = report.parts;
+  json["micro_batches"] = report.parts;
   if (report.captured) {
     json["arena_bytes"] = report.captured->arena_height.count();
     json["arena_live_bytes"] = report.captured->arena_live_bytes.count();

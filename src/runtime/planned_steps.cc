@@ -21,7 +21,7 @@ class ChainSteps final : public PlannedSteps {
                                                        .schedule_class = kScheduleClass,
                                                        .time_limit = options_.time_limit,
                                                        .observer = options_.observer});
-    if (result.plan) remat_.set_budget(result.budget);
+    if (result.plan) remat_.set_budget(budget.relative() ? Budget(result.budget) : budget);
     return result;
   }
   Profile profile() const override { return remat_.profile(); }

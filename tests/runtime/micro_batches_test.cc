@@ -134,6 +134,11 @@ TEST_F(MicroBatchesTest, WhatCannotBeDividedIsRefused) {
   EXPECT_THROW(micro_batches(part(), inputs_, options({8, 9}, {})), InputError);
   EXPECT_THROW(micro_batches(part(), inputs_, options({}, {})), InputError);
   EXPECT_THROW(in_parts(part(), 2)({}), InputError);
+  auto more = [results = Tensors()](const Tensors& in, double) mutable {
+    results.push_back(in[0].sum());
+    return results;
+  };
+  EXPECT_THROW(in_parts(more, 2)(inputs_), InputError);
   EXPECT_THROW(in_parts(part(), 2)({at::ones({})}), InputError);
 }
 

@@ -38,8 +38,12 @@ void add(Tensors& sums, const Tensors& outputs) {
     }
     return;
   }
+  if (outputs.size() != sums.size()) {
+    throw InputError(fmt::format("a part returned {} tensors, the one before it {}", outputs.size(),
+                                 sums.size()));
+  }
   for (size_t k = 0; k < outputs.size(); ++k) {
-    if (outputs[k].defined()) sums.at(k) = sums.at(k) + outputs[k].detach();
+    if (outputs[k].defined()) sums[k] = sums[k] + outputs[k].detach();
   }
 }
 
