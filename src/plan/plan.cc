@@ -106,6 +106,13 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   return result;
 }
 
+// Of a graph without operations: there is one plan, and nothing to search.
+Answer empty_answer(const Graph& graph, Bytes budget) {
+  internal::Candidates candidates(graph, budget);
+  candidates.consider({});
+  return candidates.answer(Nanos(0), true);
+}
+
 }  // namespace
 
 PlanResult plan(const Chain& chain, const PlanOptions& options) {
@@ -132,7 +139,9 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
-  const Answer answer = planner.plan_graph({admissible, plain, budget, options});
+  const Answer answer = admissible.ops.empty()
+                            ? empty_answer(admissible, budget)
+                            : planner.plan_graph({admissible, plain, budget, options});
   return complete(planner, {admissible, graph}, plain, budget, answer, since(start),
                   problem_id(graph));
 }

@@ -60,6 +60,18 @@ TEST_P(GraphPlanners, PlansFitAndAreVerified) {
   }
 }
 
+TEST_P(GraphPlanners, AGraphWithoutOperationsHasOnePlan) {
+  const Graph graph = parse_graph(R"({"format": "reprise.graph", "version": 1, "name": "none",
+    "fixed_bytes": 100, "values": [{"id": "x", "bytes": 10, "kind": "input"}], "ops": [],
+    "results": ["x"]})");
+  const PlanResult enough = plan(graph, {.budget = Bytes(110), .planner = GetParam().name});
+  EXPECT_EQ(enough.termination, Termination::kOptimal);
+  expect_sound_plan(graph, enough);
+  const PlanResult little = plan(graph, {.budget = Bytes(109), .planner = GetParam().name});
+  EXPECT_EQ(little.termination, Termination::kInfeasible);
+  EXPECT_EQ(little.smallest_budget, Bytes(110));
+}
+
 TEST_P(GraphPlanners, WithEnoughMemoryNothingRunsTwice) {
   for (GraphFamily family : graph_families()) {
     family.graphs /= 5;
