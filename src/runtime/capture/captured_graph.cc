@@ -13,10 +13,6 @@ namespace {
 
 Bytes as_counted(int64_t bytes) { return Bytes((bytes + 63) / 64 * 64); }
 
-void add_once(std::vector<int32_t>& list, int32_t value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
-}
-
 class Lowering {
  public:
   Lowering(const Recording& recording, const Works& works, const Alternatives& alternatives,

@@ -5,11 +5,12 @@
 #include "capture/operators.h"
 
 namespace reprise::runtime {
-namespace {
 
 void add_once(std::vector<int32_t>& list, int32_t value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
+
+namespace {
 
 Work work_of(const Recording& recording, size_t c) {
   const Call& call = recording.calls[c];
