@@ -74,7 +74,7 @@ build: build/release/build.ninja ## build everything into build/release
 
 .PHONY: demo
 demo: build/release/build.ninja ## train a ResNet on Fashion-MNIST inside 60 % of the memory that it needs
-	@cmake --build build/release -j $(JOBS) --target reprise-cli
+	@cmake --build build/release -j $(JOBS) --target reprise-cli reprise-runtime
 	@echo "$(REPRISE) $(DEMO)"
 	@$(REPRISE) $(DEMO)
 

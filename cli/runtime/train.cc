@@ -106,7 +106,10 @@ std::string with_commas(int64_t number) {
 std::string report_text(const Arguments& arguments, const runtime::TrainReport& report) {
   const Plan& plan = *report.plan.plan;
   const bool plain = report.plain_peak.has_value();
-  const int64_t whole = plain ? report.plain_peak->count() : report.plan.baseline.peak.count();
+  // Plain training of the whole batch, as far as it is known.
+  const Baseline& baseline =
+      report.tried.empty() ? report.plan.baseline : report.tried.front().result.baseline;
+  const int64_t whole = plain ? report.plain_peak->count() : baseline.peak.count();
   std::string text =
       fmt::format("\n{} on {}, {} steps\n\n", arguments.model.model, report.data, report.steps);
   row(text, "", "plain", "Reprise");
@@ -134,8 +137,8 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
         milliseconds(*report.planned_time),
         overhead(*report.planned_time, *report.plain_time) + ", in turn before training");
   }
-  row(text, "step, predicted", milliseconds(report.plan.baseline.time), milliseconds(plan.time),
-      overhead(plan.time, report.plan.baseline.time));
+  row(text, "step, predicted", milliseconds(baseline.time), milliseconds(plan.time),
+      overhead(plan.time, baseline.time));
   row(text, "lower bound", "-", milliseconds(plan.lower_bound),
       fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
   if (report.tried.size() > 1 || report.parts > 1) {

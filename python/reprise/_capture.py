@@ -42,7 +42,13 @@ class _Recorded:
         return self._run(tensors, {})
 
     def part(self, tensors: list[torch.Tensor], share: float) -> list[torch.Tensor]:
-        return self._run(tensors, {"share": share})
+        outputs = self._run(tensors, {"share": share})
+        if self.outputs is not None and self.outputs.constants():
+            raise InputError(
+                "what the parts of a step return is added up: tensors only, not "
+                f"{self.outputs.constants()[0]!r}"
+            )
+        return outputs
 
     def _run(self, tensors: list[torch.Tensor], more: dict[str, Any]) -> list[torch.Tensor]:
         arguments, keywords = rebuild(self.inputs, tensors)
@@ -109,9 +115,9 @@ class CapturedStep:
     def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
-        self._device = tensors[0].device
-        self._recorded = _Recorded(self._step, tree)
-        self._native = self._record(
+        recorded = _Recorded(self._step, tree)
+        native = self._record(
+            recorded,
             tensors,
             {
                 "modules": self._modules,
@@ -122,13 +128,17 @@ class CapturedStep:
                 "observer": observe(self._observer),
             },
         )
-        if self._plan_options is not None:
-            self._native.plan(**self._plan_options)
+        # All at once, when nothing can fail any more: what there was stays whole.
+        self._device, self._recorded, self._native = tensors[0].device, recorded, native
 
     def _record(
-        self, tensors: list[torch.Tensor], options: dict[str, Any]
+        self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
-        return _runtime.CapturedStep(self._recorded, tensors, **options)
+        """Captures, and plans if a plan was asked for before."""
+        native = _runtime.CapturedStep(recorded, tensors, **options)
+        if self._plan_options is not None:
+            native.plan(**self._plan_options)
+        return native
 
     def plan(
         self,

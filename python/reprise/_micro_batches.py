@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._capture import CapturedStep, plan_options
+from ._capture import CapturedStep, _Recorded, plan_options
 from ._planning import Budget, Observer, PlanResult, result_of
 from ._torch import _runtime, budget_for, modules_of
 
@@ -34,16 +34,20 @@ class MicroBatchedStep(CapturedStep):
         super().__init__(**capture)
 
     def _record(
-        self, tensors: list[torch.Tensor], options: dict[str, Any]
+        self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
-        plan = plan_options(budget=budget_for(self._budget, self._device), **self._first_plan)
+        plan = self._plan_options
+        if plan is None:
+            budget = budget_for(self._budget, tensors[0].device)
+            plan = plan_options(budget=budget, **self._first_plan)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
-            self._recorded.part, tensors, parts=self._numbers, plan=plan, **options
+            recorded.part, tensors, parts=self._numbers, plan=plan, **options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
         # Captured again for other inputs, it stays what it is.
         self._numbers = [self.parts]
-        self._budget = result_of(step.planned()).budget_bytes
+        if self._plan_options is None:
+            self._plan_options = plan | {"budget": result_of(step.planned()).budget_bytes}
         return step
 
 
@@ -73,8 +77,10 @@ def micro_batches(
     returns is added up over the parts. All inputs that are as long in dimension 0 as the first are
     divided; the others are given as they are. The step is called with the whole batch.
 
-    `parts`: the numbers to try, in this order, up to the first that is slower than one before it.
-    A share of the budget ("30%") is of the plain peak with the first of them.
+    `parts`: the numbers to try, in ascending order, up to the first that is slower than one before
+    it, or that costs no time at all. Each is captured at the memory that it takes without a plan:
+    where the whole batch does not fit the machine, leave out 1. A share of the budget ("30%") is of
+    the plain peak with the smallest of them; the time limit is for each.
 
     The bits are those of accumulating by hand, not those of the whole batch at once: sums are
     rounded in another order, each part draws its own random numbers, and a batch norm in training

@@ -112,12 +112,20 @@ void ScheduleLedger::want_random_after(OpIndex op) {
   }
 }
 
+// Of the positions for which the gap is the one that is under way, or has ended last (gap_before()).
+int32_t ScheduleLedger::last_that_asks(int32_t gap) const {
+  const std::vector<Gap>& gaps = model_.gaps();
+  const auto next = static_cast<size_t>(gap) + 1;
+  const bool last = next == gaps.size() || gaps[next].value != gaps[gap].value;
+  return last ? end() : gaps[gap].end;
+}
+
 void ScheduleLedger::set_gap(int32_t gap, Keeping keeping) {
   changes_.push_back({Part::kGap, gap, static_cast<int32_t>(schedule_.gaps[gap])});
   schedule_.gaps[gap] = keeping;
   const Gap& changed = model_.gaps()[gap];
   want(changed.begin);
-  want_around(changed.value, changed.begin + 1, changed.end - 1);
+  want_around(changed.value, changed.begin + 1, last_that_asks(gap));
 }
 
 void ScheduleLedger::set_variant(int32_t position, int32_t variant) {
@@ -128,7 +136,8 @@ void ScheduleLedger::set_variant(int32_t position, int32_t variant) {
   want(position);
   for (const ScheduleModel::Touch& touch : model_.touches(position)) {
     const int32_t before = model_.gap_before(touch.value, position);
-    if (before >= 0) want_around(touch.value, model_.gaps()[before].begin, position);
+    if (before < 0) continue;
+    want_around(touch.value, model_.gaps()[before].begin, last_that_asks(before));
   }
   if (!puts_off) return;
   want(end());

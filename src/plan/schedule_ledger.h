@@ -119,6 +119,7 @@ class ScheduleLedger {
   void want(int32_t position);
   void want_random_after(OpIndex op);
   void want_around(ValueIndex value, int32_t begin, int32_t end);
+  int32_t last_that_asks(int32_t gap) const;
   void adopt(int32_t position);
   void set_mark(int32_t id, int32_t position, uint8_t flags);
   void put_mark(int32_t id, int32_t position, uint8_t flags);

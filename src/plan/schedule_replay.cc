@@ -173,11 +173,14 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
     for (const int32_t candidate : model_.readers(taken)) {
       const ScheduleModel::Way& way = model_.way(candidate);
       const OpIndex op = way.run.op;
-      if (op == taker.run.op || !model_.active(schedule_, op)) continue;
-      if (before_random(op) >= 0) continue;  // that one may be the taker
+      if (op == taker.run.op) continue;
       const auto is_live = [&](ValueIndex value) { return live(value); };
       const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
+      // Asked first: what this depends on beside the values (whether the op is active, and put off) is
+      // looked at again wherever one of its values was asked for.
       if (std::ranges::none_of(model_.writes(way), is_missed)) continue;
+      if (!model_.active(schedule_, op)) continue;
+      if (before_random(op) >= 0) continue;  // that one may be the taker
       if (!std::ranges::all_of(model_.reads(way), is_live)) continue;
       if (model_.has_roles(op) ? (has_run(op) ? way.again : way.first) : way.first) {
         return candidate;

@@ -75,6 +75,7 @@ class GraphSteps final : public PlannedSteps {
     options.plan.time_limit = options_.time_limit;
     if (!options_.planner.empty()) options.plan.planner = options_.planner;
     options.plan.observer = options_.observer;
+    options.infeasible_is_an_answer = true;
     found_.emplace(micro_batches(training_part(model_), {batch.input, batch.target}, options));
     return found_->chosen.result;
   }

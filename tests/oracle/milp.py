@@ -180,7 +180,8 @@ Relaxed = collections.namedtuple("Relaxed", "time live")  # ns; by stage, how mu
 
 def relax(graph, budget, seconds):
     """The linear relaxation with a row a stage and all first runs in their turn, as Checkmate has it.
-    None: infeasible, or out of time."""
+    None: infeasible, or out of time. Of graphs whose operations have one variant each, without choices."""
+    assert all(len(op["variants"]) == 1 for op in graph["ops"]) and not graph.get("choices")
     ends = stages_of(graph)
     writer = _Writer(graph, budget, [1] * (len(ends) + 1))
     program = writer.write()
@@ -189,7 +190,7 @@ def relax(graph, budget, seconds):
             stage = bisect.bisect(ends, op)
             program.row([(column, 1) for _, column in runs[stage::len(ends) + 1]], low=1)
     result = program.solve(seconds, relaxed=True)
-    if result.x is None:
+    if result.status != 0:  # not solved to its end: no bound
         return None
     live = [{v: result.x[column] for v, column in stage.items()} for stage in writer.stages]
     return Relaxed(result.fun, live)

@@ -63,7 +63,7 @@ def test_the_number_of_parts_is_the_planner_s_choice() -> None:
     model = perceptron()
     whole = reprise.micro_batches(part_of(model), *batch())
     assert whole.parts == 1
-    with pytest.raises(reprise.BudgetError, match="closest are") as refused:
+    with pytest.raises(reprise.BudgetError, match="closest is 1 with") as refused:
         reprise.micro_batches(part_of(model), *batch(), budget=1000, parts=[1])
     floor = refused.value.requested
     step = reprise.micro_batches(part_of(model), *batch(), budget=floor - 1)
@@ -85,6 +85,10 @@ def test_another_batch_is_captured_again_in_as_many_parts() -> None:
     step(*batch(64))
     with pytest.raises(reprise.InputError, match="no 2 parts"):
         step(*batch(1))
+    # What failed has left nothing behind: the same call is refused again, the other goes on.
+    with pytest.raises(reprise.InputError, match="no 2 parts"):
+        step(*batch(1))
+    step(*batch(64))
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
@@ -93,5 +97,7 @@ def test_what_cannot_be_divided_is_refused() -> None:
         reprise.micro_batches(part_of(model), *batch(3), parts=[4, 5])
     with pytest.raises(reprise.InputError, match="none of these numbers"):
         reprise.micro_batches(part_of(model), *batch(3), parts=[])
+    with pytest.raises(reprise.InputError, match="tensors only"):
+        reprise.micro_batches(lambda x, y, share: (part_of(model)(x, y, share), 3), *batch())
     with pytest.raises(TypeError, match="share"):
         reprise.micro_batches(lambda x, y: F.cross_entropy(model(x), y).backward(), *batch())

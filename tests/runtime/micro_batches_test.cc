@@ -2,6 +2,8 @@
 // the number of parts that is the fastest within the budget.
 #include "reprise/runtime/micro_batches.h"
 
+#include <torch/optim/sgd.h>
+
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 
@@ -30,6 +32,7 @@ class MicroBatchesTest : public RuntimeTest {
   }
   MicroBatchOptions options(std::vector<int64_t> parts, Budget budget) const {
     MicroBatchOptions all{.parts = std::move(parts)};
+    all.infeasible_is_an_answer = true;
     for (const Stage& stage : stages_) {
       if (stage.module) all.capture.modules.push_back(stage.module);
     }
@@ -118,6 +121,56 @@ TEST_F(MicroBatchesTest, TheFastestNumberWithinTheBudgetIsChosen) {
   }
 }
 
+TEST_F(MicroBatchesTest, WithoutAPlanForAnyNumberTheyAreRefused) {
+  MicroBatchOptions all = options({1, 2}, Bytes(1));
+  all.infeasible_is_an_answer = false;
+  try {
+    micro_batches(part(), inputs_, all);
+    FAIL();
+  } catch (const BudgetError& error) {
+    EXPECT_EQ(error.budget(), 1);
+    EXPECT_GT(error.requested(), 1);
+    EXPECT_NE(std::string(error.what()).find("closest is 2 with"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(MicroBatchesTest, TheyGoTogetherWithConsumedGradients) {
+  const StepState state(stages_, inputs_);
+  std::vector<at::Tensor> start;
+  for (const at::Tensor& p : parameters_of(stages_)) start.push_back(p.detach().clone());
+  auto course = [&](bool planned) {
+    {
+      at::NoGradGuard no_grad;
+      state.restore();
+      const std::vector<at::Tensor> parameters = parameters_of(stages_);
+      for (size_t k = 0; k < start.size(); ++k) at::Tensor(parameters[k]).copy_(start[k]);
+    }
+    drop_gradients(stages_, {});
+    torch::optim::SGD sgd(parameters_of(stages_), torch::optim::SGDOptions(0.1));
+    std::optional<MicroBatches> found;
+    if (planned) {
+      MicroBatchOptions all = options({3}, "90%");
+      all.capture.optimizer = per_parameter(sgd);
+      found.emplace(micro_batches(part(), inputs_, all));
+      EXPECT_TRUE(found->chosen.result.plan);
+    }
+    const StepFunction by_hand = in_parts(part(), 3);
+    at::Tensor loss;
+    for (int n = 0; n < 3; ++n) {
+      if (planned) {
+        loss = found->step.run(inputs_);
+        continue;
+      }
+      loss = by_hand(inputs_)[0];
+      sgd.step();
+      sgd.zero_grad();
+    }
+    return bits_now(stages_, {}, loss);
+  };
+  EXPECT_EQ(difference(course(false), course(true)), "");
+}
+
 TEST_F(MicroBatchesTest, SharesOfTheBudgetAreOfTheFirstNumberOfParts) {
   const Bytes whole = baseline(micro_batches(part(), inputs_, options({1}, {})).step.graph()).peak;
   const MicroBatches found = micro_batches(part(), inputs_, options({1, 2, 4}, "60%"));
@@ -139,6 +192,13 @@ TEST_F(MicroBatchesTest, WhatCannotBeDividedIsRefused) {
     return results;
   };
   EXPECT_THROW(in_parts(more, 2)(inputs_), InputError);
+  auto rows = [](const Tensors& in, double) { return Tensors{in[0].sum({1, 2, 3})}; };
+  EXPECT_THROW(in_parts(rows, 2)(inputs_), InputError);
+  bool first = true;
+  auto sometimes = [&](const Tensors& in, double) {
+    return Tensors{std::exchange(first, false) ? at::Tensor() : in[0].sum()};
+  };
+  EXPECT_THROW(in_parts(sometimes, 2)(inputs_), InputError);
   EXPECT_THROW(in_parts(part(), 2)({at::ones({})}), InputError);
 }
 

@@ -33,11 +33,16 @@ using PartFunction = std::function<Tensors(const Tensors& inputs, double share)>
 StepFunction in_parts(PartFunction part, int64_t parts);
 
 struct MicroBatchOptions {
-  // Tried in this order, up to the first that is slower than one before it, or that costs no time at all.
+  // Tried in ascending order, up to the first that is slower than one before it, or that costs no time at
+  // all. Each is captured at the memory that it takes without a plan: leave out what the machine has no room for.
   std::vector<int64_t> parts = {1, 2, 4, 8, 16};
   CaptureOptions capture = {};
-  // A share of the budget is of the plain peak with the first number of parts.
+  // A share of the budget is of the plain peak with the smallest number of parts. The time limit is for
+  // each number.
   StepPlanOptions plan = {};
+  // Without a plan for any number: `chosen` without one, in place of a BudgetError. The step has to be planned
+  // before it runs then; else it runs as plain training does.
+  bool infeasible_is_an_answer = false;
 };
 
 struct PartsTried {
@@ -46,14 +51,14 @@ struct PartsTried {
 };
 
 struct MicroBatches {
-  CapturedStep
-      step;  // with the fastest plan; with none where no number of parts has one within the budget
+  CapturedStep step;  // with the fastest plan
   PartsTried chosen;  // what the step is; without a plan: what comes closest to the budget
   std::vector<PartsTried> tried;
 };
 
-// Captures and plans the step with each number of parts. Throws what capture() throws; numbers of parts beyond
-// the rows are left out, InputError if that is all of them.
+// Captures and plans the step with each number of parts. Throws what capture() throws, and BudgetError when no
+// number has a plan within the budget; numbers of parts beyond the rows are left out, InputError if that is all
+// of them.
 MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
                            const MicroBatchOptions& options = {});
 

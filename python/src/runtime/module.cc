@@ -172,7 +172,6 @@ class CapturedStep {
     {
       py::gil_scoped_release no_gil;
       found.emplace(rt::micro_batches(part, sample, options));
-      if (!found->chosen.result.plan) throw too_small(found->chosen);
       step->step_ = std::make_unique<rt::CapturedStep>(std::move(found->step));
     }
     py::list tried;
@@ -234,16 +233,6 @@ class CapturedStep {
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
-  }
-
-  static BudgetError too_small(const rt::PartsTried& closest) {
-    const PlanResult& result = closest.result;
-    Text message = "no number of parts has a plan within " + format_bytes_exact(result.budget);
-    if (result.smallest_budget) {
-      message += "; closest are " + std::to_string(closest.parts) + " with " +
-                 format_bytes_exact(*result.smallest_budget);
-    }
-    return {message, result.budget.count(), 0, result.smallest_budget.value_or(Bytes(0)).count()};
   }
 
   Mirrors mirrors_;

@@ -38,7 +38,6 @@ class LimitScope {
   std::optional<int64_t> bytes_;
 };
 
-// Further plans with less memory when one could not be placed within the budget.
 // Plans with more room for their placement, after runs whose memory could not be placed.
 constexpr int kPlacementAttempts = 2;
 

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -30,17 +31,26 @@ Tensors slice(const Tensors& inputs, int64_t rows, int64_t begin, int64_t end) {
 }
 
 // Without history, which would keep the part's memory.
+Tensors without_history(const Tensors& outputs) {
+  Tensors result;
+  for (const at::Tensor& output : outputs) {
+    result.push_back(output.defined() ? output.detach() : output);
+  }
+  return result;
+}
+
 void add(Tensors& sums, const Tensors& outputs) {
   at::NoGradGuard no_grad;
-  if (sums.empty()) {
-    for (const at::Tensor& output : outputs) {
-      sums.push_back(output.defined() ? output.detach() : output);
-    }
-    return;
+  bool alike = outputs.size() == sums.size();
+  for (size_t k = 0; alike && k < outputs.size(); ++k) {
+    alike = outputs[k].defined() == sums[k].defined() &&
+            (!sums[k].defined() || outputs[k].sizes() == sums[k].sizes());
   }
-  if (outputs.size() != sums.size()) {
-    throw InputError(fmt::format("a part returned {} tensors, the one before it {}", outputs.size(),
-                                 sums.size()));
+  if (!alike) {
+    throw InputError(
+        "the parts of a step must return tensors of the same shapes, to be added up: sums or means "
+        "over "
+        "their rows, not something for each row");
   }
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (outputs[k].defined()) sums[k] = sums[k] + outputs[k].detach();
@@ -63,6 +73,16 @@ bool better(const PlanResult& a, const PlanResult& b) {
   return *a.smallest_budget < *b.smallest_budget;
 }
 
+std::string refusal(const PartsTried& closest) {
+  const PlanResult& result = closest.result;
+  std::string message = "no number of parts has a plan within " + format_bytes_exact(result.budget);
+  if (!result.smallest_budget) {
+    return message + " that was found within the time limit; raise time_limit or the budget";
+  }
+  return message + fmt::format("; closest is {} with {}", closest.parts,
+                               format_bytes_exact(*result.smallest_budget));
+}
+
 }  // namespace
 
 StepFunction in_parts(PartFunction part, int64_t parts) {
@@ -77,7 +97,12 @@ StepFunction in_parts(PartFunction part, int64_t parts) {
     for (int64_t p = 0; p < parts; ++p) {
       const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
       const double share = static_cast<double>(end - begin) / static_cast<double>(rows);
-      add(sums, part(slice(inputs, rows, begin, end), share));
+      const Tensors outputs = part(slice(inputs, rows, begin, end), share);
+      if (p == 0) {
+        sums = without_history(outputs);
+      } else {
+        add(sums, outputs);
+      }
     }
     return sums;
   };
@@ -90,8 +115,10 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   std::optional<CapturedStep> best;
   PartsTried chosen;
   std::vector<PartsTried> tried;
-  for (const int64_t parts : options.parts) {
-    if (parts > rows && options.parts.size() > 1) continue;
+  std::vector<int64_t> numbers = options.parts;
+  std::sort(numbers.begin(), numbers.end());
+  for (const int64_t parts : numbers) {
+    if (parts > rows && numbers.size() > 1) continue;
     CapturedStep step(in_parts(part, parts), sample, options.capture);
     if (planning.budget.relative()) {
       planning.budget = planning.budget.resolve(baseline(step.graph()).peak);
@@ -108,6 +135,10 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   }
   if (!best) {
     throw InputError(fmt::format("a batch of {} rows has none of these numbers of parts", rows));
+  }
+  if (!chosen.result.plan && !options.infeasible_is_an_answer) {
+    throw BudgetError(refusal(chosen), chosen.result.budget.count(), 0,
+                      chosen.result.smallest_budget.value_or(Bytes(0)).count());
   }
   if (chosen.result.plan) best->use(*chosen.result.plan, planning);
   return {std::move(*best), std::move(chosen), std::move(tried)};

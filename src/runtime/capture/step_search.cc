@@ -51,12 +51,16 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   const bool placed = arena && limited;
   // The time limit is for all searches together; each leaves half of it for those that may follow.
   const auto start = std::chrono::steady_clock::now();
-  auto half_of_rest = [&] {
+  auto rest = [&] {
     const Nanos used(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
-    return Nanos(std::max<int64_t>(0, (options.time_limit - used).count() / 2));
+    return std::max(Nanos(0), options.time_limit - used);
   };
-  const Nanos first = placed ? half_of_rest() : options.time_limit;
+  auto half_of_rest = [&] { return Nanos(rest().count() / 2); };
+  const Nanos first = placed ? Nanos(options.time_limit.count() / 2) : options.time_limit;
   StepPlan best = search(graph, options, slack, first);
+  if (best.result.termination == Termination::kTimeLimit && placed) {
+    best = search(graph, options, slack, rest());  // a plan at all is worth more than its placement
+  }
   if (!best.result.plan && slack.count() > 0) {
     best = search(graph, options, Bytes(0), first);  // rather a plan that the heap serves than none
   }
