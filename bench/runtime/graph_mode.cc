@@ -498,10 +498,12 @@ int run(int argc, char** argv) {
   if (!default_malloc) keep_freed_pages();
   const RunInfo info = run_info("reprise_bench_graph_mode", argc, argv, REPRISE_BENCH_BUILD);
   std::string text = fmt::format(
-      "# Graph mode beside plain training and chain mode\n\nMade by\n\n    {}\n\non {}, {}, {} "
-      "thread(s), "
-      "LibTorch {}. What the columns mean: [benchmarks](../benchmarks.md#graph-mode).\n",
-      info.command, info.processor, info.build, threads, TORCH_VERSION);
+      "# {}\n\nMade by\n\n    {}\n\non {}, {}, {} thread(s), LibTorch {}. What the columns mean: "
+      "[benchmarks](../benchmarks.md#{}).\n",
+      options.micro_batches ? "Steps in parts beside plain training"
+                            : "Graph mode beside plain training and chain mode",
+      info.command, info.processor, info.build, threads, TORCH_VERSION,
+      options.micro_batches ? "in-parts-along-the-batch" : "graph-mode");
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool failed = false;
   for (const Spec& spec : specs()) {
