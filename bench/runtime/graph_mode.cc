@@ -299,7 +299,8 @@ class ModelBench {
       runtime::MicroBatches found =
           runtime::micro_batches(part(), inputs,
                                  {.capture = capture_options(),
-                                  .plan = {.budget = budget(row.share), .time_limit = limit()}});
+                                  .plan = {.budget = budget(row.share), .time_limit = limit()},
+                                  .infeasible_is_an_answer = true});
       row.planning = seconds_since(start);
       if (!found.chosen.result.plan) continue;
       row.parts = found.chosen.parts;

@@ -70,6 +70,9 @@ def test_checkmate_lp(tmp_path: pathlib.Path) -> None:
     rows = [line.strip("|").split("|") for line in tables.splitlines() if "LP rounding" in line]
     assert len(rows) == 2
     for budget, _, _, peak, time, bound in rows:
+        if time.strip() == "no plan":  # rounding may find none, as measured times may have it
+            assert float(budget) < 1
+            continue
         assert float(peak) <= float(budget) + 1e-3
         assert float(bound) <= float(time) + 1e-4
     assert float(rows[0][4]) == 1.0
