@@ -43,8 +43,6 @@ struct Record {
                                 static_cast<double>(packing.live_bytes.count()));
   }
   double share() const { return static_cast<double>(at_bound) / static_cast<double>(cases); }
-  // 95 %; of less than twenty cases, as sanitizers run them, all but one.
-  bool nearly_all_at_bound() const { return cases - at_bound <= std::max<int64_t>(1, cases / 20); }
   void print(const std::string& name) const {
     std::cout << fmt::format(
         "{}: {} cases of {} blocks on average, {:.1f} % at the live bytes, worst {:.4f} of them\n",
@@ -113,7 +111,7 @@ TEST(PackProperty, TrainingStepsAreAtTheLiveBytes) {
       if (HasFailure()) return;
     }
     record.print(fmt::format("training, {} slots", slots));
-    EXPECT_TRUE(record.nearly_all_at_bound());
+    EXPECT_GE(record.share(), 0.95);
     EXPECT_LE(record.worst, 1.01);
   }
 }
@@ -125,7 +123,8 @@ TEST(PackProperty, PlansArePackedIntoTheirPeak) {
   chains.min_stages = 8;
   chains.max_stages = 20;
   chains.max_size = 1000;
-  for_chains(5, 15, chains, [&](const Chain& chain, std::mt19937_64&) {
+  // So many that a tenth of them, as under sanitizers, are enough for a share.
+  for_chains(5, 150, chains, [&](const Chain& chain, std::mt19937_64&) {
     const Graph graph = lower(chain);
     const Bytes plain = baseline(graph).peak;
     for (const int share : {100, 80, 60, 40}) {
@@ -140,7 +139,7 @@ TEST(PackProperty, PlansArePackedIntoTheirPeak) {
     }
   });
   record.print("plans of random chains");
-  EXPECT_TRUE(record.nearly_all_at_bound());
+  EXPECT_GE(record.share(), 0.95);
   EXPECT_LE(record.worst, 1.02);
 }
 

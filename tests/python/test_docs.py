@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import subprocess
@@ -64,15 +65,17 @@ def test_checkmate_lp(tmp_path: pathlib.Path) -> None:
 
     net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4)))
     step = reprise.capture(lambda x: net(x).square().mean().backward(), torch.randn(256, 64))
-    step.graph.save(tmp_path / "step.json")
+    # Every run takes the same time: what rounding finds does not depend on the machine.
+    graph = json.loads(step.graph.to_json())
+    for op in graph["ops"]:
+        for variant in op["variants"]:
+            variant["ns"] = 1000
+    (tmp_path / "step.json").write_text(json.dumps(graph))
     program = SOURCE / "bench" / "python" / "checkmate_lp.py"
     tables = output_of(program, ["step.json", "--budgets", "1.0,0.85"], tmp_path)
     rows = [line.strip("|").split("|") for line in tables.splitlines() if "LP rounding" in line]
     assert len(rows) == 2
     for budget, _, _, peak, time, bound in rows:
-        if time.strip() == "no plan":  # rounding may find none, as measured times may have it
-            assert float(budget) < 1
-            continue
         assert float(peak) <= float(budget) + 1e-3
         assert float(bound) <= float(time) + 1e-4
     assert float(rows[0][4]) == 1.0
