@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -56,29 +58,25 @@ def test_side_by_side(tmp_path: pathlib.Path) -> None:
     assert "differ" not in tables.split("##")[1]
 
 
-def test_checkmate_lp(tmp_path: pathlib.Path) -> None:
+def test_checkmate_lp(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding gives plans within the budget, never faster than the program that is rounded."""
     pytest.importorskip("scipy")
-    import reprise
-    import torch
-    from torch import nn
-
-    net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4)))
-    step = reprise.capture(lambda x: net(x).square().mean().backward(), torch.randn(256, 64))
-    # Every run takes the same time: what rounding finds does not depend on the machine.
-    graph = json.loads(step.graph.to_json())
-    for op in graph["ops"]:
-        for variant in op["variants"]:
-            variant["ns"] = 1000
-    (tmp_path / "step.json").write_text(json.dumps(graph))
+    # Costly operations and cheap ones by turns, no two alike: the program has one solution, on
+    # every machine, and its rounding fits at every budget.
+    layers = [([k - 1] if k else [], 100 + k, (100 + k) * (1, 10)[k % 2 == 0]) for k in range(8)]
+    monkeypatch.syspath_prepend(SOURCE / "tests" / "oracle")
+    graphs = importlib.import_module("milp_graphs")
+    graph = graphs.training_graph("pairs", layers, random.Random(1))
+    (tmp_path / "pairs.json").write_text(json.dumps(graph))
     program = SOURCE / "bench" / "python" / "checkmate_lp.py"
-    tables = output_of(program, ["step.json", "--budgets", "1.0,0.85"], tmp_path)
-    rows = [line.strip("|").split("|") for line in tables.splitlines() if "LP rounding" in line]
-    assert len(rows) == 2
+    tables = output_of(program, ["pairs.json", "--budgets", "1.0,0.9,0.8,0.7"], tmp_path)
+    rows = [line.strip("|").split("|") for line in tables.splitlines() if "| LP rounding" in line]
+    assert len(rows) == 4
     for budget, _, _, peak, time, bound in rows:
         assert float(peak) <= float(budget) + 1e-3
         assert float(bound) <= float(time) + 1e-4
     assert float(rows[0][4]) == 1.0
+    assert all(1.0 < float(row[4]) < 1.2 for row in rows[1:])
 
 
 def output_of(program: pathlib.Path, arguments: list[str], folder: pathlib.Path) -> str:
