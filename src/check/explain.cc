@@ -135,7 +135,7 @@ class AlternativeUses {
         if (run_[choice.realizations[r].front()] < 0) continue;
         const auto [time, bytes] = of(choice.realizations[r]);
         const auto [plain_time, plain_bytes] = of(choice.realizations[0]);
-        add(choice.id.substr(choice.id.rfind('/') + 1), time, plain_time, plain_bytes - bytes);
+        add(std::string(name_of(choice, r)), time, plain_time, plain_bytes - bytes);
       }
     }
   }

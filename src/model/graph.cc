@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
 #include <unordered_set>
 
 #include "reprise/model/errors.h"
@@ -231,6 +230,17 @@ const char* to_string(ValueKind kind) {
       return "state";
   }
   return "?";
+}
+
+std::string_view name_of(const Choice& choice, size_t realization) {
+  std::string_view name = choice.id, before = choice.id;
+  for (size_t r = choice.realizations.size(); r > realization; --r) {
+    const size_t slash = before.rfind('/');
+    if (slash == std::string_view::npos) break;
+    name = before.substr(slash + 1);
+    before = before.substr(0, slash);
+  }
+  return name;
 }
 
 const char* to_string(Phase phase) {

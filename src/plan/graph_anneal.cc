@@ -33,6 +33,7 @@ ScheduleMoves::ScheduleMoves(const ScheduleModel& model) {
     if (first_ways[p].size() > 1) flexible.push_back(position);
     if (!runs_once(op) && op.variants.size() > 1) repeatable.push_back(position);
     if (model.can_wait(position)) patient.push_back(position);
+    if (model.choice(model.plain()[p].op) >= 0) chosen.push_back(model.plain()[p].op);
   }
   find_kinds(model);
 }
@@ -134,7 +135,31 @@ std::vector<Annealer::Remedy> Annealer::remedies() const {
   }
   const int32_t position = ledger_.peak_position();
   if (position < static_cast<int32_t>(model_.plain().size())) add_ways_of(position, found);
+  add_ways_of_held(found);
   return found;
+}
+
+// Of what the op makes that is there throughout the peak.
+int64_t Annealer::bytes_at_peak(OpIndex op) const {
+  if (!model_.active(ledger_.schedule(), op)) return 0;
+  int64_t bytes = 0;
+  for (const ValueIndex value : model_.graph().ops[op].variants.front().writes) {
+    if (ledger_.passes(value, ledger_.peak_position())) bytes += model_.bytes(value);
+  }
+  return bytes;
+}
+
+// What is there throughout the peak, cannot be made again, and can be made in another way: those that
+// are largest.
+void Annealer::add_ways_of_held(std::vector<Remedy>& found) const {
+  std::vector<std::pair<int64_t, OpIndex>> held;
+  for (const OpIndex op : moves_.chosen) {
+    const int64_t bytes = bytes_at_peak(op);
+    if (bytes > 0) held.emplace_back(-bytes, op);
+  }
+  const size_t count = std::min(held.size(), kTrials);
+  std::partial_sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count), held.end());
+  for (size_t k = 0; k < count; ++k) add_realizations_of(held[k].second, found);
 }
 
 void Annealer::add_ways_of(int32_t position, std::vector<Remedy>& found) const {
@@ -144,7 +169,12 @@ void Annealer::add_ways_of(int32_t position, std::vector<Remedy>& found) const {
       if (way != now.variant[position]) found.push_back({Remedy::kVariant, position, way});
     }
   }
-  const int32_t choice = model_.choice(model_.plain()[position].op);
+  add_realizations_of(model_.plain()[position].op, found);
+}
+
+void Annealer::add_realizations_of(OpIndex op, std::vector<Remedy>& found) const {
+  const Schedule& now = ledger_.schedule();
+  const int32_t choice = model_.choice(op);
   if (choice < 0) return;
   const auto count = static_cast<int32_t>(model_.graph().choices[choice].realizations.size());
   for (int32_t r = 0; r < count; ++r) {

@@ -34,6 +34,7 @@ struct ScheduleMoves {
   std::vector<int32_t> repeatable;               // positions with several variants on demand
   std::vector<int32_t> patient;                  // positions that may be put off
   std::vector<std::vector<int32_t>> first_ways;  // by position: variants that may run there
+  std::vector<OpIndex> chosen;                   // ops of choices
   double replays = 0;                            // time of making everything once again
   // Ops that make something that can be dropped; by op: its kind (ops of a kind look alike, with
   // what they read and write), and by kind: its ops.
@@ -89,6 +90,9 @@ class Annealer {
   std::vector<int32_t> droppable() const;
   std::vector<Remedy> remedies() const;
   void add_ways_of(int32_t position, std::vector<Remedy>& found) const;
+  void add_realizations_of(OpIndex op, std::vector<Remedy>& found) const;
+  void add_ways_of_held(std::vector<Remedy>& found) const;
+  int64_t bytes_at_peak(OpIndex op) const;
   void apply(const Remedy& remedy);
   void run_otherwise(int32_t position, int32_t variant);
   void tune(double rate, const SearchControl& control);

@@ -132,15 +132,19 @@ bool Instant::charged(ValueIndex value) const {
 }
 
 Instant::Making Instant::making(ValueIndex value) const {
+  const auto is_to_come = [&](OpIndex maker) {
+    return maker > op_ && runs_once(facts_.graph.ops[maker]);
+  };
+  const std::vector<OpIndex>& makers = facts_.makers[value];
+  // What these read is needed anyway, as far as it is known.
+  if (std::all_of(makers.begin(), makers.end(), is_to_come)) return {};
   Making way;
   const bool again = charged(value);
   bool made = false;
-  for (const OpIndex maker : facts_.makers[value]) {
+  for (const OpIndex maker : makers) {
     const Op& op = facts_.graph.ops[maker];
-    if (runs_once(op)) {
-      if (maker > op_) return {};  // its only run is still to come
-      continue;
-    }
+    // Its only run is over, or there will be none: another maker has run.
+    if (runs_once(op) && (again || !is_to_come(maker))) continue;
     for (const Variant& variant : op.variants) {
       if (!contains(variant.writes, value) || (again && !can_be_replay(variant))) continue;
       const int64_t charge = again ? variant.time.count() : 0;

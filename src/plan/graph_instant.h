@@ -29,13 +29,12 @@ struct Assumption {
 //           largest charge of a value in R, or in L if it was gone before;
 //   needs:  what an op reads that runs after b for certain, and every result, is in L, in R, or
 //           granted; and so is what every run that can make a value of R after b reads.
-// Proof. R: the values outside L that some run after b makes. bytes: the definition of the memory
-// while an action runs. needs: whatever is read after b is live at b or written by b (granted) or
-// after b; what can be written by an op that has its only run after b is granted, too. A result is
-// live at the end. time: every op of a plan has a first run, of a choice the ops of one
-// realization: least_time. A value is charged only when its maker - the only one that this plan can
-// have - has run by the time of b: because what b or an op of the same kind before it reads cannot
-// be there otherwise (`forced`). Then the run that makes it after b is one more, with a variant for
+// Proof. R: the values outside L that some run after b makes, but for those that are only made by ops
+// whose one run is after b (granted). bytes: the definition of the memory while an action runs. needs:
+// whatever is read after b is live at b or written by b (granted) or after b. A result is live at the
+// end. time: every op of a plan has a first run, of a choice the ops of one realization: least_time.
+// A value is charged only when its maker - the only one that this plan can have - has run by the time
+// of b: because what b or an op of the same kind before it reads cannot be there otherwise (`forced`). Then the run that makes it after b is one more, with a variant for
 // replays. One run makes several values, so ops that share a value (`group`) pay for the dearest
 // one only; different groups have no op in common.
 // A value that an op takes which has run by then for certain was gone once (`gone`): live at b, too,

@@ -11,6 +11,7 @@ namespace {
 constexpr double kLargeMoves = 0.05;  // share of the proposals that change many gaps
 constexpr int kDropsToFit = 4;        // after such a one
 constexpr int kDraws = 30;            // until a gap across the peak is found
+constexpr int kDrawsOfOps = 8;        // the same for an op that makes what is there
 
 }  // namespace
 
@@ -179,9 +180,16 @@ void Annealer::change_on_demand() {
   ledger_.set_on_demand(position, static_cast<int32_t>(below(count + 1)) - 1);
 }
 
+// Above the budget rather of an op that makes something that is there throughout the peak.
 void Annealer::change_realization() {
   const std::vector<Choice>& choices = model_.graph().choices;
-  const auto choice = static_cast<int32_t>(below(choices.size()));
+  auto choice = static_cast<int32_t>(below(choices.size()));
+  for (int draw = 0; over_ && draw < kDrawsOfOps; ++draw) {
+    const OpIndex op = moves_.chosen[below(moves_.chosen.size())];
+    if (bytes_at_peak(op) == 0) continue;
+    choice = model_.choice(op);
+    break;
+  }
   ledger_.set_realization(choice, static_cast<int32_t>(below(choices[choice].realizations.size())));
 }
 

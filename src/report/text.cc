@@ -145,7 +145,8 @@ std::string alternatives_table(const Explanation& explanation) {
       .column("saves up to", Align::kRight);
   for (const AlternativeUse& use : explanation.alternatives) {
     table.row({printable(use.kind), std::to_string(use.runs), format_duration(use.time),
-               format_duration(use.plain_time), format_bytes(use.saved)});
+               format_duration(use.plain_time),
+               use.saved > Bytes(0) ? format_bytes(use.saved) : "-"});
   }
   return table.text();
 }

@@ -76,9 +76,10 @@ struct Coverage {
   std::map<std::string, size_t> uses;  // by kind and type
 };
 
-// One step with every kind of alternative, alone and all together, on the heap and in the arena.
+// One step with alternatives of a kind (empty: of all), on the heap and in the arena.
 void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& inputs,
-                      const StepFunction& step, const std::string& type, Coverage& coverage) {
+                      const StepFunction& step, const std::string& type, Coverage& coverage,
+                      const std::string& wanted = "") {
   const std::vector<Stage> stages{{"all", module, {}}};
   const StepState state(stages, inputs);
   CapturedStep captured(step, inputs, {.measure = quick()});
@@ -86,7 +87,7 @@ void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& 
   drop_gradients(stages, inputs);
   const Bits expected = bits_now(stages, inputs, step(inputs)[0]);
   for (const size_t pick : {0, 1}) {
-    const Plan plan = forced(captured, "", pick);
+    const Plan plan = forced(captured, wanted, pick);
     for (const AlternativeInfo& kind : alternatives()) {
       coverage.uses[kind.name + " of " + type] += uses(captured, plan, kind.name);
     }
@@ -189,7 +190,39 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
     expect_same_bits(model.ptr(), {x, target}, step, type, coverage);
   }
   for (const AlternativeInfo& kind : alternatives()) {
+    if (kind.name == "copied-part") continue;  // below
     EXPECT_GT(coverage.uses[kind.name + " of float32"], 0U) << kind.name;
+  }
+}
+
+// A long skip connection around layers: the gradient of the concatenation is cut, along any dimension.
+TEST_F(AlternativesProperty, SkipsOfRandomShapes) {
+  Random random(5);
+  Coverage coverage;
+  for (int k = 0; k < 24; ++k) {
+    const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
+    std::vector<int64_t> shape{between(random, 1, 4), between(random, 1, 5), between(random, 2, 7),
+                               between(random, 2, 7)};
+    const int64_t along = between(random, 0, 3), layout = between(random, 0, 2);
+    SCOPED_TRACE(fmt::format("{}: {}, {}, along {}, layout {}", k, type, fmt::join(shape, "x"),
+                             along, layout));
+    auto module = std::make_shared<nn::Module>();
+    const at::Tensor scale = module->register_parameter("scale", at::randn({1}).to(scalar));
+    const at::Tensor x = laid_out(at::randn(shape).to(scalar), layout);
+    expect_same_bits(
+        module, {x},
+        [&](const Tensors& in) {
+          const at::Tensor before = at::silu(in[0] * scale);
+          const at::Tensor inner = at::tanh(at::gelu(before * scale));
+          const at::Tensor joined = at::sigmoid(at::cat({inner, before}, along));
+          const at::Tensor loss = (joined * joined * scale).sum();
+          loss.backward();
+          return Tensors{loss};
+        },
+        type, coverage, k % 4 == 0 ? "" : "copied-part");
+  }
+  for (const auto& [type, scalar] : types()) {
+    EXPECT_GT(coverage.uses["copied-part of " + type], 0U) << type;
   }
 }
 

@@ -14,6 +14,15 @@ inline bool is_of(const std::string& variant, const std::string& kind) {
   return kind.empty() ? variant.find('/') != std::string::npos : variant.starts_with(kind + "/");
 }
 
+// Realizations of this kind (empty: of any), but for plain training's.
+inline std::vector<size_t> realizations_of(const Choice& choice, const std::string& kind) {
+  std::vector<size_t> all;
+  for (size_t r = 1; r < choice.realizations.size(); ++r) {
+    if (kind.empty() || name_of(choice, r) == kind) all.push_back(r);
+  }
+  return all;
+}
+
 // The graph with alternatives of this kind (empty: of any) that take no time, so that a plan without a
 // limit uses them wherever it can. Of several for one operation the `pick`-th; no others.
 inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
@@ -29,13 +38,17 @@ inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
       if (is_of(variant.name, kind)) variant.time = Nanos(0);
     }
   }
-  for (const Choice& choice : graph.choices) {
-    const bool wanted = kind.empty() || choice.id.ends_with("/" + kind);
-    for (const OpIndex op : choice.realizations.at(1)) {
-      for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) {
-        variant.time = wanted ? Nanos(0) : Nanos(1'000'000'000'000);
-      }
+  const auto cost = [&](const std::vector<OpIndex>& realization, Nanos time) {
+    for (const OpIndex op : realization) {
+      for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) variant.time = time;
     }
+  };
+  for (const Choice& choice : graph.choices) {
+    for (size_t r = 1; r < choice.realizations.size(); ++r) {
+      cost(choice.realizations[r], Nanos(1'000'000'000'000));
+    }
+    const std::vector<size_t> wanted = realizations_of(choice, kind);
+    if (!wanted.empty()) cost(choice.realizations[wanted[pick % wanted.size()]], Nanos(0));
   }
   return graph;
 }
@@ -44,9 +57,10 @@ inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
 inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string& kind) {
   std::set<std::string> replaced;
   for (const Choice& choice : step.graph().choices) {
-    if (!kind.empty() && !choice.id.ends_with("/" + kind)) continue;
-    for (const OpIndex op : choice.realizations.at(1)) {
-      replaced.insert(step.graph().ops.at(static_cast<size_t>(op)).id);
+    for (const size_t r : realizations_of(choice, kind)) {
+      for (const OpIndex op : choice.realizations[r]) {
+        replaced.insert(step.graph().ops.at(static_cast<size_t>(op)).id);
+      }
     }
   }
   size_t count = 0;

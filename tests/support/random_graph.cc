@@ -29,6 +29,7 @@ class Maker {
     for (int64_t i = 0; i < forward; ++i) add(Phase::kForward, ValueKind::kActivation);
     add(Phase::kLoss, ValueKind::kGradient);
     for (int64_t i = 0; i < forward; ++i) add(Phase::kBackward, ValueKind::kGradient);
+    for (const Late& late : late_) add_late(late);
     add_results();
     return std::move(graph_);
   }
@@ -123,7 +124,29 @@ class Maker {
       graph_.choices.push_back(
           {fmt::format("choice{}", graph_.choices.size()), {{whole}, {first, second}}});
     }
+    if (options_.late && phase == Phase::kBackward && coin(random_)) {
+      late_.push_back({whole, reads, writes});
+    }
     for (const ValueIndex written : writes) available_.push_back(written);
+  }
+
+  struct Late {
+    OpIndex whole;
+    std::vector<ValueIndex> reads, writes;
+  };
+
+  // The same work behind all other ops: a further realization of its choice.
+  void add_late(const Late& late) {
+    const OpIndex again = op(Phase::kBackward, late.reads, late.writes);
+    std::vector<Choice>& choices = graph_.choices;
+    const auto its = std::find_if(choices.begin(), choices.end(), [&](const Choice& choice) {
+      return choice.realizations[0].front() == late.whole;
+    });
+    if (its != choices.end()) {
+      its->realizations.push_back({again});
+    } else {
+      choices.push_back({fmt::format("choice{}", choices.size()), {{late.whole}, {again}}});
+    }
   }
 
   void add_results() {
@@ -143,6 +166,7 @@ class Maker {
   const RandomGraphOptions options_;
   Graph graph_;
   std::vector<ValueIndex> available_;
+  std::vector<Late> late_;
 };
 
 bool can_run(const Graph& graph, const std::vector<Run>& runs) {

@@ -20,6 +20,7 @@ struct RandomGraphOptions {
   bool takes = true;     // variants that reuse or consume what they read
   bool choices = true;   // operations that can run as two others
   bool once = true;      // forward ops that run once
+  bool late = false;     // backward ops that can also run behind all others
 };
 
 // Always valid, and plain training of it exists. The same seed and options give the same graph.

@@ -28,7 +28,7 @@ struct Recomputed {
 // What a plan runs in place of plain training's way: another variant that reads and writes the same, or another
 // realization of a choice.
 struct AlternativeUse {
-  std::string kind;  // the variant's name, or the choice's id behind its operation, up to a "/"
+  std::string kind;  // the variant's name up to a "/", or name_of() the realization
   int64_t runs = 0;  // of operations or choices that are done this way
   Nanos time;        // of all of them
   Nanos plain_time;  // of plain training's way to do the same

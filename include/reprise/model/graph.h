@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,10 @@ struct Choice {
 
   bool operator==(const Choice&) const = default;
 };
+
+// How a realization other than the first is called. Ids that name theirs end in one name for each of them:
+// "conv.backward/two-call-convolution/late-gradient". Where there are fewer, those before share the first one.
+std::string_view name_of(const Choice& choice, size_t realization);
 
 struct Graph {
   std::string name;

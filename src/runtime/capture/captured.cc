@@ -52,7 +52,7 @@ Captured::Captured(const StepFunction& step, const Tensors& sample, const Captur
       recording(observed(step, sample, options)),
       works(works_of(recording)),
       updater(options, recording, works),
-      alternatives(find_alternatives(recording, works, options.alternatives)),
+      alternatives(find_alternatives(recording, works, updater.updates(), options.alternatives)),
       costs(measured(recording, works, alternatives, updater, sample, options.measure)),
       captured(lower(recording, works, alternatives, updater.updates(), costs.costs, sample,
                      Bytes(0), options.measure.name)),

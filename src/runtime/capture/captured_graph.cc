@@ -291,16 +291,21 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
+  // One for each list of calls that realizations stand for, named after all of them.
   void add_choices() {
+    std::map<std::vector<int32_t>, size_t> known;
     for (const Realization& realization : alternatives_.realizations) {
       if (!stands(realization)) continue;
-      std::vector<OpIndex> plain;
-      for (const int32_t c : realization.calls) plain.push_back(op_of_[static_cast<size_t>(c)]);
-      Choice choice;
-      choice.id = fmt::format("{}/{}", result_.graph.ops[static_cast<size_t>(plain[0])].id,
-                              realization.name);
-      choice.realizations = {plain, pieces_[&realization]};
-      result_.graph.choices.push_back(std::move(choice));
+      std::vector<Choice>& choices = result_.graph.choices;
+      const auto [entry, is_new] = known.emplace(realization.calls, choices.size());
+      if (is_new) {
+        std::vector<OpIndex> plain;
+        for (const int32_t c : realization.calls) plain.push_back(op_of_[static_cast<size_t>(c)]);
+        choices.push_back({result_.graph.ops[static_cast<size_t>(plain[0])].id, {plain}});
+      }
+      Choice& choice = choices[entry->second];
+      choice.id += "/" + realization.name;
+      choice.realizations.push_back(pieces_[&realization]);
     }
   }
 

@@ -53,6 +53,14 @@ class Meter {
                         std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
         replay_(recording, works, captured_) {
     for (const Work& work : works.all) keys_.push_back(key_of(work));
+    std::vector<bool> seen(works.all.size(), false);
+    for (const std::vector<int32_t>& variants : captured_.works) {
+      const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {
+        return seen[static_cast<size_t>(work)];
+      });
+      is_again_.push_back(is_seen);
+      for (const int32_t work : variants) seen[static_cast<size_t>(work)] = true;
+    }
   }
 
   WorkCosts run(const Tensors& inputs) {
@@ -62,6 +70,7 @@ class Meter {
     result_.costs.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
     for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
+      if (is_again_[op]) continue;
       // The first one last: it leaves its results behind.
       const std::vector<int32_t>& variants = captured_.works[op];
       for (size_t k = variants.size(); k-- > 0;) {
@@ -84,6 +93,7 @@ class Meter {
     const Graph& graph = captured_.graph;
     std::vector<int64_t> last(graph.values.size(), -1);
     for (size_t op = 0; op < graph.ops.size(); ++op) {
+      if (is_again_[op]) continue;
       for (const Variant& variant : graph.ops[op].variants) {
         for (const auto* values : {&variant.reads, &variant.writes}) {
           for (const ValueIndex v : *values)
@@ -193,7 +203,8 @@ class Meter {
   const MeasureOptions& options_;
   const CapturedGraph captured_;
   Replay replay_;
-  std::vector<std::string> keys_;                      // by work
+  std::vector<bool> is_again_;     // by op: its works are those of ops before it
+  std::vector<std::string> keys_;  // by work
   std::map<std::string, std::vector<int64_t>> times_;  // by key
   std::map<std::string, int64_t> total_;
   WorkCosts result_;

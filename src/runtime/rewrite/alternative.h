@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "capture/recording.h"
+#include "capture/updates.h"
 #include "capture/work.h"
 #include "reprise/runtime/alternatives.h"
 
@@ -36,13 +37,13 @@ struct Realization {
 
 struct Alternatives {
   std::vector<OtherWay> ways = {};
-  std::vector<Realization> realizations = {};  // of disjoint or equal sets of calls
+  std::vector<Realization> realizations = {};  // of disjoint or equal lists of calls
 };
 
 // What a row of the registry looks at and adds to.
 class Rewriter {
  public:
-  Rewriter(Recording& recording, Works& works);
+  Rewriter(Recording& recording, Works& works, const Updates& updates);
 
   const Recording& recording() const { return recording_; }
   // Calls that read the memory of a value, in order.
@@ -51,24 +52,30 @@ class Rewriter {
   }
   // A gradient or an output of the step.
   bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
+  // A gradient that may be used up as soon as it is complete.
+  bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
 
   int32_t add_value(int64_t bytes);
   int32_t add_work(Work work);
+  const Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(OtherWay way) { found_.ways.push_back(std::move(way)); }
+  // Nothing happens if one stands for some of its calls, but not for the same ones.
   void add(Realization realization);
+  // Of this row and those before it.
+  const Alternatives& found() const { return found_; }
   Alternatives take() { return std::move(found_); }
 
  private:
   Recording& recording_;
   Works& works_;
   std::vector<std::vector<int32_t>> readers_;  // by value
-  std::vector<bool> is_result_;                // by value
-  std::vector<bool> replaced_;                 // by call: some realization stands for it
+  std::vector<bool> is_result_, is_used_up_;   // by value
+  std::vector<int32_t> stands_for_;            // by call: the first realization; -1: none
   Alternatives found_;
 };
 
 // Adds values and works of all alternatives that are wanted, row by row.
-Alternatives find_alternatives(Recording& recording, Works& works,
+Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
                                const AlternativeOptions& options);
 
 // Whether the tensor is all of its storage, row after row.
@@ -84,5 +91,7 @@ void two_call_convolution(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);
+void late_gradient(Rewriter& rewriter);
+void copied_part(Rewriter& rewriter);
 
 }  // namespace reprise::runtime

@@ -32,6 +32,14 @@ constexpr std::array kRows = {
     Row{"group-norm-by-groups",
         "the backward of a group norm some groups at a time, over one of its operands",
         group_norm_by_groups},
+    // Behind those whose realizations they vary.
+    Row{"late-gradient",
+        "a gradient that is larger than what it is made from is made right before it is read",
+        late_gradient},
+    Row{"copied-part",
+        "of a gradient of which only a part is read from now on that part is copied, the rest "
+        "freed",
+        copied_part},
 };
 
 bool has(const std::vector<std::string>& names, const char* name) {
@@ -59,10 +67,10 @@ void validate(const AlternativeOptions& options) {
   }
 }
 
-Alternatives find_alternatives(Recording& recording, Works& works,
+Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
                                const AlternativeOptions& options) {
   validate(options);
-  Rewriter rewriter(recording, works);
+  Rewriter rewriter(recording, works, updates);
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() || has(options.only, row.name);
     if (wanted && !has(options.without, row.name)) row.find(rewriter);
@@ -70,28 +78,33 @@ Alternatives find_alternatives(Recording& recording, Works& works,
   return rewriter.take();
 }
 
-Rewriter::Rewriter(Recording& recording, Works& works)
+Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
     : recording_(recording),
       works_(works),
       readers_(recording.values.size()),
       is_result_(recording.values.size(), false),
-      replaced_(recording.calls.size(), false) {
+      is_used_up_(recording.values.size(), false),
+      stands_for_(recording.calls.size(), -1) {
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     for (const int32_t value : values_read(works.all[c])) {
       readers_[static_cast<size_t>(value)].push_back(static_cast<int32_t>(c));
     }
   }
-  auto mark = [&](const TensorRef& ref) {
-    if (ref.memory == Memory::kValue) is_result_[static_cast<size_t>(ref.index)] = true;
+  const auto mark = [](const TensorRef& ref, std::vector<bool>& marks) {
+    if (ref.memory == Memory::kValue) marks[static_cast<size_t>(ref.index)] = true;
   };
-  for (const TensorRef& ref : recording.outputs) mark(ref);
-  for (const LeafGradient& leaf : recording.gradients) mark(leaf.gradient);
+  for (const TensorRef& ref : recording.outputs) mark(ref, is_result_);
+  for (const LeafGradient& leaf : recording.gradients) mark(leaf.gradient, is_result_);
+  for (const Update& update : updates.each) {
+    mark(recording.gradients[update.leaf].gradient, is_used_up_);
+  }
 }
 
 int32_t Rewriter::add_value(int64_t bytes) {
   recording_.values.push_back({.bytes = bytes});
   readers_.emplace_back();
   is_result_.push_back(false);
+  is_used_up_.push_back(false);
   return static_cast<int32_t>(recording_.values.size()) - 1;
 }
 
@@ -101,11 +114,16 @@ int32_t Rewriter::add_work(Work work) {
 }
 
 void Rewriter::add(Realization realization) {
-  // Choices are disjoint: the first row that stands for a call has it.
+  // Choices are disjoint: those of the first row that stands for a call have it.
   for (const int32_t c : realization.calls) {
-    if (replaced_[static_cast<size_t>(c)]) return;
+    const int32_t other = stands_for_[static_cast<size_t>(c)];
+    if (other < 0) continue;
+    if (found_.realizations[static_cast<size_t>(other)].calls != realization.calls) return;
   }
-  for (const int32_t c : realization.calls) replaced_[static_cast<size_t>(c)] = true;
+  for (const int32_t c : realization.calls) {
+    int32_t& first = stands_for_[static_cast<size_t>(c)];
+    if (first < 0) first = static_cast<int32_t>(found_.realizations.size());
+  }
   found_.realizations.push_back(std::move(realization));
 }
 

@@ -1,0 +1,141 @@
+// A gradient that is made long before it is needed, and is larger than what it is made from:
+// - of weights, where activations are small, as in the last layers of a convolutional network: nobody reads it
+//   before the step is over;
+// - of the input of a shortcut, in a residual block that changes the number of channels: autograd runs the
+//   backward of the shortcut first and keeps its result until the other branch has come to the same place.
+// The same operation right before its result is read, or at the end, leaves the same bits. Until then only
+// what it reads has to stay. That gradients of weights can wait, and those of activations cannot, is what
+// P. Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv 2401.10241), fill pipelines with.
+#include <algorithm>
+#include <utility>
+
+#include "rewrite/alternative.h"
+
+namespace reprise::runtime {
+namespace {
+
+// What saves less than such a part of the largest value is not worth the planner's time.
+constexpr int64_t kWorthwhile = 64;
+
+class Lateness {
+ public:
+  explicit Lateness(const Rewriter& rewriter)
+      : rewriter_(rewriter),
+        end_(static_cast<int32_t>(rewriter.recording().calls.size())),
+        overwritten_(rewriter.recording().values.size(), -1),
+        written_(rewriter.recording().externals.size(), false) {
+    const Recording& recording = rewriter.recording();
+    for (size_t v = 0; v < recording.values.size(); ++v) {
+      const StepValue& value = recording.values[v];
+      largest_ = std::max(largest_, value.bytes);
+      if (value.previous >= 0) overwritten_[static_cast<size_t>(value.previous)] = value.maker;
+    }
+    for (const Call& call : recording.calls) {
+      for (const int32_t e : call.effects) written_[static_cast<size_t>(e)] = true;
+    }
+  }
+
+  // The call behind which the work of call c can be done just as well, with less in memory until then;
+  // -1: nothing is to be had.
+  int32_t place_for(const Work& work, int32_t c) const {
+    if (!can_wait(work)) return -1;
+    const int32_t place = first_reader(work) - 1;
+    if (place <= c || place >= first_overwrite(work, c)) return -1;
+    int64_t gain = 0;
+    for (const Work::Made& made : work.made) gain += bytes(made.value);
+    for (const int32_t v : values_read(work)) {
+      if (last_reader_but(v, c) <= place) gain -= bytes(v);
+    }
+    return gain * kWorthwhile > largest_ ? place : -1;
+  }
+
+ private:
+  // Nothing but what it makes depends on when it is done, and nobody takes that up as soon as it is there.
+  bool can_wait(const Work& work) const {
+    if (work.made.empty() || !work.overwrites.empty() || !work.effects.empty()) return false;
+    for (const Work::Made& made : work.made) {
+      if (rewriter_.is_used_up(made.value)) return false;
+    }
+    for (const Argument& argument : work.arguments) {
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kExternal && written_[static_cast<size_t>(ref.index)])
+          return false;
+      }
+    }
+    return true;
+  }
+
+  int32_t first_reader(const Work& work) const {
+    int32_t first = end_;
+    for (const Work::Made& made : work.made) {
+      const auto& readers = rewriter_.readers(made.value);
+      if (!readers.empty()) first = std::min(first, readers.front());
+    }
+    return first;
+  }
+
+  // Of what it reads, behind call c.
+  int32_t first_overwrite(const Work& work, int32_t c) const {
+    int32_t first = end_;
+    for (const int32_t v : values_read(work)) {
+      const int32_t at = overwritten_[static_cast<size_t>(v)];
+      if (at > c) first = std::min(first, at);
+    }
+    return first;
+  }
+
+  int32_t last_reader_but(int32_t value, int32_t c) const {
+    if (rewriter_.is_result(value)) return end_;
+    const auto& readers = rewriter_.readers(value);
+    const auto other =
+        std::find_if(readers.rbegin(), readers.rend(), [&](int32_t reader) { return reader != c; });
+    return other == readers.rend() ? -1 : *other;
+  }
+
+  int64_t bytes(int32_t value) const {
+    return rewriter_.recording().values[static_cast<size_t>(value)].bytes;
+  }
+
+  const Rewriter& rewriter_;
+  const int32_t end_;                 // behind all calls
+  std::vector<int32_t> overwritten_;  // by value: the call that writes over it; -1: none
+  std::vector<bool> written_;         // by external
+  int64_t largest_ = 0;
+};
+
+// The same with some of its pieces, those of the bits of `which`, each at its place; nothing if one of them has
+// none.
+void add_late(Rewriter& rewriter, const Lateness& lateness, Realization realization, size_t which) {
+  realization.name = "late-gradient";
+  for (size_t k = 0; k < realization.pieces.size(); ++k) {
+    if ((which >> k & 1) == 0) continue;
+    Realization::Piece& piece = realization.pieces[k];
+    piece.after = lateness.place_for(rewriter.work(piece.works.front()), realization.calls[0]);
+    if (piece.after < 0) return;
+    piece.name = piece.name.empty() ? "late" : "late." + piece.name;
+  }
+  rewriter.add(std::move(realization));
+}
+
+}  // namespace
+
+void late_gradient(Rewriter& rewriter) {
+  const Recording& recording = rewriter.recording();
+  const Lateness lateness(rewriter);
+  std::vector<bool> has_others(recording.calls.size(), false);
+  const std::vector<Realization> before = rewriter.found().realizations;
+  for (const Realization& realization : before) {
+    for (const int32_t c : realization.calls) has_others[static_cast<size_t>(c)] = true;
+    if (realization.name != "two-call-convolution") continue;
+    for (const size_t which : {1, 2, 3}) add_late(rewriter, lateness, realization, which);
+  }
+  for (size_t c = 0; c < recording.calls.size(); ++c) {
+    const Call& call = recording.calls[c];
+    if (call.phase != Phase::kBackward || call.random || has_others[c]) continue;
+    const auto position = static_cast<int32_t>(c);
+    add_late(rewriter, lateness,
+             {.calls = {position}, .pieces = {{"", position, {position}, {"default"}}}}, 1);
+  }
+}
+
+}  // namespace reprise::runtime
