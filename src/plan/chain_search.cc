@@ -35,7 +35,8 @@ constexpr int64_t kFirstGuess = 16, kNextGuess = 2;
 constexpr size_t kFirstBlocks = 32;
 constexpr double kBlockGap = 0.005;
 
-// Up to so many blocks may take so much time when there is no plan yet.
+// When there is no plan yet, the first one of up to so many blocks may take as long as it needs (some
+// 10 ms), and a better one so much time.
 constexpr size_t kUrgentBlocks = 256;
 constexpr std::chrono::milliseconds kUrgentTime{50};
 
@@ -70,18 +71,25 @@ int64_t first_grid(const ChainModel& model, const Trace& best, int64_t slack) {
 
 // False: shorter blocks are not worth trying.
 bool improve_by_blocks_of(size_t length, const ChainModel& model, Dropping dropping, int64_t memory,
-                          double gain, int threads, Bracket& bracket, SearchControl& control) {
+                          double gain, int threads, Bracket& bracket, SearchControl control) {
+  // A first plan of merged stages is worth more than being on time: without one there are only
+  // plans that are many times slower.
+  const bool urgent = !bracket.best && model.stages / length <= kUrgentBlocks;
+  if (!urgent && control.out_of_time()) return false;
+
   const MergedChain merged = merge_stages(model, model.stages / length);
   const ChainCells cells(merged.model, /*share=*/true, dropping);
   if (!cells.complete()) return false;
   const SearchSpace space{merged.model, cells, threads};
-  const std::vector<int64_t> floors = smallest_memory(merged.model, cells, threads, control);
+  SearchControl first = urgent ? control.untimed() : control;
+  const std::vector<int64_t> floors = smallest_memory(merged.model, cells, threads, first);
   if (floors.empty()) return false;
   if (floors[space.root()] > memory) return true;
   Bracket blocks{.best = greedy(space, floors, memory)};
   if (bracket.best && bracket.best->cost <= blocks.best->cost) {
     blocks.best = Trace{{}, bracket.best->cost};
   }
+  if (urgent) control = control.at_least(kUrgentTime);
   narrow(space, memory, {.gap = kBlockGap}, blocks, control);
   const bool found = !blocks.best->runs.empty();
   const bool much = found && (!bracket.best || share_of(bracket.best->cost - blocks.best->cost,
@@ -225,12 +233,7 @@ void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memor
   size_t length = 1;
   while (model.stages / (2 * length) >= kFirstBlocks) length *= 2;
   for (; length > 1; length /= 2) {
-    // A first plan of merged stages is worth more than being on time: without one there are only
-    // plans that are many times slower.
-    const bool urgent = !bracket.best && model.stages / length <= kUrgentBlocks;
-    if (!urgent && control.out_of_time()) return;
-    SearchControl level = urgent ? control.at_least(kUrgentTime) : control;
-    if (!improve_by_blocks_of(length, model, dropping, memory, gain, threads, bracket, level)) {
+    if (!improve_by_blocks_of(length, model, dropping, memory, gain, threads, bracket, control)) {
       return;
     }
   }

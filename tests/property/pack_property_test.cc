@@ -25,7 +25,7 @@ namespace {
 PackOptions quick(Bytes alignment = Bytes(64)) {
   PackOptions options;
   options.alignment = alignment;
-  options.steps = 20'000'000;  // what the runtime gives each placement
+  options.steps = 40'000'000;  // what the runtime gives each placement
   return options;
 }
 

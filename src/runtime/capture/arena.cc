@@ -12,8 +12,6 @@ namespace reprise::runtime {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// Effort beyond the heuristics: some tenths of a second.
-constexpr int64_t kSteps = 20'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -42,7 +40,7 @@ void StepArena::end_run() {
 }
 
 void StepArena::pack_blocks(Bytes most) {
-  packing_ = pack(blocks_, {.alignment = Bytes(kAlignment), .steps = kSteps});
+  packing_ = pack(blocks_, {.alignment = Bytes(kAlignment), .steps = kPlacementSteps});
   if (packing_.height > most || packing_.height.count() == 0) return;
   const auto size = static_cast<size_t>(packing_.height.count());
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -12,6 +12,9 @@
 
 namespace reprise::runtime {
 
+// Effort of planning the places, beyond the heuristics (PackOptions::steps): some tenths of a second.
+inline constexpr int64_t kPlacementSteps = 40'000'000;
+
 // First records one run, which the heap serves; pack_blocks() then plans offsets, and later runs are
 // served at these as long as they allocate and free exactly as the recorded one. At the first
 // difference the rest of the run is served by the heap, which is always safe, and counted.

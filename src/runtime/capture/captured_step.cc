@@ -39,7 +39,7 @@ class LimitScope {
 };
 
 // Plans with more room for their placement, after runs whose memory could not be placed.
-constexpr int kPlacementAttempts = 2;
+constexpr int kPlacementAttempts = 4;
 
 // In place of the exception that is being handled: what was updated cannot be taken back.
 [[noreturn]] void rethrow_after_updates(const std::string& updated) {
@@ -179,9 +179,10 @@ void CapturedStep::State::settle_memory() {
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
   if (placed || ++placements > kPlacementAttempts) return;
-  std::optional<StepPlan> smaller =
-      search_smaller(graph(), plan_options, *plan, memory.needed() - room,
-                     Nanos(plan_options.time_limit.count() / 2));
+  // Other plans have other fragments: what is missing now may not be enough next time.
+  const Bytes more((memory.needed() - room).count() * placements);
+  std::optional<StepPlan> smaller = search_smaller(graph(), plan_options, *plan, more,
+                                                   Nanos(plan_options.time_limit.count() / 2));
   if (smaller) adopt(std::move(*smaller), graph().fixed);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "capture/arena.h"
 #include "reprise/check/simulate.h"
 #include "reprise/pack/plan_blocks.h"
 
@@ -13,8 +14,6 @@ const Bytes kNoLimit = Budget().resolve(Bytes(0));
 constexpr int kPlacementAttempts = 2;
 // What such a plan may take longer than the one before, which the heap serves: about what the arena saves.
 constexpr double kPlacementPrice = 1.05;
-// Of each placement (PackOptions::steps): some tenths of a second.
-constexpr int64_t kPlacementSteps = 20'000'000;
 
 Bytes inputs_bytes(const Graph& graph) {
   Bytes sum;
