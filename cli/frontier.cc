@@ -64,7 +64,7 @@ int run(const Arguments& arguments) {
     complain(
         fmt::format("out of time: no point of the curve was found in {}.\n"
                     "Give a longer --time-limit or a faster --planner.",
-                    arguments.search.time_limit));
+                    format_duration(parse_duration(arguments.search.time_limit))));
     return kOutOfTime;
   }
   const Baseline plain = baseline(problem.graph());

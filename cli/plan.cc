@@ -56,7 +56,7 @@ int report_no_time(const Arguments& arguments) {
   complain(
       fmt::format("out of time: no plan was found in {}, and none was proven impossible.\n"
                   "Give a longer --time-limit, a larger --budget, or a faster --planner.",
-                  arguments.search.time_limit));
+                  format_duration(parse_duration(arguments.search.time_limit))));
   return kOutOfTime;
 }
 

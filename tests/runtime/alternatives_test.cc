@@ -101,5 +101,44 @@ TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
   }
 }
 
+// Wide activations first, wide weights last: plain training holds gradients of the last layers while it needs
+// the memory for the first one.
+TEST(LateGradients, OfWeightsMakeRoomForActivations) {
+  install_cpu_allocator();
+  at::manual_seed(7);
+  const nn::Linear first(64, 64), second(64, 512), third(512, 512);
+  const std::vector<Stage> stages{
+      {"first", first.ptr(), {}}, {"second", second.ptr(), {}}, {"third", third.ptr(), {}}};
+  const Tensors inputs{at::randn({4096, 64})};
+  const StepFunction step = [&](const Tensors& in) {
+    const at::Tensor pooled = at::tanh(first->forward(in[0])).mean(0);
+    const at::Tensor y = third->forward(at::tanh(second->forward(pooled)));
+    const at::Tensor loss = y.square().mean();
+    loss.backward();
+    return Tensors{loss, at::relu(y.detach()).sum()};  // something behind the backward pass
+  };
+  const StepState state(stages, inputs);
+  CapturedStep captured(step, inputs, {.measure = quick()});
+  drop_gradients(stages, inputs);
+  const Bits expected = bits_now(stages, inputs, step(inputs)[0]);
+
+  const Bytes budget =
+      baseline(captured.graph()).peak - Bytes(static_cast<int64_t>(third->weight.nbytes()) / 2);
+  captured.plan({.budget = budget});
+  const std::vector<Action>& actions = captured.planned().plan->actions;
+  EXPECT_GT(uses(captured, *captured.planned().plan, "late-gradient"), 0U);
+  std::set<std::string> seen;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kRun) EXPECT_TRUE(seen.insert(action.id).second) << action.id;
+  }
+  for (int n = 0; n < 2; ++n) {
+    state.restore();
+    drop_gradients(stages, inputs);
+    EXPECT_EQ(difference(expected, bits_now(stages, inputs, captured.run(inputs)[0])), "");
+    EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+    EXPECT_LE(captured.last_step().measured_peak, budget);
+  }
+}
+
 }  // namespace
 }  // namespace reprise::runtime::testing

@@ -234,7 +234,7 @@ class Lowering {
     const Call& first = recording_.calls[static_cast<size_t>(realization.calls[0])];
     Op op;
     op.id = op_id(first, "." + piece.name);
-    op.phase = recording_.calls[static_cast<size_t>(piece.after)].phase;
+    op.phase = first.phase;
     result_.works.emplace_back();
     for (size_t k = 0; k < piece.works.size(); ++k) {
       add_variant(op, piece.names[k], piece.works[k], Role::kAny, realization.exactness);
