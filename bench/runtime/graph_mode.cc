@@ -349,11 +349,14 @@ class ModelBench {
   // A step with a plan: verified, then timed.
   void run_row(runtime::CapturedStep& captured, Row& row) {
     auto step = [&] { return captured.run({work_.input, work_.target}); };
-    // Recorded, then from the arena; until no other plan is tried for its placement.
-    int64_t plans = 0;
-    for (int k = 0; k < 3 || captured.last_step().plans > plans; ++k) {
-      plans = captured.last_step().plans;
+    // Recorded, then from the arena, whose pages are new at first; again for each plan that is tried for its
+    // placement.
+    for (int alike = 0; alike < 3;) {
+      const runtime::CapturedStepReport before = captured.last_step();
       verify("graph mode", step);
+      const runtime::CapturedStepReport now = captured.last_step();
+      const bool same = now.plans == before.plans && now.arena_height == before.arena_height;
+      alike = same ? alike + 1 : 0;
     }
     const runtime::CapturedStepReport report = captured.last_step();
     if (report.predicted_peak != report.measured_peak || report.measured_peak > report.budget) {

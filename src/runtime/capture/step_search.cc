@@ -12,6 +12,8 @@ namespace {
 
 const Bytes kNoLimit = Budget().resolve(Bytes(0));
 constexpr int kPlacementAttempts = 2;
+// Of the time, and of what is left for each further plan: most plans can be placed.
+constexpr double kForFirst = 0.7, kForNext = 0.8;
 // What such a plan may take longer than the one before, which the heap serves: about what the arena saves.
 constexpr double kPlacementPrice = 1.05;
 
@@ -48,14 +50,16 @@ Bytes room_of(const Graph& graph, const PlanResult& result) {
 StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena) {
   const bool limited = options.budget.relative() || options.budget.resolve(Bytes(0)) != kNoLimit;
   const bool placed = arena && limited;
-  // The time limit is for all searches together; each leaves half of it for those that may follow.
+  // The time limit is for all searches together.
   const auto start = std::chrono::steady_clock::now();
   auto rest = [&] {
     const Nanos used(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
     return std::max(Nanos(0), options.time_limit - used);
   };
-  auto half_of_rest = [&] { return Nanos(rest().count() / 2); };
-  const Nanos first = placed ? Nanos(options.time_limit.count() / 2) : options.time_limit;
+  const auto part_of = [](Nanos time, double part) {
+    return Nanos(static_cast<int64_t>(static_cast<double>(time.count()) * part));
+  };
+  const Nanos first = placed ? part_of(options.time_limit, kForFirst) : options.time_limit;
   StepPlan best = search(graph, options, slack, first);
   if (best.result.termination == Termination::kTimeLimit && placed) {
     best = search(graph, options, slack, rest());  // a plan at all is worth more than its placement
@@ -72,7 +76,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
                              .height;
     if (height <= most) break;
     std::optional<StepPlan> smaller =
-        search_smaller(graph, options, best, height - most, half_of_rest());
+        search_smaller(graph, options, best, height - most, part_of(rest(), kForNext));
     if (!smaller) break;
     best = std::move(*smaller);
   }

@@ -16,6 +16,8 @@ namespace {
 
 // What saves less than such a part of the largest value is not worth the planner's time.
 constexpr int64_t kWorthwhile = 64;
+// So many calls lie in between at least: next to each other there is no peak to avoid.
+constexpr int32_t kLeastDistance = 4;
 
 class Lateness {
  public:
@@ -40,7 +42,7 @@ class Lateness {
   int32_t place_for(const Work& work, int32_t c) const {
     if (!can_wait(work)) return -1;
     const int32_t place = first_reader(work) - 1;
-    if (place <= c || place >= first_overwrite(work, c)) return -1;
+    if (place < c + kLeastDistance || place >= first_overwrite(work, c)) return -1;
     int64_t gain = 0;
     for (const Work::Made& made : work.made) gain += bytes(made.value);
     for (const int32_t v : values_read(work)) {
