@@ -351,7 +351,8 @@ class ModelBench {
     auto step = [&] { return captured.run({work_.input, work_.target}); };
     // Recorded, then from the arena, whose pages are new at first; again for each plan that is tried for its
     // placement.
-    for (int alike = 0; alike < 3;) {
+    for (int alike = 0, steps = 0; alike < 3; ++steps) {
+      if (steps > 30) throw std::runtime_error("every step has another plan");
       const runtime::CapturedStepReport before = captured.last_step();
       verify("graph mode", step);
       const runtime::CapturedStepReport now = captured.last_step();

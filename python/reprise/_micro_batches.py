@@ -77,8 +77,8 @@ def micro_batches(
     returns is added up over the parts. All inputs that are as long in dimension 0 as the first are
     divided; the others are given as they are. The step is called with the whole batch.
 
-    `parts`: the numbers to try, in ascending order, up to the first that is slower than one before
-    it, or that costs no time at all. Each is captured at the memory that it takes without a plan:
+    `parts`: the numbers to try, in ascending order, until two in a row are slower than one before
+    them, or one costs no time at all. Each is captured at the memory that it takes without a plan:
     where the whole batch does not fit the machine, leave out 1. A share of the budget ("30%") is of
     the plain peak with the smallest of them; the time limit is for each.
 

@@ -149,14 +149,17 @@ int64_t Annealer::bytes_at_peak(OpIndex op) const {
   return bytes;
 }
 
-// What is there throughout the peak, cannot be made again, and can be made in another way: those that
-// are largest.
+// Other ways to make what is there throughout the peak: of the choices that make most of it.
 void Annealer::add_ways_of_held(std::vector<Remedy>& found) const {
-  std::vector<std::pair<int64_t, OpIndex>> held;
+  std::map<int32_t, std::pair<int64_t, OpIndex>> by_choice;
   for (const OpIndex op : moves_.chosen) {
     const int64_t bytes = bytes_at_peak(op);
-    if (bytes > 0) held.emplace_back(-bytes, op);
+    if (bytes == 0) continue;
+    std::pair<int64_t, OpIndex>& its = by_choice[model_.choice(op)];
+    its = {its.first - bytes, op};
   }
+  std::vector<std::pair<int64_t, OpIndex>> held;
+  for (const auto& [choice, its] : by_choice) held.push_back(its);
   const size_t count = std::min(held.size(), kTrials);
   std::partial_sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count), held.end());
   for (size_t k = 0; k < count; ++k) add_realizations_of(held[k].second, found);

@@ -34,9 +34,10 @@ struct Assumption {
 // whatever is read after b is live at b or written by b (granted) or after b. A result is live at the
 // end. time: every op of a plan has a first run, of a choice the ops of one realization: least_time.
 // A value is charged only when its maker - the only one that this plan can have - has run by the time
-// of b: because what b or an op of the same kind before it reads cannot be there otherwise (`forced`). Then the run that makes it after b is one more, with a variant for
-// replays. One run makes several values, so ops that share a value (`group`) pay for the dearest
-// one only; different groups have no op in common.
+// of b: because what b or an op of the same kind before it reads cannot be there otherwise (`forced`).
+// Then the run that makes it after b is one more, with a variant for replays. One run makes several
+// values, so ops that share a value (`group`) pay for the dearest one only; different groups have no
+// op in common.
 // A value that an op takes which has run by then for certain was gone once (`gone`): live at b, too,
 // it has been made again. So it is charged in L as well as in R.
 //

@@ -56,7 +56,9 @@ struct StepPlanOptions {
   // All device bytes during a step, as in RematOptions. Default: no limit, plain training.
   Budget budget = {};
   std::string planner = "graph";
-  Nanos time_limit{10'000'000'000};  // of all searches that plan() makes, together
+  // Of all searches that plan() makes, together. The first steps may take as long again: to plan for a block in
+  // which all memory has its place.
+  Nanos time_limit{10'000'000'000};
   int threads = 0;      // 0: as many as the machine has
   bool enforce = true;  // on CPU: a request beyond the budget throws BudgetError
   // On CPU: from the second step on, all memory of the step lies in one block at planned places.

@@ -33,7 +33,7 @@ using PartFunction = std::function<Tensors(const Tensors& inputs, double share)>
 StepFunction in_parts(PartFunction part, int64_t parts);
 
 struct MicroBatchOptions {
-  // Tried in ascending order, up to the first that is slower than one before it, or that costs no time at
+  // Tried in ascending order, until two in a row are slower than one before them, or one costs no time at
   // all. Each is captured at the memory that it takes without a plan: leave out what the machine has no room for.
   std::vector<int64_t> parts = {1, 2, 4, 8, 16};
   CaptureOptions capture = {};

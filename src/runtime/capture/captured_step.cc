@@ -39,7 +39,7 @@ class LimitScope {
 };
 
 // Plans with more room for their placement, after runs whose memory could not be placed.
-constexpr int kPlacementAttempts = 4;
+constexpr int kPlansAfterRuns = 4;
 
 // In place of the exception that is being handled: what was updated cannot be taken back.
 [[noreturn]] void rethrow_after_updates(const std::string& updated) {
@@ -178,11 +178,11 @@ void CapturedStep::State::settle_memory() {
   const bool placed = memory.settle(room);
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
-  if (placed || ++placements > kPlacementAttempts) return;
+  if (placed || ++placements > kPlansAfterRuns) return;
   // Other plans have other fragments: what is missing now may not be enough next time.
   const Bytes more((memory.needed() - room).count() * placements);
-  std::optional<StepPlan> smaller = search_smaller(graph(), plan_options, *plan, more,
-                                                   Nanos(plan_options.time_limit.count() / 2));
+  std::optional<StepPlan> smaller = search_smaller(
+      graph(), plan_options, *plan, more, Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
   if (smaller) adopt(std::move(*smaller), graph().fixed);
 }
 
@@ -343,7 +343,9 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
                   .baseline = plain,
                   .smallest_budget = {},
                   .blocking_op = {},
-                  .search = {}}};
+                  .search = {}},
+                 Bytes(0),
+                 plan.time};
   state_->adopt(std::move(given), graph.fixed);
 }
 

@@ -70,12 +70,13 @@ class Meter {
     result_.costs.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
     for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
-      if (is_again_[op]) continue;
-      // The first one last: it leaves its results behind.
-      const std::vector<int32_t>& variants = captured_.works[op];
-      for (size_t k = variants.size(); k-- > 0;) {
-        const auto work = static_cast<size_t>(variants[k]);
-        if (!works_.all[work].apart) measure(work, k == 0);
+      if (!is_again_[op]) {
+        // The first one last: it leaves its results behind.
+        const std::vector<int32_t>& variants = captured_.works[op];
+        for (size_t k = variants.size(); k-- > 0;) {
+          const auto work = static_cast<size_t>(variants[k]);
+          if (!works_.all[work].apart) measure(work, k == 0);
+        }
       }
       for (const ValueIndex value : last[op]) replay_.free(value);
       if (options_.observer) {

@@ -57,6 +57,9 @@ void add(Tensors& sums, const Tensors& outputs) {
   }
 }
 
+// Where a whole batch only just has a plan, a few parts may be slower than it and more of them faster again.
+constexpr int kMostSlower = 2;
+
 PlanResult plan_of(const CapturedStep& step, const StepPlanOptions& options) {
   return plan(step.graph(), {.budget = options.budget,
                              .planner = options.planner,
@@ -117,6 +120,7 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   std::vector<PartsTried> tried;
   std::vector<int64_t> numbers = options.parts;
   std::sort(numbers.begin(), numbers.end());
+  int slower = 0;  // in a row
   for (const int64_t parts : numbers) {
     if (parts > rows && numbers.size() > 1) continue;
     CapturedStep step(in_parts(part, parts), sample, options.capture);
@@ -126,9 +130,10 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
     tried.push_back({parts, plan_of(step, planning)});
     const PlanResult& result = tried.back().result;
     if (best && !better(result, chosen.result)) {
-      if (result.plan) break;
+      if (result.plan && ++slower == kMostSlower) break;
       continue;
     }
+    slower = 0;
     best = std::move(step);
     chosen = tried.back();
     if (result.plan && result.plan->time <= result.baseline.time) break;

@@ -14,7 +14,7 @@ const Bytes kNoLimit = Budget().resolve(Bytes(0));
 constexpr int kPlacementAttempts = 2;
 // Of the time, and of what is left for each further plan: most plans can be placed.
 constexpr double kForFirst = 0.7, kForNext = 0.8;
-// What such a plan may take longer than the one before, which the heap serves: about what the arena saves.
+// What such a plan may take longer than the first, which the heap serves: about what the arena saves.
 constexpr double kPlacementPrice = 1.05;
 
 Bytes inputs_bytes(const Graph& graph) {
@@ -36,7 +36,10 @@ StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack,
                               .threads = options.threads,
                               .observer = options.observer}),
                  slack};
-  if (found.result.plan) found.result.budget += slack;
+  if (found.result.plan) {
+    found.result.budget += slack;
+    found.before_placement = found.result.plan->time;
+  }
   return found;
 }
 
@@ -61,11 +64,10 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   };
   const Nanos first = placed ? part_of(options.time_limit, kForFirst) : options.time_limit;
   StepPlan best = search(graph, options, slack, first);
-  if (best.result.termination == Termination::kTimeLimit && placed) {
-    best = search(graph, options, slack, rest());  // a plan at all is worth more than its placement
-  }
-  if (!best.result.plan && slack.count() > 0) {
-    best = search(graph, options, Bytes(0), first);  // rather a plan that the heap serves than none
+  // A plan at all is worth more than its placement.
+  if (!best.result.plan &&
+      (slack.count() > 0 || best.result.termination == Termination::kTimeLimit)) {
+    best = search(graph, options, Bytes(0), rest());
   }
   if (!placed || !best.result.plan) return best;
   // The caller's inputs are blocks of the plan, too, but not of the arena.
@@ -87,8 +89,9 @@ std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions
                                        const StepPlan& now, Bytes more, Nanos time_limit) {
   StepPlan found = search(graph, options, now.slack + more, time_limit);
   if (!found.result.plan) return std::nullopt;
-  const auto worth = static_cast<double>(now.result.plan->time.count()) * kPlacementPrice;
+  const auto worth = static_cast<double>(now.before_placement.count()) * kPlacementPrice;
   if (static_cast<double>(found.result.plan->time.count()) > worth) return std::nullopt;
+  found.before_placement = now.before_placement;
   return found;
 }
 

@@ -14,6 +14,7 @@ namespace reprise::runtime {
 struct StepPlan {
   PlanResult result = {};
   Bytes slack = {};
+  Nanos before_placement = {};  // time of the first plan, which may not have been placed
 };
 
 // What the budget leaves for the memory of the step itself: inputs are the caller's.
@@ -25,7 +26,7 @@ Bytes room_of(const Graph& graph, const PlanResult& result);
 StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena);
 
 // A plan that leaves so much more of the budget to its placement. Nothing: there is none, or it is so much slower
-// that the heap is the better choice.
+// than the first that the heap is the better choice.
 std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
                                        const StepPlan& now, Bytes more, Nanos time_limit);
 

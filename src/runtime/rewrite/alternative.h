@@ -52,8 +52,9 @@ class Rewriter {
   }
   // A gradient or an output of the step.
   bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
-  // A gradient that may be used up as soon as it is complete.
+  // A gradient that may be used up as soon as it is complete, and a parameter that it updates.
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
+  bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
 
   int32_t add_value(int64_t bytes);
   int32_t add_work(Work work);
@@ -70,6 +71,7 @@ class Rewriter {
   Works& works_;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
+  std::vector<bool> is_updated_;               // by external
   std::vector<int32_t> stands_for_;            // by call: the first realization; -1: none
   Alternatives found_;
 };

@@ -2,11 +2,13 @@
 // what was concatenated. The one for the layer just before is used at once, the one for a skip connection
 // stays to the end of the backward pass, and with it the memory of both. Copied, the part stays alone.
 //
-// The copy has the order of rows of the original, closed up. Only element-wise operations read it: they
-// compute each element from the same numbers, wherever these lie.
+// The copy has the order of rows of the original, closed up. Other rows have other ends, and there ATen
+// computes one element at a time where it takes several at once elsewhere: of functions such as erf or exp the
+// two differ in the last bit. So only operations may read the copy that round once.
 #include <ATen/ops/clone.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -17,6 +19,29 @@ namespace {
 
 constexpr size_t kMostReaders = 3;
 constexpr int64_t kWorthwhile = 64;  // as for late gradients
+
+// Operations without functions, sums or products of more than two numbers.
+constexpr std::array kRoundOnce = {
+    "aten::add",
+    "aten::sub",
+    "aten::mul",
+    "aten::div",
+    "aten::neg",
+    "aten::threshold_backward",
+    "aten::where",
+    "aten::masked_fill",
+    "aten::hardtanh_backward",
+    "aten::leaky_relu_backward",
+};
+
+bool rounds_once(const Call& call) {
+  const std::string& name = call.op.operator_name().name;
+  if (std::find(kRoundOnce.begin(), kRoundOnce.end(), name) == kRoundOnce.end()) return false;
+  const Argument* alpha = argument_of(call, "alpha");
+  if (argument_of(call, "rounding_mode") != nullptr) return false;
+  return alpha == nullptr || (alpha->constant.isInt() && alpha->constant.toInt() == 1) ||
+         (alpha->constant.isDouble() && alpha->constant.toDouble() == 1);
+}
 
 // The readers of a value from one of them on, which look at the same part of it.
 struct Part {
@@ -52,10 +77,10 @@ Geometry closed_up(Geometry geometry) {
   return geometry;
 }
 
-// How the call looks at the value; none: in several ways, or it is no element-wise operation of the backward.
+// How the call looks at the value; none: in several ways, or it is no such operation of the backward.
 std::optional<TensorRef> look_of(const Call& call, const Work& work, int32_t value) {
   const bool suits = call.phase == Phase::kBackward && !call.random && call.effects.empty() &&
-                     work.overwrites.empty() && call.op.hasTag(at::Tag::pointwise);
+                     work.overwrites.empty() && rounds_once(call);
   if (!suits) return std::nullopt;
   std::optional<TensorRef> look;
   for (const Argument& argument : call.arguments) {
@@ -112,8 +137,7 @@ Realization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const TensorRef
     piece.names.push_back(std::move(name));
   };
   add(c, "default");
-  const std::vector<OtherWay> ways = rewriter.found().ways;
-  for (const OtherWay& way : ways) {
+  for (const OtherWay& way : rewriter.found().ways) {
     if (way.call != c || way.exactness != Exactness::kBitwise) continue;
     const auto& overwrites = rewriter.work(way.work).overwrites;
     const bool over_part = std::any_of(overwrites.begin(), overwrites.end(),

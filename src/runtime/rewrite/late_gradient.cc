@@ -52,15 +52,18 @@ class Lateness {
   }
 
  private:
-  // Nothing but what it makes depends on when it is done, and nobody takes that up as soon as it is there.
+  // Nothing but what it makes depends on when it is done. What it makes is not used up as soon as it is there,
+  // and no parameter has to wait for it with its update.
   bool can_wait(const Work& work) const {
     if (work.made.empty() || !work.overwrites.empty() || !work.effects.empty()) return false;
     for (const Work::Made& made : work.made) {
       if (rewriter_.is_used_up(made.value)) return false;
     }
     for (const Argument& argument : work.arguments) {
+      if (argument.shape_only) continue;
       for (const TensorRef& ref : argument.tensors) {
-        if (ref.memory == Memory::kExternal && written_[static_cast<size_t>(ref.index)])
+        if (ref.memory != Memory::kExternal) continue;
+        if (written_[static_cast<size_t>(ref.index)] || rewriter_.is_updated(ref.index))
           return false;
       }
     }

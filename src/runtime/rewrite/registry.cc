@@ -84,6 +84,7 @@ Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
       readers_(recording.values.size()),
       is_result_(recording.values.size(), false),
       is_used_up_(recording.values.size(), false),
+      is_updated_(recording.externals.size(), false),
       stands_for_(recording.calls.size(), -1) {
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     for (const int32_t value : values_read(works.all[c])) {
@@ -97,6 +98,7 @@ Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
   for (const LeafGradient& leaf : recording.gradients) mark(leaf.gradient, is_result_);
   for (const Update& update : updates.each) {
     mark(recording.gradients[update.leaf].gradient, is_used_up_);
+    is_updated_[static_cast<size_t>(update.external)] = true;
   }
 }
 
