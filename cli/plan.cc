@@ -52,11 +52,15 @@ int report_infeasible(const PlanResult& result) {
   return kInfeasible;
 }
 
-int report_no_time(const Arguments& arguments) {
-  complain(
-      fmt::format("out of time: no plan was found in {}, and none was proven impossible.\n"
-                  "Give a longer --time-limit, a larger --budget, or a faster --planner.",
-                  format_duration(parse_duration(arguments.search.time_limit))));
+int report_no_time(const Arguments& arguments, const PlanResult& result) {
+  std::string text =
+      fmt::format("out of time: no plan was found in {}, and none was proven impossible.",
+                  format_duration(parse_duration(arguments.search.time_limit)));
+  if (result.smallest_budget) {
+    text += fmt::format("\nThe smallest budget with a plan found is {} bytes ({}).",
+                        result.smallest_budget->count(), format_bytes(*result.smallest_budget));
+  }
+  complain(text + "\nGive a longer --time-limit, a larger --budget, or a faster --planner.");
   return kOutOfTime;
 }
 
@@ -106,7 +110,7 @@ int run(const Arguments& arguments) {
   }
   if (arguments.json) print(result_json(result));
   return result.termination == Termination::kInfeasible ? report_infeasible(result)
-                                                        : report_no_time(arguments);
+                                                        : report_no_time(arguments, result);
 }
 
 }  // namespace

@@ -214,7 +214,12 @@ std::string step_text(const runtime::TrainStep& step) {
 int infeasible(const runtime::TrainReport& report) {
   const PlanResult& result = report.plan;
   if (result.termination != Termination::kInfeasible) {
-    complain("out of time: no plan was found; give a longer --time-limit or a larger --budget");
+    std::string text = "out of time: no plan was found";
+    if (result.smallest_budget) {
+      text += fmt::format(" (the smallest that one was found for is {} bytes, {})",
+                          result.smallest_budget->count(), format_bytes(*result.smallest_budget));
+    }
+    complain(text + "; give a longer --time-limit or a larger --budget");
     return kOutOfTime;
   }
   std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),

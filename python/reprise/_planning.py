@@ -60,7 +60,7 @@ class PlanResult:
     budget_bytes: int | None  # None: no limit
     lower_bound_ns: int  # on the time of every plan of the class within the budget
     baseline: Baseline  # plain training
-    smallest_budget_bytes: int | None  # infeasible: the smallest budget with a plan
+    smallest_budget_bytes: int | None  # no plan: the smallest budget with one, as far as known
     blocking_op: str  # infeasible: the op that needs it
     search: SearchCost
 

@@ -87,10 +87,12 @@ Answer search_graph(const GraphProblem& problem) {
   answer.lower_bound = found->bound.time;
   if (candidates.fits()) answer = candidates.answer(found->bound.time, false);
   answer.search_memory = found->memory;
-  if (!candidates.fits() && found->bound.least_peak > problem.budget) {
-    answer.termination = Termination::kInfeasible;
+  if (!candidates.fits()) {
     answer.smallest_budget = Bytes(found->smallest.peak);
-    answer.blocking_op = graph.ops[found->bound.blocking_op].id;
+    if (found->bound.least_peak > problem.budget) {
+      answer.termination = Termination::kInfeasible;
+      answer.blocking_op = graph.ops[found->bound.blocking_op].id;
+    }
   }
   return answer;
 }

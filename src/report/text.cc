@@ -223,7 +223,8 @@ std::string plan_text(const PlanResult& result, const TextOptions& options) {
   if (result.plan) add_plan_rows(table, result);
   if (result.smallest_budget) {
     table.row({"smallest budget", format_bytes_exact(*result.smallest_budget),
-               "needed by " + printable(result.blocking_op)});
+               result.blocking_op.empty() ? "a plan was found for it"
+                                          : "needed by " + printable(result.blocking_op)});
   }
   table.row({"plain training", format_bytes_exact(result.baseline.peak),
              format_duration(result.baseline.time)});

@@ -34,7 +34,8 @@ struct PlanResult {
   Bytes budget;                        // resolved
   Nanos lower_bound;                   // on the time of every plan of the class within the budget
   Baseline baseline;
-  // kInfeasible: the smallest budget at which this planner has a plan, and the op that needs it.
+  // kInfeasible: the smallest budget at which this planner has a plan, and the op that needs it. kTimeLimit:
+  // the smallest that it found a plan for, if it says so; no op.
   std::optional<Bytes> smallest_budget;
   std::string blocking_op;
   SearchCost search;

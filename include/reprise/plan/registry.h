@@ -31,7 +31,7 @@ struct Answer {
   Termination termination = Termination::kTimeLimit;
   std::vector<Run> runs;  // with kOptimal and kFeasible
   Nanos lower_bound;
-  std::optional<Bytes> smallest_budget;  // with kInfeasible
+  std::optional<Bytes> smallest_budget;  // with kInfeasible; may be with kTimeLimit
   std::string blocking_op;               // with kInfeasible
   Bytes search_memory;
   std::string schedule_class;  // empty: that of the planner

@@ -157,8 +157,10 @@ void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixe
     std::string message =
         fmt::format("no plan of this step fits {} ", format_bytes_exact(result.budget));
     if (result.smallest_budget) {
-      message += fmt::format("(the smallest that one was found for is {}; {} needs the most)",
-                             format_bytes_exact(*result.smallest_budget), result.blocking_op);
+      message += fmt::format("(the smallest that one was found for is {}",
+                             format_bytes_exact(*result.smallest_budget));
+      message += result.blocking_op.empty() ? "; a longer time_limit may find a smaller one)"
+                                            : "; " + result.blocking_op + " needs the most)";
     } else {
       message += "within the time limit; raise time_limit or the budget";
     }
