@@ -13,7 +13,7 @@ namespace reprise::bench {
 
 struct BenchOptions {
   int rounds = 7;
-  int pairs = 21;               // of plain and unlimited steps
+  int pairs = 21;  // of neighbouring samples, where two settings are timed side by side
   double sample_seconds = 0.1;  // a sample is the mean of so many steps that plain takes this long
   bool quick = false;           // stages are measured once
   bool all_segments = false;    // every segment count
@@ -64,6 +64,14 @@ struct ExecutorCost {
   bool operator==(const ExecutorCost&) const = default;
 };
 
+// A plan beside a periodic setting, sample by sample.
+struct PairedRun {
+  size_t periodic = 0, reprise = 0;  // in settings
+  std::vector<double> ratios = {};   // reprise / periodic, one a pair
+
+  bool operator==(const PairedRun&) const = default;
+};
+
 struct ModelResult {
   runtime::ModelConfig config = {};
   std::string failure = {};  // not empty: nothing else is valid
@@ -73,8 +81,9 @@ struct ModelResult {
   int64_t steps = 1;                   // a sample
   std::vector<Setting> settings = {};  // plain, the periodic ones, Reprise's
   std::vector<Request> requests = {};
-  std::optional<Floor> floor = {};  // by chain's own answer
-  double planning = 0;              // s, the longest of one plan
+  std::vector<PairedRun> pairs = {};  // where the rounds do not say that Reprise is faster
+  std::optional<Floor> floor = {};    // by chain's own answer
+  double planning = 0;                // s, the longest of one plan
   std::vector<ExecutorCost> executor = {};
 
   bool operator==(const ModelResult&) const = default;

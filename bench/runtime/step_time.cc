@@ -73,9 +73,10 @@ int run(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "Rounds over all settings")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  auto* pairs = app.add_option("--pairs", options.pairs,
-                               "Pairs of steps for the cost of the executor (default: 3 a round)")
-                    ->check(CLI::Range(1, 10000));
+  auto* pairs =
+      app.add_option("--pairs", options.pairs,
+                     "Pairs where two settings are timed side by side (default: 3 a round)")
+          ->check(CLI::Range(1, 10000));
   app.add_option("--threads", threads, "Of LibTorch (default: its own)")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--quick", quick, "Tiny sizes, to see that it works; its times mean nothing");

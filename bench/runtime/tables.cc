@@ -7,6 +7,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "comparison.h"
+
 namespace reprise::bench {
 namespace {
 
@@ -15,40 +17,6 @@ using nlohmann::ordered_json;
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 double share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
-}
-
-// The fastest periodic setting whose peak is at most `peak`; 0 (plain) if there is none.
-size_t best_periodic(const ModelResult& result, int64_t peak) {
-  size_t best = 0;
-  for (size_t s = 1; s < result.settings.size(); ++s) {
-    const Setting& setting = result.settings[s];
-    if (setting.kind != Kind::kPeriodic || setting.peak > peak) continue;
-    if (best == 0 || median(setting.times) < median(result.settings[best].times)) best = s;
-  }
-  return best;
-}
-
-struct Comparison {
-  const Request* request = nullptr;
-  size_t periodic = 0;        // whose peak it is
-  size_t best = 0;            // periodic setting within that peak
-  std::vector<double> ratio;  // of Reprise's time over the best one's; empty if infeasible
-};
-
-std::vector<Comparison> comparisons(const ModelResult& result) {
-  std::vector<Comparison> list;
-  for (const Request& request : result.requests) {
-    if (!request.periodic) continue;
-    Comparison c{.request = &request,
-                 .periodic = *request.periodic,
-                 .best = best_periodic(result, request.budget),
-                 .ratio = {}};
-    if (request.setting) {
-      c.ratio = ratios(result.settings[*request.setting].times, result.settings[c.best].times);
-    }
-    list.push_back(c);
-  }
-  return list;
 }
 
 void add_row(std::string& text, const ModelResult& result, const std::string& name,
@@ -106,24 +74,24 @@ std::string floor_text(const ModelResult& result) {
 std::string comparison_table(const ModelResult& result) {
   std::string text =
       "| budget, MiB: the peak of | best periodic within it | ms | Reprise: peak, MiB | ms | x "
-      "best "
-      "periodic | quartiles | Reprise is |\n|---|---|--:|--:|--:|--:|---|---|\n";
+      "best periodic | quartiles | of | Reprise is |\n|---|---|--:|--:|--:|--:|---|---|---|\n";
   for (const Comparison& c : comparisons(result)) {
     const Setting& best = result.settings[c.best];
     fmt::format_to(std::back_inserter(text), "| {:.1f}: k = {} | k = {} | {:.2f} | ",
                    mib(c.request->budget), result.settings[c.periodic].segments, best.segments,
                    median(best.times));
     if (c.ratio.empty()) {
-      fmt::format_to(std::back_inserter(text), "infeasible{} | | | | |\n",
+      fmt::format_to(std::back_inserter(text), "infeasible{} | | | | | |\n",
                      result.floor
                          ? fmt::format(", {} B too small", result.floor->budget - c.request->budget)
                          : std::string());
       continue;
     }
     const Setting& reprise = result.settings[*c.request->setting];
-    fmt::format_to(std::back_inserter(text), "{:.1f} | {:.2f} | {:.3f} | {:.3f} - {:.3f} | {} |\n",
-                   mib(reprise.peak), median(reprise.times), median(c.ratio),
-                   quantile(c.ratio, 0.25), quantile(c.ratio, 0.75), verdict(c.ratio));
+    fmt::format_to(
+        std::back_inserter(text), "{:.1f} | {:.2f} | {:.3f} | {:.3f} - {:.3f} | {} {} | {} |\n",
+        mib(reprise.peak), median(reprise.times), median(c.ratio), quantile(c.ratio, 0.25),
+        quantile(c.ratio, 0.75), c.ratio.size(), c.pairs ? "pairs" : "rounds", verdict(c.ratio));
   }
   return text;
 }
@@ -267,6 +235,11 @@ ordered_json to_json(const ModelResult& result) {
                     {"stage", result.floor->stage},
                     {"holders", holders}};
   }
+  out["pairs"] = ordered_json::array();
+  for (const PairedRun& run : result.pairs) {
+    out["pairs"].push_back(
+        {{"periodic", run.periodic}, {"reprise", run.reprise}, {"ratios", run.ratios}});
+  }
   out["executor"] = ordered_json::array();
   for (const ExecutorCost& cost : result.executor) {
     out["executor"].push_back({{"config", to_json(cost.config)},
@@ -280,12 +253,6 @@ ordered_json to_json(const ModelResult& result) {
 }
 
 }  // namespace
-
-const char* verdict(const std::vector<double>& ratios) {
-  if (quantile(ratios, 0.75) < 1) return "faster";
-  if (quantile(ratios, 0.25) > 1) return "slower";
-  return "same";
-}
 
 std::string describe(const runtime::ModelConfig& config) {
   std::string text = fmt::format("{}, {}", config.model, fmt::join(config.input, "x"));

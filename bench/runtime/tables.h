@@ -19,10 +19,6 @@ struct StepRunInfo {
 std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& results);
 std::string json(const StepRunInfo& info, const std::vector<ModelResult>& results);
 
-// How the present step compares with a mark, from the ratios of many rounds: "slower" and "faster" if at
-// least three quarters of them say so, "same" otherwise.
-const char* verdict(const std::vector<double>& ratios);
-
 // "resnet18, 64x3x64x64, width 32"
 std::string describe(const runtime::ModelConfig& config);
 

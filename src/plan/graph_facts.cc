@@ -55,16 +55,18 @@ bool exclude_each_other(const Part& a, const Part& b) {
   return a.choice >= 0 && a.choice == b.choice && a.realization != b.realization;
 }
 
-void find_makers(GraphFacts& facts, const std::vector<Part>& parts) {
+void find_makers_and_readers(GraphFacts& facts, const std::vector<Part>& parts) {
   const Graph& graph = facts.graph;
   facts.makers.resize(graph.values.size());
+  facts.readers.resize(graph.values.size());
+  const auto add = [](std::vector<OpIndex>& ops, OpIndex op) {
+    if (ops.empty() || ops.back() != op) ops.push_back(op);
+  };
   for (size_t o = 0; o < graph.ops.size(); ++o) {
+    const auto op = static_cast<OpIndex>(o);
     for (const Variant& variant : graph.ops[o].variants) {
-      for (const ValueIndex value : variant.writes) {
-        std::vector<OpIndex>& makers = facts.makers[value];
-        const auto op = static_cast<OpIndex>(o);
-        if (makers.empty() || makers.back() != op) makers.push_back(op);
-      }
+      for (const ValueIndex value : variant.writes) add(facts.makers[value], op);
+      for (const ValueIndex value : variant.reads) add(facts.readers[value], op);
     }
   }
   facts.one_maker.assign(graph.values.size(), 1);
@@ -92,27 +94,102 @@ void find_groups(GraphFacts& facts) {
   for (size_t o = 0; o < group.size(); ++o) group[o] = root(static_cast<OpIndex>(o));
 }
 
-// What every realization reads, if all ops of the choice run once.
-std::optional<GraphFacts::Need> need_of(const GraphFacts& facts, const Choice& choice) {
+// What the ordered ops of a realization read, each value once, and the first of them.
+std::optional<GraphFacts::Need> need_of(const GraphFacts& facts,
+                                        const std::vector<OpIndex>& realization) {
   std::optional<GraphFacts::Need> need;
-  for (const std::vector<OpIndex>& realization : choice.realizations) {
-    std::vector<ValueIndex> reads;
-    OpIndex first = realization.front();
-    for (const OpIndex op : realization) {
-      if (!runs_once(facts.graph.ops[op])) return std::nullopt;
-      first = std::min(first, op);
-      for (const ValueIndex value : facts.first_reads[op]) {
-        if (!contains(reads, value)) reads.push_back(value);
-      }
-    }
-    if (need) {
-      keep_common(need->values, reads);
-      need->after = std::min(need->after, first);
-    } else {
-      need = GraphFacts::Need{first, reads};
+  for (const OpIndex op : realization) {
+    if (!runs_once(facts.graph.ops[op])) continue;
+    if (!need) need = GraphFacts::Need{op, {}};
+    need->after = std::min(need->after, op);
+    for (const ValueIndex value : facts.first_reads[op]) {
+      if (!contains(need->values, value)) need->values.push_back(value);
     }
   }
   return need;
+}
+
+// Nothing outside these ops touches the value, which is made from `from` only.
+bool is_made_from(const GraphFacts& facts, const std::vector<OpIndex>& realization,
+                  ValueIndex value, ValueIndex from) {
+  const auto& makers = facts.makers[value];
+  if (makers.empty() || contains(facts.graph.results, value)) return false;
+  for (const OpIndex maker : makers) {
+    for (const Variant& variant : facts.graph.ops[maker].variants) {
+      if (contains(variant.writes, value) && !contains(variant.reads, from)) return false;
+    }
+  }
+  const auto is_inside = [&](OpIndex op) {
+    return std::find(realization.begin(), realization.end(), op) != realization.end();
+  };
+  return std::all_of(makers.begin(), makers.end(), is_inside) &&
+         std::all_of(facts.readers[value].begin(), facts.readers[value].end(), is_inside);
+}
+
+Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& realization) {
+  Nanos time;
+  for (const OpIndex op : realization) time += facts.first_time[op];
+  return time;
+}
+
+// What the first realization reads and some others do not, if each of these has a value in its place. Of
+// several the largest: their places would be counted twice.
+std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choice& choice,
+                                            const std::vector<GraphFacts::Need>& needs,
+                                            OpIndex after) {
+  const std::vector<Value>& values = facts.graph.values;
+  const auto place_of = [&](size_t r, ValueIndex value) {
+    std::optional<ValueIndex> least;
+    for (const ValueIndex other : needs[r].values) {
+      if (!is_made_from(facts, choice.realizations[r], other, value)) continue;
+      if (!least || values[other].bytes < values[*least].bytes) least = other;
+    }
+    return least;
+  };
+  Nanos fastest = time_of(facts, choice.realizations[0]);
+  for (const auto& realization : choice.realizations) {
+    fastest = std::min(fastest, time_of(facts, realization));
+  }
+  std::optional<GraphFacts::Either> best;
+  for (const ValueIndex value : needs[0].values) {
+    if (values[value].kind == ValueKind::kInput) continue;
+    if (best && values[value].bytes <= values[best->value].bytes) continue;
+    std::optional<GraphFacts::Either> either;
+    bool holds = true;
+    for (size_t r = 1; r < needs.size() && holds; ++r) {
+      if (contains(needs[r].values, value)) continue;
+      const std::optional<ValueIndex> place = place_of(r, value);
+      holds = place.has_value();
+      if (!holds) break;
+      const Nanos extra = time_of(facts, choice.realizations[r]) - fastest;
+      if (!either) {
+        either = GraphFacts::Either{after, value, *place, extra};
+      } else {
+        if (values[*place].bytes < values[either->instead].bytes) either->instead = *place;
+        either->extra = std::min(either->extra, extra);
+      }
+    }
+    if (holds && either) best = either;
+  }
+  return best;
+}
+
+void find_needs_of(GraphFacts& facts, const Choice& choice) {
+  std::vector<GraphFacts::Need> needs;
+  for (const std::vector<OpIndex>& realization : choice.realizations) {
+    std::optional<GraphFacts::Need> need = need_of(facts, realization);
+    if (!need) return;
+    needs.push_back(std::move(*need));
+  }
+  GraphFacts::Need common = needs[0];
+  for (const GraphFacts::Need& need : needs) {
+    keep_common(common.values, need.values);
+    common.after = std::min(common.after, need.after);
+  }
+  if (const auto either = either_of(facts, choice, needs, common.after)) {
+    facts.eithers.push_back(*either);
+  }
+  facts.needs.push_back(std::move(common));
 }
 
 void find_needs(GraphFacts& facts) {
@@ -121,9 +198,7 @@ void find_needs(GraphFacts& facts) {
     if (!facts.certain[o] || !runs_once(graph.ops[o])) continue;
     facts.needs.push_back({static_cast<OpIndex>(o), facts.first_reads[o]});
   }
-  for (const Choice& choice : graph.choices) {
-    if (std::optional<GraphFacts::Need> need = need_of(facts, choice)) facts.needs.push_back(*need);
-  }
+  for (const Choice& choice : graph.choices) find_needs_of(facts, choice);
 }
 
 Nanos sum_of_first_runs(const GraphFacts& facts) {
@@ -132,11 +207,8 @@ Nanos sum_of_first_runs(const GraphFacts& facts) {
   for (const Choice& choice : facts.graph.choices) {
     std::optional<Nanos> least;
     for (const std::vector<OpIndex>& realization : choice.realizations) {
-      Nanos time;
-      for (const OpIndex op : realization) {
-        time += facts.first_time[op];
-        in_choice[op] = 1;
-      }
+      for (const OpIndex op : realization) in_choice[op] = 1;
+      const Nanos time = time_of(facts, realization);
       least = least ? std::min(*least, time) : time;
     }
     if (least) sum += *least;
@@ -170,7 +242,7 @@ GraphFacts::GraphFacts(const Graph& whole) : graph(whole), certain(whole.ops.siz
     first_reads.push_back(reads_of_every_first_run(op));
     first_time.push_back(time_of_first_run(op));
   }
-  find_makers(*this, parts_of(graph));
+  find_makers_and_readers(*this, parts_of(graph));
   find_groups(*this);
   find_needs(*this);
   least_time = sum_of_first_runs(*this);

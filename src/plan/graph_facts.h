@@ -23,19 +23,29 @@ struct GraphFacts {
   explicit GraphFacts(const Graph& graph);
 
   const Graph& graph;
-  std::vector<char> certain;                 // by op: runs in every plan
-  std::vector<std::vector<OpIndex>> makers;  // by value: ops with a variant that writes it
-  std::vector<char> one_maker;               // by value: no plan runs two of its makers
-  std::vector<OpIndex> group;                // by op: equal for ops that can make the same value
+  std::vector<char> certain;                  // by op: runs in every plan
+  std::vector<std::vector<OpIndex>> makers;   // by value: ops with a variant that writes it
+  std::vector<std::vector<OpIndex>> readers;  // by value: ops with a variant that reads it
+  std::vector<char> one_maker;                // by value: no plan runs two of its makers
+  std::vector<OpIndex> group;                 // by op: equal for ops that can make the same value
   std::vector<std::vector<ValueIndex>> first_reads;  // by op: what its first run reads for certain
   std::vector<Nanos> first_time;                     // by op: the least time of its first run
   // Sets of values that are read whenever the ops from `after` on have not run yet: the reads of an
-  // ordered op, or what all realizations of a choice of ordered ops read.
+  // ordered op, or what the ordered ops of all realizations of a choice read.
   struct Need {
     OpIndex after;
     std::vector<ValueIndex> values;
   };
   std::vector<Need> needs;
+  // Of a choice: while its ordered ops, from `after` on, have not run yet, `value` is needed, or the first runs
+  // take `extra` more and a value is needed that only this choice has, no smaller than `instead`, and that is
+  // made from `value`.
+  struct Either {
+    OpIndex after;
+    ValueIndex value, instead;
+    Nanos extra;
+  };
+  std::vector<Either> eithers;
   Nanos least_time;  // of all first runs; of a choice those of its fastest realization
 };
 

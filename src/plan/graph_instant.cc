@@ -69,6 +69,7 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
   for (const Assumption& later : assumptions) {
     if (later.op > op && later.live) need(later.value, kSource);
   }
+  add_eithers();
   // nodes_ grows: what is needed to make what is needed.
   for (size_t k = 0; k < nodes_.size(); ++k) {
     const Node node = nodes_[k];
@@ -82,6 +83,10 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
       charges_.push_back({facts.group[facts.makers[node.value].front()], way.charge,
                           gone_[node.value] ? node.needed : node.needed + 1});
     }
+  }
+  // Counted as a value of its own.
+  for (Instead& instead : insteads_) {
+    if (node_of_[instead.value] != kNew) instead.bytes = 0;
   }
   add_charges();
 }
@@ -161,22 +166,37 @@ Instant::Making Instant::making(ValueIndex value) const {
   return way;
 }
 
-// The node `from` on the source's side needs the value.
-void Instant::need(ValueIndex value, size_t from) {
-  if (node_of_[value] == kGrantedNode) return;
+std::optional<size_t> Instant::node_of(ValueIndex value) {
   if (node_of_[value] == kNew) {
     const Making way = making(value);
     if (way.source == Source::kGranted ||
         (way.source == Source::kMade && way.charge == 0 && way.reads.empty())) {
       node_of_[value] = kGrantedNode;
-      return;
+      return std::nullopt;
     }
     const size_t node = 2 + 2 * nodes_.size();
     node_of_[value] = static_cast<int32_t>(node);
     const bool can_keep = !takes(variant_, value) && !not_live_[value];
     nodes_.push_back({value, node, flow_.add_arc(node, node + 1, MaxFlow::kInfinite), can_keep});
   }
-  flow_.add_arc(from, static_cast<size_t>(node_of_[value]), MaxFlow::kInfinite);
+  if (node_of_[value] == kGrantedNode) return std::nullopt;
+  return static_cast<size_t>(node_of_[value]);
+}
+
+// The node `from` on the source's side needs the value.
+void Instant::need(ValueIndex value, size_t from) {
+  if (const auto node = node_of(value)) flow_.add_arc(from, *node, MaxFlow::kInfinite);
+}
+
+void Instant::add_eithers() {
+  for (const GraphFacts::Either& either : facts_.eithers) {
+    if (either.after <= op_) continue;
+    if (const auto node = node_of(either.value)) {
+      insteads_.push_back({flow_.add_arc(kSource, *node, 0), either.instead,
+                           facts_.graph.values[either.instead].bytes.count(),
+                           either.extra.count()});
+    }
+  }
 }
 
 // The largest charge of a group: the charges in ascending order are steps, each on top of the last.
@@ -203,6 +223,9 @@ std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* t
     flow_.set_capacity(node.keep, node.can_keep ? price * bytes : MaxFlow::kInfinite);
   }
   for (const Step& step : steps_) flow_.set_capacity(step.arc, unit * step.cost);
+  for (const Instead& instead : insteads_) {
+    flow_.set_capacity(instead.arc, price * instead.bytes + unit * instead.cost);
+  }
   *total = flow_.cut(kSource, kSink);
   if (*total >= MaxFlow::kInfinite) return std::nullopt;
   return current_line();
@@ -218,6 +241,11 @@ std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
   for (const Step& step : steps_) {
     flow_.set_capacity(step.arc, static_cast<Amount>(kUnit) * step.cost);
   }
+  for (const Instead& instead : insteads_) {
+    const double price = instead.bytes > 0 ? kUnit * prices[instead.value] : 0;
+    flow_.set_capacity(instead.arc, static_cast<Amount>(std::min(price, kLargest)) +
+                                        static_cast<Amount>(kUnit) * instead.cost);
+  }
   if (flow_.cut(kSource, kSink) >= MaxFlow::kInfinite) return {};
   return current_line().kept;
 }
@@ -232,6 +260,12 @@ Instant::Line Instant::current_line() const {
   }
   for (const Step& step : steps_) {
     if (flow_.on_source_side(flow_.tail(step.arc))) line.cost += step.cost;
+  }
+  for (const Instead& instead : insteads_) {
+    if (flow_.on_source_side(flow_.head(instead.arc))) continue;
+    line.bytes += instead.bytes;
+    line.cost += instead.cost;
+    line.kept.push_back(instead.value);
   }
   return line;
 }

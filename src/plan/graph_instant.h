@@ -28,7 +28,10 @@ struct Assumption {
 //   time:   it takes at least least_time + (extra of the variant) + sum over groups of ops of the
 //           largest charge of a value in R, or in L if it was gone before;
 //   needs:  what an op reads that runs after b for certain, and every result, is in L, in R, or
-//           granted; and so is what every run that can make a value of R after b reads.
+//           granted; and so is what every run that can make a value of R after b reads;
+//   either: of a choice whose ordered ops are after b (GraphFacts::Either): the value is in L, in R, or granted;
+//           or another of at least the bytes of `instead`, which nothing else needs, is in L, and the time is more
+//           by `extra`.
 // Proof. R: the values outside L that some run after b makes, but for those that are only made by ops
 // whose one run is after b (granted). bytes: the definition of the memory while an action runs. needs:
 // whatever is read after b is live at b or written by b (granted) or after b. A result is live at the
@@ -44,6 +47,10 @@ struct Assumption {
 // So cost(R) + lambda * (bytes(L) - room) over all (L, R) that meet `needs` is at most the extra
 // time of any plan whose room for L is at least bytes(L), for every lambda >= 0. It is a minimum
 // cut: a value is needed (source side) or not, and made after b (source side) or not.
+//
+// either: the realization of the plan reads the value after b, or one in its place. That one is live at b, or a
+// run after b makes it, which reads the value. Only ops of this realization touch it, so that no other choice and
+// none of the needs counts its bytes, and `extra` is time of first runs beyond least_time.
 //
 // With assumptions the claim holds for every plan that they are true of. A value that is live (is not
 // live) while b runs is in L (is not). One that is not live while an earlier op runs is gone then; one
@@ -100,6 +107,11 @@ class Instant {
     size_t arc;
     int64_t cost;
   };
+  struct Instead {
+    size_t arc;  // to what is needed otherwise
+    ValueIndex value;
+    int64_t bytes, cost;
+  };
   struct Line {
     Amount cost = 0, bytes = 0;  // cost + lambda * bytes bounds from above what the cut can be
     std::vector<ValueIndex> kept;
@@ -109,7 +121,10 @@ class Instant {
   void force(OpIndex until);
   Making making(ValueIndex value) const;
   bool charged(ValueIndex value) const;
+  // The node that says that the value is needed; none if it is granted.
+  std::optional<size_t> node_of(ValueIndex value);
   void need(ValueIndex value, size_t from);
+  void add_eithers();
   void add_charges();
   // The cut at lambda = price / unit. None: nothing but infinite arcs.
   std::optional<Line> solve(Amount price, Amount unit, Amount* total);
@@ -127,6 +142,7 @@ class Instant {
   std::vector<Node> nodes_;
   std::vector<Charge> charges_;
   std::vector<Step> steps_;
+  std::vector<Instead> insteads_;
   MaxFlow flow_;
   std::vector<std::vector<ValueIndex>> kept_;
   double price_ = 0;

@@ -198,6 +198,24 @@ bool can_run(const Graph& graph, const std::vector<Run>& runs) {
   return std::ranges::all_of(graph.results, is_live);
 }
 
+// Whether what an op reads still stands before it: what wrote it there may be left out.
+bool is_in_order(const Graph& graph) {
+  std::vector<char> is_there(graph.values.size(), 0);
+  for (size_t v = 0; v < is_there.size(); ++v) {
+    is_there[v] = graph.values[v].kind == ValueKind::kInput;
+  }
+  for (const Op& op : graph.ops) {
+    for (const Variant& variant : op.variants) {
+      const auto is_ready = [&](ValueIndex value) { return is_there[value] != 0; };
+      if (!std::ranges::all_of(variant.reads, is_ready)) return false;
+    }
+    for (const Variant& variant : op.variants) {
+      for (const ValueIndex value : variant.writes) is_there[value] = 1;
+    }
+  }
+  return true;
+}
+
 bool has_plain_training(const Graph& graph) {
   const auto has_variant = [](const Op& op) {
     return std::ranges::any_of(op.variants, can_be_first);
@@ -219,7 +237,7 @@ std::optional<PossibleGraph> leave_out_impossible(const Graph& graph, Bytes budg
   LeavingOut leaving_out(graph, budget, control);
   if (!leaving_out.look()) return std::nullopt;
   PossibleGraph rest = leaving_out.rest();
-  if (!has_plain_training(rest.graph)) return std::nullopt;
+  if (!is_in_order(rest.graph) || !has_plain_training(rest.graph)) return std::nullopt;
   return rest;
 }
 

@@ -18,8 +18,8 @@ struct PossibleGraph {
 };
 
 // Without the variants that need more memory than the budget in every plan, and without the
-// realizations that thereby lose an op. None if nothing is to be left out, or if the rest has no
-// plain training to start from, or no plan at all. O(ops) minimum cuts.
+// realizations that thereby lose an op. None if nothing is to be left out, or if the rest is no valid
+// graph with plain training to start from, or has no plan at all. O(ops) minimum cuts.
 std::optional<PossibleGraph> leave_out_impossible(const Graph& graph, Bytes budget,
                                                   const SearchControl& control);
 

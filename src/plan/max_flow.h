@@ -26,8 +26,9 @@ class MaxFlow {
   // Sets the capacity of an arc. The next cut() starts from zero flow.
   void set_capacity(size_t arc, Amount capacity) { arcs_[2 * arc].capacity = capacity; }
 
-  // Where the arc begins.
+  // Where the arc begins, and where it ends.
   size_t tail(size_t arc) const { return static_cast<size_t>(arcs_[2 * arc + 1].to); }
+  size_t head(size_t arc) const { return static_cast<size_t>(arcs_[2 * arc].to); }
 
   // The least capacity of a cut between the two nodes; kInfinite when there is none.
   Amount cut(size_t source, size_t sink);

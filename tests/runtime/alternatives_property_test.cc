@@ -73,12 +73,12 @@ at::Tensor laid_out(const at::Tensor& x, int64_t layout) {
 
 // Where a plan may use alternatives, and how often it did.
 struct Coverage {
-  std::map<std::string, size_t> uses;  // by kind and type
+  std::map<std::string, size_t> uses;  // by kind and what it was tried on
 };
 
 // One step with alternatives of a kind (empty: of all), on the heap and in the arena.
 void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& inputs,
-                      const StepFunction& step, const std::string& type, Coverage& coverage,
+                      const StepFunction& step, const std::string& what, Coverage& coverage,
                       const std::string& wanted = "") {
   const std::vector<Stage> stages{{"all", module, {}}};
   const StepState state(stages, inputs);
@@ -89,7 +89,7 @@ void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& 
   for (const size_t pick : {0, 1, 2, 3}) {
     const Plan plan = forced(captured, wanted, pick);
     for (const AlternativeInfo& kind : alternatives()) {
-      coverage.uses[kind.name + " of " + type] += uses(captured, plan, kind.name);
+      coverage.uses[kind.name + " of " + what] += uses(captured, plan, kind.name);
     }
     captured.use(plan);
     for (int n = 0; n < 2; ++n) {
@@ -190,7 +190,10 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
     expect_same_bits(model.ptr(), {x, target}, step, type, coverage);
   }
   for (const AlternativeInfo& kind : alternatives()) {
-    if (kind.name == "copied-part" || kind.name == "late-gradient") continue;  // below
+    if (std::set<std::string>{"copied-part", "late-gradient", "one-bit-mask", "small-indices"}
+            .contains(kind.name)) {
+      continue;  // below
+    }
     EXPECT_GT(coverage.uses[kind.name + " of float32"], 0U) << kind.name;
   }
 }
@@ -254,6 +257,72 @@ TEST_F(AlternativesProperty, SkipsOfRandomShapes) {
   }
   for (const auto& [type, scalar] : types()) {
     EXPECT_GT(coverage.uses["copied-part of " + type], 0U) << type;
+  }
+}
+
+// Masks and places that are kept in fewer bits. The numbers around the kinks, infinite ones and some that are
+// none get gradients of their own, those of the input, which look the same.
+TEST_F(AlternativesProperty, KeptInFewerBits) {
+  Random random(8);
+  Coverage coverage;
+  const std::vector<Activation> kinked = {
+      {"relu", [](const at::Tensor& x) { return at::relu(x); }, {0}},
+      {"threshold", [](const at::Tensor& x) { return at::threshold(x, -0.5, 3); }, {-0.5}},
+      {"relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); }, {0, 6}},
+      {"hardtanh", [](const at::Tensor& x) { return at::hardtanh(x, -0.3, 1); }, {-0.3, 1}},
+      {"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 0.2); }, {0}},
+      {"dropout", [](const at::Tensor& x) { return at::dropout(x, 0.3, true); }, {0}},
+      {"wild dropout", [](const at::Tensor& x) { return at::dropout(x, 0.999, true); }, {0}},
+  };
+  for (int k = 0; k < 63; ++k) {
+    const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
+    const Activation& activation = kinked[static_cast<size_t>(k / 3) % kinked.size()];
+    const bool in_space = between(random, 0, 2) == 0, adaptive = between(random, 0, 2) == 0;
+    std::vector<int64_t> shape{between(random, 1, 5), between(random, 1, 5)};
+    for (int d = 0; d < (in_space ? 3 : 2); ++d) shape.push_back(between(random, 4, 17));
+    if (k % 8 == 7) shape = {3, 7, 96, 97};  // several blocks, several threads
+    const int64_t layout = between(random, 0, 2), size = between(random, 2, 3);
+    const int64_t stride = between(random, 1, 3), padding = between(random, 0, 1);
+    SCOPED_TRACE(fmt::format("{}: {}, {}, {}, layout {}", k, activation.name, type,
+                             fmt::join(shape, "x"), layout));
+    at::Tensor x = around(activation.kinks, at::randn(shape).to(scalar));
+    if (k % 2 == 0) {
+      const double infinity = std::numeric_limits<double>::infinity();
+      for (int n = 0; n < 9; ++n) {
+        const int64_t at = between(random, 0, x.numel() - 1);
+        x.flatten()[at] = n % 3 == 0 ? infinity : n % 3 == 1 ? -infinity : std::nan("");
+      }
+    }
+    x = laid_out(x, layout).requires_grad_();
+    auto module = std::make_shared<nn::Module>();
+    const at::Tensor shift = module->register_parameter("shift", at::zeros({1}, x.options()));
+    expect_same_bits(
+        module, {x},
+        [&](const Tensors& in) {
+          at::Tensor y = activation.apply(in[0] + shift);
+          if (in_space && adaptive) {
+            y = std::get<0>(at::adaptive_max_pool3d(y, {2, 3, 2}));
+          } else if (in_space) {
+            y = at::max_pool3d(y, size, stride, padding);
+          } else if (adaptive) {
+            y = std::get<0>(at::adaptive_max_pool2d(y, {3, 2}));
+          } else {
+            y = at::max_pool2d(y, size, stride, padding);
+          }
+          const at::Tensor loss = y.sum();
+          loss.backward();
+          return Tensors{loss};
+        },
+        activation.name, coverage,
+        between(random, 0, 2) == 0   ? ""
+        : between(random, 0, 1) == 0 ? "one-bit-mask"
+                                     : "small-indices");
+  }
+  for (const Activation& activation : kinked) {
+    for (const char* kind : {"one-bit-mask", "small-indices"}) {
+      EXPECT_GT(coverage.uses[fmt::format("{} of {}", kind, activation.name)], 0U)
+          << kind << " of " << activation.name;
+    }
   }
 }
 

@@ -94,7 +94,8 @@ TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
   };
   EXPECT_EQ(kinds_in(graph({.only = {"two-call-convolution"}})), Names{"two-call-convolution"});
   const Names some = kinds_in(graph({.without = {"in-place", "cross-entropy-by-rows"}}));
-  EXPECT_EQ(some, (Names{"batch-norm-by-channels", "late-gradient", "two-call-convolution"}));
+  EXPECT_EQ(some, (Names{"batch-norm-by-channels", "late-gradient", "one-bit-mask",
+                         "two-call-convolution"}));
   try {
     graph({.without = {"in-plaice"}});
     FAIL() << "a name that does not exist was accepted";

@@ -34,6 +34,12 @@ RandomGraphOptions with_late_ops(int most) {
   return options;
 }
 
+RandomGraphOptions with_masks(int most) {
+  RandomGraphOptions options = plain(most);
+  options.choices = options.takes = options.masks = true;
+  return options;
+}
+
 RandomGraphOptions everything(int most) {
   RandomGraphOptions options;
   options.max_forward = most;
@@ -50,10 +56,10 @@ RandomGraphOptions ties(int most) {
 }  // namespace
 
 std::vector<GraphFamily> graph_families() {
-  return {{"plain", 300, plain(5)},        {"variants", 250, with_variants(4)},
-          {"takes", 250, with_takes(4)},   {"choices", 200, with_choices(3)},
-          {"late", 250, with_late_ops(3)}, {"everything", 200, everything(3)},
-          {"ties", 200, ties(3)}};
+  return {{"plain", 300, plain(5)},           {"variants", 250, with_variants(4)},
+          {"takes", 250, with_takes(4)},      {"choices", 200, with_choices(3)},
+          {"late", 250, with_late_ops(3)},    {"masks", 250, with_masks(3)},
+          {"everything", 200, everything(3)}, {"ties", 200, ties(3)}};
 }
 
 }  // namespace reprise::testing

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "reprise/model/errors.h"
 
@@ -113,11 +114,26 @@ class Maker {
   }
 
   void add(Phase phase, ValueKind kind) {
-    const std::vector<ValueIndex> reads = some_available();
+    std::vector<ValueIndex> reads = some_available();
+    std::optional<Mask> mask;
+    if (phase == Phase::kBackward && !masks_.empty()) {
+      mask = masks_.back();
+      masks_.pop_back();
+      if (std::find(reads.begin(), reads.end(), mask->of) == reads.end()) reads.push_back(mask->of);
+    }
     std::vector<ValueIndex> writes = {value(kind)};
     if (coin(random_)) writes.push_back(value(ValueKind::kSaved));
     const OpIndex whole = op(phase, reads, writes);
-    if (options_.choices && phase != Phase::kLoss && number(3) == 0) {
+    if (options_.masks && phase == Phase::kForward && coin(random_)) {
+      const ValueIndex made = value(ValueKind::kSaved);
+      masks_.push_back({writes[0], made, op(phase, {writes[0]}, {made})});
+    }
+    if (mask) {
+      std::replace(reads.begin(), reads.end(), mask->of, mask->made);
+      const OpIndex of_mask = op(phase, reads, writes);
+      graph_.choices.push_back(
+          {fmt::format("choice{}", graph_.choices.size()), {{whole}, {mask->ask, of_mask}}});
+    } else if (options_.choices && phase != Phase::kLoss && number(3) == 0) {
       const ValueIndex between_parts = value(ValueKind::kActivation);
       const OpIndex first = op(phase, reads, {between_parts});
       const OpIndex second = op(phase, {between_parts}, writes);
@@ -129,6 +145,12 @@ class Maker {
     }
     for (const ValueIndex written : writes) available_.push_back(written);
   }
+
+  // A forward op that makes a value of another one, for one backward op.
+  struct Mask {
+    ValueIndex of, made;
+    OpIndex ask;
+  };
 
   struct Late {
     OpIndex whole;
@@ -167,6 +189,7 @@ class Maker {
   Graph graph_;
   std::vector<ValueIndex> available_;
   std::vector<Late> late_;
+  std::vector<Mask> masks_;
 };
 
 bool can_run(const Graph& graph, const std::vector<Run>& runs) {

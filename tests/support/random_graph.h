@@ -21,6 +21,7 @@ struct RandomGraphOptions {
   bool choices = true;   // operations that can run as two others
   bool once = true;      // forward ops that run once
   bool late = false;     // backward ops that can also run behind all others
+  bool masks = false;  // backward ops that can read what a forward op of their own made of a value
 };
 
 // Always valid, and plain training of it exists. The same seed and options give the same graph.

@@ -115,7 +115,7 @@ class Lowering {
   }
 
   // Each update stands behind the last call that reads its parameter, in whatever way it is run, or
-  // makes its gradient.
+  // makes its gradient; no realization makes that one later.
   void find_updates() {
     std::vector<size_t> last(recording_.externals.size(), 0);
     const auto note = [&](size_t c, int32_t work) {
@@ -133,17 +133,8 @@ class Lowering {
     for (const Update& update : updates_.each) {
       const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
       const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
-      size_t behind =
+      const size_t behind =
           std::max(last[static_cast<size_t>(update.external)], static_cast<size_t>(maker));
-      // Another realization may make it later.
-      for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
-        for (const auto& [realization, piece] : realizations_[c]) {
-          for (const int32_t work : piece->works) {
-            const auto writes = values_written(works_.all[static_cast<size_t>(work)]);
-            if (std::find(writes.begin(), writes.end(), gradient.index) != writes.end()) behind = c;
-          }
-        }
-      }
       updates_behind_[behind].push_back(&update);
     }
   }
@@ -234,7 +225,10 @@ class Lowering {
     const Call& first = recording_.calls[static_cast<size_t>(realization.calls[0])];
     Op op;
     op.id = op_id(first, "." + piece.name);
-    op.phase = first.phase;
+    // What a forward pass leaves for it belongs to the forward pass.
+    op.phase = piece.after < realization.calls[0]
+                   ? recording_.calls[static_cast<size_t>(piece.after)].phase
+                   : first.phase;
     result_.works.emplace_back();
     for (size_t k = 0; k < piece.works.size(); ++k) {
       add_variant(op, piece.names[k], piece.works[k], Role::kAny, realization.exactness);

@@ -55,6 +55,11 @@ class Rewriter {
   // A gradient that may be used up as soon as it is complete, and a parameter that it updates.
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
   bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
+  // The last call before c, a backward call, that reads the value, or the one that makes it; -1: that is a backward
+  // call, too, or c is not the last reader.
+  int32_t last_forward_use(int32_t value, int32_t c) const;
+  // Whether so many bytes less are worth the planner's time.
+  bool is_worthwhile(int64_t bytes) const { return bytes * kWorthwhile > largest_; }
 
   int32_t add_value(int64_t bytes);
   int32_t add_work(Work work);
@@ -67,8 +72,11 @@ class Rewriter {
   Alternatives take() { return std::move(found_); }
 
  private:
+  static constexpr int64_t kWorthwhile = 64;  // that part of the largest value
+
   Recording& recording_;
   Works& works_;
+  int64_t largest_ = 0;                        // bytes of a value of the step
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
   std::vector<bool> is_updated_;               // by external
@@ -82,6 +90,8 @@ Alternatives find_alternatives(Recording& recording, Works& works, const Updates
 
 // Whether the tensor is all of its storage, row after row.
 bool fills_storage(const TensorRef& ref, const Recording& recording);
+// Whether it is all of its storage, each element once, in whatever order.
+bool covers_storage(const TensorRef& ref, const Recording& recording);
 // The argument of this name; null if there is none.
 const Argument* argument_of(const Call& call, const char* name);
 // An operator with all its arguments from the stack.
@@ -93,6 +103,8 @@ void two_call_convolution(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);
+void one_bit_mask(Rewriter& rewriter);
+void small_indices(Rewriter& rewriter);
 void late_gradient(Rewriter& rewriter);
 void copied_part(Rewriter& rewriter);
 

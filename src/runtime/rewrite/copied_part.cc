@@ -18,7 +18,6 @@ namespace reprise::runtime {
 namespace {
 
 constexpr size_t kMostReaders = 3;
-constexpr int64_t kWorthwhile = 64;  // as for late gradients
 
 // Operations without functions, sums or products of more than two numbers.
 constexpr std::array kRoundOnce = {
@@ -151,8 +150,6 @@ Realization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const TensorRef
 
 void copied_part(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
-  int64_t largest = 0;
-  for (const StepValue& value : recording.values) largest = std::max(largest, value.bytes);
   const size_t count = recording.values.size();  // more are added
   for (size_t v = 0; v < count; ++v) {
     const auto value = static_cast<int32_t>(v);
@@ -163,7 +160,7 @@ void copied_part(Rewriter& rewriter) {
     if (part.readers.empty() || part.readers.size() > kMostReaders) continue;
     if (part.readers.front() - part.behind < 2 || !is_in_order(part.look.geometry)) continue;
     const int64_t bytes = bytes_of(part.look.geometry);
-    if ((recording.values[v].bytes - bytes) * kWorthwhile <= largest) continue;
+    if (!rewriter.is_worthwhile(recording.values[v].bytes - bytes)) continue;
 
     const TensorRef copy{Memory::kValue, rewriter.add_value(bytes), closed_up(part.look.geometry)};
     Work copies{.name = "copy of a part",

@@ -87,15 +87,6 @@ const Row* row_of(const c10::OperatorName& name) {
   return nullptr;
 }
 
-// All of its memory, each element once.
-bool covers_storage(const TensorRef& ref, const Recording& recording) {
-  int64_t elements = 1;
-  for (const int64_t size : ref.geometry.sizes) elements *= size;
-  return ref.memory == Memory::kValue && ref.geometry.offset == 0 &&
-         elements * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype)) ==
-             recording.values[static_cast<size_t>(ref.index)].bytes;
-}
-
 // The operand may be written over by the result: it looks the same, in memory of the same size, and
 // whatever else the call reads of this memory looks the same, too.
 bool may_take_over(const TensorRef& result, const TensorRef& operand, const Call& call,

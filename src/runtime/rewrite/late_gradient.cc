@@ -14,8 +14,6 @@
 namespace reprise::runtime {
 namespace {
 
-// What saves less than such a part of the largest value is not worth the planner's time.
-constexpr int64_t kWorthwhile = 64;
 // So many calls lie in between at least: next to each other there is no peak to avoid.
 constexpr int32_t kLeastDistance = 4;
 
@@ -29,7 +27,6 @@ class Lateness {
     const Recording& recording = rewriter.recording();
     for (size_t v = 0; v < recording.values.size(); ++v) {
       const StepValue& value = recording.values[v];
-      largest_ = std::max(largest_, value.bytes);
       if (value.previous >= 0) overwritten_[static_cast<size_t>(value.previous)] = value.maker;
     }
     for (const Call& call : recording.calls) {
@@ -48,7 +45,7 @@ class Lateness {
     for (const int32_t v : values_read(work)) {
       if (last_reader_but(v, c) <= place) gain -= bytes(v);
     }
-    return gain * kWorthwhile > largest_ ? place : -1;
+    return rewriter_.is_worthwhile(gain) ? place : -1;
   }
 
  private:
@@ -105,7 +102,6 @@ class Lateness {
   const int32_t end_;                 // behind all calls
   std::vector<int32_t> overwritten_;  // by value: the call that writes over it; -1: none
   std::vector<bool> written_;         // by external
-  int64_t largest_ = 0;
 };
 
 // The same with some of its pieces, those of the bits of `which`, each at its place; nothing if one of them has

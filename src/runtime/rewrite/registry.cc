@@ -32,6 +32,13 @@ constexpr std::array kRows = {
     Row{"group-norm-by-groups",
         "the backward of a group norm some groups at a time, over one of its operands",
         group_norm_by_groups},
+    Row{"one-bit-mask",
+        "of an activation with a kink, or of dropout's factors, one bit an element is kept for the "
+        "backward",
+        one_bit_mask},
+    Row{"small-indices",
+        "max pooling keeps the places of its maxima in two or four bytes, not eight",
+        small_indices},
     // Behind those whose realizations they vary.
     Row{"late-gradient",
         "a gradient that is larger than what it is made from is made right before it is read",
@@ -86,6 +93,7 @@ Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
       is_used_up_(recording.values.size(), false),
       is_updated_(recording.externals.size(), false),
       stands_for_(recording.calls.size(), -1) {
+  for (const StepValue& value : recording.values) largest_ = std::max(largest_, value.bytes);
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     for (const int32_t value : values_read(works.all[c])) {
       readers_[static_cast<size_t>(value)].push_back(static_cast<int32_t>(c));
@@ -100,6 +108,16 @@ Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
     mark(recording.gradients[update.leaf].gradient, is_used_up_);
     is_updated_[static_cast<size_t>(update.external)] = true;
   }
+}
+
+int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {
+  const auto& readers = readers_[static_cast<size_t>(value)];
+  if (readers.empty() || readers.back() != c) return -1;
+  const int32_t last = readers.size() > 1 ? readers[readers.size() - 2]
+                                          : recording_.values[static_cast<size_t>(value)].maker;
+  const bool is_forward =
+      last >= 0 && recording_.calls[static_cast<size_t>(last)].phase == Phase::kForward;
+  return is_forward ? last : -1;
 }
 
 int32_t Rewriter::add_value(int64_t bytes) {
@@ -138,6 +156,14 @@ bool fills_storage(const TensorRef& ref, const Recording& recording) {
   }
   const int64_t bytes = stride * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype));
   return bytes == recording.values[static_cast<size_t>(ref.index)].bytes;
+}
+
+bool covers_storage(const TensorRef& ref, const Recording& recording) {
+  int64_t elements = 1;
+  for (const int64_t size : ref.geometry.sizes) elements *= size;
+  return ref.memory == Memory::kValue && ref.geometry.offset == 0 &&
+         elements * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype)) ==
+             recording.values[static_cast<size_t>(ref.index)].bytes;
 }
 
 const Argument* argument_of(const Call& call, const char* name) {
