@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 
 #include "reprise/io/json.h"
@@ -9,13 +10,26 @@
 
 namespace reprise::cli {
 
+// --allow of a command that plans, captures or trains.
+inline CLI::Option* add_allow(CLI::App& command, Exactness& allow, const std::string& what) {
+  const std::map<std::string, Exactness> names{{"bitwise", Exactness::kBitwise},
+                                               {"rounding", Exactness::kRounding},
+                                               {"approximate", Exactness::kApproximate}};
+  return command
+      .add_option_function<std::string>(
+          "--allow", [&allow, names](const std::string& name) { allow = names.at(name); },
+          "least exact " + what + ": bitwise (default), rounding, approximate")
+      ->type_name("EXACTNESS")
+      ->check(CLI::IsMember({"bitwise", "rounding", "approximate"}).description(""));
+}
+
 // As the user wrote them.
 struct SearchArguments {
   std::string planner;
   std::string schedule_class;
   std::string time_limit;
   int threads = 0;
-  std::string allow = "bitwise";
+  Exactness allow = Exactness::kBitwise;
   bool quiet = false;
 };
 
@@ -35,11 +49,7 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
   command.add_option("--threads", arguments.threads, "of the search (default: all cores)")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
-  command
-      .add_option("--allow", arguments.allow,
-                  "least exact variants that may be used: bitwise (default), rounding, approximate")
-      ->type_name("EXACTNESS")
-      ->check(CLI::IsMember({"bitwise", "rounding", "approximate"}).description(""));
+  add_allow(command, arguments.allow, "variants that may be used");
   command.add_flag("--quiet,-q", arguments.quiet, "no progress and no messages but errors");
 }
 
@@ -49,8 +59,7 @@ inline PlanOptions search_options(const SearchArguments& arguments) {
   options.schedule_class = arguments.schedule_class;
   options.time_limit = parse_duration(arguments.time_limit);
   options.threads = arguments.threads;
-  if (arguments.allow == "rounding") options.allow = Exactness::kRounding;
-  if (arguments.allow == "approximate") options.allow = Exactness::kApproximate;
+  options.allow = arguments.allow;
   return options;
 }
 

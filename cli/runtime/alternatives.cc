@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "output.h"
+#include "search_arguments.h"
 
 namespace reprise::cli {
 namespace {
@@ -22,9 +23,9 @@ int run(bool json) {
     print(rows.dump(2) + "\n");
     return kDone;
   }
-  std::string text = fmt::format("{:<24}{:<11}{}\n", "alternative", "exactness", "what it does");
+  std::string text = fmt::format("{:<30}{:<11}{}\n", "alternative", "exactness", "what it does");
   for (const runtime::AlternativeInfo& info : runtime::alternatives()) {
-    text += fmt::format("{:<24}{:<11}{}\n", info.name, to_string(info.exactness), info.description);
+    text += fmt::format("{:<30}{:<11}{}\n", info.name, to_string(info.exactness), info.description);
   }
   print(text);
   return kDone;
@@ -50,6 +51,7 @@ void add_alternative_options(CLI::App& command, runtime::AlternativeOptions& opt
   command.add_option("--without", options.without, "graph mode: not these alternatives")
       ->delimiter(',')
       ->type_name("NAME,...");
+  add_allow(command, options.allow, "alternatives of graph mode");
 }
 
 }  // namespace reprise::cli

@@ -148,10 +148,16 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
         fmt::format("tried: {}", fmt::join(tried, ", ")));
   }
   if (report.gradients_equal) {
-    row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
-        fmt::format("loss, {}, buffers, random state, bit by bit{}",
-                    arguments.consume_gradients ? "parameters, optimizer state" : "gradients",
-                    report.parts > 1 ? ", to accumulation by hand" : ""));
+    const std::string what = arguments.consume_gradients ? "parameters" : "gradients";
+    const std::string to = report.parts > 1 ? ", to accumulation by hand" : "";
+    if (report.largest_difference) {
+      row(text, "first step", "-", fmt::format("{:.1g} off", *report.largest_difference),
+          fmt::format("loss, {}, of their largest element{}: rounding is allowed", what, to));
+    } else {
+      row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
+          fmt::format("loss, {}{}, buffers, random state, bit by bit{}", what,
+                      arguments.consume_gradients ? ", optimizer state" : "", to));
+    }
   }
   row(text, "step, in training", "-", milliseconds(report.step_time));
   row(text, "loss, first to last", "-",
@@ -181,6 +187,7 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
     json["compared_step_ns"] = report.planned_time->count();
   }
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
+  if (report.largest_difference) json["largest_difference"] = *report.largest_difference;
   json["micro_batches"] = report.parts;
   if (report.captured) {
     json["arena_bytes"] = report.captured->arena_height.count();
@@ -237,9 +244,14 @@ int infeasible(const runtime::TrainReport& report) {
   return kInfeasible;
 }
 
+// Of sums in another order, in float32, with room to spare.
+constexpr double kLargestRounding = 1e-3;
+
 // A promise that does not hold is the program's failure, however good the numbers are.
 int verdict(const runtime::TrainReport& report) {
-  const bool kept = report.gradients_equal.value_or(true) && report.measured_peak <= report.budget;
+  const bool same = report.largest_difference ? *report.largest_difference <= kLargestRounding
+                                              : report.gradients_equal.value_or(true);
+  const bool kept = same && report.measured_peak <= report.budget;
   if (!kept) complain("the run broke its promise; please report this");
   return kept ? kDone : kBroken;
 }

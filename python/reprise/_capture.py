@@ -260,7 +260,8 @@ def capture(
     again.
 
     `alternatives`: the kinds (names of alternatives()) that the planner may run in place of
-    operations as they were captured; None is all, [] none.
+    operations as they were captured; None is all that leave the same bits, [] none. One whose
+    exactness is "rounding" is run only if it is named here.
 
     `optimizer`: its step becomes part of this one. Each parameter is updated by it when its
     gradient is complete and nothing in the step needs the parameter any more, and the gradient is

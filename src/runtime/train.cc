@@ -272,7 +272,9 @@ class Training {
       if (!first) continue;
       if (!whole) plain = try_step(Kind::kByHand, time, true);
       report_.gradients_equal = equal(*plain, *planned);
-      if (!*report_.gradients_equal) {
+      if (!*report_.gradients_equal && options_.alternatives.allow != Exactness::kBitwise) {
+        report_.largest_difference = difference(*plain, *planned);
+      } else if (!*report_.gradients_equal) {
         report_.plain_repeats = equal(*plain, *try_step(Kind::kByHand, time, true));
       }
     }
@@ -295,6 +297,23 @@ class Training {
       if (!bitwise_equal(x[i], y[i])) return false;
     }
     return true;
+  }
+
+  static double difference(const Outcome& a, const Outcome& b) {
+    return std::max({difference(a.loss, b.loss), difference(a.gradients, b.gradients),
+                     difference(a.parameters, b.parameters)});
+  }
+
+  static double difference(const Parked& a, const Parked& b) {
+    const Tensors x = a.restore(), y = b.restore();
+    double largest = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!x[i].defined() || x[i].numel() == 0) continue;
+      const double scale = x[i].abs().max().item<double>();
+      const double apart = (x[i] - y[i]).abs().max().item<double>();
+      if (apart > 0) largest = std::max(largest, apart / scale);
+    }
+    return largest;
   }
 
   bool make_plan() {

@@ -75,7 +75,9 @@ inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string
 // operation the `pick`-th.
 inline Plan forced(const CapturedStep& step, const std::string& kind, size_t pick) {
   const Graph graph = favouring(step.graph(), kind, pick);
-  const PlanResult result = plan(graph, {.planner = "graph", .time_limit = Nanos(300'000'000)});
+  const PlanResult result = plan(graph, {.planner = "graph",
+                                         .time_limit = Nanos(300'000'000),
+                                         .allow = Exactness::kApproximate});
   Plan plan = result.plan.value();
   const Timeline timeline = simulate(step.graph(), plan);
   plan.peak = timeline.peak;

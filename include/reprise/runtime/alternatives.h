@@ -1,5 +1,5 @@
-// Other ways to run parts of a captured step, with less memory and at the same bits, from which the planner
-// chooses for every occurrence.
+// Other ways to run parts of a captured step, with less memory, from which the planner chooses for every
+// occurrence. All but those that have to be allowed leave the same bits.
 #pragma once
 
 #include <string>
@@ -25,11 +25,14 @@ std::vector<AlternativeInfo> alternatives();
 struct AlternativeOptions {
   std::vector<std::string> only = {};     // not empty: no others
   std::vector<std::string> without = {};  // not these
+  // The least exact kinds that are looked for. kRounding: sums in another order, so that gradients differ in the last
+  // bits.
+  Exactness allow = Exactness::kBitwise;
 
   bool operator==(const AlternativeOptions&) const = default;
 };
 
-// Throws InputError for a name that is no kind of alternative.
+// Throws InputError for a name that is no kind of alternative, or one that is asked for and not allowed.
 void validate(const AlternativeOptions& options);
 
 }  // namespace reprise::runtime

@@ -43,7 +43,8 @@ struct CaptureOptions {
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
   MeasureOptions measure = {.name = "step"};
-  // What the planner may run in place of the operations as they were captured. By default everything.
+  // What the planner may run in place of the operations as they were captured. By default everything that leaves
+  // the same bits.
   AlternativeOptions alternatives = {};
   // per_parameter(optimizer): its step becomes part of this one. Each parameter is updated when its gradient
   // is complete and nothing in the step needs the parameter any more, and the gradient is given back
@@ -59,6 +60,8 @@ struct StepPlanOptions {
   // Of all searches that plan() makes, together. The first steps may take as long again: to plan for a block in
   // which all memory has its place.
   Nanos time_limit{10'000'000'000};
+  // The least exact alternatives that the plan may use, of those that the step was captured with.
+  Exactness allow = Exactness::kApproximate;
   int threads = 0;      // 0: as many as the machine has
   bool enforce = true;  // on CPU: a request beyond the budget throws BudgetError
   // On CPU: from the second step on, all memory of the step lies in one block at planned places.
@@ -83,7 +86,8 @@ struct CapturedStepReport {
 
 using StepFunction = std::function<Tensors(const Tensors& inputs)>;
 
-// A training step that was recorded. What run() computes is what the function computes: gradients of all
+// A training step that was recorded. What run() computes is what the function computes (to the bit unless CaptureOptions::alternatives allows
+// less): gradients of all
 // leaf tensors that the step reads (added to what is in .grad, or put there), the tensors that it
 // returns (without history), buffers, random state. Numbers of the host language (a learning rate, a
 // dropout probability) are those of the capture. Hooks on parameters are not called.

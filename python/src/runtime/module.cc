@@ -3,6 +3,7 @@
 // the functions that pybind11 makes of it take the GIL themselves.
 #include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <string>
@@ -83,13 +84,16 @@ std::optional<int64_t> limit_or_none(Bytes budget) {
   return budget.count();
 }
 
-// None: everything; names: these and no others.
+// None: everything that leaves the same bits; names: these and no others, however exact they are.
 rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& names) {
   rt::AlternativeOptions options;
   if (!names) return options;
   options.only = *names;
-  if (!names->empty()) return options;
-  for (const rt::AlternativeInfo& kind : rt::alternatives()) options.without.push_back(kind.name);
+  for (const rt::AlternativeInfo& kind : rt::alternatives()) {
+    if (names->empty()) options.without.push_back(kind.name);
+    const bool named = std::find(names->begin(), names->end(), kind.name) != names->end();
+    if (named) options.allow = std::max(options.allow, kind.exactness);
+  }
   return options;
 }
 

@@ -225,8 +225,8 @@ class Lowering {
     const Call& first = recording_.calls[static_cast<size_t>(realization.calls[0])];
     Op op;
     op.id = op_id(first, "." + piece.name);
-    // What a forward pass leaves for it belongs to the forward pass.
-    op.phase = piece.after < realization.calls[0]
+    // What a forward pass leaves for a backward belongs to the forward pass.
+    op.phase = first.phase == Phase::kForward || piece.after < realization.calls[0]
                    ? recording_.calls[static_cast<size_t>(piece.after)].phase
                    : first.phase;
     result_.works.emplace_back();

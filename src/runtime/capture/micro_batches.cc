@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "capture/step_search.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
@@ -61,11 +62,7 @@ void add(Tensors& sums, const Tensors& outputs) {
 constexpr int kMostSlower = 2;
 
 PlanResult plan_of(const CapturedStep& step, const StepPlanOptions& options) {
-  return plan(step.graph(), {.budget = options.budget,
-                             .planner = options.planner,
-                             .time_limit = options.time_limit,
-                             .threads = options.threads,
-                             .observer = options.observer});
+  return plan(step.graph(), as_plan_options(options));
 }
 
 // Faster; without plans: closer to having one.

@@ -26,16 +26,12 @@ Bytes inputs_bytes(const Graph& graph) {
 }
 
 StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack, Nanos time_limit) {
-  const Budget budget =
-      slack.count() == 0
-          ? options.budget
-          : Budget(std::max(Bytes(0), options.budget.resolve(baseline(graph).peak) - slack));
-  StepPlan found{plan(graph, {.budget = budget,
-                              .planner = options.planner,
-                              .time_limit = time_limit,
-                              .threads = options.threads,
-                              .observer = options.observer}),
-                 slack};
+  PlanOptions asked = as_plan_options(options);
+  asked.time_limit = time_limit;
+  if (slack.count() > 0) {
+    asked.budget = Budget(std::max(Bytes(0), options.budget.resolve(baseline(graph).peak) - slack));
+  }
+  StepPlan found{plan(graph, asked), slack};
   if (found.result.plan) {
     found.result.budget += slack;
     found.before_placement = found.result.plan->time;
@@ -44,6 +40,15 @@ StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack,
 }
 
 }  // namespace
+
+PlanOptions as_plan_options(const StepPlanOptions& options) {
+  return {.budget = options.budget,
+          .planner = options.planner,
+          .time_limit = options.time_limit,
+          .threads = options.threads,
+          .allow = options.allow,
+          .observer = options.observer};
+}
 
 Bytes room_of(const Graph& graph, const PlanResult& result) {
   if (result.budget == kNoLimit) return result.budget;

@@ -17,6 +17,9 @@ struct StepPlan {
   Nanos before_placement = {};  // time of the first plan, which may not have been placed
 };
 
+// As plan() is asked.
+PlanOptions as_plan_options(const StepPlanOptions& options);
+
 // What the budget leaves for the memory of the step itself: inputs are the caller's.
 Bytes room_of(const Graph& graph, const PlanResult& result);
 

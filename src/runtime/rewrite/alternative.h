@@ -65,13 +65,17 @@ class Rewriter {
   int32_t add_work(Work work);
   const Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(OtherWay way) { found_.ways.push_back(std::move(way)); }
-  // Nothing happens if one stands for some of its calls, but not for the same ones.
+  // If one stands for more calls already, this one does the others as they are. Nothing happens if one stands for
+  // some of its calls only.
   void add(Realization realization);
   // Of this row and those before it.
   const Alternatives& found() const { return found_; }
   Alternatives take() { return std::move(found_); }
 
  private:
+  // Makes it stand for all these calls; false if they are not more.
+  bool widen(Realization& realization, const std::vector<int32_t>& calls) const;
+
   static constexpr int64_t kWorthwhile = 64;  // that part of the largest value
 
   Recording& recording_;
@@ -103,6 +107,7 @@ void two_call_convolution(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);
+void linear_cross_entropy(Rewriter& rewriter);
 void one_bit_mask(Rewriter& rewriter);
 void small_indices(Rewriter& rewriter);
 void late_gradient(Rewriter& rewriter);

@@ -14,10 +14,15 @@ struct Row {
   const char* name;
   const char* description;
   void (*find)(Rewriter&);
+  Exactness exactness = Exactness::kBitwise;
 };
 
-// One row an alternative; its file has the same name.
+// One row an alternative; its file is called like its function.
 constexpr std::array kRows = {
+    // Before those that would take some of its calls.
+    Row{"linear-cross-entropy-by-rows",
+        "a linear layer, cross-entropy and their backwards some rows at a time, the logits twice",
+        linear_cross_entropy, Exactness::kRounding},
     Row{"in-place", "element-wise operations and soft-max write over an operand that ends there",
         in_place},
     Row{"two-call-convolution",
@@ -57,19 +62,26 @@ bool has(const std::vector<std::string>& names, const char* name) {
 
 std::vector<AlternativeInfo> alternatives() {
   std::vector<AlternativeInfo> all;
-  for (const Row& row : kRows) all.push_back({row.name, row.description, Exactness::kBitwise});
+  for (const Row& row : kRows) all.push_back({row.name, row.description, row.exactness});
   return all;
 }
 
 void validate(const AlternativeOptions& options) {
   for (const auto* names : {&options.only, &options.without}) {
     for (const std::string& name : *names) {
-      if (std::any_of(kRows.begin(), kRows.end(), [&](const Row& row) { return row.name == name; }))
-        continue;
-      std::vector<std::string> known;
-      for (const Row& row : kRows) known.emplace_back(row.name);
-      throw InputError(fmt::format("there is no alternative \"{}\"; there are {}", name,
-                                   fmt::join(known, ", ")));
+      const auto row = std::find_if(kRows.begin(), kRows.end(),
+                                    [&](const Row& one) { return one.name == name; });
+      if (row == kRows.end()) {
+        std::vector<std::string> known;
+        for (const Row& one : kRows) known.emplace_back(one.name);
+        throw InputError(fmt::format("there is no alternative \"{}\"; there are {}", name,
+                                     fmt::join(known, ", ")));
+      }
+      if (names == &options.only && row->exactness > options.allow) {
+        throw InputError(
+            fmt::format("the alternative \"{}\" is of exactness \"{}\", which has to be allowed",
+                        name, to_string(row->exactness)));
+      }
     }
   }
 }
@@ -80,7 +92,8 @@ Alternatives find_alternatives(Recording& recording, Works& works, const Updates
   Rewriter rewriter(recording, works, updates);
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() || has(options.only, row.name);
-    if (wanted && !has(options.without, row.name)) row.find(rewriter);
+    const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);
+    if (wanted && allowed) row.find(rewriter);
   }
   return rewriter.take();
 }
@@ -135,16 +148,42 @@ int32_t Rewriter::add_work(Work work) {
 
 void Rewriter::add(Realization realization) {
   // Choices are disjoint: those of the first row that stands for a call have it.
+  int32_t other = -1;
   for (const int32_t c : realization.calls) {
-    const int32_t other = stands_for_[static_cast<size_t>(c)];
-    if (other < 0) continue;
-    if (found_.realizations[static_cast<size_t>(other)].calls != realization.calls) return;
+    other = std::max(other, stands_for_[static_cast<size_t>(c)]);
+  }
+  if (other >= 0 && !widen(realization, found_.realizations[static_cast<size_t>(other)].calls)) {
+    return;
   }
   for (const int32_t c : realization.calls) {
     int32_t& first = stands_for_[static_cast<size_t>(c)];
     if (first < 0) first = static_cast<int32_t>(found_.realizations.size());
   }
   found_.realizations.push_back(std::move(realization));
+}
+
+bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls) const {
+  const auto has = [](const std::vector<int32_t>& list, int32_t c) {
+    return std::find(list.begin(), list.end(), c) != list.end();
+  };
+  if (!std::all_of(realization.calls.begin(), realization.calls.end(),
+                   [&](int32_t c) { return has(calls, c); })) {
+    return false;
+  }
+  for (const int32_t c : calls) {
+    if (has(realization.calls, c)) continue;
+    const Call& call = recording_.calls[static_cast<size_t>(c)];
+    if (call.random || !call.effects.empty()) return false;
+    Realization::Piece as_it_is{call.name(), c, {c}, {"default"}};
+    for (const OtherWay& way : found_.ways) {
+      if (way.call != c || way.exactness > realization.exactness) continue;
+      as_it_is.works.push_back(way.work);
+      as_it_is.names.push_back(way.name);
+    }
+    realization.pieces.push_back(std::move(as_it_is));
+  }
+  realization.calls = calls;
+  return true;
 }
 
 bool fills_storage(const TensorRef& ref, const Recording& recording) {

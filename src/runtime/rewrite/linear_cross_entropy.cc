@@ -1,0 +1,325 @@
+// A linear layer and cross-entropy behind it, the head of a language model: logits, their log-soft-max and both
+// gradients are rows x classes, often the largest tensors of the step. Some rows at a time, none of them exists
+// as a whole: the loss is a sum over blocks of rows, and the backward computes the logits of a block again (one
+// product more), their gradient, and what that adds to the gradients of input, weight and bias. The idea is that
+// of P.-L. Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training", arXiv 2410.10989, section 3.2,
+// where the gradients are made in the forward pass.
+//
+// Sums over rows are sums of sums over blocks: other rounding.
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/nll_loss_backward.h>
+#include <ATen/ops/nll_loss_forward.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "rewrite/alternative.h"
+
+namespace reprise::runtime {
+namespace {
+
+constexpr int64_t kBlocks = 16, kLeastRows = 128;  // fewer rows make slow products
+
+// What is made of the gradient of the logits.
+enum class Product : uint8_t {
+  kOfInput,   // times the other operand
+  kOfWeight,  // transposed, times rows of the other operand: summed over blocks
+  kOfBias,    // its sum over rows
+};
+
+// The calls of one occurrence. Of `products` the operand beside the gradient; none for the bias.
+struct Head {
+  struct Use {
+    Product product;
+    int32_t call;
+    std::optional<TensorRef> other;
+  };
+
+  int32_t linear = -1, softmax = -1, loss = -1, loss_backward = -1, softmax_backward = -1;
+  std::vector<Use> uses = {};
+};
+
+struct Constants {
+  int64_t reduction = at::Reduction::Mean, ignored = 0;
+  bool has_bias = false;
+  std::vector<Product> products;
+};
+
+// Both kernels begin with these, the backward goes on with kGradOutput, kTotalWeight and the products' operands.
+enum Operand : size_t { kInput, kWeight, kBias, kTarget, kClassWeight, kGradOutput, kTotalWeight };
+constexpr size_t kOthers = kTotalWeight + 1;
+
+std::optional<at::Tensor> defined(const c10::IValue& operand) {
+  if (!operand.isTensor() || !operand.toTensor().defined()) return std::nullopt;
+  return operand.toTensor();
+}
+
+at::Tensor log_softmax_of(const std::vector<c10::IValue>& stack, const Constants& constants,
+                          const at::Tensor& rows) {
+  const at::Tensor weight = stack[kWeight].toTensor();
+  at::Tensor logits =
+      constants.has_bias ? at::addmm(stack[kBias].toTensor(), rows, weight) : at::mm(rows, weight);
+  at::_log_softmax_out(logits, logits, 1, false);
+  return logits;
+}
+
+// Calls visit(first, count) for blocks of rows.
+template <class Visit>
+void for_blocks(int64_t rows, Visit&& visit) {
+  const int64_t block = std::max((rows + kBlocks - 1) / kBlocks, kLeastRows);
+  for (int64_t first = 0; first < rows; first += block) {
+    visit(first, std::min(block, rows - first));
+  }
+}
+
+// [loss, total weight]
+void run_forward(std::vector<c10::IValue>& stack, const Constants& constants) {
+  const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
+  const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
+  at::Tensor sum = at::zeros({}, input.options()), total = at::zeros({}, input.options());
+  for_blocks(input.size(0), [&](int64_t first, int64_t count) {
+    const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
+    const auto [part, part_weight] = at::nll_loss_forward(
+        log, target.narrow(0, first, count), weight, at::Reduction::Sum, constants.ignored);
+    sum.add_(part);
+    total.add_(part_weight);
+  });
+  if (constants.reduction == at::Reduction::Mean) sum.div_(total);
+  stack.clear();
+  stack.emplace_back(std::move(sum));
+  stack.emplace_back(std::move(total));
+}
+
+void add(Product product, const at::Tensor& gradient, const c10::IValue& other, int64_t first,
+         at::Tensor& result) {
+  const int64_t count = gradient.size(0);
+  if (product == Product::kOfInput) {
+    at::Tensor rows = result.narrow(0, first, count);
+    at::mm_out(rows, gradient, other.toTensor());
+  } else if (product == Product::kOfWeight) {
+    result.addmm_(gradient.t(), other.toTensor().narrow(0, first, count), first > 0 ? 1 : 0);
+  } else if (first == 0) {
+    at::sum_out(result, gradient, {0}, /*keepdim=*/true);
+  } else {
+    result.add_(at::sum(gradient, {0}, /*keepdim=*/true));
+  }
+}
+
+// One result for each product.
+void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
+  const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
+  const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
+  const int64_t rows = input.size(0), classes = stack[kWeight].toTensor().size(1);
+  std::vector<at::Tensor> results;
+  for (size_t k = 0; k < constants.products.size(); ++k) {
+    const Product product = constants.products[k];
+    const c10::IValue& other = stack[kOthers + k];
+    results.push_back(product == Product::kOfInput
+                          ? at::empty({rows, other.toTensor().size(1)}, input.options())
+                      : product == Product::kOfWeight
+                          ? at::empty({classes, other.toTensor().size(1)}, input.options())
+                          : at::empty({1, classes}, input.options()));
+  }
+  for_blocks(rows, [&](int64_t first, int64_t count) {
+    const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
+    at::Tensor gradient = at::nll_loss_backward(
+        stack[kGradOutput].toTensor(), log, target.narrow(0, first, count), weight,
+        constants.reduction, constants.ignored, stack[kTotalWeight].toTensor());
+    at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
+    for (size_t k = 0; k < results.size(); ++k) {
+      add(constants.products[k], gradient, stack[kOthers + k], first, results[k]);
+    }
+  });
+  stack.clear();
+  for (at::Tensor& result : results) stack.emplace_back(std::move(result));
+}
+
+class Finder {
+ public:
+  explicit Finder(const Rewriter& rewriter)
+      : rewriter_(rewriter), recording_(rewriter.recording()) {}
+
+  // The head whose loss is call c; none if it is not one.
+  std::optional<Head> head_at(int32_t c) const {
+    if (name(c) != "aten::nll_loss_forward" || is_none(reduction(c))) return std::nullopt;
+    Head head{.loss = c};
+    const TensorRef& log = argument(c, "self");
+    head.softmax = maker(log, "aten::_log_softmax");
+    if (head.softmax < 0 || !is_matrix(log) || constant(head.softmax, "dim").toInt() != 1 ||
+        constant(head.softmax, "half_to_float").toBool()) {
+      return std::nullopt;
+    }
+    const TensorRef& logits = argument(head.softmax, "self");
+    head.linear = maker(logits, "aten::mm");
+    if (head.linear < 0) head.linear = maker(logits, "aten::addmm");
+    if (head.linear < 0 || logits.geometry != log.geometry || !is_linear(head.linear)) {
+      return std::nullopt;
+    }
+    const auto& log_readers = rewriter_.readers(log.index);
+    if (!only_read_by(logits, {head.softmax}) || log_readers.size() != 2 || log_readers[0] != c ||
+        rewriter_.is_result(log.index)) {
+      return std::nullopt;
+    }
+    head.softmax_backward = log_readers[1];
+    if (!find_backward(head, log)) return std::nullopt;
+    return head;
+  }
+
+ private:
+  const Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
+  const std::string& name(int32_t c) const { return call(c).op.operator_name().name; }
+  const TensorRef& argument(int32_t c, const char* which) const {
+    return argument_of(call(c), which)->tensors[0];
+  }
+  const c10::IValue& constant(int32_t c, const char* which) const {
+    return argument_of(call(c), which)->constant;
+  }
+  int64_t reduction(int32_t c) const { return constant(c, "reduction").toInt(); }
+  static bool is_none(int64_t reduction) { return reduction == at::Reduction::None; }
+
+  // The call of this name that makes all of the tensor; -1: another one does.
+  int32_t maker(const TensorRef& ref, const char* wanted) const {
+    if (ref.memory != Memory::kValue) return -1;
+    const StepValue& value = recording_.values[static_cast<size_t>(ref.index)];
+    const bool is_it = value.maker >= 0 && value.previous < 0 && name(value.maker) == wanted;
+    return is_it ? value.maker : -1;
+  }
+
+  bool is_matrix(const TensorRef& ref) const {
+    return ref.geometry.sizes.size() == 2 && fills_storage(ref, recording_);
+  }
+
+  bool only_read_by(const TensorRef& ref, const std::vector<int32_t>& calls) const {
+    return rewriter_.readers(ref.index) == calls && !rewriter_.is_result(ref.index);
+  }
+
+  // Not beta and alpha of another kind.
+  bool is_linear(int32_t c) const {
+    if (name(c) == "aten::mm") return true;
+    return constant(c, "beta").toScalar().equal(1) && constant(c, "alpha").toScalar().equal(1) &&
+           argument(c, "self").geometry.sizes.size() == 1;
+  }
+
+  bool find_backward(Head& head, const TensorRef& log) const {
+    const int32_t c = head.softmax_backward;
+    if (name(c) != "aten::_log_softmax_backward_data" || argument(c, "output") != log) return false;
+    const TensorRef& inner = argument(c, "grad_output");
+    head.loss_backward = maker(inner, "aten::nll_loss_backward");
+    if (head.loss_backward < 0 || inner.geometry != log.geometry || !only_read_by(inner, {c}) ||
+        argument(head.loss_backward, "total_weight") != call(head.loss).outputs[1][0] ||
+        argument(head.loss_backward, "target") != argument(head.loss, "target")) {
+      return false;
+    }
+    const TensorRef& gradient = call(c).outputs[0][0];
+    if (gradient.memory != Memory::kValue || gradient.geometry != log.geometry ||
+        rewriter_.is_result(gradient.index)) {
+      return false;
+    }
+    for (const int32_t reader : rewriter_.readers(gradient.index)) {
+      std::optional<Head::Use> use = use_of(reader, gradient);
+      if (!use) return false;
+      head.uses.push_back(std::move(*use));
+    }
+    return !head.uses.empty();
+  }
+
+  std::optional<Head::Use> use_of(int32_t c, const TensorRef& gradient) const {
+    const TensorRef& made = call(c).outputs[0][0];
+    if (made.memory != Memory::kValue || maker(made, name(c).c_str()) != c || !is_matrix(made)) {
+      return std::nullopt;
+    }
+    if (name(c) == "aten::sum" && argument(c, "self") == gradient && made.geometry.sizes[0] == 1 &&
+        constant(c, "dim").toIntVector() == std::vector<int64_t>{0}) {
+      return Head::Use{Product::kOfBias, c, std::nullopt};
+    }
+    if (name(c) != "aten::mm") return std::nullopt;
+    const TensorRef &left = argument(c, "self"), &right = argument(c, "mat2");
+    if (right.memory == Memory::kValue && right.index == gradient.index) return std::nullopt;
+    if (left == gradient) return Head::Use{Product::kOfInput, c, right};
+    TensorRef transposed = gradient;
+    std::swap(transposed.geometry.sizes[0], transposed.geometry.sizes[1]);
+    std::swap(transposed.geometry.strides[0], transposed.geometry.strides[1]);
+    if (left == transposed) return Head::Use{Product::kOfWeight, c, right};
+    return std::nullopt;
+  }
+
+  const Rewriter& rewriter_;
+  const Recording& recording_;
+};
+
+Realization::Piece piece_of(Rewriter& rewriter, const char* name, int32_t after, Work work) {
+  return {name, after, {rewriter.add_work(std::move(work))}, {"default"}};
+}
+
+}  // namespace
+
+void linear_cross_entropy(Rewriter& rewriter) {
+  const Recording& recording = rewriter.recording();
+  const Finder finder(rewriter);
+  for (size_t i = 0; i < recording.calls.size(); ++i) {
+    const auto c = static_cast<int32_t>(i);
+    const std::optional<Head> head = finder.head_at(c);
+    if (!head) continue;
+    const auto call = [&](int32_t k) -> const Call& {
+      return recording.calls[static_cast<size_t>(k)];
+    };
+    const Call &linear = call(head->linear), &loss = call(head->loss);
+    const TensorRef& logits = linear.outputs[0][0];
+    if (!rewriter.is_worthwhile(recording.values[static_cast<size_t>(logits.index)].bytes))
+      continue;
+
+    const bool has_bias = linear.op.operator_name().name == "aten::addmm";
+    Constants constants{.reduction = argument_of(loss, "reduction")->constant.toInt(),
+                        .ignored = argument_of(loss, "ignore_index")->constant.toInt(),
+                        .has_bias = has_bias,
+                        .products = {}};
+    const Argument nothing{.kind = ArgumentKind::kTensor, .tensors = {TensorRef{}}};
+    Work forward{.name = "linear_cross_entropy",
+                 .kernel = {},
+                 .arguments = {*argument_of(linear, has_bias ? "mat1" : "self"),
+                               *argument_of(linear, "mat2"),
+                               has_bias ? *argument_of(linear, "self") : nothing,
+                               *argument_of(loss, "target"), *argument_of(loss, "weight")}};
+    Work backward = forward;
+    for (size_t r = 0; r < 2; ++r) {
+      const TensorRef& made = loss.outputs[r][0];
+      if (made.memory == Memory::kValue) forward.made.push_back({r, 0, made.index});
+    }
+    backward.name += "_backward";
+    const Call& loss_backward = call(head->loss_backward);
+    backward.arguments.push_back(*argument_of(loss_backward, "grad_output"));
+    backward.arguments.push_back(*argument_of(loss_backward, "total_weight"));
+    Realization realization{.name = "linear-cross-entropy-by-rows",
+                            .calls = {head->linear, head->softmax, head->loss, head->loss_backward,
+                                      head->softmax_backward},
+                            .pieces = {},
+                            .exactness = Exactness::kRounding};
+    for (size_t k = 0; k < head->uses.size(); ++k) {
+      const Head::Use& use = head->uses[k];
+      constants.products.push_back(use.product);
+      backward.arguments.push_back(
+          use.other ? Argument{.kind = ArgumentKind::kTensor, .tensors = {*use.other}} : nothing);
+      backward.made.push_back({k, 0, call(use.call).outputs[0][0].index});
+      realization.calls.push_back(use.call);
+    }
+    forward.kernel = [constants](std::vector<c10::IValue>& stack) {
+      run_forward(stack, constants);
+    };
+    backward.kernel = [constants](std::vector<c10::IValue>& stack) {
+      run_backward(stack, constants);
+    };
+    realization.pieces.push_back(piece_of(rewriter, "loss", c, std::move(forward)));
+    realization.pieces.push_back(
+        piece_of(rewriter, "gradients", head->uses.back().call, std::move(backward)));
+    rewriter.add(std::move(realization));
+  }
+}
+
+}  // namespace reprise::runtime

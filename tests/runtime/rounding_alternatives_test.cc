@@ -1,0 +1,179 @@
+// Alternatives that sum in another order are found when they are allowed, and only then; they leave gradients of
+// the same numbers up to rounding, in the predicted bytes.
+#include <torch/torch.h>
+
+#include <random>
+
+#include "forced_alternatives.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime::testing {
+namespace {
+
+namespace F = torch::nn::functional;
+
+constexpr const char* kName = "linear-cross-entropy-by-rows";
+
+struct Case {
+  int64_t rows, width, classes;
+  bool bias, weighted, ignored, summed, in_sequence, tied, frozen;
+};
+
+Case random_case(std::mt19937_64& random) {
+  const auto between = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  const auto coin = [&] { return between(0, 1) == 1; };
+  Case one{2 * between(1, 300),
+           between(1, 24),
+           between(2, 90),
+           coin(),
+           coin(),
+           coin(),
+           coin(),
+           coin(),
+           coin(),
+           between(0, 3) == 0};
+  if (one.tied) one.bias = false;
+  return one;
+}
+
+struct Head : nn::Module {
+  explicit Head(const Case& one) {
+    embedding = register_parameter("embedding", at::randn({one.classes, one.width}));
+    if (!one.tied) weight = register_parameter("weight", at::randn({one.classes, one.width}));
+    if (one.bias) bias = register_parameter("bias", at::randn({one.classes}));
+    if (one.frozen) embedding.requires_grad_(false);
+  }
+
+  at::Tensor embedding, weight, bias;
+};
+
+// Largest difference over the largest element.
+double apart(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return 1;
+  if (!a.defined()) return 0;
+  return ((a - b).abs().max() / a.abs().max().clamp_min(1e-20)).item<double>();
+}
+
+TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
+  install_cpu_allocator();
+  at::manual_seed(3);
+  std::mt19937_64 random(5);
+  size_t used = 0;
+  for (int k = 0; k < 40; ++k) {
+    const Case one = random_case(random);
+    SCOPED_TRACE(fmt::format(
+        "{}: {}x{} to {}, bias {}, weighted {}, ignored {}, summed {}, tied {}, frozen {}", k,
+        one.rows, one.width, one.classes, one.bias, one.weighted, one.ignored, one.summed, one.tied,
+        one.frozen));
+    auto head = std::make_shared<Head>(one);
+    const std::vector<Stage> stages{{"head", head, {}}};
+    const at::Tensor ids = at::randint(one.classes, {one.rows}, at::kLong);
+    at::Tensor target = at::randint(one.classes, {one.rows}, at::kLong);
+    if (one.ignored) target[0] = 1;
+    const at::Tensor weights = at::rand({one.classes}) + 0.1;
+    const Tensors inputs{ids, target};
+    const StepFunction step = [&](const Tensors& in) {
+      at::Tensor x = at::embedding(head->embedding, in[0]);
+      if (one.in_sequence) x = x.view({2, one.rows / 2, one.width});
+      const at::Tensor& weight = one.tied ? head->embedding : head->weight;
+      const at::Tensor logits = at::linear(at::tanh(x), weight, head->bias);
+      auto options = F::CrossEntropyFuncOptions();
+      if (one.weighted) options.weight(weights);
+      if (one.ignored) options.ignore_index(1);
+      if (one.summed) options.reduction(torch::kSum);
+      const at::Tensor loss = F::cross_entropy(logits.flatten(0, -2), in[1], options);
+      (loss * 0.5).backward();
+      return Tensors{loss};
+    };
+    if (one.tied && one.frozen) continue;  // nothing to train
+    CapturedStep captured(
+        step, inputs,
+        {.measure = quick(),
+         .alternatives = {.only = {}, .without = {}, .allow = Exactness::kRounding}});
+    drop_gradients(stages, inputs);
+    const StepResult expected = snapshot(stages, inputs, step(inputs)[0]);
+    const Plan plan = forced(captured, kName, 0);
+    used += uses(captured, plan, kName) > 0;
+    captured.use(plan);
+    for (int n = 0; n < 2; ++n) {
+      drop_gradients(stages, inputs);
+      const StepResult now = snapshot(stages, inputs, captured.run(inputs));
+      EXPECT_LT(apart(expected.loss, now.loss), 1e-5);
+      ASSERT_EQ(expected.gradients.size(), now.gradients.size());
+      for (size_t g = 0; g < expected.gradients.size(); ++g) {
+        EXPECT_LT(apart(expected.gradients[g], now.gradients[g]), 1e-5) << "gradient " << g;
+      }
+      EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+    }
+  }
+  EXPECT_GT(used, 30U);
+}
+
+// Logits of many classes are most of the memory.
+TEST(LinearCrossEntropy, TakesPartsOfTheLogits) {
+  install_cpu_allocator();
+  at::manual_seed(4);
+  nn::Linear layer(16, 2000);
+  const std::vector<Stage> stages{{"layer", layer.ptr(), {}}};
+  const Tensors inputs{at::randn({2048, 16}), at::randint(2000, {2048}, at::kLong)};
+  const StepFunction step = [&](const Tensors& in) {
+    const at::Tensor loss = F::cross_entropy(layer->forward(in[0]), in[1]);
+    loss.backward();
+    return Tensors{loss};
+  };
+  const auto least = [&](Exactness allow) {
+    CapturedStep captured(
+        step, inputs,
+        {.measure = quick(), .alternatives = {.only = {}, .without = {}, .allow = allow}});
+    const Bytes level = captured.graph().fixed;
+    return (plan(captured.graph(), {.budget = level, .planner = "graph", .allow = allow})
+                .smallest_budget.value() -
+            level)
+        .count();
+  };
+  const int64_t logits = 4 * 2048 * 2000;
+  EXPECT_GT(least(Exactness::kBitwise), logits);
+  EXPECT_LT(least(Exactness::kRounding), logits / 4);
+}
+
+TEST(LinearCrossEntropy, IsUsedOnlyWhereItIsAllowed) {
+  install_cpu_allocator();
+  nn::Linear layer(8, 300);
+  const Tensors inputs{at::randn({256, 8}), at::randint(300, {256}, at::kLong)};
+  const StepFunction step = [&](const Tensors& in) {
+    const at::Tensor loss = F::cross_entropy(layer->forward(in[0]), in[1]);
+    loss.backward();
+    return Tensors{loss};
+  };
+  const auto has = [](const CapturedStep& captured) {
+    return std::any_of(
+        captured.graph().choices.begin(), captured.graph().choices.end(),
+        [&](const Choice& choice) { return !realizations_of(choice, kName).empty(); });
+  };
+  EXPECT_FALSE(has(CapturedStep(step, inputs, {.measure = quick()})));
+
+  CapturedStep captured(
+      step, inputs,
+      {.measure = quick(),
+       .alternatives = {.only = {}, .without = {}, .allow = Exactness::kRounding}});
+  ASSERT_TRUE(has(captured));
+  const Bytes budget =
+      *plan(captured.graph(),
+            {.budget = captured.graph().fixed, .planner = "graph", .allow = Exactness::kRounding})
+           .smallest_budget;
+  captured.plan({.budget = budget});
+  EXPECT_GT(uses(captured, *captured.planned().plan, kName), 0U);
+  EXPECT_THROW(captured.plan({.budget = budget, .allow = Exactness::kBitwise}), BudgetError);
+
+  try {
+    CapturedStep(step, inputs, {.alternatives = {.only = {kName}, .without = {}}});
+    FAIL() << "was not refused";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("rounding"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace reprise::runtime::testing
