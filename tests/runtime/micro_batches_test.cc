@@ -99,25 +99,26 @@ TEST_F(MicroBatchesTest, TheFastestNumberWithinTheBudgetIsChosen) {
   EXPECT_EQ(whole.chosen.parts, 1) << "without a limit nothing is faster than plain training";
   EXPECT_EQ(whole.tried.size(), 1u);
 
-  // Below what one part can be planned in.
-  const Bytes floor =
-      *micro_batches(part(), inputs_, options({1}, Bytes(1))).chosen.result.smallest_budget;
-  const MicroBatches found =
-      micro_batches(part(), inputs_, options({1, 2, 4, 99}, floor - Bytes(1)));
+  const MicroBatches none = micro_batches(part(), inputs_, options({1, 2, 4}, Bytes(1)));
+  EXPECT_FALSE(none.chosen.result.plan);
+  ASSERT_EQ(none.tried.size(), 3u);
+  for (const PartsTried& tried : none.tried) {
+    EXPECT_LE(*none.chosen.result.smallest_budget, *tried.result.smallest_budget);
+  }
+
+  // Well below what one part can be planned in: its smallest peak is what a search found in its time.
+  const Bytes one = *none.tried[0].result.smallest_budget,
+              two = *none.tried[1].result.smallest_budget;
+  const Bytes budget((one + two).count() / 2);
+  ASSERT_LT(two.count(), one.count() * 4 / 5);
+  const MicroBatches found = micro_batches(part(), inputs_, options({1, 2, 4, 99}, budget));
   ASSERT_TRUE(found.chosen.result.plan);
   EXPECT_GT(found.chosen.parts, 1);
   for (const PartsTried& tried : found.tried) {
     EXPECT_LE(tried.parts, 4) << "there are seven rows";
     if (!tried.result.plan) continue;
-    EXPECT_LE(tried.result.plan->peak, floor - Bytes(1));
+    EXPECT_LE(tried.result.plan->peak, budget);
     EXPECT_LE(found.chosen.result.plan->time, tried.result.plan->time);
-  }
-
-  const MicroBatches none = micro_batches(part(), inputs_, options({1, 2, 4}, Bytes(1)));
-  EXPECT_FALSE(none.chosen.result.plan);
-  EXPECT_EQ(none.tried.size(), 3u);
-  for (const PartsTried& tried : none.tried) {
-    EXPECT_LE(*none.chosen.result.smallest_budget, *tried.result.smallest_budget);
   }
 }
 
