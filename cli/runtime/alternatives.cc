@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "reprise/model/errors.h"
 #include "output.h"
 #include "search_arguments.h"
 
@@ -40,6 +41,14 @@ void add_alternatives(CLI::App& app, Action& action) {
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "for programs");
   command->callback([&action, json] { action = [json] { return run(*json); }; });
+}
+
+void validate_alternatives(const runtime::AlternativeOptions& options, const std::string& mode) {
+  validate(options);
+  if (mode != "graph" && options != runtime::AlternativeOptions{}) {
+    throw InputError(
+        "--only, --without and --allow need --mode graph: a chain of stages has no alternatives");
+  }
 }
 
 void add_alternative_options(CLI::App& command, runtime::AlternativeOptions& options) {

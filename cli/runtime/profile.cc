@@ -87,7 +87,7 @@ std::string summary(const Profile& profile) {
 
 int run(const Arguments& arguments) {
   require_mode(arguments.mode);
-  validate(arguments.alternatives);
+  validate_alternatives(arguments.alternatives, arguments.mode);
   if (arguments.consume_gradients && arguments.mode != "graph") {
     throw InputError(
         "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");

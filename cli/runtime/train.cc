@@ -258,7 +258,7 @@ int verdict(const runtime::TrainReport& report) {
 
 int run(const Arguments& arguments) {
   require_mode(arguments.mode);
-  validate(arguments.alternatives);
+  validate_alternatives(arguments.alternatives, arguments.mode);
   if (!arguments.planner.empty()) find_planner(arguments.planner);
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");

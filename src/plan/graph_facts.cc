@@ -162,12 +162,9 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
       holds = place.has_value();
       if (!holds) break;
       const Nanos extra = time_of(facts, choice.realizations[r]) - fastest;
-      if (!either) {
-        either = GraphFacts::Either{after, value, *place, extra};
-      } else {
-        if (values[*place].bytes < values[either->instead].bytes) either->instead = *place;
-        either->extra = std::min(either->extra, extra);
-      }
+      if (!either) either = GraphFacts::Either{after, value, {}, extra};
+      either->places.push_back(*place);
+      either->extra = std::min(either->extra, extra);
     }
     if (holds && either) best = either;
   }

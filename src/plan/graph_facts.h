@@ -38,11 +38,12 @@ struct GraphFacts {
   };
   std::vector<Need> needs;
   // Of a choice: while its ordered ops, from `after` on, have not run yet, `value` is needed, or the first runs
-  // take `extra` more and a value is needed that only this choice has, no smaller than `instead`, and that is
-  // made from `value`.
+  // take `extra` more and one of `places` is needed. Each of these only one realization has, and makes it from
+  // `value`.
   struct Either {
     OpIndex after;
-    ValueIndex value, instead;
+    ValueIndex value;
+    std::vector<ValueIndex> places;
     Nanos extra;
   };
   std::vector<Either> eithers;

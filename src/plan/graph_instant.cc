@@ -84,9 +84,10 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
                           gone_[node.value] ? node.needed : node.needed + 1});
     }
   }
-  // Counted as a value of its own.
   for (Instead& instead : insteads_) {
-    if (node_of_[instead.value] != kNew) instead.bytes = 0;
+    const bool is_counted = std::any_of(instead.places.begin(), instead.places.end(),
+                                        [&](ValueIndex place) { return node_of_[place] != kNew; });
+    if (is_counted) instead.bytes = 0;
   }
   add_charges();
 }
@@ -191,11 +192,14 @@ void Instant::need(ValueIndex value, size_t from) {
 void Instant::add_eithers() {
   for (const GraphFacts::Either& either : facts_.eithers) {
     if (either.after <= op_) continue;
-    if (const auto node = node_of(either.value)) {
-      insteads_.push_back({flow_.add_arc(kSource, *node, 0), either.instead,
-                           facts_.graph.values[either.instead].bytes.count(),
-                           either.extra.count()});
-    }
+    const auto node = node_of(either.value);
+    if (!node) continue;
+    const std::vector<Value>& values = facts_.graph.values;
+    const ValueIndex smallest = *std::min_element(
+        either.places.begin(), either.places.end(),
+        [&](ValueIndex a, ValueIndex b) { return values[a].bytes < values[b].bytes; });
+    insteads_.push_back({flow_.add_arc(kSource, *node, 0), either.places, smallest,
+                         values[smallest].bytes.count(), either.extra.count()});
   }
 }
 
@@ -242,7 +246,7 @@ std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
     flow_.set_capacity(step.arc, static_cast<Amount>(kUnit) * step.cost);
   }
   for (const Instead& instead : insteads_) {
-    const double price = instead.bytes > 0 ? kUnit * prices[instead.value] : 0;
+    const double price = instead.bytes > 0 ? kUnit * prices[instead.smallest] : 0;
     flow_.set_capacity(instead.arc, static_cast<Amount>(std::min(price, kLargest)) +
                                         static_cast<Amount>(kUnit) * instead.cost);
   }
@@ -265,7 +269,7 @@ Instant::Line Instant::current_line() const {
     if (flow_.on_source_side(flow_.head(instead.arc))) continue;
     line.bytes += instead.bytes;
     line.cost += instead.cost;
-    line.kept.push_back(instead.value);
+    line.kept.push_back(instead.smallest);
   }
   return line;
 }

@@ -30,8 +30,7 @@ struct Assumption {
 //   needs:  what an op reads that runs after b for certain, and every result, is in L, in R, or
 //           granted; and so is what every run that can make a value of R after b reads;
 //   either: of a choice whose ordered ops are after b (GraphFacts::Either): the value is in L, in R, or granted;
-//           or another of at least the bytes of `instead`, which nothing else needs, is in L, and the time is more
-//           by `extra`.
+//           or one of its places is in L, and the time is more by `extra`.
 // Proof. R: the values outside L that some run after b makes, but for those that are only made by ops
 // whose one run is after b (granted). bytes: the definition of the memory while an action runs. needs:
 // whatever is read after b is live at b or written by b (granted) or after b. A result is live at the
@@ -49,8 +48,9 @@ struct Assumption {
 // cut: a value is needed (source side) or not, and made after b (source side) or not.
 //
 // either: the realization of the plan reads the value after b, or one in its place. That one is live at b, or a
-// run after b makes it, which reads the value. Only ops of this realization touch it, so that no other choice and
-// none of the needs counts its bytes, and `extra` is time of first runs beyond least_time.
+// run after b makes it, which reads the value. Only ops of this realization touch it, so that no other choice
+// counts its bytes; where the needs or an assumption count those of any of the places, they are not counted here.
+// `extra` is time of first runs beyond least_time.
 //
 // With assumptions the claim holds for every plan that they are true of. A value that is live (is not
 // live) while b runs is in L (is not). One that is not live while an earlier op runs is gone then; one
@@ -109,7 +109,8 @@ class Instant {
   };
   struct Instead {
     size_t arc;  // to what is needed otherwise
-    ValueIndex value;
+    const std::vector<ValueIndex>& places;
+    ValueIndex smallest;  // of them
     int64_t bytes, cost;
   };
   struct Line {

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
+#include <string>
+#include <variant>
 
 #include "park.h"
 #include "planned_steps.h"
@@ -272,7 +275,7 @@ class Training {
       if (!first) continue;
       if (!whole) plain = try_step(Kind::kByHand, time, true);
       report_.gradients_equal = equal(*plain, *planned);
-      if (!*report_.gradients_equal && options_.alternatives.allow != Exactness::kBitwise) {
+      if (!*report_.gradients_equal && rounds()) {
         report_.largest_difference = difference(*plain, *planned);
       } else if (!*report_.gradients_equal) {
         report_.plain_repeats = equal(*plain, *try_step(Kind::kByHand, time, true));
@@ -299,19 +302,45 @@ class Training {
     return true;
   }
 
-  static double difference(const Outcome& a, const Outcome& b) {
-    return std::max({difference(a.loss, b.loss), difference(a.gradients, b.gradients),
-                     difference(a.parameters, b.parameters)});
+  // Whether the plan runs anything that need not leave the bits of plain training.
+  bool rounds() const {
+    const Graph* graph = std::get_if<Graph>(&report_.profile.problem);
+    if (graph == nullptr || !report_.plan.plan) return false;
+    std::set<std::string> others;
+    for (const Op& op : graph->ops) {
+      for (const Variant& variant : op.variants) {
+        if (variant.exactness != Exactness::kBitwise) others.insert(op.id + "/" + variant.name);
+      }
+    }
+    const std::vector<Action>& actions = report_.plan.plan->actions;
+    return std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
+      return others.contains(action.id + "/" + action.variant);
+    });
   }
 
-  static double difference(const Parked& a, const Parked& b) {
+  // Of loss, gradients and parameters (over what the step changed them by); infinite where something else differs, too.
+  double difference(const Outcome& a, const Outcome& b) const {
+    const bool same =
+        equal(a.buffers, b.buffers) && a.random == b.random && a.state.steps == b.state.steps;
+    if (!same) return std::numeric_limits<double>::infinity();
+    return std::max({difference(a.loss, b.loss, {}), difference(a.gradients, b.gradients, {}),
+                     difference(a.parameters, b.parameters, parameters_),
+                     difference(a.state.tensors, b.state.tensors, {})});
+  }
+
+  static double difference(const Parked& a, const Parked& b, const Tensors& start) {
     const Tensors x = a.restore(), y = b.restore();
     double largest = 0;
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (!x[i].defined() || x[i].numel() == 0) continue;
-      const double scale = x[i].abs().max().item<double>();
-      const double apart = (x[i] - y[i]).abs().max().item<double>();
-      if (apart > 0) largest = std::max(largest, apart / scale);
+    for (size_t i = 0; i < std::max(x.size(), y.size()); ++i) {
+      if (i >= x.size() || i >= y.size() || x[i].defined() != y[i].defined()) {
+        return std::numeric_limits<double>::infinity();
+      }
+      if (bitwise_equal(x[i], y[i])) continue;
+      const at::Tensor change = i < start.size() ? x[i] - start[i] : x[i];
+      const double relative = ((x[i] - y[i]).abs().max() / change.abs().max()).item<double>();
+      // A NaN or an infinity that only one of them has is no rounding.
+      largest = std::max(
+          largest, std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity());
     }
     return largest;
   }

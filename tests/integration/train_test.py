@@ -122,6 +122,8 @@ class TrainTest(ProgramTest):
         self.assertLessEqual(report["measured_peak_bytes"], int(budget))
         self.assertIn("rounding is allowed", self.train(*allowed).stdout)
         self.train(*wide, "--allow", "anything", expect=BAD_INPUT)
+        chain = self.train(*GPT, "--allow", "rounding", expect=BAD_INPUT)
+        self.assertIn("--mode graph", chain.stderr)
 
     def test_infeasible_names_the_smallest_budget(self):
         result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)

@@ -199,6 +199,38 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
   }
 }
 
+// Factors that look like dropout's and are not: what would be put in their place is something else.
+TEST_F(AlternativesProperty, FactorsThatAreNoneOfDropout) {
+  const std::vector<std::pair<const char*, Function>> factors = {
+      {"rounded",
+       [](const at::Tensor& x) { return at::empty_like(x).bernoulli_(0.5).div_(0.6, "floor"); }},
+      {"negative",
+       [](const at::Tensor& x) { return at::empty_like(x).bernoulli_(0.5).div_(-0.5); }},
+      {"no numbers", [](const at::Tensor& x) { return at::empty_like(x).bernoulli_(0.5).div_(0); }},
+      {"drawn in part",
+       [](const at::Tensor& x) {
+         at::Tensor all = at::full_like(x, 3);
+         all.narrow(0, 0, 1).bernoulli_(0.5);
+         return all.div_(0.5);
+       }},
+  };
+  Coverage coverage;
+  for (const auto& [name, draw] : factors) {
+    SCOPED_TRACE(name);
+    auto module = std::make_shared<nn::Module>();
+    const at::Tensor shift = module->register_parameter("shift", at::zeros({1}));
+    expect_same_bits(
+        module, {at::randn({4, 300}).requires_grad_()},
+        [&, make = draw](const Tensors& in) {
+          const at::Tensor y = in[0] + shift;
+          const at::Tensor loss = at::tanh(y * make(y.detach())).sum();
+          loss.backward();
+          return Tensors{loss};
+        },
+        name, coverage);
+  }
+}
+
 // More weights than activations.
 TEST_F(AlternativesProperty, NarrowLayersOfRandomShapes) {
   Random random(6);
@@ -272,10 +304,11 @@ TEST_F(AlternativesProperty, KeptInFewerBits) {
       {"relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); }, {0, 6}},
       {"hardtanh", [](const at::Tensor& x) { return at::hardtanh(x, -0.3, 1); }, {-0.3, 1}},
       {"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 0.2); }, {0}},
+      {"steep leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 3.0); }, {0}},
       {"dropout", [](const at::Tensor& x) { return at::dropout(x, 0.3, true); }, {0}},
       {"wild dropout", [](const at::Tensor& x) { return at::dropout(x, 0.999, true); }, {0}},
   };
-  for (int k = 0; k < 63; ++k) {
+  for (int k = 0; k < 72; ++k) {
     const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
     const Activation& activation = kinked[static_cast<size_t>(k / 3) % kinked.size()];
     const bool in_space = between(random, 0, 2) == 0, adaptive = between(random, 0, 2) == 0;
@@ -287,16 +320,18 @@ TEST_F(AlternativesProperty, KeptInFewerBits) {
     SCOPED_TRACE(fmt::format("{}: {}, {}, {}, layout {}", k, activation.name, type,
                              fmt::join(shape, "x"), layout));
     at::Tensor x = around(activation.kinks, at::randn(shape).to(scalar));
-    if (k % 2 == 0) {
+    const auto strew = [&](const at::Tensor& numbers) {
       const double infinity = std::numeric_limits<double>::infinity();
       for (int n = 0; n < 9; ++n) {
-        const int64_t at = between(random, 0, x.numel() - 1);
-        x.flatten()[at] = n % 3 == 0 ? infinity : n % 3 == 1 ? -infinity : std::nan("");
+        const int64_t at = between(random, 0, numbers.numel() - 1);
+        numbers.flatten()[at] = n % 3 == 0 ? infinity : n % 3 == 1 ? -infinity : std::nan("");
       }
-    }
+    };
+    if (k % 2 == 0) strew(x);
     x = laid_out(x, layout).requires_grad_();
     auto module = std::make_shared<nn::Module>();
     const at::Tensor shift = module->register_parameter("shift", at::zeros({1}, x.options()));
+    at::Tensor weights;
     expect_same_bits(
         module, {x},
         [&](const Tensors& in) {
@@ -310,7 +345,12 @@ TEST_F(AlternativesProperty, KeptInFewerBits) {
           } else {
             y = at::max_pool2d(y, size, stride, padding);
           }
-          const at::Tensor loss = y.sum();
+          // Gradients of all kinds.
+          if (!weights.defined()) {
+            weights = at::randn(y.sizes()).to(scalar);
+            if (k % 4 >= 2) strew(weights);
+          }
+          const at::Tensor loss = (y * weights).sum();
           loss.backward();
           return Tensors{loss};
         },

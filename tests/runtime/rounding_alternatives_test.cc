@@ -111,6 +111,29 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
   EXPECT_GT(used, 30U);
 }
 
+// What the head reads is written behind it: the backward would see other numbers.
+TEST(LinearCrossEntropy, StaysAsItIsWhereSomethingThatItReadsIsWritten) {
+  install_cpu_allocator();
+  const at::Tensor bias = at::randn({300}), weight = at::randn({300, 8}).requires_grad_();
+  const Tensors inputs{at::randn({256, 8}), at::randint(300, {256}, at::kLong)};
+  const StepFunction step = [&](const Tensors& in) {
+    const at::Tensor loss = F::cross_entropy(at::linear(in[0], weight, bias), in[1]);
+    {
+      at::NoGradGuard no_grad;
+      at::Tensor(bias).mul_(-1);
+    }
+    loss.backward();
+    return Tensors{loss};
+  };
+  const CapturedStep captured(
+      step, inputs,
+      {.measure = quick(),
+       .alternatives = {.only = {}, .without = {}, .allow = Exactness::kRounding}});
+  for (const Choice& choice : captured.graph().choices) {
+    EXPECT_TRUE(realizations_of(choice, kName).empty()) << choice.id;
+  }
+}
+
 // Logits of many classes are most of the memory.
 TEST(LinearCrossEntropy, TakesPartsOfTheLogits) {
   install_cpu_allocator();

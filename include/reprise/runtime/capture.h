@@ -86,11 +86,10 @@ struct CapturedStepReport {
 
 using StepFunction = std::function<Tensors(const Tensors& inputs)>;
 
-// A training step that was recorded. What run() computes is what the function computes (to the bit unless CaptureOptions::alternatives allows
-// less): gradients of all
-// leaf tensors that the step reads (added to what is in .grad, or put there), the tensors that it
-// returns (without history), buffers, random state. Numbers of the host language (a learning rate, a
-// dropout probability) are those of the capture. Hooks on parameters are not called.
+// A training step that was recorded. What run() computes is what the function computes, to the bit unless
+// CaptureOptions::alternatives allows less: gradients of all leaf tensors that the step reads (added to what is in
+// .grad, or put there), the tensors that it returns (without history), buffers, random state. Numbers of the host
+// language (a learning rate, a dropout probability) are those of the capture. Hooks on parameters are not called.
 //
 // Not thread-safe. Between two steps it holds the arena, in which the last gradients lie.
 class CapturedStep {

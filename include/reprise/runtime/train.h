@@ -80,8 +80,9 @@ struct TrainReport {
   // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
   // optimizer state in their place. Of a step in parts: as gradients accumulated by hand.
   std::optional<bool> gradients_equal;
-  // Where they are not equal and alternatives of other rounding are allowed: the largest difference of an element of
-  // loss, gradients or parameters, over the largest element of its tensor.
+  // Where they are not equal and the plan uses an alternative of other rounding: the largest difference of an element
+  // of loss, gradients or optimizer state over the largest element of its tensor, of parameters over the largest
+  // change of one; infinite where buffers or random state differ, or not both are numbers.
   std::optional<double> largest_difference;
   // Where they are not equal: whether a second plain step has the bits of the first one.
   std::optional<bool> plain_repeats;

@@ -115,7 +115,7 @@ class Lowering {
   }
 
   // Each update stands behind the last call that reads its parameter, in whatever way it is run, or
-  // makes its gradient; no realization makes that one later.
+  // makes its gradient.
   void find_updates() {
     std::vector<size_t> last(recording_.externals.size(), 0);
     const auto note = [&](size_t c, int32_t work) {
@@ -133,8 +133,17 @@ class Lowering {
     for (const Update& update : updates_.each) {
       const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
       const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
-      const size_t behind =
+      size_t behind =
           std::max(last[static_cast<size_t>(update.external)], static_cast<size_t>(maker));
+      // Another realization may make it later.
+      for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
+        for (const auto& [realization, piece] : realizations_[c]) {
+          for (const int32_t work : piece->works) {
+            const auto writes = values_written(works_.all[static_cast<size_t>(work)]);
+            if (std::find(writes.begin(), writes.end(), gradient.index) != writes.end()) behind = c;
+          }
+        }
+      }
       updates_behind_[behind].push_back(&update);
     }
   }
@@ -229,6 +238,11 @@ class Lowering {
     op.phase = first.phase == Phase::kForward || piece.after < realization.calls[0]
                    ? recording_.calls[static_cast<size_t>(piece.after)].phase
                    : first.phase;
+    for (const int32_t work : piece.works) {
+      for (const int32_t e : externals_read(works_.all[static_cast<size_t>(work)])) {
+        if (written_[static_cast<size_t>(e)]) op.once = true;
+      }
+    }
     result_.works.emplace_back();
     for (size_t k = 0; k < piece.works.size(); ++k) {
       add_variant(op, piece.names[k], piece.works[k], Role::kAny, realization.exactness);

@@ -55,6 +55,8 @@ class Rewriter {
   // A gradient that may be used up as soon as it is complete, and a parameter that it updates.
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
   bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
+  // Whether the work reads memory from before the step that some call writes: it has to stay in its place.
+  bool reads_written(const Work& work) const;
   // The last call before c, a backward call, that reads the value, or the one that makes it; -1: that is a backward
   // call, too, or c is not the last reader.
   int32_t last_forward_use(int32_t value, int32_t c) const;
@@ -83,7 +85,7 @@ class Rewriter {
   int64_t largest_ = 0;                        // bytes of a value of the step
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
-  std::vector<bool> is_updated_;               // by external
+  std::vector<bool> is_updated_, is_written_;  // by external
   std::vector<int32_t> stands_for_;            // by call: the first realization; -1: none
   Alternatives found_;
 };

@@ -22,15 +22,11 @@ class Lateness {
   explicit Lateness(const Rewriter& rewriter)
       : rewriter_(rewriter),
         end_(static_cast<int32_t>(rewriter.recording().calls.size())),
-        overwritten_(rewriter.recording().values.size(), -1),
-        written_(rewriter.recording().externals.size(), false) {
+        overwritten_(rewriter.recording().values.size(), -1) {
     const Recording& recording = rewriter.recording();
     for (size_t v = 0; v < recording.values.size(); ++v) {
       const StepValue& value = recording.values[v];
       if (value.previous >= 0) overwritten_[static_cast<size_t>(value.previous)] = value.maker;
-    }
-    for (const Call& call : recording.calls) {
-      for (const int32_t e : call.effects) written_[static_cast<size_t>(e)] = true;
     }
   }
 
@@ -56,12 +52,11 @@ class Lateness {
     for (const Work::Made& made : work.made) {
       if (rewriter_.is_used_up(made.value)) return false;
     }
+    if (rewriter_.reads_written(work)) return false;
     for (const Argument& argument : work.arguments) {
       if (argument.shape_only) continue;
       for (const TensorRef& ref : argument.tensors) {
-        if (ref.memory != Memory::kExternal) continue;
-        if (written_[static_cast<size_t>(ref.index)] || rewriter_.is_updated(ref.index))
-          return false;
+        if (ref.memory == Memory::kExternal && rewriter_.is_updated(ref.index)) return false;
       }
     }
     return true;
@@ -101,7 +96,6 @@ class Lateness {
   const Rewriter& rewriter_;
   const int32_t end_;                 // behind all calls
   std::vector<int32_t> overwritten_;  // by value: the call that writes over it; -1: none
-  std::vector<bool> written_;         // by external
 };
 
 // The same with some of its pieces, those of the bits of `which`, each at its place; nothing if one of them has

@@ -159,7 +159,10 @@ class Finder {
     const TensorRef& logits = argument(head.softmax, "self");
     head.linear = maker(logits, "aten::mm");
     if (head.linear < 0) head.linear = maker(logits, "aten::addmm");
-    if (head.linear < 0 || logits.geometry != log.geometry || !is_linear(head.linear)) {
+    // Sums over blocks would lose the few bits of smaller types.
+    const at::ScalarType type = log.geometry.dtype;
+    if (head.linear < 0 || logits.geometry != log.geometry || !is_linear(head.linear) ||
+        (type != at::kFloat && type != at::kDouble)) {
       return std::nullopt;
     }
     const auto& log_readers = rewriter_.readers(log.index);
@@ -235,8 +238,10 @@ class Finder {
     if (made.memory != Memory::kValue || maker(made, name(c).c_str()) != c || !is_matrix(made)) {
       return std::nullopt;
     }
-    if (name(c) == "aten::sum" && argument(c, "self") == gradient && made.geometry.sizes[0] == 1 &&
-        constant(c, "dim").toIntVector() == std::vector<int64_t>{0}) {
+    if (call(c).name() == "sum.dim_IntList" && argument(c, "self") == gradient &&
+        made.geometry.sizes[0] == 1 && constant(c, "dim").isIntList() &&
+        constant(c, "dim").toIntVector() == std::vector<int64_t>{0} &&
+        made.geometry.dtype == gradient.geometry.dtype) {
       return Head::Use{Product::kOfBias, c, std::nullopt};
     }
     if (name(c) != "aten::mm") return std::nullopt;
@@ -315,6 +320,7 @@ void linear_cross_entropy(Rewriter& rewriter) {
     backward.kernel = [constants](std::vector<c10::IValue>& stack) {
       run_backward(stack, constants);
     };
+    if (rewriter.reads_written(forward) || rewriter.reads_written(backward)) continue;
     realization.pieces.push_back(piece_of(rewriter, "loss", c, std::move(forward)));
     realization.pieces.push_back(
         piece_of(rewriter, "gradients", head->uses.back().call, std::move(backward)));

@@ -80,8 +80,11 @@ at::Tensor backward_of_bits(const Question& question, const at::Tensor& gradient
       over ? gradient : at::empty_strided(gradient.sizes(), gradient.strides(), gradient.options());
   const at::Tensor from = flat(gradient), to = flat(result);
   const int64_t count = from.numel();
-  const at::Tensor stand_ins = at::empty({std::min(count, kBlock)}, gradient.options());
-  for_blocks(count, kBlock, [&](int64_t first, int64_t length) {
+  // Of a gradient in bfloat16 that is no number ATen's vectorised part leaves other bits than the ends.
+  const bool is_reduced = c10::isReducedFloatingType(gradient.scalar_type());
+  const int64_t block = is_reduced ? count : std::min(count, kBlock);
+  const at::Tensor stand_ins = at::empty({block}, gradient.options());
+  for_blocks(count, block, [&](int64_t first, int64_t length) {
     const at::Tensor mask = stand_ins.narrow(0, 0, length);
     unpack_bits(bits.const_data_ptr<uint8_t>() + first / 8, question.stand_ins, mask);
     question.backward(to.narrow(0, first, length), from.narrow(0, first, length), mask);
@@ -112,12 +115,16 @@ std::optional<double> factor_of_dropout(const Recording& recording, const Argume
     return maker < 0 ? nullptr : &recording.calls[static_cast<size_t>(maker)];
   };
   const Call* scaled = maker_of(operand);
-  if (scaled == nullptr || scaled->op.operator_name().name != "aten::div_") return std::nullopt;
+  if (scaled == nullptr || scaled->name() != "div_.Scalar") return std::nullopt;
   const Argument &drawn = scaled->arguments[0], &by = scaled->arguments[1];
   const Call* draw = maker_of(drawn);
   if (draw == nullptr || draw->op.operator_name().name != "aten::bernoulli_") return std::nullopt;
   const Geometry& geometry = operand.tensors[0].geometry;
-  if (drawn.tensors[0].geometry != geometry || !by.constant.isScalar()) return std::nullopt;
+  if (drawn.tensors[0].geometry != geometry || draw->arguments[0].tensors[0].geometry != geometry) {
+    return std::nullopt;
+  }
+  const double keep = by.constant.toScalar().toDouble();
+  if (!(keep > 0) || !std::isfinite(keep)) return std::nullopt;
   const at::Tensor factor = at::ones({1}, at::TensorOptions(geometry.dtype));
   return factor.div_(by.constant.toScalar()).item<double>();
 }
@@ -140,6 +147,7 @@ std::optional<Question> of_dropout(const Recording& recording, const Call& call)
 
 // Of a function with a kink, on whose sides `no` and `yes` lie.
 std::optional<Question> of_kink(const Call& call, const Backward& backward, double no, double yes) {
+  if (!std::isfinite(no) || !std::isfinite(yes)) return std::nullopt;
   const at::ScalarType type = call.outputs[0][0].geometry.dtype;
   const at::Tensor mask = two_numbers(no, yes, type), gradient = two_numbers(1, 1, type);
   backward(gradient, gradient, mask);

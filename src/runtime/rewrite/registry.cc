@@ -105,7 +105,11 @@ Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
       is_result_(recording.values.size(), false),
       is_used_up_(recording.values.size(), false),
       is_updated_(recording.externals.size(), false),
+      is_written_(recording.externals.size(), false),
       stands_for_(recording.calls.size(), -1) {
+  for (const Call& call : recording.calls) {
+    for (const int32_t e : call.effects) is_written_[static_cast<size_t>(e)] = true;
+  }
   for (const StepValue& value : recording.values) largest_ = std::max(largest_, value.bytes);
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     for (const int32_t value : values_read(works.all[c])) {
@@ -131,6 +135,17 @@ int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {
   const bool is_forward =
       last >= 0 && recording_.calls[static_cast<size_t>(last)].phase == Phase::kForward;
   return is_forward ? last : -1;
+}
+
+bool Rewriter::reads_written(const Work& work) const {
+  for (const Argument& argument : work.arguments) {
+    if (argument.shape_only) continue;
+    for (const TensorRef& ref : argument.tensors) {
+      if (ref.memory == Memory::kExternal && is_written_[static_cast<size_t>(ref.index)])
+        return true;
+    }
+  }
+  return false;
 }
 
 int32_t Rewriter::add_value(int64_t bytes) {
@@ -173,7 +188,7 @@ bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls
   for (const int32_t c : calls) {
     if (has(realization.calls, c)) continue;
     const Call& call = recording_.calls[static_cast<size_t>(c)];
-    if (call.random || !call.effects.empty()) return false;
+    if (call.random || !call.effects.empty() || reads_written(work(c))) return false;
     Realization::Piece as_it_is{call.name(), c, {c}, {"default"}};
     for (const OtherWay& way : found_.ways) {
       if (way.call != c || way.exactness > realization.exactness) continue;
