@@ -106,11 +106,12 @@ TEST_F(MicroBatchesTest, TheFastestNumberWithinTheBudgetIsChosen) {
     EXPECT_LE(*none.chosen.result.smallest_budget, *tried.result.smallest_budget);
   }
 
-  // Well below what one part can be planned in: its smallest peak is what a search found in its time.
-  const Bytes one = *none.tried[0].result.smallest_budget,
-              two = *none.tried[1].result.smallest_budget;
-  const Bytes budget((one + two).count() / 2);
-  ASSERT_LT(two.count(), one.count() * 4 / 5);
+  // Well below what one part can be planned in, and above what four can: smallest peaks are what a search found
+  // in its time.
+  const Bytes one = *none.tried[0].result.smallest_budget;
+  const Bytes four = *none.tried[2].result.smallest_budget;
+  const Bytes budget(four.count() * 11 / 10);
+  ASSERT_LT(budget.count(), one.count() * 9 / 10);
   const MicroBatches found = micro_batches(part(), inputs_, options({1, 2, 4, 99}, budget));
   ASSERT_TRUE(found.chosen.result.plan);
   EXPECT_GT(found.chosen.parts, 1);
