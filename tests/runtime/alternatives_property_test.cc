@@ -191,7 +191,8 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
   }
   for (const AlternativeInfo& kind : alternatives()) {
     if (kind.exactness != Exactness::kBitwise) continue;
-    if (std::set<std::string>{"copied-part", "late-gradient", "one-bit-mask", "small-indices"}
+    if (std::set<std::string>{"convolution-by-samples", "copied-part", "late-gradient",
+                              "one-bit-mask", "small-indices"}
             .contains(kind.name)) {
       continue;  // below
     }
@@ -258,6 +259,59 @@ TEST_F(AlternativesProperty, NarrowLayersOfRandomShapes) {
   for (const auto& [type, scalar] : types()) {
     EXPECT_GT(coverage.uses["late-gradient of " + type], 0U) << type;
   }
+}
+
+// More samples than weights, of one to three dimensions, there and back; weights that want no gradient; numbers that
+// are none; an input that is one sample again and again.
+TEST_F(AlternativesProperty, ConvolutionsOfManySamples) {
+  Random random(9);
+  Coverage coverage;
+  for (int k = 0; k < 36; ++k) {
+    const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
+    const bool transposed = k % 4 == 3, frozen = k % 5 == 4;
+    const auto dimensions = static_cast<size_t>(k / 3 % 4 == 0 ? between(random, 0, 1) * 2 + 1 : 2);
+    const int64_t groups = between(random, 1, 3);
+    const int64_t inner = groups * between(random, 1, 6), outer = groups * between(random, 1, 6);
+    const std::vector<int64_t> window(dimensions, between(random, 1, 3)),
+        stride(dimensions, between(random, 1, 2)), padding(dimensions, between(random, 0, 1)),
+        dilation(dimensions, between(random, 1, 2)), none(dimensions, 0);
+    std::vector<int64_t> shape{between(random, 2, 40), inner};
+    const int64_t sides[] = {800, 30, 11};
+    for (size_t d = 0; d < dimensions; ++d) {
+      shape.push_back(sides[dimensions - 1] + between(random, 0, 3));
+    }
+    SCOPED_TRACE(fmt::format("{}: {}, {} to {}, window {}, stride {}, {} groups{}{}", k, type,
+                             fmt::join(shape, "x"), outer, window[0], stride[0], groups,
+                             transposed ? ", transposed" : "", frozen ? ", frozen" : ""));
+    std::vector<int64_t> weights = window;
+    weights.insert(weights.begin(),
+                   {transposed ? inner : outer, (transposed ? outer : inner) / groups});
+    auto module = std::make_shared<nn::Module>();
+    const at::Tensor weight =
+        module->register_parameter("weight", at::randn(weights).to(scalar), !frozen);
+    const at::Tensor bias =
+        module->register_parameter("bias", at::randn({outer}).to(scalar), !frozen);
+    at::Tensor x = at::randn(shape).to(scalar);
+    if (k % 7 == 6) x.flatten()[5] = std::nan(""), x.flatten()[77] = INFINITY;
+    const bool expanded = k % 9 == 8;
+    expect_same_bits(
+        module, {x.requires_grad_()},
+        [&](const Tensors& in) {
+          at::Tensor z = at::tanh(in[0]);
+          if (expanded) z = z.narrow(0, 1, 1).expand(shape);
+          const at::Tensor y = at::convolution(z, weight, k % 2 == 0 ? bias : at::Tensor(), stride,
+                                               padding, dilation, transposed, none, groups);
+          const at::Tensor loss = (y * y).sum();
+          loss.backward();
+          return Tensors{loss};
+        },
+        type + (frozen ? " frozen" : ""), coverage,
+        between(random, 0, 1) == 0 ? "" : "convolution-by-samples");
+  }
+  EXPECT_GT(coverage.uses["convolution-by-samples of float32"], 4U);
+  EXPECT_GT(coverage.uses["convolution-by-samples of float32 frozen"], 0U);
+  // Too few bits to see another order.
+  EXPECT_EQ(coverage.uses["convolution-by-samples of bfloat16"], 0U);
 }
 
 // A long skip connection around layers: the gradient of the concatenation is cut, along any dimension.

@@ -202,6 +202,15 @@ TEST_F(CaptureTest, OtherCircumstancesAreRefusedOrCapturedAgain) {
     at::NoGradGuard no_grad;
     EXPECT_PRED2(contains, message(work.inputs), "gradients are switched off");
   }
+  // Other algorithms, which may add in another order.
+  const int threads = at::get_num_threads();
+  at::set_num_threads(threads + 1);
+  EXPECT_PRED2(contains, message(work.inputs),
+               fmt::format("{} threads instead of {}", threads + 1, threads));
+  at::set_num_threads(threads);
+  at::globalContext().setUserEnabledMkldnn(false);
+  EXPECT_PRED2(contains, message(work.inputs), "oneDNN");
+  at::globalContext().setUserEnabledMkldnn(true);
 
   CapturedStep flexible = captured(work, OnMiss::kRecapture);
   const std::vector<Stage> stages = as_stages(work);

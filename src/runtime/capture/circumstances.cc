@@ -1,5 +1,7 @@
 #include "capture/circumstances.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,7 +10,8 @@ namespace reprise::runtime {
 Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& options)
     : autocast_(inputs.empty() || !inputs[0].defined() ? c10::Device(c10::kCPU)
                                                        : inputs[0].device()),
-      grad_mode_(at::GradMode::is_enabled()) {
+      grad_mode_(at::GradMode::is_enabled()),
+      kernels_(kernels_now()) {
   for (const at::Tensor& tensor : inputs) {
     Input& input = inputs_.emplace_back();
     if (!tensor.defined()) continue;
@@ -26,6 +29,12 @@ Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& option
       }
     }
   }
+}
+
+Circumstances::Kernels Circumstances::kernels_now() {
+  return {.threads = at::get_num_threads(),
+          .onednn = at::globalContext().userEnabledMkldnn(),
+          .nnpack = at::globalContext().userEnabledNNPACK()};
 }
 
 std::string Circumstances::text_of(const Input& input) {
@@ -47,6 +56,11 @@ std::string Circumstances::difference(const Circumstances& now) const {
   }
   if (grad_mode_ != now.grad_mode_) return "gradients are switched off or on";
   if (!(autocast_ == now.autocast_)) return "autocast is in another state";
+  if (kernels_.threads != now.kernels_.threads) {
+    return fmt::format("operations have {} threads instead of {}", now.kernels_.threads,
+                       kernels_.threads);
+  }
+  if (!(kernels_ == now.kernels_)) return "oneDNN or NNPACK is switched off or on";
   if (modules_.size() != now.modules_.size()) return "a module has other children";
   for (size_t m = 0; m < modules_.size(); ++m) {
     if (modules_[m].training != now.modules_[m].training) {

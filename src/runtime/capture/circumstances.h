@@ -33,12 +33,22 @@ class Circumstances {
     bool operator==(const ModuleState&) const = default;
   };
 
+  // What ATen and oneDNN choose their algorithms by, and so the order of their sums.
+  struct Kernels {
+    int threads = 1;  // within an operation
+    bool onednn = true, nnpack = true;
+
+    bool operator==(const Kernels&) const = default;
+  };
+
+  static Kernels kernels_now();
   static std::string text_of(const Input& input);
 
   std::vector<Input> inputs_;
   std::vector<ModuleState> modules_;
   AutocastState autocast_;
   bool grad_mode_;
+  Kernels kernels_;
 };
 
 }  // namespace reprise::runtime

@@ -1,12 +1,10 @@
 #include "capture/meter.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <sstream>
 
 #include "capture/block_pool.h"
 #include "capture/replay.h"
@@ -20,28 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string key_of(const TensorRef& ref) {
-  if (ref.memory == Memory::kNone) return "-";
-  const Geometry& g = ref.geometry;
-  return fmt::format("{}[{}|{}|{}]", c10::toString(g.dtype), fmt::join(g.sizes, ","),
-                     fmt::join(g.strides, ","), g.offset % 16);
-}
-
-// Equal for works that do the same work on other values.
-std::string key_of(const Work& work) {
-  std::ostringstream key;
-  key << work.name;
-  for (const Argument& argument : work.arguments) {
-    key << ';';
-    if (argument.kind == ArgumentKind::kConstant) {
-      key << argument.constant;
-    } else {
-      for (const TensorRef& ref : argument.tensors) key << key_of(ref) << ' ';
-    }
-  }
-  return key.str();
-}
-
 class Meter {
  public:
   Meter(const Recording& recording, const Works& works, const Alternatives& alternatives,
@@ -52,7 +28,7 @@ class Meter {
         captured_(lower(recording, works, alternatives, updates,
                         std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
         replay_(recording, works, captured_) {
-    for (const Work& work : works.all) keys_.push_back(key_of(work));
+    for (const Work& work : works.all) keys_.push_back(kind_of(work));
     std::vector<bool> seen(works.all.size(), false);
     for (const std::vector<int32_t>& variants : captured_.works) {
       const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {

@@ -1,6 +1,10 @@
 #include "capture/work.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <sstream>
 
 #include "capture/operators.h"
 
@@ -32,6 +36,13 @@ Work work_of(const Recording& recording, size_t c) {
     }
   }
   return work;
+}
+
+std::string kind_of(const TensorRef& ref) {
+  if (ref.memory == Memory::kNone) return "-";
+  const Geometry& g = ref.geometry;
+  return fmt::format("{}[{}|{}|{}]", c10::toString(g.dtype), fmt::join(g.sizes, ","),
+                     fmt::join(g.strides, ","), g.offset % 16);
 }
 
 }  // namespace
@@ -76,6 +87,20 @@ std::vector<int32_t> values_written(const Work& work) {
   for (const Work::Made& made : work.made) writes.push_back(made.value);
   for (const auto& [now, before] : work.overwrites) writes.push_back(now);
   return writes;
+}
+
+std::string kind_of(const Work& work) {
+  std::ostringstream key;
+  key << work.name;
+  for (const Argument& argument : work.arguments) {
+    key << ';';
+    if (argument.kind == ArgumentKind::kConstant) {
+      key << argument.constant;
+    } else {
+      for (const TensorRef& ref : argument.tensors) key << kind_of(ref) << ' ';
+    }
+  }
+  return key.str();
 }
 
 }  // namespace reprise::runtime

@@ -46,6 +46,9 @@ Works works_of(const Recording& recording);
 std::vector<int32_t> values_read(const Work& work);
 std::vector<int32_t> values_written(const Work& work);
 
+// Equal for works that do the same on other values.
+std::string kind_of(const Work& work);
+
 // Appends a value that the list does not have.
 void add_once(std::vector<int32_t>& list, int32_t value);
 

@@ -70,6 +70,8 @@ class Rewriter {
   // If one stands for more calls already, this one does the others as they are. Nothing happens if one stands for
   // some of its calls only.
   void add(Realization realization);
+  // One more variant of a piece of a realization that was found.
+  void add_variant(size_t realization, size_t piece, int32_t work, std::string name);
   // Of this row and those before it.
   const Alternatives& found() const { return found_; }
   Alternatives take() { return std::move(found_); }
@@ -106,6 +108,7 @@ Kernel kernel_of(const c10::OperatorHandle& op);
 // The rows.
 void in_place(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
+void convolution_by_samples(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);

@@ -1,4 +1,4 @@
-// Backwards of normalisations some channels at a time, with the result in place of an operand.
+// Operations in blocks; backwards of normalisations some channels at a time, with the result in place of an operand.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,6 +28,10 @@ constexpr std::array kRows = {
     Row{"two-call-convolution",
         "the backward of a convolution as two calls: gradients of the weights, then of the input",
         two_call_convolution},
+    // Behind the one whose second call it varies.
+    Row{"convolution-by-samples",
+        "a convolution, and the gradient of its input, some samples at a time",
+        convolution_by_samples},
     Row{"cross-entropy-by-rows",
         "the backward of log-soft-max and negative log likelihood as one, some rows at a time",
         cross_entropy_by_rows},
@@ -175,6 +179,12 @@ void Rewriter::add(Realization realization) {
     if (first < 0) first = static_cast<int32_t>(found_.realizations.size());
   }
   found_.realizations.push_back(std::move(realization));
+}
+
+void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, std::string name) {
+  Realization::Piece& one = found_.realizations[realization].pieces[piece];
+  one.works.push_back(work);
+  one.names.push_back(std::move(name));
 }
 
 bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls) const {
