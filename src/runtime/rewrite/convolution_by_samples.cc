@@ -139,6 +139,11 @@ class Trial {
         c10::fromIntArrayRefSlow(output_padding), operand(kGroups).toInt(), {});
   }
 
+  bool has_window_of_one() const {
+    const at::IntArrayRef sizes = stack_[kWeight + (is_forward_ ? 0U : 1U)].toTensor().sizes();
+    return std::all_of(sizes.begin() + 2, sizes.end(), [](int64_t size) { return size == 1; });
+  }
+
   bool agrees(const Kernel& kernel, int64_t parts) const {
     for (int64_t k = 0; k < parts; ++k) {
       const auto [first, count] = samples_of(k, parts, expected_.size(0));
@@ -166,6 +171,8 @@ Kernel find_kernel(const Work& whole, bool is_forward, const Geometry& result, i
   const auto backend = trial.backend(samples);
   const bool by_its_own =
       is_forward && backend == at::native::ConvBackend::Mkldnn && result.sizes.size() == 4;
+  // A product of matrices, which needs nothing beside its result.
+  if (backend == at::native::ConvBackend::Slow2d && trial.has_window_of_one()) return nullptr;
   const Kernel kernel = by_its_own ? by_onednn : whole.kernel;
   for (int64_t parts = most; parts > 1; parts /= 2) {
     const bool is_same = by_its_own || (trial.backend(samples / parts) == backend &&
