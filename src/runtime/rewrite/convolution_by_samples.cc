@@ -30,6 +30,8 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
+constexpr int64_t kLeastParts =
+    3;  // a part is there in both layouts: two take as much as the whole
 constexpr int64_t kLeastElements = 4096;  // of a result: in fewer, another order may not show
 
 // Of aten::convolution.
@@ -44,6 +46,9 @@ enum Operand : size_t {
   kOutputPadding,
   kGroups
 };
+
+// Those of the backward stand behind the gradient of the result.
+size_t index_of(Operand operand, bool is_forward) { return operand + (is_forward ? 0U : 1U); }
 
 // The work on samples [first, first + count) of its first operands, of which there are as many as `operands`.
 at::Tensor run_samples(const Kernel& kernel, const Stack& stack, size_t operands, int64_t first,
@@ -128,8 +133,7 @@ class Trial {
 
   // What ATen runs so many samples by.
   at::native::ConvBackend backend(int64_t samples) const {
-    const auto operand = [&](Operand index) { return stack_[index + (is_forward_ ? 0U : 1U)]; };
-    const auto list = [&](Operand index) { return operand(index).toIntVector(); };
+    const auto list = [&](Operand which) { return operand(which).toIntVector(); };
     const std::vector<int64_t> stride = list(kStride), padding = list(kPadding),
                                dilation = list(kDilation), output_padding = list(kOutputPadding);
     return at::native::select_conv_backend(
@@ -140,7 +144,7 @@ class Trial {
   }
 
   bool has_window_of_one() const {
-    const at::IntArrayRef sizes = stack_[kWeight + (is_forward_ ? 0U : 1U)].toTensor().sizes();
+    const at::IntArrayRef sizes = operand(kWeight).toTensor().sizes();
     return std::all_of(sizes.begin() + 2, sizes.end(), [](int64_t size) { return size == 1; });
   }
 
@@ -158,6 +162,8 @@ class Trial {
  private:
   static constexpr uint64_t kSeed = 20200607;
 
+  const c10::IValue& operand(Operand which) const { return stack_[index_of(which, is_forward_)]; }
+
   const bool is_forward_;
   bool is_possible_ = true;  // the operands' elements lie apart
   Stack stack_;
@@ -174,7 +180,7 @@ Kernel find_kernel(const Work& whole, bool is_forward, const Geometry& result, i
   // A product of matrices, which needs nothing beside its result.
   if (backend == at::native::ConvBackend::Slow2d && trial.has_window_of_one()) return nullptr;
   const Kernel kernel = by_its_own ? by_onednn : whole.kernel;
-  for (int64_t parts = most; parts > 1; parts /= 2) {
+  for (int64_t parts = most; parts >= kLeastParts; parts /= 2) {
     const bool is_same = by_its_own || (trial.backend(samples / parts) == backend &&
                                         trial.backend((samples + parts - 1) / parts) == backend);
     if (is_same && trial.agrees(kernel, parts)) {
@@ -198,9 +204,9 @@ class BySamples {
     const auto elements = bytes / static_cast<int64_t>(c10::elementSize(type));
     const int64_t most = std::min(ref.geometry.sizes[0], blocks_in_cache(bytes));
     // Each part brings the weights into oneDNN's layout again.
-    const TensorRef& weight = whole.arguments[is_forward ? kWeight : kWeight + 1].tensors[0];
-    if (most < 2 || elements < kLeastElements || bytes < extent_bytes(weight.geometry) ||
-        !rewriter_.is_worthwhile(bytes - bytes / most)) {
+    const TensorRef& weight = whole.arguments[index_of(kWeight, is_forward)].tensors[0];
+    if (most < kLeastParts || elements < kLeastElements || bytes < extent_bytes(weight.geometry) ||
+        !rewriter_.is_worthwhile(bytes - 2 * bytes / most)) {
       return -1;
     }
     const auto [found, fresh] = kernels_.try_emplace(kind_of(whole));
