@@ -9,6 +9,7 @@
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
+#include "reprise/pack/pages.h"
 #include "reprise/pack/plan_blocks.h"
 #include "reprise/plan/registry.h"
 #include "reprise/run/bookkeeping.h"
@@ -160,6 +161,11 @@ void pack_blocks(std::string_view bytes) {
   try {
     const Packing packing = pack(blocks, options);
     promise(verify_packing(blocks, packing, options.alignment).empty(), "an invalid packing");
+    const PageOptions pages{.alignment = options.alignment,
+                            .page = options.alignment * (1 + dice.below(9))};
+    const PagedPacking paged = in_pages(blocks, packing, pages);
+    promise(verify_pages(blocks, paged, pages).empty(), "invalid extents");
+    promise(paged.height <= packing.height, "pages made it higher");
   } catch (const InputError&) {
     // A negative length, an alignment of 0, a sum beyond 64 bits.
   }

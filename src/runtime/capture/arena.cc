@@ -1,8 +1,5 @@
 #include "capture/arena.h"
 
-#include <fmt/format.h>
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <limits>
 
@@ -12,12 +9,18 @@ namespace reprise::runtime {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+// Effort beyond the heuristics (PackOptions::steps): some hundredths of a second. What it does not find, pages
+// give.
+constexpr int64_t kPlacementSteps = 4'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-StepArena::~StepArena() {
-  if (base_ != nullptr) munmap(base_, static_cast<size_t>(packing_.height.count()));
+PagedPacking placement(std::span<const Block> blocks, Bytes enough) {
+  const Bytes alignment(kAlignment);
+  const Packing packing =
+      pack(blocks, {.alignment = alignment, .enough = enough, .steps = kPlacementSteps});
+  return in_pages(blocks, packing, {.alignment = alignment, .page = system_page()});
 }
 
 void StepArena::begin_run() {
@@ -25,7 +28,7 @@ void StepArena::begin_run() {
   next_ = 0;
   clock_ = served_ = fallbacks_ = 0;
   // Something of an earlier run is still held: its place must not be used again.
-  diverged_ = placed_ > 0;
+  diverged_ = placed_ > 0 || (memory_ && memory_->of_the_parent());
   if (!recorded_) blocks_.clear();
 }
 
@@ -40,18 +43,9 @@ void StepArena::end_run() {
 }
 
 void StepArena::pack_blocks(Bytes most) {
-  packing_ = pack(blocks_, {.alignment = Bytes(kAlignment), .steps = kPlacementSteps});
-  if (packing_.height > most || packing_.height.count() == 0) return;
-  const auto size = static_cast<size_t>(packing_.height.count());
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return;  // the heap goes on serving
-  madvise(memory, size, MADV_HUGEPAGE);
-  base_ = static_cast<char*>(memory);
-}
-
-bool StepArena::contains(const void* data) const {
-  const char* address = static_cast<const char*>(data);
-  return base_ != nullptr && address >= base_ && address < base_ + packing_.height.count();
+  places_ = placement(blocks_, Bytes(0));
+  // Without memory the heap goes on serving.
+  if (places_.height <= most) memory_ = PageMemory::map(places_);
 }
 
 void* StepArena::take(int64_t bytes) {
@@ -75,7 +69,7 @@ void* StepArena::take_planned(int64_t bytes) {
     ++fallbacks_;
     return nullptr;
   }
-  void* data = base_ + packing_.offsets[next_].count();
+  void* data = memory_->address(next_);
   live_[data] = next_++;
   ++clock_;
   ++served_;

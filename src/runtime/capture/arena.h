@@ -1,21 +1,25 @@
 // All memory of a replayed step at planned places in one block (Sekiyama et al. 2018: allocation k of a
-// replay gets the offset that was planned for allocation k of the run that was recorded).
+// replay gets the place that was planned for allocation k of the run that was recorded).
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "capture/page_memory.h"
 #include "reprise/model/units.h"
 #include "reprise/pack/pack.h"
+#include "reprise/pack/pages.h"
 #include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime {
 
-// Effort of planning the places, beyond the heuristics (PackOptions::steps): some tenths of a second.
-inline constexpr int64_t kPlacementSteps = 40'000'000;
+// The places of blocks that are asked for one after the other, in the pages of this system.
+PagedPacking placement(std::span<const Block> blocks, Bytes enough);
 
-// First records one run, which the heap serves; pack_blocks() then plans offsets, and later runs are
+// First records one run, which the heap serves; pack_blocks() then plans the places, and later runs are
 // served at these as long as they allocate and free exactly as the recorded one. At the first
 // difference the rest of the run is served by the heap, which is always safe, and counted.
 //
@@ -24,7 +28,6 @@ inline constexpr int64_t kPlacementSteps = 40'000'000;
 class StepArena final : public BlockSource {
  public:
   StepArena() = default;
-  ~StepArena() override;
   StepArena(const StepArena&) = delete;
   StepArena& operator=(const StepArena&) = delete;
 
@@ -33,16 +36,16 @@ class StepArena final : public BlockSource {
   void end_run();
 
   bool recorded() const { return recorded_; }
-  bool ready() const { return base_ != nullptr; }
-  // Plans the offsets of what was recorded. Takes the memory if its height is at most `most`.
+  bool ready() const { return memory_ != nullptr; }
+  // Plans the places of what was recorded. Takes the memory if its height is at most `most`.
   void pack_blocks(Bytes most);
-  Bytes height() const { return packing_.height; }
-  Bytes live_bytes() const { return packing_.live_bytes; }
+  Bytes height() const { return places_.height; }
+  Bytes live_bytes() const { return places_.live_bytes; }
 
   // Of the last run.
   int64_t served() const { return served_; }
   int64_t fallbacks() const { return fallbacks_; }
-  bool contains(const void* data) const;
+  bool contains(const void* data) const { return memory_ && memory_->contains(data); }
 
   void* take(int64_t bytes) override;
   void give_back(void* data, int64_t bytes) override;
@@ -52,8 +55,8 @@ class StepArena final : public BlockSource {
   void* take_planned(int64_t bytes);
 
   std::vector<Block> blocks_;  // in the order of allocation; times count allocations and frees
-  Packing packing_;
-  char* base_ = nullptr;
+  PagedPacking places_;
+  std::unique_ptr<PageMemory> memory_;
   std::unordered_map<const void*, size_t> live_;  // blocks, by address
   bool recorded_ = false, running_ = false, diverged_ = false;
   size_t next_ = 0;    // block

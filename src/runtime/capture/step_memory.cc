@@ -43,16 +43,15 @@ void StepMemory::Run::finish() {
 }
 
 bool StepMemory::settle(Bytes room) {
-  if (!arena_) return true;
+  if (!arena_ || !arena_->recorded()) return true;
   if (arena_->ready()) {
     if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>();
     return true;
   }
   arena_->pack_blocks(room - workers_);
   needed_ = arena_->height() + workers_;
-  if (arena_->ready() || needed_ <= room) return true;
-  arena_.reset();
-  return false;
+  if (!arena_->ready()) arena_.reset();  // does not fit, or the system has none
+  return needed_ <= room;
 }
 
 }  // namespace reprise::runtime

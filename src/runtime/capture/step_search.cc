@@ -13,7 +13,7 @@ namespace {
 const Bytes kNoLimit = Budget().resolve(Bytes(0));
 constexpr int kPlacementAttempts = 2;
 // Of the time, and of what is left for each further plan: most plans can be placed.
-constexpr double kForFirst = 0.7, kForNext = 0.8;
+constexpr double kForFirst = 0.85, kForNext = 0.8;
 // What such a plan may take longer than the first, which the heap serves: about what the arena saves.
 constexpr double kPlacementPrice = 1.05;
 
@@ -37,6 +37,14 @@ StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack,
     found.before_placement = found.result.plan->time;
   }
   return found;
+}
+
+// Of a budget below plain training's peak, what small blocks take by breaking up pages: some pages.
+Bytes for_pages(const Graph& graph, const StepPlanOptions& options) {
+  const Bytes peak = baseline(graph).peak, budget = options.budget.resolve(peak);
+  if (budget >= peak) return Bytes(0);
+  const int64_t room = std::max<int64_t>(0, (budget - graph.fixed).count());
+  return Bytes(std::min(room / 512, room / 4096 + 4 * system_page().count()));
 }
 
 }  // namespace
@@ -67,6 +75,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   const auto part_of = [](Nanos time, double part) {
     return Nanos(static_cast<int64_t>(static_cast<double>(time.count()) * part));
   };
+  if (placed && slack == Bytes(0)) slack = for_pages(graph, options);
   const Nanos first = placed ? part_of(options.time_limit, kForFirst) : options.time_limit;
   StepPlan best = search(graph, options, slack, first);
   // A plan at all is worth more than its placement.
@@ -78,9 +87,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   // The caller's inputs are blocks of the plan, too, but not of the arena.
   const Bytes most = room_of(graph, best.result) + inputs_bytes(graph);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
-    const Bytes height = pack(plan_blocks(graph, best.result.plan->actions),
-                              {.enough = most, .steps = kPlacementSteps})
-                             .height;
+    const Bytes height = placement(plan_blocks(graph, best.result.plan->actions), most).height;
     if (height <= most) break;
     std::optional<StepPlan> smaller =
         search_smaller(graph, options, best, height - most, part_of(rest(), kForNext));

@@ -1,0 +1,30 @@
+// A set of integers as disjoint ranges.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace reprise::internal {
+
+struct Range {
+  int64_t begin = 0, end = 0;  // begin <= x < end
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+class Ranges {
+ public:
+  void add(Range range);                   // joins it with its neighbours
+  std::vector<Range> remove(Range range);  // what of it was there
+  bool contains(Range range) const;
+  // The smallest range of at least so many integers; an empty one: there is none.
+  Range best_fit(int64_t size) const;
+  std::vector<Range> all() const;  // ascending
+
+ private:
+  std::map<int64_t, int64_t> end_of_;  // by begin
+};
+
+}  // namespace reprise::internal
