@@ -11,12 +11,13 @@
 //
 // | symbol        | here                                                                  |
 // |---------------|-----------------------------------------------------------------------|
-// | b             | the op of the instant: runs exactly once in every plan                |
+// | b             | the op of the instant: runs exactly once in every plan; of a choice   |
+// |               | one of the ops of each realization, and the least holds (Moment)      |
 // | lambda        | price / unit in Instant::solve: nanoseconds per byte                  |
 // | L, R          | values that are live while b runs, and values that are made again     |
 // | B - G_b       | room in Instant::least_time: budget without what b itself holds       |
 //
-// Complexity: one instant takes some dozens of cuts on about two nodes a value. All instants up to
+// Complexity: one op takes some dozens of cuts on about two nodes a value. All instants up to
 // kFewInstants, beyond that those of as many stretches where plain training holds most, then others around the best.
 //
 // Assumptions: none beyond validate(). Variants, roles, choices, ops that run once, reuse and
@@ -43,7 +44,11 @@ constexpr size_t kFewInstants = 64, kPromising = 12;
 class Bounding {
  public:
   Bounding(const Graph& graph, Bytes budget, SearchControl& control)
-      : graph_(graph), facts_(graph), budget_(budget.count()), control_(control) {
+      : graph_(graph),
+        facts_(graph),
+        budget_(budget.count()),
+        control_(control),
+        moments_(moments_of(facts_)) {
     best_.time = facts_.least_time;
     Bytes always = graph.fixed;
     for (const Value& value : graph.values) {
@@ -51,19 +56,17 @@ class Bounding {
     }
     const auto count = static_cast<OpIndex>(graph.ops.size());
     for (OpIndex op = 0; op < count; ++op) {
-      if (!facts_.certain[op]) continue;
-      consider_own_need(op, always);
-      if (runs_once(graph.ops[op])) instants_.push_back(op);
+      if (facts_.certain[op]) consider_own_need(op, always);
     }
   }
 
   GraphBound run() {
-    looked_at_.assign(instants_.size(), 0);
-    times_.assign(instants_.size(), 0);
+    looked_at_.assign(moments_.size(), 0);
+    times_.assign(moments_.size(), 0);
     size_t stride = 1;
-    while (instants_.size() / stride > kFewInstants) stride *= 2;
+    while (moments_.size() / stride > kFewInstants) stride *= 2;
     const std::vector<Bytes> levels = levels_of_plain_training();
-    for (size_t k = 0; k < instants_.size(); k += stride) {
+    for (size_t k = 0; k < moments_.size(); k += stride) {
       const auto first = levels.begin() + static_cast<std::ptrdiff_t>(k);
       const auto last = first + static_cast<std::ptrdiff_t>(std::min(stride, levels.size() - k));
       look_at(static_cast<size_t>(std::max_element(first, last) - levels.begin()));
@@ -71,7 +74,7 @@ class Bounding {
     for (; stride > 1; stride /= 2) {
       const size_t middle = best_at_;
       if (middle >= stride / 2) look_at(middle - stride / 2);
-      if (middle + stride / 2 < instants_.size()) look_at(middle + stride / 2);
+      if (middle + stride / 2 < moments_.size()) look_at(middle + stride / 2);
     }
     find_promising();
     return std::move(best_);
@@ -80,14 +83,14 @@ class Bounding {
  private:
   // Of each stretch the instant with the highest bound.
   void find_promising() {
-    const size_t stretch = (instants_.size() + kPromising - 1) / kPromising;
-    for (size_t begin = 0; begin < instants_.size(); begin += stretch) {
-      const size_t end = std::min(instants_.size(), begin + stretch);
+    const size_t stretch = (moments_.size() + kPromising - 1) / kPromising;
+    for (size_t begin = 0; begin < moments_.size(); begin += stretch) {
+      const size_t end = std::min(moments_.size(), begin + stretch);
       const auto first = times_.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto last = times_.begin() + static_cast<std::ptrdiff_t>(end);
       const auto highest = std::max_element(first, last);
       if (*highest > 0)
-        best_.promising.push_back(instants_[static_cast<size_t>(highest - times_.begin())]);
+        best_.promising.push_back(moments_[static_cast<size_t>(highest - times_.begin())]);
     }
   }
 
@@ -101,7 +104,13 @@ class Bounding {
     for (size_t k = 0; k < actions.size(); ++k) {
       if (actions[k].kind == ActionKind::kRun) by_op[(run++)->op] = timeline.steps[k].during;
     }
-    for (const OpIndex op : instants_) levels.push_back(by_op[op]);
+    for (const Moment& moment : moments_) {
+      Bytes level;
+      for (const Moment::Realization& realization : moment.realizations) {
+        for (const OpIndex op : realization.ops) level = std::max(level, by_op[op]);
+      }
+      levels.push_back(level);
+    }
     return levels;
   }
 
@@ -127,42 +136,34 @@ class Bounding {
     best_.blocking_op = op;
   }
 
-  // Whichever variant the op runs with: the least of their bounds.
   void look_at(size_t k) {
     if (looked_at_[k] || control_.out_of_time()) return;
     looked_at_[k] = 1;
-    const OpIndex op = instants_[k];
-    std::optional<Instant::Amount> peak, time;
-    std::vector<std::vector<ValueIndex>> kept;
-    for (const Variant& variant : graph_.ops[op].variants) {
-      if (!can_be_first(variant)) continue;
-      Instant instant(facts_, op, variant);
-      const std::optional<Instant::Amount> least_peak = instant.least_peak();
-      if (!least_peak) continue;  // no plan runs it
-      peak = peak ? std::min(*peak, *least_peak) : *least_peak;
-      const std::optional<Instant::Amount> least_time = instant.least_time(budget_);
-      if (!least_time || (time && *time <= *least_time)) continue;
-      time = least_time;
-      kept = instant.kept();
-    }
-    constexpr Instant::Amount kMost = std::numeric_limits<int64_t>::max();
-    if (peak) raise_peak(Bytes(static_cast<int64_t>(std::min(*peak, kMost))), op);
-    if (time) times_[k] = static_cast<int64_t>(std::min(*time, kMost));
-    if (!time || *time <= best_.time.count()) return;
-    best_.time = Nanos(static_cast<int64_t>(std::min(*time, kMost)));
-    best_.instant = op;
-    best_.kept = std::move(kept);
-    best_at_ = k;
+    const Moment& moment = moments_[k];
+    const std::optional<MomentPeak> peak = peak_of_moment(facts_, moment);
+    if (!peak) return;  // no plan has it
+    raise_peak(Bytes(peak->peak), peak->op);
+    std::optional<MomentCost> cost = cost_of_moment(facts_, moment, budget_);
+    if (!cost) return;
+    times_[k] = cost->time;
+    if (cost->time > times_[best_at_]) best_at_ = k;
+    best_.time = std::max(best_.time, facts_.least_time + Nanos(cost->time));
+    // What to keep is asked where every plan has the same op.
+    if (moment.is_choice || cost->time <= time_at_instant_) return;
+    time_at_instant_ = cost->time;
+    best_.instant = cost->op;
+    best_.kept = std::move(cost->kept);
   }
 
   const Graph& graph_;
   const GraphFacts facts_;
   const int64_t budget_;
   SearchControl& control_;
-  std::vector<OpIndex> instants_;
+  const std::vector<Moment> moments_;
   std::vector<char> looked_at_;
-  std::vector<int64_t> times_;  // bounds by instant
+  std::vector<int64_t> times_;  // beyond facts_.least_time, by moment
   size_t best_at_ = 0;
+  int64_t time_at_instant_ = 0;  // of best_.instant
   GraphBound best_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "plan/graph_moment.h"
 #include "plan/search_control.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/units.h"
@@ -13,8 +14,9 @@ struct GraphBound {
   Nanos time;               // no valid plan within the budget takes less
   Bytes least_peak;         // no valid plan has a smaller peak
   OpIndex blocking_op = 0;  // the op that needs it
-  OpIndex instant = -1;     // the op whose moment gives the bound on the time; -1: any plan's
-  std::vector<OpIndex> promising;  // instants with high bounds, some apart from each other
+  OpIndex instant =
+      -1;  // of those that run in every plan, the op whose moment gives most; -1: none
+  std::vector<Moment> promising;  // with high bounds, some apart from each other
   // What to keep while `instant` runs, of the relaxed problem: first one set that fits the memory
   // of that moment, then one that is cheaper and does not. Empty when nothing need be dropped.
   std::vector<std::vector<ValueIndex>> kept;

@@ -94,14 +94,15 @@ void find_groups(GraphFacts& facts) {
   for (size_t o = 0; o < group.size(); ++o) group[o] = root(static_cast<OpIndex>(o));
 }
 
-// What the ordered ops of a realization read, each value once, and the first of them.
+// What the ordered ops of a realization read, each value once, and the first and the last of them.
 std::optional<GraphFacts::Need> need_of(const GraphFacts& facts,
                                         const std::vector<OpIndex>& realization) {
   std::optional<GraphFacts::Need> need;
   for (const OpIndex op : realization) {
     if (!runs_once(facts.graph.ops[op])) continue;
-    if (!need) need = GraphFacts::Need{op, {}};
+    if (!need) need = GraphFacts::Need{op, op, {}};
     need->after = std::min(need->after, op);
+    need->last = std::max(need->last, op);
     for (const ValueIndex value : facts.first_reads[op]) {
       if (!contains(need->values, value)) need->values.push_back(value);
     }
@@ -136,7 +137,7 @@ Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& realization) 
 // several the largest: their places would be counted twice.
 std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choice& choice,
                                             const std::vector<GraphFacts::Need>& needs,
-                                            OpIndex after) {
+                                            OpIndex after, OpIndex last) {
   const std::vector<Value>& values = facts.graph.values;
   const auto place_of = [&](size_t r, ValueIndex value) {
     std::optional<ValueIndex> least;
@@ -162,7 +163,7 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
       holds = place.has_value();
       if (!holds) break;
       const Nanos extra = time_of(facts, choice.realizations[r]) - fastest;
-      if (!either) either = GraphFacts::Either{after, value, {}, extra};
+      if (!either) either = GraphFacts::Either{after, last, value, {}, extra};
       either->places.push_back(*place);
       either->extra = std::min(either->extra, extra);
     }
@@ -182,8 +183,9 @@ void find_needs_of(GraphFacts& facts, const Choice& choice) {
   for (const GraphFacts::Need& need : needs) {
     keep_common(common.values, need.values);
     common.after = std::min(common.after, need.after);
+    common.last = std::max(common.last, need.last);
   }
-  if (const auto either = either_of(facts, choice, needs, common.after)) {
+  if (const auto either = either_of(facts, choice, needs, common.after, common.last)) {
     facts.eithers.push_back(*either);
   }
   facts.needs.push_back(std::move(common));
@@ -193,7 +195,8 @@ void find_needs(GraphFacts& facts) {
   const Graph& graph = facts.graph;
   for (size_t o = 0; o < graph.ops.size(); ++o) {
     if (!facts.certain[o] || !runs_once(graph.ops[o])) continue;
-    facts.needs.push_back({static_cast<OpIndex>(o), facts.first_reads[o]});
+    const auto op = static_cast<OpIndex>(o);
+    facts.needs.push_back({op, op, facts.first_reads[o]});
   }
   for (const Choice& choice : graph.choices) find_needs_of(facts, choice);
 }

@@ -30,18 +30,18 @@ struct GraphFacts {
   std::vector<OpIndex> group;                 // by op: equal for ops that can make the same value
   std::vector<std::vector<ValueIndex>> first_reads;  // by op: what its first run reads for certain
   std::vector<Nanos> first_time;                     // by op: the least time of its first run
-  // Sets of values that are read whenever the ops from `after` on have not run yet: the reads of an
-  // ordered op, or what the ordered ops of all realizations of a choice read.
+  // Sets of values that are read whenever the ops from `after` on have not run yet, by the time that `last` runs:
+  // the reads of an ordered op, or what the ordered ops of all realizations of a choice read.
   struct Need {
-    OpIndex after;
+    OpIndex after, last;
     std::vector<ValueIndex> values;
   };
   std::vector<Need> needs;
-  // Of a choice: while its ordered ops, from `after` on, have not run yet, `value` is needed, or the first runs
-  // take `extra` more and one of `places` is needed. Each of these only one realization has, and makes it from
-  // `value`.
+  // Of a choice: while its ordered ops, from `after` to `last`, have not run yet, `value` is needed, or the first
+  // runs take `extra` more and one of `places` is needed. Each of these only one realization has, and makes it
+  // from `value`.
   struct Either {
-    OpIndex after;
+    OpIndex after, last;
     ValueIndex value;
     std::vector<ValueIndex> places;
     Nanos extra;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace reprise::internal {
 namespace {
@@ -32,10 +33,11 @@ bool taken_by_every_first_run(const Op& op, ValueIndex value) {
 }  // namespace
 
 Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
-                 const std::vector<Assumption>& assumptions)
+                 const std::vector<Assumption>& assumptions, Stretch stretch)
     : facts_(facts),
       op_(op),
       variant_(variant),
+      stretch_(stretch),
       extra_((variant.time - facts.first_time[op]).count()),
       forced_op_(facts.graph.ops.size(), 0),
       forced_value_(facts.graph.values.size(), 0),
@@ -62,12 +64,14 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
   assume(assumptions);
   force(op);
   for (const GraphFacts::Need& needed : facts.needs) {
-    if (needed.after <= op) continue;
+    if (!is_inside(needed.after, needed.last)) continue;
     for (const ValueIndex value : needed.values) need(value, kSource);
   }
-  for (const ValueIndex value : graph.results) need(value, kSource);
+  if (stretch.until < 0) {
+    for (const ValueIndex value : graph.results) need(value, kSource);
+  }
   for (const Assumption& later : assumptions) {
-    if (later.op > op && later.live) need(later.value, kSource);
+    if (is_inside(later.op, later.op) && later.live) need(later.value, kSource);
   }
   add_eithers();
   // nodes_ grows: what is needed to make what is needed.
@@ -80,8 +84,9 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
     }
     for (const ValueIndex read : way.reads) need(read, node.needed + 1);
     if (way.charge > 0) {
-      charges_.push_back({facts.group[facts.makers[node.value].front()], way.charge,
-                          gone_[node.value] ? node.needed : node.needed + 1});
+      charges_.push_back(
+          {facts.group[facts.makers[node.value].front()], way.charge,
+           gone_[node.value] && !stretch.follows_another ? node.needed : node.needed + 1});
     }
   }
   for (Instead& instead : insteads_) {
@@ -100,24 +105,41 @@ void Instant::assume(const std::vector<Assumption>& assumptions) {
       node_of_[one.value] = kGrantedNode;
     } else if (one.op == op_) {
       not_live_[one.value] = 1;
-    } else if (one.op < op_ && !one.live) {
+    } else if (one.op < op_ && one.live) {
+      force(one.op, one.value);
+    } else if (one.op < op_) {
       force(one.op);
       if (charged(one.value)) gone_[one.value] = 1;
+    } else if (!one.live && stays(one.value)) {
+      not_live_[one.value] = 1;
     }
   }
 }
 
+// Made once, and live from then on.
+bool Instant::stays(ValueIndex value) const {
+  const std::vector<OpIndex>& makers = facts_.makers[value];
+  return contains(facts_.graph.results, value) && facts_.one_maker[value] &&
+         std::all_of(makers.begin(), makers.end(),
+                     [&](OpIndex maker) { return runs_once(facts_.graph.ops[maker]); });
+}
+
 // What has run and been live by the time of an op, this one at the latest, in every plan that runs this
-// variant of b.
-void Instant::force(OpIndex until) {
+// variant of b, when a value is live then (-1: none).
+void Instant::force(OpIndex until, ValueIndex live) {
   std::vector<OpIndex> open;
   const auto force_op = [&](OpIndex op) {
     if (forced_op_[op]) return;
     forced_op_[op] = 1;
     open.push_back(op);
   };
+  if (live >= 0) {
+    forced_value_[live] = 1;
+    if (facts_.makers[live].size() == 1) force_op(facts_.makers[live].front());
+  }
   for (OpIndex op = 0; op <= until; ++op) {
-    if (facts_.certain[op] && runs_once(facts_.graph.ops[op])) force_op(op);
+    const bool runs = facts_.certain[op] || op == op_;
+    if (runs && runs_once(facts_.graph.ops[op])) force_op(op);
   }
   while (!open.empty()) {
     const OpIndex op = open.back();
@@ -191,14 +213,20 @@ void Instant::need(ValueIndex value, size_t from) {
 
 void Instant::add_eithers() {
   for (const GraphFacts::Either& either : facts_.eithers) {
-    if (either.after <= op_) continue;
+    if (!is_inside(either.after, either.last)) continue;
     const auto node = node_of(either.value);
     if (!node) continue;
+    std::vector<ValueIndex> places = either.places;
+    std::erase_if(places, [&](ValueIndex place) { return not_live_[place] != 0; });
+    if (places.empty()) {
+      need(either.value, kSource);
+      continue;
+    }
     const std::vector<Value>& values = facts_.graph.values;
     const ValueIndex smallest = *std::min_element(
-        either.places.begin(), either.places.end(),
+        places.begin(), places.end(),
         [&](ValueIndex a, ValueIndex b) { return values[a].bytes < values[b].bytes; });
-    insteads_.push_back({flow_.add_arc(kSource, *node, 0), either.places, smallest,
+    insteads_.push_back({flow_.add_arc(kSource, *node, 0), std::move(places), smallest,
                          values[smallest].bytes.count(), either.extra.count()});
   }
 }

@@ -54,14 +54,29 @@ struct Assumption {
 //
 // With assumptions the claim holds for every plan that they are true of. A value that is live (is not
 // live) while b runs is in L (is not). One that is not live while an earlier op runs is gone then; one
-// that is live while a later op runs is needed. Of op a before b: if v is not live while a runs, its
+// that is live while a later op runs is needed. One that is live while an earlier op runs was made by then. A
+// result that is made once is live from then on: if it is not while a later op runs, it is not in L.
+// Of op a before b: if v is not live while a runs, its
 // maker has run by then and v is live at b or made after it, then it was made after a, once more.
+//
+// Stretches. Of the time until a later op c has run that runs once: with the needs that are read by then, and
+// what is live at c by assumption, in place of all others, the claim holds of the runs after b that are over
+// when c has run. So the bounds of stretches that follow each other count different runs, and add up; but then
+// what was `gone` must not be charged in L, which stands for a run before b.
 class Instant {
  public:
   using Amount = MaxFlow::Amount;
 
+  struct Stretch {
+    OpIndex until = -1;            // c; -1: to the end
+    bool follows_another = false;  // runs before b are counted there
+  };
+
   Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
-          const std::vector<Assumption>& assumptions = {});
+          const std::vector<Assumption>& assumptions, Stretch stretch);
+  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
+          const std::vector<Assumption>& assumptions = {})
+      : Instant(facts, op, variant, assumptions, Stretch{}) {}
 
   // No plan that runs this variant here has a smaller peak. None: no plan does.
   std::optional<Amount> least_peak();
@@ -108,9 +123,9 @@ class Instant {
     int64_t cost;
   };
   struct Instead {
-    size_t arc;  // to what is needed otherwise
-    const std::vector<ValueIndex>& places;
-    ValueIndex smallest;  // of them
+    size_t arc;                      // to what is needed otherwise
+    std::vector<ValueIndex> places;  // that can be live
+    ValueIndex smallest;             // of them
     int64_t bytes, cost;
   };
   struct Line {
@@ -118,8 +133,13 @@ class Instant {
     std::vector<ValueIndex> kept;
   };
 
+  // Of what is read after `after`, at `last` at the latest.
+  bool is_inside(OpIndex after, OpIndex last) const {
+    return after > op_ && (stretch_.until < 0 || last <= stretch_.until);
+  }
   void assume(const std::vector<Assumption>& assumptions);
-  void force(OpIndex until);
+  bool stays(ValueIndex value) const;
+  void force(OpIndex until, ValueIndex live = -1);
   Making making(ValueIndex value) const;
   bool charged(ValueIndex value) const;
   // The node that says that the value is needed; none if it is granted.
@@ -134,6 +154,7 @@ class Instant {
   const GraphFacts& facts_;
   OpIndex op_;
   const Variant& variant_;
+  const Stretch stretch_;
   int64_t extra_ = 0;  // time of the variant beyond the fastest
   Amount base_ = 0;    // bytes while it runs, without the other values of L
   std::vector<char> forced_op_, forced_value_;  // has run, was live by then

@@ -22,7 +22,8 @@ namespace {
 constexpr int kLengths[] = {1, 2, 4, 8, 16, 32};  // of a row of ops
 constexpr int kHalvings = 8;                      // of the interval of prices
 constexpr double kLargestPrice = 64;              // times that of the bound
-constexpr size_t kReturned = 4;                   // schedules
+constexpr size_t kReturned = 6;                   // schedules
+constexpr double kExcess = 2;                     // times the price of the bound
 constexpr int kParts = 64;                        // to which the place of two prices is found
 
 class Rungs {
@@ -162,11 +163,14 @@ std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Sch
           ladder.at_one_price(instant, instant.price(), ladder.rungs(kept, length, most)));
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const Rungs::Found& a, const Rungs::Found& b) {
-    return std::pair(a.peak, a.best.time) < std::pair(b.peak, b.best.time);
-  });
+  const auto cost = [&](const Rungs::Found& one) {
+    const auto over = static_cast<double>(std::max<int64_t>(0, one.peak - budget.count()));
+    return static_cast<double>(one.best.time) + kExcess * instant.price() * over;
+  };
+  std::erase_if(found, [](const Rungs::Found& one) { return one.peak == INT64_MAX; });
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const Rungs::Found& a, const Rungs::Found& b) { return cost(a) < cost(b); });
   for (size_t k = 0; k < std::min(found.size(), kReturned); ++k) {
-    if (found[k].peak == INT64_MAX) break;
     if (found[k].peak == 0 && !control.out_of_time()) ladder.mix_prices(instant, found[k]);
     schedules.push_back(std::move(found[k].best.schedule));
   }

@@ -4,7 +4,9 @@
 // knows nothing of another. Both are mended by cases: a value is live while some op runs, or it is not.
 // In a case every instant has a bound of its own (Instant, with assumptions), the largest holds; of all
 // open cases the least holds for every plan. What is not live at one instant and is live at a later one
-// was made again in between: so the cases tie the instants together.
+// was made again in between: so the cases tie the instants together. What is made again before an instant and
+// what is made again after it are different runs: the bounds of stretches of time that follow each other add up
+// (Instant::Stretch).
 //
 // Best first (A. H. Land and A. G. Doig, "An automatic method of solving discrete programming
 // problems", Econometrica 28(3), 1960). A case is split at the instant with the highest bound
@@ -20,20 +22,21 @@
 #include <utility>
 #include <vector>
 
-#include "plan/graph_instant.h"
+#include "plan/graph_moment.h"
 
 namespace reprise::internal {
 namespace {
 
 // So many cases, fewer of a large graph.
 constexpr size_t kMostCases = 2'000, kMostWork = 200'000;
+constexpr int kMostStretches = 3;    // on each side of the highest instant
 constexpr size_t kLargeGraph = 600;  // ops; so few cases raise nothing there
 
 class Splitting {
  public:
   Splitting(const GraphFacts& facts, Bytes budget, const GraphBound& root,
             const SearchControl& control)
-      : facts_(facts), budget_(budget.count()), instants_(root.promising), control_(control) {
+      : facts_(facts), budget_(budget.count()), moments_(root.promising), control_(control) {
     Case whole{root.time.count(), {}, {}};
     if (look_at_all(whole)) open_.push(std::move(whole));
   }
@@ -53,7 +56,7 @@ class Splitting {
   // What the cuts of an instant ask: whether this value is live there.
   struct Doubt {
     bool disagree = false;  // the two cuts do
-    int64_t time = -1;      // the bound of the instant
+    int64_t time = -1;      // what the instant adds to the bound
     int64_t bytes = -1;
     ValueIndex value = -1;
     OpIndex op = -1;
@@ -64,6 +67,7 @@ class Splitting {
     int64_t time = 0;
     Doubt doubt;  // the next to be decided
     std::vector<Assumption> assumptions;
+    bool stretches_help = true;  // those of the case that this is a part of did
 
     // The queue's top is the least time.
     bool operator<(const Case& other) const { return time > other.time; }
@@ -71,45 +75,118 @@ class Splitting {
 
   // In both parts of a case.
   void consider(const Case& whole, bool live) {
-    Case part{whole.time, {}, whole.assumptions};
+    Case part{whole.time, {}, whole.assumptions, whole.stretches_help};
     part.assumptions.push_back({whole.doubt.value, whole.doubt.op, live});
     if (look_at_all(part)) open_.push(std::move(part));
   }
 
   // Raises the bound of the case. False if there is no plan in it.
   bool look_at_all(Case& part) const {
-    return std::ranges::all_of(
-        instants_, [&](OpIndex op) { return control_.out_of_time() || look_at(op, part); });
+    std::vector<int64_t> times;  // by instant
+    for (const Moment& moment : moments_) {
+      if (control_.out_of_time()) return true;
+      const std::optional<MomentCost> least = cost_of(moment, part, {});
+      if (!least) return false;
+      times.push_back(least->time);
+      raise(part, least->time);
+      add_doubts(part, moment, *least);
+    }
+    return !part.stretches_help || look_at_stretches(part, times);
   }
 
-  bool look_at(OpIndex op, Case& part) const {
-    std::optional<Instant::Amount> time;
-    std::vector<std::vector<ValueIndex>> kept;
-    for (const Variant& variant : facts_.graph.ops[op].variants) {
-      if (!can_be_first(variant)) continue;
-      Instant instant(facts_, op, variant, part.assumptions);
-      const std::optional<Instant::Amount> least = instant.least_time(budget_);
-      if (!least || (time && *time <= *least)) continue;
-      time = least;
-      kept = instant.kept();
+  // Of stretches from the highest of all instants on, and before it.
+  bool look_at_stretches(Case& part, const std::vector<int64_t>& times) const {
+    const auto highest = std::max_element(times.begin(), times.end());
+    if (highest == times.end() || *highest <= 0) return true;
+    const auto middle = static_cast<size_t>(highest - times.begin());
+    const std::optional<int64_t> after = time_after(part, middle, kMostStretches);
+    if (!after) return false;
+    const std::optional<int64_t> before = time_before(part, middle, kMostStretches);
+    if (!before) return false;
+    part.stretches_help = *after + *before > *highest;
+    raise(part, *after + *before);
+    return true;
+  }
+
+  // Of the stretches from an instant to the end; nothing: there is no plan.
+  std::optional<int64_t> time_after(Case& part, size_t first, int most) const {
+    const std::optional<MomentCost> whole = cost_of(moments_[first], part, {-1, true});
+    if (!whole) return std::nullopt;
+    int64_t best = whole->time;
+    if (most == 0) return best;
+    size_t next = first;
+    std::optional<MomentCost> stretch;
+    int64_t rest = 0;
+    for (size_t k = first + 1; k < moments_.size(); ++k) {
+      if (control_.out_of_time()) return best;
+      std::optional<MomentCost> until = cost_of(moments_[first], part, {moments_[k].first, true});
+      const std::optional<MomentCost> from = cost_of(moments_[k], part, {-1, true});
+      if (!until || !from) return std::nullopt;
+      if (until->time + from->time <= best) continue;
+      best = until->time + from->time;
+      rest = from->time;
+      stretch = std::move(until);
+      next = k;
     }
-    if (!time) return false;
-    constexpr Instant::Amount kMost = std::numeric_limits<int64_t>::max();
-    const auto least = static_cast<int64_t>(std::min(*time, kMost));
-    part.time = std::max(part.time, least);
+    if (!stretch) return best;
+    add_doubts(part, moments_[first], *stretch);
+    const std::optional<int64_t> others = time_after(part, next, most - 1);
+    if (!others) return std::nullopt;
+    return best - rest + *others;
+  }
+
+  // Of the stretches that end where an instant begins.
+  std::optional<int64_t> time_before(Case& part, size_t last, int most) const {
+    if (most == 0) return 0;
+    size_t first = last;
+    MomentCost best;
+    for (size_t k = 0; k < last; ++k) {
+      if (control_.out_of_time()) return best.time;
+      std::optional<MomentCost> stretch = cost_of(moments_[k], part, {moments_[last].first, true});
+      if (!stretch) return std::nullopt;
+      if (stretch->time <= best.time) continue;
+      best = std::move(*stretch);
+      first = k;
+    }
+    if (first == last) return 0;
+    add_doubts(part, moments_[first], best);
+    const std::optional<int64_t> others = time_before(part, first, most - 1);
+    if (!others) return std::nullopt;
+    return best.time + *others;
+  }
+
+  void raise(Case& part, int64_t extra) const {
+    part.time = std::max(part.time, facts_.least_time.count() + extra);
+  }
+
+  std::optional<MomentCost> cost_of(const Moment& moment, const Case& part,
+                                    Instant::Stretch stretch) const {
+    return cost_of_moment(facts_, moment, budget_, part.assumptions, stretch);
+  }
+
+  // Of moments that every plan has with the same op.
+  void add_doubts(Case& part, const Moment& moment, const MomentCost& least) const {
+    if (moment.is_choice) return;
+    const OpIndex op = moment.first;
     for (const size_t side : {0U, 1U}) {
-      for (const ValueIndex value : kept[side]) {
-        const bool disagree = !contains(kept[1 - side], value);
+      for (const ValueIndex value : least.kept[side]) {
+        if (is_decided(part, value, op)) continue;
+        const bool disagree = !contains(least.kept[1 - side], value);
         const int64_t bytes = facts_.graph.values[value].bytes.count();
-        part.doubt = std::max(part.doubt, Doubt{disagree, least, bytes, value, op});
+        part.doubt = std::max(part.doubt, Doubt{disagree, least.time, bytes, value, op});
       }
     }
-    return true;
+  }
+
+  static bool is_decided(const Case& part, ValueIndex value, OpIndex op) {
+    return std::ranges::any_of(part.assumptions, [&](const Assumption& one) {
+      return one.value == value && one.op == op;
+    });
   }
 
   const GraphFacts& facts_;
   const int64_t budget_;
-  const std::vector<OpIndex> instants_;
+  const std::vector<Moment> moments_;
   const SearchControl& control_;
   std::priority_queue<Case> open_;
 };
@@ -118,7 +195,7 @@ class Splitting {
 
 Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
                   const SearchControl& control) {
-  if (root.instant < 0 || root.least_peak > budget) return root.time;
+  if (root.promising.empty() || root.least_peak > budget) return root.time;
   if (facts.graph.ops.size() > kLargeGraph) return root.time;
   return std::max(root.time, Splitting(facts, budget, root, control).run());
 }

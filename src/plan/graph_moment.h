@@ -1,0 +1,49 @@
+// Moments that every plan has, and what each of them demands.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/graph_facts.h"
+#include "plan/graph_instant.h"
+
+namespace reprise::internal {
+
+// The run of an op that runs exactly once in every plan; or, of a choice, the runs of the ordered ops of one of its
+// realizations, of which every plan has exactly one: the least of what these demand holds for all plans.
+struct Moment {
+  struct Realization {
+    std::vector<OpIndex> ops;  // the ordered ones
+    int64_t extra = 0;         // time of all first runs, beyond the fastest realization
+  };
+  std::vector<Realization> realizations;  // of a single op: that op
+  OpIndex first;                          // of all ops
+  bool is_choice;
+};
+
+// Ascending by `first`.
+std::vector<Moment> moments_of(const GraphFacts& facts);
+
+// What every plan pays from a moment on, in a stretch of time.
+struct MomentCost {
+  OpIndex op = -1;                            // whose run decides it
+  int64_t time = 0;                           // beyond facts.least_time
+  std::vector<std::vector<ValueIndex>> kept;  // as Instant::kept()
+};
+
+// None: no plan within the budget (of which the assumptions are true) has this moment.
+std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& moment,
+                                         int64_t budget,
+                                         const std::vector<Assumption>& assumptions = {},
+                                         Instant::Stretch stretch = {});
+
+struct MomentPeak {
+  OpIndex op = -1;  // that needs it
+  int64_t peak = 0;
+};
+
+// The least peak of all plans, as far as the moment tells; none: no plan has it.
+std::optional<MomentPeak> peak_of_moment(const GraphFacts& facts, const Moment& moment);
+
+}  // namespace reprise::internal
