@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "pack/ranges.h"
@@ -146,13 +148,26 @@ class Sweep {
   Ranges free_;
 };
 
+std::optional<std::string> wrong_options(const PageOptions& options) {
+  if (options.page >= Bytes(1) && options.alignment >= Bytes(1) &&
+      options.page.count() % options.alignment.count() == 0) {
+    return std::nullopt;
+  }
+  return fmt::format("pages of {} bytes; give a positive multiple of the alignment, {}",
+                     options.page.count(), options.alignment.count());
+}
+
 PagedPacking as_it_is(std::span<const Block> blocks, const Packing& packing,
                       const PageOptions& options) {
   PagedPacking paged{.extents = {}, .height = packing.height, .live_bytes = packing.live_bytes};
   for (size_t k = 0; k < blocks.size(); ++k) {
     const bool nothing = blocks[k].begin == blocks[k].end || blocks[k].bytes == Bytes(0);
+    if (nothing) {
+      paged.extents.push_back({Extent{}});
+      continue;
+    }
     const int64_t size = round_up(blocks[k].bytes.count(), options.alignment.count());
-    paged.extents.push_back({nothing ? Extent{} : Extent{packing.offsets[k], Bytes(size)}});
+    paged.extents.push_back({Extent{packing.offsets[k], Bytes(size)}});
   }
   return paged;
 }
@@ -161,11 +176,7 @@ PagedPacking as_it_is(std::span<const Block> blocks, const Packing& packing,
 
 PagedPacking in_pages(std::span<const Block> blocks, const Packing& packing,
                       const PageOptions& options) {
-  if (options.page < Bytes(1) || options.alignment < Bytes(1) ||
-      options.page.count() % options.alignment.count() != 0) {
-    throw InputError(fmt::format("pages of {} bytes; give a positive multiple of the alignment, {}",
-                                 options.page.count(), options.alignment.count()));
-  }
+  if (const auto wrong = wrong_options(options)) throw InputError(*wrong);
   if (const auto wrong = verify_packing(blocks, packing, options.alignment); !wrong.empty()) {
     throw InputError("the packing is not valid: " + wrong.front().message);
   }
@@ -191,6 +202,10 @@ PagedPacking in_pages(std::span<const Block> blocks, const Packing& packing,
 std::vector<PackingViolation> verify_pages(std::span<const Block> blocks, const PagedPacking& paged,
                                            const PageOptions& options) {
   std::vector<PackingViolation> violations;
+  if (const auto wrong = wrong_options(options)) {
+    violations.push_back({-1, -1, *wrong});
+    return violations;
+  }
   const auto fault = [&](size_t block, const std::string& message) {
     violations.push_back(
         {static_cast<int64_t>(block), -1, fmt::format("block {} {}", block, message)});

@@ -325,10 +325,15 @@ bool consider_dtr(const Graph& graph, Bytes budget, Candidates& candidates,
 Answer dtr_graph(const GraphProblem& problem) {
   SearchControl control(problem.options, "dtr");
   control.report(-1);
-  Candidates candidates(problem.graph, problem.budget);
-  candidates.consider(plain_runs(problem.graph));
-  if (!candidates.fits()) consider_dtr(problem.graph, problem.budget, candidates, control);
-  return candidates.answer(least_time(problem.graph), false);
+  const auto answer_within = [&](Bytes budget) {
+    Candidates candidates(problem.graph, budget);
+    candidates.consider(plain_runs(problem.graph));
+    if (!candidates.fits()) consider_dtr(problem.graph, budget, candidates, control);
+    return candidates.answer(least_time(problem.graph), false);
+  };
+  Answer answer = answer_within(problem.goal());
+  return answer.runs.empty() && problem.goal() < problem.budget ? answer_within(problem.budget)
+                                                                : answer;
 }
 
 }  // namespace reprise::internal

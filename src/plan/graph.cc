@@ -52,10 +52,12 @@ namespace {
 constexpr double kForFirst = 0.5;
 
 // The best schedule of a graph without what cannot be part of a plan.
-std::optional<GraphFinding> find_possible(const PossibleGraph& possible, Bytes budget, int threads,
+std::optional<GraphFinding> find_possible(const PossibleGraph& possible,
+                                          const GraphProblem& problem, int threads,
                                           SearchControl& control, std::vector<Run>& runs) {
   const ScheduleModel model(possible.graph);
-  GraphFinding found = find_schedule(model, budget, threads, {}, control, kForFirst);
+  GraphFinding found =
+      find_schedule(model, problem.budget, problem.goal(), threads, {}, control, kForFirst);
   if (!found.best) return std::nullopt;
   for (const Run& run : runs_of(model, found.best->schedule)) {
     runs.push_back(possible.runs[run.op][run.variant]);
@@ -73,16 +75,20 @@ Answer search_graph(const GraphProblem& problem) {
   std::vector<Run> runs;
   std::optional<GraphFinding> found;
   if (const auto possible = leave_out_impossible(graph, problem.budget, control)) {
-    found = find_possible(*possible, problem.budget, threads, control, runs);
+    found = find_possible(*possible, problem, threads, control, runs);
   }
   if (!found) {
     const ScheduleModel model(graph);
-    found = find_schedule(model, problem.budget, threads, {}, control);
-    if (found->best) runs = runs_of(model, found->best->schedule);
+    found = find_schedule(model, problem.budget, problem.goal(), threads, {}, control);
+    // A plan at all is worth more than the reserve.
+    const bool fits = found->best || found->smallest.peak <= problem.budget.count();
+    if (fits) runs = runs_of(model, found->best ? found->best->schedule : found->smallest.schedule);
   }
-  Candidates candidates(graph, problem.budget);
-  if (found->best) candidates.consider(std::move(runs));
-  if (!found->near) consider_dtr(graph, problem.budget, candidates, control);
+  Candidates candidates(graph, found->best ? problem.goal() : problem.budget);
+  if (!runs.empty()) candidates.consider(std::move(runs));
+  if (!found->near) {
+    consider_dtr(graph, candidates.fits() ? problem.goal() : problem.budget, candidates, control);
+  }
   Answer answer;
   answer.lower_bound = found->bound.time;
   if (candidates.fits()) answer = candidates.answer(found->bound.time, false);

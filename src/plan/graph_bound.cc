@@ -147,7 +147,7 @@ class Bounding {
     if (!cost) return;
     times_[k] = cost->time;
     if (cost->time > times_[best_at_]) best_at_ = k;
-    best_.time = std::max(best_.time, facts_.least_time + Nanos(cost->time));
+    best_.time = std::max(best_.time, time_with(facts_, cost->time));
     // What to keep is asked where every plan has the same op.
     if (moment.is_choice || cost->time <= time_at_instant_) return;
     time_at_instant_ = cost->time;

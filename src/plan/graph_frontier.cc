@@ -31,7 +31,7 @@ class Samples {
   std::vector<Answer> take() {
     ask(most_);
     SearchControl part = control_.part(kForSmallest);
-    const GraphFinding least = find_schedule(model_, Bytes(0), threads_, {}, part);
+    const GraphFinding least = find_schedule(model_, Bytes(0), Bytes(0), threads_, {}, part);
     keep(least.smallest.peak, least.smallest, least.bound.time);
     ask(least.smallest.peak);
     const int64_t low = least.smallest.peak;
@@ -70,7 +70,8 @@ class Samples {
       seeds.push_back(above->second.found.schedule);
     }
     SearchControl part = control_.part(std::min(1.0, kForSample / static_cast<double>(left_)));
-    const GraphFinding found = find_schedule(model_, Bytes(budget), threads_, seeds, part);
+    const GraphFinding found =
+        find_schedule(model_, Bytes(budget), Bytes(budget), threads_, seeds, part);
     if (found.best) keep(found.best->peak, *found.best, found.bound.time);
   }
 

@@ -97,7 +97,10 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
   add_charges();
 }
 
-void Instant::assume(const std::vector<Assumption>& assumptions) {
+void Instant::assume(std::vector<Assumption> assumptions) {
+  // In order of time: what is forced by an op must not count for an earlier one.
+  std::stable_sort(assumptions.begin(), assumptions.end(),
+                   [](const Assumption& a, const Assumption& b) { return a.op < b.op; });
   for (const Assumption& one : assumptions) {
     if (node_of_[one.value] == kGrantedNode) continue;
     if (one.op == op_ && one.live) {

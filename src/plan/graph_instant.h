@@ -19,7 +19,8 @@ struct Assumption {
   bool live;
 };
 
-// The moment when op b, which runs exactly once in every plan, runs with a given variant. Let L be
+// The moment when op b, which runs exactly once in every plan - of a choice: in every plan that is asked about -, runs
+// with a given variant. Let L be
 // the values that are live then, without those that b takes and before it writes any.
 //
 // Claim. For every plan that runs b with this variant there is a set R of values, disjoint from L,
@@ -137,7 +138,7 @@ class Instant {
   bool is_inside(OpIndex after, OpIndex last) const {
     return after > op_ && (stretch_.until < 0 || last <= stretch_.until);
   }
-  void assume(const std::vector<Assumption>& assumptions);
+  void assume(std::vector<Assumption> assumptions);
   bool stays(ValueIndex value) const;
   void force(OpIndex until, ValueIndex live = -1);
   Making making(ValueIndex value) const;

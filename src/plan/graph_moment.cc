@@ -48,7 +48,7 @@ std::optional<MomentCost> cost_of_op(const GraphFacts& facts, OpIndex op, int64_
     Instant instant(facts, op, variant, assumptions, stretch);
     const std::optional<Instant::Amount> time = instant.least_time(budget);
     if (!time) continue;
-    const int64_t extra = narrow(*time - facts.least_time.count());
+    const int64_t extra = narrow(*time) - facts.least_time.count();
     if (!least || extra < least->time) least = MomentCost{op, extra, instant.kept()};
   }
   return least;
@@ -96,10 +96,14 @@ std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& 
       if (!possible) break;
       if (most.op < 0 || cost->time > most.time) most = std::move(*cost);
     }
-    most.time += realization.extra;
+    most.time = narrow(Instant::Amount{most.time} + realization.extra);
     if (possible && (!least || most.time < least->time)) least = std::move(most);
   }
   return least;
+}
+
+Nanos time_with(const GraphFacts& facts, Instant::Amount extra) {
+  return Nanos(narrow(extra + facts.least_time.count()));
 }
 
 std::optional<MomentPeak> peak_of_moment(const GraphFacts& facts, const Moment& moment) {

@@ -38,6 +38,9 @@ std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& 
                                          const std::vector<Assumption>& assumptions = {},
                                          Instant::Stretch stretch = {});
 
+// Of a plan that pays so much beyond facts.least_time; as far as 64 bits go.
+Nanos time_with(const GraphFacts& facts, Instant::Amount extra);
+
 struct MomentPeak {
   OpIndex op = -1;  // that needs it
   int64_t peak = 0;

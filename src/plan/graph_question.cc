@@ -52,10 +52,10 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
 
 }  // namespace
 
-GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
+GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal, int threads,
                            const std::vector<Schedule>& seeds, SearchControl& control,
                            double share_for_first) {
-  GraphSearch search(model, budget.count(), threads, control);
+  GraphSearch search(model, goal.count(), threads, control);
   SearchControl first = control.part(kForBound);
   GraphFinding found;
   found.bound = bound_graph(model.graph(), budget, first);
@@ -65,7 +65,7 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads
   }
   const int64_t bound = found.bound.time.count();
   if (!search.best() || search.best()->time > bound) {
-    consider_starts(model, budget, found.bound, seeds, search, control.part(kForPrices));
+    consider_starts(model, goal, found.bound, seeds, search, control.part(kForPrices));
     search.fit(bound);
     search.shrink(found.bound.least_peak.count(), control.part(share_for_first));
     search.improve(bound);

@@ -13,18 +13,19 @@
 namespace reprise::internal {
 
 struct GraphFinding {
-  std::optional<FoundSchedule> best;  // within the budget
+  std::optional<FoundSchedule> best;  // within the goal
   FoundSchedule smallest;             // of all that the search met
   GraphBound bound;
   bool near = false;  // `best` takes the time of the bound, or so little more that it is enough
   Bytes memory;       // of the schedules that were held
 };
 
-// The best schedule that the search finds; `seeds`: those of other budgets of the same graph, which
+// The best schedule that the search finds within a goal that is the budget or less; the bound is that of the
+// budget. `seeds`: those of other budgets of the same graph, which
 // take the place of some of the starts. Without a limit of time the same question has the same
 // answer, whatever the number of threads. If none of the starts fits, this share of the time may be
 // spent on finding a first one that does.
-GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, int threads,
+GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal, int threads,
                            const std::vector<Schedule>& seeds, SearchControl& control,
                            double share_for_first = 1);
 

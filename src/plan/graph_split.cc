@@ -73,6 +73,8 @@ class Splitting {
     bool operator<(const Case& other) const { return time > other.time; }
   };
 
+  using Extra = Instant::Amount;  // sums of what is beyond facts.least_time
+
   // In both parts of a case.
   void consider(const Case& whole, bool live) {
     Case part{whole.time, {}, whole.assumptions, whole.stretches_help};
@@ -99,9 +101,9 @@ class Splitting {
     const auto highest = std::max_element(times.begin(), times.end());
     if (highest == times.end() || *highest <= 0) return true;
     const auto middle = static_cast<size_t>(highest - times.begin());
-    const std::optional<int64_t> after = time_after(part, middle, kMostStretches);
+    const std::optional<Extra> after = time_after(part, middle, kMostStretches);
     if (!after) return false;
-    const std::optional<int64_t> before = time_before(part, middle, kMostStretches);
+    const std::optional<Extra> before = time_before(part, middle, kMostStretches);
     if (!before) return false;
     part.stretches_help = *after + *before > *highest;
     raise(part, *after + *before);
@@ -109,34 +111,35 @@ class Splitting {
   }
 
   // Of the stretches from an instant to the end; nothing: there is no plan.
-  std::optional<int64_t> time_after(Case& part, size_t first, int most) const {
+  std::optional<Extra> time_after(Case& part, size_t first, int most) const {
     const std::optional<MomentCost> whole = cost_of(moments_[first], part, {-1, true});
     if (!whole) return std::nullopt;
-    int64_t best = whole->time;
+    Extra best = whole->time;
     if (most == 0) return best;
     size_t next = first;
     std::optional<MomentCost> stretch;
-    int64_t rest = 0;
+    Extra rest = 0;
     for (size_t k = first + 1; k < moments_.size(); ++k) {
       if (control_.out_of_time()) return best;
       std::optional<MomentCost> until = cost_of(moments_[first], part, {moments_[k].first, true});
       const std::optional<MomentCost> from = cost_of(moments_[k], part, {-1, true});
       if (!until || !from) return std::nullopt;
-      if (until->time + from->time <= best) continue;
-      best = until->time + from->time;
+      const Extra both = Extra{until->time} + from->time;
+      if (both <= best) continue;
+      best = both;
       rest = from->time;
       stretch = std::move(until);
       next = k;
     }
     if (!stretch) return best;
     add_doubts(part, moments_[first], *stretch);
-    const std::optional<int64_t> others = time_after(part, next, most - 1);
+    const std::optional<Extra> others = time_after(part, next, most - 1);
     if (!others) return std::nullopt;
     return best - rest + *others;
   }
 
   // Of the stretches that end where an instant begins.
-  std::optional<int64_t> time_before(Case& part, size_t last, int most) const {
+  std::optional<Extra> time_before(Case& part, size_t last, int most) const {
     if (most == 0) return 0;
     size_t first = last;
     MomentCost best;
@@ -150,13 +153,13 @@ class Splitting {
     }
     if (first == last) return 0;
     add_doubts(part, moments_[first], best);
-    const std::optional<int64_t> others = time_before(part, first, most - 1);
+    const std::optional<Extra> others = time_before(part, first, most - 1);
     if (!others) return std::nullopt;
     return best.time + *others;
   }
 
-  void raise(Case& part, int64_t extra) const {
-    part.time = std::max(part.time, facts_.least_time.count() + extra);
+  void raise(Case& part, Extra extra) const {
+    part.time = std::max(part.time, time_with(facts_, extra).count());
   }
 
   std::optional<MomentCost> cost_of(const Moment& moment, const Case& part,

@@ -31,6 +31,7 @@ const PlannerInfo& chosen_planner(const PlanOptions& options, const char* prefer
 void check_options(const PlanOptions& options) {
   if (options.time_limit < Nanos()) throw InputError("the time limit is negative");
   if (options.threads < 0) throw InputError("the number of threads is negative");
+  if (options.reserve < Bytes()) throw InputError("the reserve is negative");
 }
 
 Bytes resolve_budget(const PlanOptions& options, const Baseline& plain) {

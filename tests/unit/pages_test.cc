@@ -160,6 +160,9 @@ TEST(VerifyPages, NamesWhatIsWrong) {
   bad.live_bytes -= Bytes(64);
   EXPECT_NE(fault(blocks, bad).find("live bytes"), std::string::npos);
   bad = good;
+  for (const int64_t page : {0, 100}) {
+    EXPECT_FALSE(verify_pages(blocks, good, {.page = Bytes(page)}).empty()) << page;
+  }
   bad.extents.pop_back();
   EXPECT_NE(fault(blocks, bad).find("for 3 blocks, of 4"), std::string::npos) << fault(blocks, bad);
 }

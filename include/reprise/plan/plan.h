@@ -23,6 +23,9 @@ struct PlanOptions {
   Nanos time_limit{10'000'000'000};    // of the search
   int threads = 0;                     // 0: as many as the machine has
   Exactness allow = Exactness::kBitwise;  // the least exact option or variant that may be used
+  // Bytes of the budget that the plan should leave unused, where one is found that does (planners of graphs that
+  // search). What is said of all plans within the budget is said of the whole one.
+  Bytes reserve = {};
   Observer observer{};                 // progress; may be empty
 };
 

@@ -1,6 +1,7 @@
 // The planners there are: one row each, no static registration.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ struct GraphProblem {
   Baseline baseline;
   Bytes budget;
   PlanOptions options;
+
+  // What the plan should fit into: the budget without PlanOptions::reserve.
+  Bytes goal() const { return budget - std::min(budget, options.reserve); }
 };
 
 // What a planner answers; plan() adds frees, simulates, verifies and fills in the rest.
@@ -45,9 +49,9 @@ struct Curve {
 
 struct PlannerInfo {
   const char* name;
-  const char* summary;         // one line for people
-  const char* schedule_class;  // what its optimum and its bound refer to
-  const char* source;          // paper
+  const char* summary;                                  // one line for people
+  const char* schedule_class;                           // what its optimum and its bound refer to
+  const char* source;                                   // paper
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
   Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve

@@ -12,15 +12,17 @@ constexpr int64_t kAlignment = 64;
 // Effort beyond the heuristics (PackOptions::steps): some hundredths of a second. What it does not find, pages
 // give.
 constexpr int64_t kPlacementSteps = 4'000'000;
+// As large as no arena: nothing is cut.
+const Bytes kNoPages(int64_t{1} << 60);
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-PagedPacking placement(std::span<const Block> blocks, Bytes enough) {
+PagedPacking placement(std::span<const Block> blocks, Bytes enough, Bytes page) {
   const Bytes alignment(kAlignment);
   const Packing packing =
       pack(blocks, {.alignment = alignment, .enough = enough, .steps = kPlacementSteps});
-  return in_pages(blocks, packing, {.alignment = alignment, .page = system_page()});
+  return in_pages(blocks, packing, {.alignment = alignment, .page = page});
 }
 
 void StepArena::begin_run() {
@@ -44,8 +46,13 @@ void StepArena::end_run() {
 
 void StepArena::pack_blocks(Bytes most) {
   places_ = placement(blocks_, Bytes(0));
-  // Without memory the heap goes on serving.
   if (places_.height <= most) memory_ = PageMemory::map(places_);
+  if (memory_) return;
+  // Perhaps the system maps no page twice. Without any memory the heap goes on serving.
+  PagedPacking adjacent = placement(blocks_, most, kNoPages);
+  if (adjacent.height > most) return;
+  memory_ = PageMemory::map(adjacent);
+  if (memory_) places_ = std::move(adjacent);
 }
 
 void* StepArena::take(int64_t bytes) {

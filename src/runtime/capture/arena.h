@@ -16,8 +16,9 @@
 
 namespace reprise::runtime {
 
-// The places of blocks that are asked for one after the other, in the pages of this system.
-PagedPacking placement(std::span<const Block> blocks, Bytes enough);
+// The places of blocks that are asked for one after the other, in pages (of this system). No effort is made
+// below `enough`.
+PagedPacking placement(std::span<const Block> blocks, Bytes enough, Bytes page = system_page());
 
 // First records one run, which the heap serves; pack_blocks() then plans the places, and later runs are
 // served at these as long as they allocate and free exactly as the recorded one. At the first

@@ -2,17 +2,19 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <set>
+#include <utility>
 
 namespace reprise::runtime {
 namespace {
 
-// What madvise(MADV_HUGEPAGE) works on. A multiple of any page size.
+// What madvise(MADV_HUGEPAGE) works on where pages have 4 KiB. A multiple of any page size.
 constexpr size_t kHugePage = size_t{1} << 21;
 
 size_t size_of(Bytes bytes) { return static_cast<size_t>(bytes.count()); }
@@ -59,10 +61,7 @@ struct PageMemory::Forks {
   void before() { mutex.lock(); }
   void in_parent() { mutex.unlock(); }
   void in_child() {
-    for (PageMemory* memory : shared) {
-      memory->of_the_parent_ = true;
-      memory->map_again(MAP_PRIVATE);
-    }
+    for (PageMemory* memory : shared) memory->leave_the_parent();
     mutex.unlock();
   }
 };
@@ -141,10 +140,20 @@ bool PageMemory::map_shared(const PagedPacking& packing, size_t arena) {
     }
   }
   std::lock_guard<std::mutex> lock(forks().mutex);
-  file_ = memfd_create("reprise-arena", MFD_CLOEXEC);
+  rlimit largest{};  // beyond it, ftruncate() would end the process
+  const bool allowed = getrlimit(RLIMIT_FSIZE, &largest) == 0 &&
+                       (largest.rlim_cur == RLIM_INFINITY || largest.rlim_cur >= arena);
+  file_ = allowed ? memfd_create("reprise-arena", MFD_CLOEXEC) : -1;
   if (file_ < 0) return false;
   forks().shared.insert(this);
   return ftruncate(file_, static_cast<off_t>(arena)) == 0 && map_again(MAP_SHARED);
+}
+
+// In a child. What is its own already stays, in a child of a child.
+void PageMemory::leave_the_parent() {
+  if (std::exchange(of_the_parent_, true) || map_again(MAP_PRIVATE)) return;
+  // Rather a fault at once than the parent's bytes written over.
+  for (const Mapping& part : shared_) mprotect(part.address, part.bytes, PROT_NONE);
 }
 
 bool PageMemory::map_again(int flags) const {

@@ -17,8 +17,8 @@ Bytes system_page();
 // both; released at the end.
 //
 // In a child process of fork() all blocks have what they had, and what it writes is its own; where the parent writes
-// on into scattered blocks, the child may see that. Blocks do not share pages any more there: it must not
-// put others in their place.
+// on into pages of scattered blocks, the child may see that. Blocks do not share pages any more there: it must not
+// put others in their place. Where the system has no room for the child's own pages, it cannot touch them.
 class PageMemory {
  public:
   // Null if the system refuses, and for an arena of no bytes. Thread-safe.
@@ -45,6 +45,7 @@ class PageMemory {
   bool reserve(size_t arena, size_t views);
   bool map_shared(const PagedPacking& packing, size_t arena);
   bool map_again(int flags) const;
+  void leave_the_parent();
   static Forks& forks();
 
   char* reserved_ = nullptr;  // addresses

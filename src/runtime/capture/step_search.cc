@@ -28,14 +28,9 @@ Bytes inputs_bytes(const Graph& graph) {
 StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack, Nanos time_limit) {
   PlanOptions asked = as_plan_options(options);
   asked.time_limit = time_limit;
-  if (slack.count() > 0) {
-    asked.budget = Budget(std::max(Bytes(0), options.budget.resolve(baseline(graph).peak) - slack));
-  }
+  asked.reserve = slack;
   StepPlan found{plan(graph, asked), slack};
-  if (found.result.plan) {
-    found.result.budget += slack;
-    found.before_placement = found.result.plan->time;
-  }
+  if (found.result.plan) found.before_placement = found.result.plan->time;
   return found;
 }
 
@@ -79,8 +74,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   const Nanos first = placed ? part_of(options.time_limit, kForFirst) : options.time_limit;
   StepPlan best = search(graph, options, slack, first);
   // A plan at all is worth more than its placement.
-  if (!best.result.plan &&
-      (slack.count() > 0 || best.result.termination == Termination::kTimeLimit)) {
+  if (!best.result.plan && best.result.termination == Termination::kTimeLimit) {
     best = search(graph, options, Bytes(0), rest());
   }
   if (!placed || !best.result.plan) return best;
@@ -100,7 +94,9 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
 std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
                                        const StepPlan& now, Bytes more, Nanos time_limit) {
   StepPlan found = search(graph, options, now.slack + more, time_limit);
-  if (!found.result.plan) return std::nullopt;
+  if (!found.result.plan || found.result.plan->peak + found.slack > found.result.budget) {
+    return std::nullopt;
+  }
   const auto worth = static_cast<double>(now.before_placement.count()) * kPlacementPrice;
   if (static_cast<double>(found.result.plan->time.count()) > worth) return std::nullopt;
   found.before_placement = now.before_placement;
