@@ -12,6 +12,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
+#include "reprise/model/errors.h"
 #include "reprise/plan/plan.h"
 #include "support/build_graph.h"
 #include "support/graph_families.h"
@@ -58,6 +59,39 @@ TEST_P(GraphPlanners, PlansFitAndAreVerified) {
       if (result.termination == Termination::kInfeasible) expect_sound_refusal(graph, result);
     });
   }
+}
+
+// What is said of all plans is said of the whole budget.
+TEST_P(GraphPlanners, LeaveAReserveWhereSomePlanDoes) {
+  int left = 0;
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 10;
+    for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(random() % (plain + 2)));
+      const Bytes reserve(static_cast<int64_t>(random() % (plain / 3 + 1)));
+      const Bytes goal = budget - std::min(budget, reserve);
+      SCOPED_TRACE("budget " + std::to_string(budget.count()) + ", reserve " +
+                   std::to_string(reserve.count()));
+      PlanOptions options = with(GetParam().name, budget);
+      options.reserve = reserve;
+      const PlanResult result = plan(graph, options);
+      EXPECT_EQ(result.budget, budget);
+      if (found(result)) expect_sound_plan(graph, result);
+      const PlanResult whole = plan(graph, with(GetParam().name, budget));
+      if (found(whole)) {
+        EXPECT_LE(result.lower_bound, whole.plan->time);
+      }
+      if (!found(plan(graph, with(GetParam().name, goal)))) return;
+      ASSERT_TRUE(found(result));
+      EXPECT_LE(result.plan->peak, goal);
+      ++left;
+    });
+  }
+  EXPECT_GT(left, 0);
+  PlanOptions wrong = with(GetParam().name, Bytes(1));
+  wrong.reserve = Bytes(-1);
+  EXPECT_THROW(plan(Graph{}, wrong), InputError);
 }
 
 TEST_P(GraphPlanners, AGraphWithoutOperationsHasOnePlan) {
