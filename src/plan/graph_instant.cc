@@ -71,7 +71,7 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
     for (const ValueIndex value : graph.results) need(value, kSource);
   }
   for (const Assumption& later : assumptions) {
-    if (is_inside(later.op, later.op) && later.live) need(later.value, kSource);
+    if (is_inside(later.first, later.last) && later.live) need(later.value, kSource);
   }
   add_eithers();
   // nodes_ grows: what is needed to make what is needed.
@@ -100,20 +100,21 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
 void Instant::assume(std::vector<Assumption> assumptions) {
   // In order of time: what is forced by an op must not count for an earlier one.
   std::stable_sort(assumptions.begin(), assumptions.end(),
-                   [](const Assumption& a, const Assumption& b) { return a.op < b.op; });
+                   [](const Assumption& a, const Assumption& b) { return a.first < b.first; });
   for (const Assumption& one : assumptions) {
     if (node_of_[one.value] == kGrantedNode) continue;
-    if (one.op == op_ && one.live) {
+    const bool is_now = one.first == op_ && one.last == op_;
+    if (is_now && one.live) {
       base_ += facts_.graph.values[one.value].bytes.count();
       node_of_[one.value] = kGrantedNode;
-    } else if (one.op == op_) {
+    } else if (is_now) {
       not_live_[one.value] = 1;
-    } else if (one.op < op_ && one.live) {
-      force(one.op, one.value);
-    } else if (one.op < op_) {
-      force(one.op);
+    } else if (one.last < op_ && one.live) {
+      force(one.first, one.value);
+    } else if (one.last < op_) {
+      force(one.first);
       if (charged(one.value)) gone_[one.value] = 1;
-    } else if (!one.live && stays(one.value)) {
+    } else if (one.first > op_ && !one.live && stays(one.value)) {
       not_live_[one.value] = 1;
     }
   }

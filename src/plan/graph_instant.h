@@ -12,10 +12,11 @@
 namespace reprise::internal {
 
 // Whether a value is among the live ones (those that the op takes left out, before it writes any) while
-// an op runs that runs exactly once in every plan.
+// an op runs that runs exactly once in every plan; of a choice, while one op of the plan's realization runs, which is
+// known to be one from `first` to `last`.
 struct Assumption {
   ValueIndex value;
-  OpIndex op;
+  OpIndex first, last;
   bool live;
 };
 
@@ -59,6 +60,8 @@ struct Assumption {
 // result that is made once is live from then on: if it is not while a later op runs, it is not in L.
 // Of op a before b: if v is not live while a runs, its
 // maker has run by then and v is live at b or made after it, then it was made after a, once more.
+// Of a choice it is known that a is one of its ops, but not which: what has to have run by then is what has to have
+// run by the first of them, and of an op between the first and the last it is not known which came first.
 //
 // Stretches. Of the time until a later op c has run that runs once: with the needs that are read by then, and
 // what is live at c by assumption, in place of all others, the claim holds of the runs after b that are over

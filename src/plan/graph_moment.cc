@@ -33,6 +33,7 @@ std::optional<Moment> moment_of(const GraphFacts& facts, const Choice& choice) {
       moment.first = std::min(moment.first, op);
     }
     if (realization.ops.empty()) return std::nullopt;
+    realization.at = realization.ops.front();
     moment.realizations.push_back(std::move(realization));
   }
   return moment;
@@ -49,7 +50,7 @@ std::optional<MomentCost> cost_of_op(const GraphFacts& facts, OpIndex op, int64_
     const std::optional<Instant::Amount> time = instant.least_time(budget);
     if (!time) continue;
     const int64_t extra = narrow(*time) - facts.least_time.count();
-    if (!least || extra < least->time) least = MomentCost{op, extra, instant.kept()};
+    if (!least || extra < least->time) least = MomentCost{op, false, extra, instant.kept()};
   }
   return least;
 }
@@ -71,7 +72,7 @@ std::vector<Moment> moments_of(const GraphFacts& facts) {
   for (size_t o = 0; o < facts.graph.ops.size(); ++o) {
     const auto op = static_cast<OpIndex>(o);
     if (facts.certain[o] && runs_once(facts.graph.ops[o])) {
-      moments.push_back({{{{op}, 0}}, op, false});
+      moments.push_back({{{{op}, 0, op}}, op, false});
     }
   }
   for (const Choice& choice : facts.graph.choices) {
@@ -83,20 +84,50 @@ std::vector<Moment> moments_of(const GraphFacts& facts) {
   return moments;
 }
 
+Assumption assume_at(const Moment& moment, ValueIndex value, bool live) {
+  Assumption assumption{value, moment.realizations.front().at, moment.realizations.front().at,
+                        live};
+  for (const Moment::Realization& realization : moment.realizations) {
+    assumption.first = std::min(assumption.first, realization.at);
+    assumption.last = std::max(assumption.last, realization.at);
+  }
+  return assumption;
+}
+
+void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget) {
+  for (Moment::Realization& realization : moment.realizations) {
+    int64_t most = -1;
+    for (const OpIndex op : realization.ops) {
+      const std::optional<MomentCost> cost = cost_of_op(facts, op, budget, {}, {});
+      const int64_t time = cost ? cost->time : std::numeric_limits<int64_t>::max();
+      if (time <= most) continue;
+      most = time;
+      realization.at = op;
+    }
+  }
+}
+
 std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& moment,
                                          int64_t budget, const std::vector<Assumption>& assumptions,
                                          Instant::Stretch stretch) {
+  const Assumption own = assume_at(moment, -1, false);
   std::optional<MomentCost> least;
+  std::vector<Assumption> here = assumptions;
   for (const Moment::Realization& realization : moment.realizations) {
+    // Of this moment they are about the op that the realization has.
+    for (size_t k = 0; k < here.size(); ++k) {
+      if (assumptions[k].first == own.first) here[k].first = here[k].last = realization.at;
+    }
     MomentCost most;
     bool possible = true;
     for (const OpIndex op : realization.ops) {
-      std::optional<MomentCost> cost = cost_of_op(facts, op, budget, assumptions, stretch);
+      std::optional<MomentCost> cost = cost_of_op(facts, op, budget, here, stretch);
       possible = cost.has_value();
       if (!possible) break;
       if (most.op < 0 || cost->time > most.time) most = std::move(*cost);
     }
     most.time = narrow(Instant::Amount{most.time} + realization.extra);
+    most.is_assumed = most.op == realization.at;
     if (possible && (!least || most.time < least->time)) least = std::move(most);
   }
   return least;

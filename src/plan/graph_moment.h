@@ -16,11 +16,15 @@ struct Moment {
   struct Realization {
     std::vector<OpIndex> ops;  // the ordered ones
     int64_t extra = 0;         // time of all first runs, beyond the fastest realization
+    OpIndex at = -1;           // of these, the one that assumptions about the moment mean
   };
   std::vector<Realization> realizations;  // of a single op: that op
   OpIndex first;                          // of all ops
   bool is_choice;
 };
+
+// Of a moment.
+Assumption assume_at(const Moment& moment, ValueIndex value, bool live);
 
 // Ascending by `first`.
 std::vector<Moment> moments_of(const GraphFacts& facts);
@@ -28,9 +32,13 @@ std::vector<Moment> moments_of(const GraphFacts& facts);
 // What every plan pays from a moment on, in a stretch of time.
 struct MomentCost {
   OpIndex op = -1;                            // whose run decides it
+  bool is_assumed = false;                    // assumptions about the moment mean this op
   int64_t time = 0;                           // beyond facts.least_time
   std::vector<std::vector<ValueIndex>> kept;  // as Instant::kept()
 };
+
+// Sets `at` of each realization to the op that decides what the moment costs.
+void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget);
 
 // None: no plan within the budget (of which the assumptions are true) has this moment.
 std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& moment,

@@ -12,7 +12,8 @@
 // problems", Econometrica 28(3), 1960). A case is split at the instant with the highest bound
 // where the two cuts around the best price disagree, by the largest value that they disagree about.
 //
-// Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget).
+// Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget),
+// oracle/graph_moment_test.cc (in every case).
 #include "plan/graph_split.h"
 
 #include <algorithm>
@@ -37,6 +38,7 @@ class Splitting {
   Splitting(const GraphFacts& facts, Bytes budget, const GraphBound& root,
             const SearchControl& control)
       : facts_(facts), budget_(budget.count()), moments_(root.promising), control_(control) {
+    for (Moment& moment : moments_) find_deciding_ops(facts, moment, budget_);
     Case whole{root.time.count(), {}, {}};
     if (look_at_all(whole)) open_.push(std::move(whole));
   }
@@ -44,7 +46,7 @@ class Splitting {
   Nanos run() {
     const size_t most = std::min(kMostCases, kMostWork / (1 + facts_.graph.ops.size()));
     for (size_t count = 0; count < most && !control_.out_of_time(); ++count) {
-      if (open_.empty() || open_.top().doubt.op < 0) break;
+      if (open_.empty() || open_.top().doubt.moment < 0) break;
       const Case whole = open_.top();
       open_.pop();
       for (const bool live : {false, true}) consider(whole, live);
@@ -59,7 +61,7 @@ class Splitting {
     int64_t time = -1;      // what the instant adds to the bound
     int64_t bytes = -1;
     ValueIndex value = -1;
-    OpIndex op = -1;
+    int32_t moment = -1;  // by number
 
     auto operator<=>(const Doubt&) const = default;
   };
@@ -78,20 +80,20 @@ class Splitting {
   // In both parts of a case.
   void consider(const Case& whole, bool live) {
     Case part{whole.time, {}, whole.assumptions, whole.stretches_help};
-    part.assumptions.push_back({whole.doubt.value, whole.doubt.op, live});
+    part.assumptions.push_back(assume_at(moments_[whole.doubt.moment], whole.doubt.value, live));
     if (look_at_all(part)) open_.push(std::move(part));
   }
 
   // Raises the bound of the case. False if there is no plan in it.
   bool look_at_all(Case& part) const {
     std::vector<int64_t> times;  // by instant
-    for (const Moment& moment : moments_) {
+    for (size_t k = 0; k < moments_.size(); ++k) {
       if (control_.out_of_time()) return true;
-      const std::optional<MomentCost> least = cost_of(moment, part, {});
+      const std::optional<MomentCost> least = cost_of(k, part, {});
       if (!least) return false;
       times.push_back(least->time);
       raise(part, least->time);
-      add_doubts(part, moment, *least);
+      add_doubts(part, k, *least);
     }
     return !part.stretches_help || look_at_stretches(part, times);
   }
@@ -112,7 +114,7 @@ class Splitting {
 
   // Of the stretches from an instant to the end; nothing: there is no plan.
   std::optional<Extra> time_after(Case& part, size_t first, int most) const {
-    const std::optional<MomentCost> whole = cost_of(moments_[first], part, {-1, true});
+    const std::optional<MomentCost> whole = cost_of(first, part, {-1, true});
     if (!whole) return std::nullopt;
     Extra best = whole->time;
     if (most == 0) return best;
@@ -121,8 +123,8 @@ class Splitting {
     Extra rest = 0;
     for (size_t k = first + 1; k < moments_.size(); ++k) {
       if (control_.out_of_time()) return best;
-      std::optional<MomentCost> until = cost_of(moments_[first], part, {moments_[k].first, true});
-      const std::optional<MomentCost> from = cost_of(moments_[k], part, {-1, true});
+      std::optional<MomentCost> until = cost_of(first, part, {moments_[k].first, true});
+      const std::optional<MomentCost> from = cost_of(k, part, {-1, true});
       if (!until || !from) return std::nullopt;
       const Extra both = Extra{until->time} + from->time;
       if (both <= best) continue;
@@ -132,7 +134,7 @@ class Splitting {
       next = k;
     }
     if (!stretch) return best;
-    add_doubts(part, moments_[first], *stretch);
+    add_doubts(part, first, *stretch);
     const std::optional<Extra> others = time_after(part, next, most - 1);
     if (!others) return std::nullopt;
     return best - rest + *others;
@@ -145,14 +147,14 @@ class Splitting {
     MomentCost best;
     for (size_t k = 0; k < last; ++k) {
       if (control_.out_of_time()) return best.time;
-      std::optional<MomentCost> stretch = cost_of(moments_[k], part, {moments_[last].first, true});
+      std::optional<MomentCost> stretch = cost_of(k, part, {moments_[last].first, true});
       if (!stretch) return std::nullopt;
       if (stretch->time <= best.time) continue;
       best = std::move(*stretch);
       first = k;
     }
     if (first == last) return 0;
-    add_doubts(part, moments_[first], best);
+    add_doubts(part, first, best);
     const std::optional<Extra> others = time_before(part, first, most - 1);
     if (!others) return std::nullopt;
     return best.time + *others;
@@ -162,34 +164,34 @@ class Splitting {
     part.time = std::max(part.time, time_with(facts_, extra).count());
   }
 
-  std::optional<MomentCost> cost_of(const Moment& moment, const Case& part,
+  std::optional<MomentCost> cost_of(size_t moment, const Case& part,
                                     Instant::Stretch stretch) const {
-    return cost_of_moment(facts_, moment, budget_, part.assumptions, stretch);
+    return cost_of_moment(facts_, moments_[moment], budget_, part.assumptions, stretch);
   }
 
-  // Of moments that every plan has with the same op.
-  void add_doubts(Case& part, const Moment& moment, const MomentCost& least) const {
-    if (moment.is_choice) return;
-    const OpIndex op = moment.first;
+  void add_doubts(Case& part, size_t moment, const MomentCost& least) const {
+    if (!least.is_assumed) return;
     for (const size_t side : {0U, 1U}) {
       for (const ValueIndex value : least.kept[side]) {
-        if (is_decided(part, value, op)) continue;
+        if (is_decided(part, moment, value)) continue;
         const bool disagree = !contains(least.kept[1 - side], value);
         const int64_t bytes = facts_.graph.values[value].bytes.count();
-        part.doubt = std::max(part.doubt, Doubt{disagree, least.time, bytes, value, op});
+        part.doubt = std::max(
+            part.doubt, Doubt{disagree, least.time, bytes, value, static_cast<int32_t>(moment)});
       }
     }
   }
 
-  static bool is_decided(const Case& part, ValueIndex value, OpIndex op) {
+  bool is_decided(const Case& part, size_t moment, ValueIndex value) const {
+    const OpIndex first = assume_at(moments_[moment], value, false).first;
     return std::ranges::any_of(part.assumptions, [&](const Assumption& one) {
-      return one.value == value && one.op == op;
+      return one.value == value && one.first == first;
     });
   }
 
   const GraphFacts& facts_;
   const int64_t budget_;
-  const std::vector<Moment> moments_;
+  std::vector<Moment> moments_;
   const SearchControl& control_;
   std::priority_queue<Case> open_;
 };

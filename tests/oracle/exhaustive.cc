@@ -1,5 +1,6 @@
 #include "oracle/exhaustive.h"
 
+#include <algorithm>
 #include <queue>
 #include <stdexcept>
 #include <unordered_map>
@@ -37,8 +38,8 @@ struct StateHash {
 
 class Search {
  public:
-  Search(const Graph& graph, int64_t budget)
-      : graph_(graph), budget_(budget), fixed_(graph.fixed.count()) {
+  Search(const Graph& graph, int64_t budget, const std::vector<Condition>& conditions)
+      : graph_(graph), budget_(budget), fixed_(graph.fixed.count()), conditions_(conditions) {
     if (graph.values.size() > 64 || graph.ops.size() > 64) {
       throw std::logic_error("too large for the oracle");
     }
@@ -158,6 +159,7 @@ class Search {
     useful_.assign(graph_.ops.size() + 1, 0);
     for (size_t last = 0; last <= graph_.ops.size(); ++last) {
       Set useful = results_ | inputs_;
+      for (const Condition& condition : conditions_) useful |= Set{1} << condition.value;
       for (bool grown = true; grown;) {
         grown = false;
         for (const Move& move : moves_) {
@@ -192,12 +194,20 @@ class Search {
     return true;
   }
 
+  bool meets_conditions(const State& state, const Move& move) const {
+    const Set live = state.live & ~move.taken;
+    return std::all_of(conditions_.begin(), conditions_.end(), [&](const Condition& one) {
+      return static_cast<size_t>(one.op) != move.op || (live >> one.value & 1) == one.live;
+    });
+  }
+
   bool may_run(const State& state, const Move& move) const {
-    if ((move.reads & ~state.live) != 0) return false;
+    if ((move.reads & ~state.live) != 0 || !meets_conditions(state, move)) return false;
     if ((state.ran & others_[move.op]) != 0) return false;  // another realization has begun
     const bool first = (state.ran >> move.op & 1) == 0;
     // The first runs of random ops keep their order.
-    if (first && (random_ >> move.op & 1) != 0 && (state.ran & random_) >> move.op != 0) return false;
+    if (first && (random_ >> move.op & 1) != 0 && (state.ran & random_) >> move.op != 0)
+      return false;
     if (!ordered(move.op))
       return move.role != (first ? Role::kReplay : Role::kFirst) || (followed_ >> move.op & 1) == 0;
     if (static_cast<int>(move.op) <= state.last || move.role == Role::kReplay) return false;
@@ -232,6 +242,7 @@ class Search {
   const Graph& graph_;
   int64_t budget_;
   int64_t fixed_;
+  const std::vector<Condition>& conditions_;
   std::vector<int64_t> bytes_;
   std::vector<Move> moves_;
   Set inputs_ = 0, results_ = 0;
@@ -246,8 +257,9 @@ class Search {
 
 }  // namespace
 
-std::optional<int64_t> least_time_of_any_plan(const Graph& graph, int64_t budget) {
-  return Search(graph, budget).run();
+std::optional<int64_t> least_time_of_any_plan(const Graph& graph, int64_t budget,
+                                              const std::vector<Condition>& conditions) {
+  return Search(graph, budget, conditions).run();
 }
 
 }  // namespace reprise::testing

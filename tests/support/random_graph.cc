@@ -225,10 +225,12 @@ std::vector<Run> choose(std::mt19937_64& random, const Graph& graph) {
               choice.realizations[static_cast<size_t>(between(random, 0, last))]);
   }
   try {
-    return plain_runs(changed);
+    std::vector<Run> runs = plain_runs(changed);
+    if (can_run(graph, runs)) return runs;
   } catch (const InputError&) {
-    return plain_runs(graph);
+    // No run for a first realization: as in plain training.
   }
+  return plain_runs(graph);
 }
 
 }  // namespace
