@@ -18,9 +18,10 @@
 // 1. the bound of graph_bound.h, raised by graph_split.h; if its peak is above the budget, no plan
 //    exists;
 // 2. starts: what the relaxed problem keeps at its best instant, mixes of two cuts
-//    (graph_starts.h), rungs in long rows (graph_rungs.h), cuts at prices of memory
-//    (graph_prices.h), plain training, segments of equally many forward ops, all with ops in the ways that suit the
-//    price of memory; repaired at their peaks until they fit;
+//    (graph_starts.h), rungs in long rows (graph_rungs.h), mixes at one peak after the other
+//    (graph_sections.h), cuts at prices of memory (graph_prices.h), plain training, segments of
+//    equally many forward ops, all with ops in the ways that suit the price of memory; repaired at
+//    their peaks until they fit;
 // 3. annealing of those that do not fit at a high price of memory; without a plan: of the peak alone
 //    (graph_search.h);
 // 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from

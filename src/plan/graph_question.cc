@@ -5,6 +5,7 @@
 #include "plan/graph_prices.h"
 #include "plan/graph_rungs.h"
 #include "plan/graph_search.h"
+#include "plan/graph_sections.h"
 #include "plan/graph_split.h"
 #include "plan/graph_starts.h"
 #include "plan/schedule_ledger.h"
@@ -31,6 +32,10 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
   const Graph& graph = model.graph();
   const GraphFacts facts(graph);
   const Schedule base = cheapest_ways(model, price_of(model, facts, bound, budget));
+  if (const auto sections = schedule_of_sections(model, base, facts, budget, control)) {
+    search.consider_for_budget({*sections});
+    if (search.is_near(bound.time.count())) return;
+  }
   // Most of these fit as they are; repairs of the others can take long.
   search.consider_for_budget(
       schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)));

@@ -44,7 +44,8 @@ class Splitting {
   }
 
   Nanos run() {
-    const size_t most = std::min(kMostCases, kMostWork / (1 + facts_.graph.ops.size()));
+    const size_t ops = facts_.graph.ops.size();
+    const size_t most = ops > kLargeGraph ? 0 : std::min(kMostCases, kMostWork / (1 + ops));
     for (size_t count = 0; count < most && !control_.out_of_time(); ++count) {
       if (open_.empty() || open_.top().doubt.moment < 0) break;
       const Case whole = open_.top();
@@ -201,7 +202,6 @@ class Splitting {
 Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
                   const SearchControl& control) {
   if (root.promising.empty() || root.least_peak > budget) return root.time;
-  if (facts.graph.ops.size() > kLargeGraph) return root.time;
   return std::max(root.time, Splitting(facts, budget, root, control).run());
 }
 

@@ -118,7 +118,7 @@ Schedule kept_or_put_off(const ScheduleModel& model, const Schedule& base, int32
   std::vector<char> wanted(kept);
   for (int32_t p = position - 1; p >= 0; --p) {
     const Run& run = model.plain()[p];
-    if (!model.active(schedule, run.op)) continue;
+    if (!model.active(schedule, run.op) || schedule.variant[p] == kPutOff) continue;
     const Variant& variant = model.graph().ops[run.op].variants[schedule.variant[p]];
     const bool waits =
         model.can_wait(p) && std::none_of(variant.writes.begin(), variant.writes.end(),
@@ -150,9 +150,16 @@ std::vector<Schedule> schedules_of_segments(const ScheduleModel& model, const Sc
 }
 
 std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int32_t position,
-                          const std::vector<std::vector<ValueIndex>>& kept, int64_t budget) {
+                          const std::vector<std::vector<ValueIndex>>& kept, int64_t budget,
+                          std::optional<Window> window) {
   if (kept.size() != 2) return std::nullopt;
   ScheduleLedger ledger(model);
+  const auto peak = [&] {
+    if (!window) return ledger.peak();
+    const std::vector<int64_t> levels = ledger.levels();
+    const int64_t last = std::min<int64_t>(window->end, std::ssize(levels) - 1);
+    return *std::max_element(levels.begin() + window->begin, levels.begin() + last + 1);
+  };
   const auto kept_of = [&](int32_t from, bool much_after) {
     std::vector<char> is_kept(model.graph().values.size(), 0);
     for (const bool much : {false, true}) {
@@ -169,7 +176,7 @@ std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int3
     bool any = false;
     for (const auto schedule_of : {kept_at, kept_or_put_off}) {
       Schedule schedule = schedule_of(model, base, position, is_kept);
-      if (!ledger.assign(schedule) || ledger.peak() > budget) continue;
+      if (!ledger.assign(schedule) || peak() > budget) continue;
       any = true;
       if (!best || ledger.time() < best->time) best = {std::move(schedule), ledger.time()};
     }

@@ -33,12 +33,19 @@ struct Mix {
   int64_t time = 0;
 };
 
+// Positions, both included.
+struct Window {
+  int32_t begin = 0, end = 0;
+};
+
 // Of two sets of values to keep at a position, one that keeps little and one that keeps much: the
 // second for what is made on one side of some op, the first for the rest. With repeated blocks the
 // best plan is often of this form: a price of memory that is right treats all blocks alike, and a
 // budget between two such plans asks for some blocks of each. The fastest within the budget that
-// bisection finds, if the first set alone fits. O(log ops) walks over the graph.
+// bisection finds, if the first set alone fits. O(log ops) walks over the graph. In a window, what is outside
+// may be above the budget.
 std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int32_t position,
-                          const std::vector<std::vector<ValueIndex>>& kept, int64_t budget);
+                          const std::vector<std::vector<ValueIndex>>& kept, int64_t budget,
+                          std::optional<Window> window = std::nullopt);
 
 }  // namespace reprise::internal

@@ -1,22 +1,27 @@
 #include "capture/meter.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
-#include <map>
+#include <set>
+#include <utility>
 
 #include "capture/block_pool.h"
 #include "capture/replay.h"
 #include "capture/storage_bytes.h"
+#include "capture/work_times.h"
 #include "device.h"
 #include "random_state.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/plan.h"
+#include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kWalks = 20;  // of short steps: for so many times the time of a work
 
 class Meter {
  public:
@@ -27,8 +32,8 @@ class Meter {
         options_(options),
         captured_(lower(recording, works, alternatives, updates,
                         std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
-        replay_(recording, works, captured_) {
-    for (const Work& work : works.all) keys_.push_back(kind_of(work));
+        replay_(recording, works, captured_),
+        times_(works, captured_) {
     std::vector<bool> seen(works.all.size(), false);
     for (const std::vector<int32_t>& variants : captured_.works) {
       const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {
@@ -60,8 +65,11 @@ class Meter {
         options_.observer({"profile", done, captured_.graph.ops[op].id});
       }
     }
+    walk_in_order(inputs);
     replay_.clear();
-    share_times();
+    WorkTimes::Shared shared = times_.share();
+    for (size_t w = 0; w < shared.time.size(); ++w) result_.costs[w].time = shared.time[w];
+    result_.spread = std::move(shared.spread);
     return std::move(result_);
   }
 
@@ -129,50 +137,96 @@ class Meter {
   void take_times(size_t w, PutBack&& put_back) {
     const Work& work = works_.all[w];
     reset_peak(recording_.device);
-    int64_t time = timed(work);
+    const Nanos time = timed(work);
     const MemoryCount count = memory_count(recording_.device);
     result_.costs[w].workspace = Bytes(count.peak - count.live);
-    std::vector<int64_t>& times = times_[keys_[w]];
-    times.push_back(time);
-    int64_t& total = total_[keys_[w]];
-    total += time;
-    while (static_cast<int>(times.size()) < options_.min_repeats ||
-           (total < options_.min_time.count() &&
-            static_cast<int>(times.size()) < options_.max_repeats)) {
+    times_.add_alone(w, time);
+    while (times_.repeats(w) < options_.min_repeats ||
+           (times_.total(w) < options_.min_time && times_.repeats(w) < options_.max_repeats)) {
       replay_.drop_results();
       put_back();
-      times.push_back(timed(work));
-      total += times.back();
+      times_.add_alone(w, timed(work));
     }
   }
 
-  int64_t timed(const Work& work) {
+  Nanos timed(const Work& work) {
+    return time_of([&] { replay_.invoke(work); });
+  }
+
+  template <class Do>
+  Nanos time_of(Do&& work) {
     synchronize(recording_.device);
     const auto start = Clock::now();
-    replay_.invoke(work);
+    work();
     synchronize(recording_.device);
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    return Nanos(std::chrono::nanoseconds(Clock::now() - start).count());
   }
 
-  void share_times() {
-    std::map<std::string, Nanos> medians;
-    for (size_t c = 0; c < keys_.size(); ++c) {
-      const auto found = times_.find(keys_[c]);
-      if (found == times_.end()) continue;  // left out of the graph
-      auto [median, fresh] = medians.try_emplace(keys_[c]);
-      if (fresh) {
-        std::vector<int64_t>& times = found->second;
-        std::sort(times.begin(), times.end());
-        median->second = Nanos(times[times.size() / 2]);
-        result_.spread.push_back({.op = fmt::format("{}:{}", c, works_.all[c].name),
-                                  .variant = "default",
-                                  .repeats = static_cast<int64_t>(times.size()),
-                                  .min = Nanos(times.front()),
-                                  .median = median->second,
-                                  .max = Nanos(times.back())});
-      }
-      result_.costs[c].time = median->second;
+  // Runs what plain training runs, and takes the time of each work.
+  class InOrder final : public Backend {
+   public:
+    explicit InOrder(Meter& meter) : meter_(meter) {}
+
+    void run(const RunStep& step) override {
+      const auto work = static_cast<size_t>(meter_.captured_.works[step.op][step.variant]);
+      if (meter_.works_.all[work].apart) return;
+      const Nanos time = meter_.time_of([&] { meter_.replay_.run(step); });
+      times.emplace_back(work, time);
     }
+    void free(ValueIndex value) override { meter_.replay_.free(value); }
+
+    std::vector<std::pair<size_t, Nanos>> times;  // by work
+
+   private:
+    Meter& meter_;
+  };
+
+  // A work that is repeated finds its operands, its code and the library's tables in the caches. In a step it
+  // finds what the works before it have left there.
+  void walk_in_order(const Tensors& inputs) {
+    const Graph& graph = captured_.graph;
+    const std::vector<Run> runs = plain_runs(graph);
+    const Program program(graph, with_frees(graph, runs));
+    const std::vector<c10::Storage> memory = written_outside(runs);
+    std::vector<HostBytes> before;
+    for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
+    const auto put_back = [&] {
+      for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
+    };
+    Nanos total;
+    for (int walk = 0; walk <= options_.min_repeats ||
+                       (total < options_.min_time * kWalks && walk <= options_.max_repeats);
+         ++walk) {
+      replay_.clear();
+      replay_.begin(inputs);
+      InOrder walker(*this);
+      try {
+        execute(program, walker);
+      } catch (...) {
+        put_back();
+        throw;
+      }
+      put_back();
+      if (walk == 0) continue;  // made the blocks
+      for (const auto& [work, time] : walker.times) {
+        times_.add_in_order(work, time);
+        total += time;
+      }
+    }
+  }
+
+  // The step.
+  std::vector<c10::Storage> written_outside(const std::vector<Run>& runs) const {
+    std::set<int32_t> effects;
+    for (const Run& run : runs) {
+      const Work& work = works_.all[static_cast<size_t>(captured_.works[run.op][run.variant])];
+      if (!work.apart) effects.insert(work.effects.begin(), work.effects.end());
+    }
+    std::vector<c10::Storage> all;
+    for (const int32_t e : effects) {
+      all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
+    }
+    return all;
   }
 
   const Recording& recording_;
@@ -180,10 +234,8 @@ class Meter {
   const MeasureOptions& options_;
   const CapturedGraph captured_;
   Replay replay_;
-  std::vector<bool> is_again_;     // by op: its works are those of ops before it
-  std::vector<std::string> keys_;  // by work
-  std::map<std::string, std::vector<int64_t>> times_;  // by key
-  std::map<std::string, int64_t> total_;
+  std::vector<bool> is_again_;  // by op: its works are those of ops before it
+  WorkTimes times_;
   WorkCosts result_;
 };
 

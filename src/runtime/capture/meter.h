@@ -15,9 +15,9 @@ struct WorkCosts {
   std::vector<TimeSpread> spread;  // by kind of work, named after its first one
 };
 
-// Walks through the step once on these inputs, as plain training does, and repeats every work with its
-// real operands, alternatives beside what they stand for. Works that are equal but for the values share the
-// median of their times. Parameters, buffers and random state are left as they were. Memory: that of plain
+// Walks through the step on these inputs, as plain training does: once repeating every work with its
+// real operands, alternatives beside what they stand for; then some times in order, without what only alternatives
+// run (WorkTimes says what becomes of the times). Parameters, buffers and random state are left as they were. Memory: that of plain
 // training, and the values that only alternatives make. Updates are left to Updater::measure().
 WorkCosts measure_works(const Recording& recording, const Works& works,
                         const Alternatives& alternatives, const Updates& updates,
