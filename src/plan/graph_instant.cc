@@ -98,9 +98,11 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
 }
 
 void Instant::assume(std::vector<Assumption> assumptions) {
-  // In order of time: what is forced by an op must not count for an earlier one.
+  // In the order in which they are known to hold: what is forced by an op must not count for an earlier one. A value
+  // that is live at some op of a span need not have been made before the last of them.
+  const auto known = [](const Assumption& one) { return one.live ? one.last : one.first; };
   std::stable_sort(assumptions.begin(), assumptions.end(),
-                   [](const Assumption& a, const Assumption& b) { return a.first < b.first; });
+                   [&](const Assumption& a, const Assumption& b) { return known(a) < known(b); });
   for (const Assumption& one : assumptions) {
     if (node_of_[one.value] == kGrantedNode) continue;
     const bool is_now = one.first == op_ && one.last == op_;

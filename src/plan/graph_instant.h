@@ -61,7 +61,8 @@ struct Assumption {
 // Of op a before b: if v is not live while a runs, its
 // maker has run by then and v is live at b or made after it, then it was made after a, once more.
 // Of a choice it is known that a is one of its ops, but not which: what has to have run by then is what has to have
-// run by the first of them, and of an op between the first and the last it is not known which came first.
+// run by the first of them; that a value which is live there was made is known by the last of them only; and of
+// an op between the first and the last it is not known which came first.
 //
 // Stretches. Of the time until a later op c has run that runs once: with the needs that are read by then, and
 // what is live at c by assumption, in place of all others, the claim holds of the runs after b that are over

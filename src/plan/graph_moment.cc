@@ -94,10 +94,13 @@ Assumption assume_at(const Moment& moment, ValueIndex value, bool live) {
   return assumption;
 }
 
-void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget) {
+void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget,
+                       const SearchControl& control) {
   for (Moment::Realization& realization : moment.realizations) {
+    if (realization.ops.size() == 1) continue;
     int64_t most = -1;
     for (const OpIndex op : realization.ops) {
+      if (control.out_of_time()) return;
       const std::optional<MomentCost> cost = cost_of_op(facts, op, budget, {}, {});
       const int64_t time = cost ? cost->time : std::numeric_limits<int64_t>::max();
       if (time <= most) continue;

@@ -7,6 +7,7 @@
 
 #include "plan/graph_facts.h"
 #include "plan/graph_instant.h"
+#include "plan/search_control.h"
 
 namespace reprise::internal {
 
@@ -37,8 +38,9 @@ struct MomentCost {
   std::vector<std::vector<ValueIndex>> kept;  // as Instant::kept()
 };
 
-// Sets `at` of each realization to the op that decides what the moment costs.
-void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget);
+// Sets `at` of each realization to the op that decides what the moment costs, as far as there is time.
+void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget,
+                       const SearchControl& control);
 
 // None: no plan within the budget (of which the assumptions are true) has this moment.
 std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& moment,

@@ -1,5 +1,8 @@
 #include "plan/graph_question.h"
 
+#include <optional>
+#include <vector>
+
 #include "plan/graph_facts.h"
 #include "plan/graph_instant.h"
 #include "plan/graph_prices.h"
@@ -14,7 +17,8 @@ namespace reprise::internal {
 namespace {
 
 // Shares of the time.
-constexpr double kForBound = 0.3, kForSplit = 0.2, kForPrices = 0.4, kForRungs = 0.5;
+constexpr double kForBound = 0.3, kForSplit = 0.2, kForPrices = 0.4, kForRungs = 0.5,
+                 kForSections = 0.5;
 
 // Of a byte, at the instant of the bound.
 double price_of(const ScheduleModel& model, const GraphFacts& facts, const GraphBound& bound,
@@ -26,20 +30,30 @@ double price_of(const ScheduleModel& model, const GraphFacts& facts, const Graph
   return instant.price();
 }
 
+// Where it is better than what there is: else it would only lead the search elsewhere.
+void consider_if_better(const ScheduleModel& model, const Schedule& schedule, Bytes budget,
+                        GraphSearch& search) {
+  ScheduleLedger ledger(model);
+  if (!ledger.assign(schedule)) return;
+  const bool fits = ledger.peak() <= budget.count();
+  if (search.best() && (!fits || ledger.time() >= search.best()->time)) return;
+  search.consider_for_budget({schedule});
+}
+
 void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
                      const std::vector<Schedule>& seeds, GraphSearch& search,
                      const SearchControl& control) {
   const Graph& graph = model.graph();
   const GraphFacts facts(graph);
   const Schedule base = cheapest_ways(model, price_of(model, facts, bound, budget));
-  if (const auto sections = schedule_of_sections(model, base, facts, budget, control)) {
-    search.consider_for_budget({*sections});
-    if (search.is_near(bound.time.count())) return;
-  }
   // Most of these fit as they are; repairs of the others can take long.
   search.consider_for_budget(
       schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)));
   if (search.is_near(bound.time.count())) return;
+  std::optional<Schedule> sections;
+  if (bound.least_peak <= budget) {
+    sections = schedule_of_sections(model, base, facts, budget, control.part(kForSections));
+  }
   std::vector<Schedule> starts = seeds;
   for (const std::vector<ValueIndex>& kept : bound.kept) {
     std::vector<char> is_kept(graph.values.size(), 0);
@@ -51,6 +65,7 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
   if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
       schedules_at_prices(model, base, facts, bound, budget, search.price_of_excess(), control));
+  if (sections) consider_if_better(model, *sections, budget, search);
   if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
   search.consider(schedules_of_segments(model, base));
 }

@@ -30,22 +30,29 @@ namespace {
 
 // So many cases, fewer of a large graph.
 constexpr size_t kMostCases = 2'000, kMostWork = 200'000;
-constexpr int kMostStretches = 3;    // on each side of the highest instant
+// On each side of the highest instant: of all plans, and in a case.
+constexpr int kMostStretches = 7, kMostStretchesOfCase = 3;
 constexpr size_t kLargeGraph = 600;  // ops; so few cases raise nothing there
 
 class Splitting {
  public:
   Splitting(const GraphFacts& facts, Bytes budget, const GraphBound& root,
             const SearchControl& control)
-      : facts_(facts), budget_(budget.count()), moments_(root.promising), control_(control) {
-    for (Moment& moment : moments_) find_deciding_ops(facts, moment, budget_);
+      : facts_(facts),
+        budget_(budget.count()),
+        has_cases_(facts.graph.ops.size() <= kLargeGraph),
+        moments_(root.promising),
+        control_(control) {
+    if (has_cases_) {
+      for (Moment& moment : moments_) find_deciding_ops(facts, moment, budget_, control);
+    }
     Case whole{root.time.count(), {}, {}};
     if (look_at_all(whole)) open_.push(std::move(whole));
   }
 
   Nanos run() {
-    const size_t ops = facts_.graph.ops.size();
-    const size_t most = ops > kLargeGraph ? 0 : std::min(kMostCases, kMostWork / (1 + ops));
+    const size_t most =
+        has_cases_ ? std::min(kMostCases, kMostWork / (1 + facts_.graph.ops.size())) : 0;
     for (size_t count = 0; count < most && !control_.out_of_time(); ++count) {
       if (open_.empty() || open_.top().doubt.moment < 0) break;
       const Case whole = open_.top();
@@ -104,9 +111,10 @@ class Splitting {
     const auto highest = std::max_element(times.begin(), times.end());
     if (highest == times.end() || *highest <= 0) return true;
     const auto middle = static_cast<size_t>(highest - times.begin());
-    const std::optional<Extra> after = time_after(part, middle, kMostStretches);
+    const int most = part.assumptions.empty() ? kMostStretches : kMostStretchesOfCase;
+    const std::optional<Extra> after = time_after(part, middle, most);
     if (!after) return false;
-    const std::optional<Extra> before = time_before(part, middle, kMostStretches);
+    const std::optional<Extra> before = time_before(part, middle, most);
     if (!before) return false;
     part.stretches_help = *after + *before > *highest;
     raise(part, *after + *before);
@@ -192,6 +200,7 @@ class Splitting {
 
   const GraphFacts& facts_;
   const int64_t budget_;
+  const bool has_cases_;
   std::vector<Moment> moments_;
   const SearchControl& control_;
   std::priority_queue<Case> open_;

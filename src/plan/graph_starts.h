@@ -13,7 +13,7 @@ namespace reprise::internal {
 Schedule cheapest_ways(const ScheduleModel& model, double price);
 
 // Keeps the given values (by value) at one position, and drops what else is there until it is made
-// again; otherwise as `base`, which keeps everything.
+// again; otherwise as `base`.
 Schedule kept_at(const ScheduleModel& model, const Schedule& base, int32_t position,
                  const std::vector<char>& kept);
 

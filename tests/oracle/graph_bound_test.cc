@@ -160,6 +160,36 @@ TEST(GraphBoundOfCases, WhatALaterOpForcesHasNotRunAtAnEarlierOne) {
   EXPECT_LE(split_bound_of(graph, 100), time);
 }
 
+// The same where D is an op of a choice, of which the other one is before A: v is live at the one or the other.
+TEST(GraphBoundOfCases, WhatALaterOpOfAChoiceForcesHasNotRunAtAnEarlierOne) {
+  const Graph graph = parse_graph(R"(
+{"format": "reprise.graph", "version": 1, "name": "span", "values": [
+  {"id": "x", "bytes": 0, "kind": "input"}, {"id": "y1", "bytes": 10, "kind": "activation"},
+  {"id": "y2", "bytes": 10, "kind": "activation"}, {"id": "u", "bytes": 10, "kind": "activation"},
+  {"id": "v", "bytes": 10, "kind": "activation"}, {"id": "l", "bytes": 0, "kind": "gradient"},
+  {"id": "g", "bytes": 0, "kind": "gradient"}, {"id": "q", "bytes": 0, "kind": "gradient"},
+  {"id": "rr", "bytes": 0, "kind": "gradient"}, {"id": "s", "bytes": 0, "kind": "gradient"},
+  {"id": "d", "bytes": 0, "kind": "gradient"}, {"id": "res", "bytes": 0, "kind": "gradient"}
+], "ops": [
+  {"id": "Y1", "phase": "forward", "variants": [{"name": "k", "ns": 50, "workspace_bytes": 0, "reads": ["x"], "writes": ["y1"]}]},
+  {"id": "Y2", "phase": "forward", "variants": [{"name": "k", "ns": 50, "workspace_bytes": 0, "reads": ["x"], "writes": ["y2"]}]},
+  {"id": "U", "phase": "forward", "variants": [{"name": "k", "ns": 20, "workspace_bytes": 0, "reads": ["x"], "writes": ["u"]}]},
+  {"id": "M", "phase": "forward", "variants": [{"name": "k", "ns": 500, "workspace_bytes": 0, "reads": ["x"], "writes": ["v"]}]},
+  {"id": "loss", "phase": "loss", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 0, "reads": ["y1", "y2", "u"], "writes": ["l"]}]},
+  {"id": "A", "phase": "backward", "variants": [{"name": "k", "ns": 1000, "workspace_bytes": 0, "reads": ["l"], "writes": ["g"]}]},
+  {"id": "Q", "phase": "backward", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 95, "reads": ["l"], "writes": ["q"]}]},
+  {"id": "R", "phase": "backward", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 0, "reads": ["q", "v"], "writes": ["rr"]}]},
+  {"id": "B", "phase": "backward", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 85, "reads": ["l"], "writes": ["g"]}]},
+  {"id": "S", "phase": "backward", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 0, "reads": ["l", "u"], "writes": ["s"]}]},
+  {"id": "D", "phase": "backward", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 85, "reads": ["g", "s"], "writes": ["d"]}]},
+  {"id": "E", "phase": "backward", "variants": [{"name": "k", "ns": 0, "workspace_bytes": 0, "reads": ["d", "v", "y1", "y2"], "writes": ["res"]}]}
+], "choices": [{"id": "c", "realizations": [["A"], ["B"]]}], "results": ["res"]}
+)");
+  const std::optional<int64_t> best = least_time_of_any_plan(graph, 100);
+  ASSERT_EQ(best, 740);
+  EXPECT_LE(split_bound_of(graph, 100), *best);
+}
+
 // Chains are graphs whose values are all wanted twice, with many variants an op.
 TEST(GraphBoundOfChains, IsNeverAboveTheLeastTimeOfAnyPlan) {
   RandomChainOptions options;

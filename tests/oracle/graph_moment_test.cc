@@ -209,6 +209,21 @@ TEST(GraphMomentsOfChoices, WhatRunsBeforeTheLastOfTheirOpsMayRunAfterTheFirst) 
   EXPECT_EQ(cost->time, 0);
 }
 
+// v is live at B and not at Q: it is made between them for the first time, and was not gone at Q.
+TEST(GraphMomentsOfChoices, WhatIsLiveAtTheLastOfTheirOpsMayBeMadeAfterOthers) {
+  const Graph graph = with_a_choice_around_q(-1, 0);
+  const GraphFacts facts(graph);
+  const std::vector<Moment> moments = moments_of(facts);
+  const auto best =
+      least_time_of_any_plan(graph, 100, {{kA, kV, true}, {kB, kV, true}, {kQ, kV, false}});
+  EXPECT_EQ(best, 7);
+  const auto cost = cost_of_moment(
+      facts, moment_of(moments, kD), 100,
+      {assume_at(moment_of(moments, kA), kV, true), assume_at(moment_of(moments, kQ), kV, false)});
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->time, 0);
+}
+
 // v is live at B because it is made after Q, not before.
 TEST(GraphMomentsOfChoices, WhatIsLiveAtTheLastOfTheirOpsMayBeMadeInALaterStretch) {
   const Graph graph = with_a_choice_around_q(kLoss, 95);

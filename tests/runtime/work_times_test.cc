@@ -78,6 +78,14 @@ TEST(WorkTimesTest, PlainTrainingTakesItsTimesInOrderAndWhatStandsForItIsSlowedA
   EXPECT_EQ(shared.spread[1].max, Nanos(90));
 }
 
+TEST(WorkTimesTest, AnAlternativeIsNotSlowedByMoreTimeThanWhatItStandsFor) {
+  const Step step;
+  WorkTimes times(step.works, step.captured);
+  add(times, 0, {10}, {50});
+  add(times, 1, {1000}, {});
+  EXPECT_EQ(times.share().time[1], Nanos(1040));
+}
+
 TEST(WorkTimesTest, AWorkThatWasNotMeasuredTakesNoTime) {
   const Step step;
   const WorkTimes times(step.works, step.captured);

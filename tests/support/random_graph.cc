@@ -254,6 +254,7 @@ std::vector<Run> random_runs(std::mt19937_64& random, const Graph& graph, int at
       const int64_t place =
           between(random, static_cast<int64_t>(at) + 1, static_cast<int64_t>(runs.size()));
       changed.insert(changed.begin() + place, run);
+      if (coin(random)) changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(at));  // put off
     }
     if (can_run(graph, changed)) runs = std::move(changed);
   }

@@ -27,7 +27,7 @@ struct RandomGraphOptions {
 // Always valid, and plain training of it exists. The same seed and options give the same graph.
 Graph random_graph(std::mt19937_64& random, const RandomGraphOptions& options = {});
 
-// Plain training with up to `attempts` re-runs put in at random places, wherever they can run;
+// Plain training with up to `attempts` re-runs put in at random places, wherever they can run, or runs put off;
 // other variants and other realizations than plain training's where that works. with_frees()
 // accepts it.
 std::vector<Run> random_runs(std::mt19937_64& random, const Graph& graph, int attempts);

@@ -129,7 +129,8 @@ class CapturedStep {
 };
 
 // Runs the step three times on `sample` at plain training's memory, to see which bytes each operation
-// touches and to record it, and walks through it once more to measure every operation. Parameters,
+// touches and to record it, and walks through it to measure every operation: once with repetitions, and on the CPU
+// some more times in order (at least MeasureOptions::min_repeats). Parameters,
 // gradients, buffers, random state are left as they were.
 // Installs the counting allocator when the inputs are on the CPU.
 //

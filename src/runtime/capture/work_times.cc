@@ -22,12 +22,14 @@ Nanos median(std::vector<Nanos> times) {
 void WorkTimes::Slowdown::add(const Slowdown& other) {
   in_order += other.in_order;
   alone += other.alone;
+  count += other.count;
 }
 
 Nanos WorkTimes::Slowdown::of(Nanos time) const {
   if (alone <= Nanos()) return time;
   const double ratio = static_cast<double>(in_order.count()) / static_cast<double>(alone.count());
-  return Nanos(std::llround(static_cast<double>(time.count()) * ratio));
+  const Nanos longer(std::llround(static_cast<double>(time.count()) * ratio));
+  return std::min(longer, std::max(time, time + Nanos((in_order - alone).count() / count)));
 }
 
 WorkTimes::WorkTimes(const Works& works, const CapturedGraph& captured)
@@ -61,17 +63,20 @@ const std::string& WorkTimes::kind_of_run(const Run& run) const {
 
 std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
   const Graph& graph = captured_.graph;
+  std::map<std::string, Slowdown> of_kind;
+  for (const auto& [kind, samples] : samples_) {
+    if (samples.alone.empty() || samples.in_order.empty()) continue;
+    of_kind[kind] = {median(samples.in_order), median(samples.alone), 1};
+  }
   std::vector<Slowdown> of_op(graph.ops.size());
   for (const Run& run : plain_runs(graph)) {
-    const auto found = samples_.find(kind_of_run(run));
-    if (found == samples_.end()) continue;
-    const Samples& samples = found->second;
-    if (samples.alone.empty() || samples.in_order.empty()) continue;
-    of_op[run.op] = {median(samples.in_order), median(samples.alone)};
+    const auto found = of_kind.find(kind_of_run(run));
+    if (found != of_kind.end()) of_op[run.op] = found->second;
   }
   for (const Choice& choice : graph.choices) {
     Slowdown whole;
     for (const OpIndex op : choice.realizations[0]) whole.add(of_op[op]);
+    whole.count = std::min<int64_t>(whole.count, 1);  // one thing that others stand for
     for (size_t r = 1; r < choice.realizations.size(); ++r) {
       for (const OpIndex op : choice.realizations[r]) of_op[op] = whole;
     }

@@ -17,7 +17,7 @@ namespace reprise::runtime {
 // and the library's tables are in the caches then. And plain training is measured *in order*, where each work
 // finds what the works before it have left there: some per cent of a step, and several times what a small work takes
 // alone. Work of plain training takes the median of its samples in order. What can run in its place, which
-// no walk has in order, takes its median alone, longer by as much as that which it stands for.
+// no walk has in order, takes its median alone, longer in the proportion of that which it stands for, but by no more time.
 class WorkTimes {
  public:
   WorkTimes(const Works& works, const CapturedGraph& captured);
@@ -42,6 +42,7 @@ class WorkTimes {
   // Of plain training's works: how much longer they take in order.
   struct Slowdown {
     Nanos in_order, alone;
+    int64_t count = 0;  // of what is added up
 
     void add(const Slowdown& other);
     Nanos of(Nanos time) const;
