@@ -194,9 +194,15 @@ class Maker {
 
 bool can_run(const Graph& graph, const std::vector<Run>& runs) {
   std::vector<char> ran(graph.ops.size(), 0);
+  OpIndex last_random = -1;
   for (const Run& run : runs) {
-    const Role role = graph.ops[run.op].variants[run.variant].role;
-    if (role == (ran[run.op] ? Role::kFirst : Role::kReplay)) return false;
+    const Op& op = graph.ops[run.op];
+    if (op.variants[run.variant].role == (ran[run.op] ? Role::kFirst : Role::kReplay)) return false;
+    // First runs draw random numbers in the order of the graph.
+    if (op.random && !ran[run.op]) {
+      if (run.op < last_random) return false;
+      last_random = run.op;
+    }
     ran[run.op] = 1;
   }
   std::vector<char> live(graph.values.size(), 0);
