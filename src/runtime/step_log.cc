@@ -3,19 +3,11 @@
 #include <algorithm>
 
 #include "device.h"
+#include "median.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime {
-namespace {
-
-Nanos median(std::vector<Nanos> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
-}  // namespace
 
 class StepMeter::MeasuredBackend final : public Backend {
  public:

@@ -13,6 +13,7 @@
 #include <string>
 #include <variant>
 
+#include "median.h"
 #include "park.h"
 #include "planned_steps.h"
 #include "prepare.h"
@@ -31,13 +32,6 @@ constexpr int64_t kFirstLogged = 3;
 
 Nanos since(Clock::time_point start) {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
-Nanos median(std::vector<Nanos> times) {
-  if (times.empty()) return Nanos(0);
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
 }
 
 // With its state made beforehand, so that no step takes more memory than the first. The same values that

@@ -6,18 +6,10 @@
 #include <cmath>
 #include <utility>
 
+#include "median.h"
 #include "reprise/check/simulate.h"
 
 namespace reprise::runtime {
-namespace {
-
-Nanos median(std::vector<Nanos> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
-}  // namespace
 
 void WorkTimes::Slowdown::add(const Slowdown& other) {
   in_order += other.in_order;
