@@ -27,7 +27,7 @@ constexpr std::array<RuntimeCommand, 4> kCommands = {{
     {"train", "train a model on real data inside a byte budget"},
     {"profile", "measure a model into a chain or graph"},
     {"models", "list the models that train and profile know"},
-    {"alternatives", "list the other ways to run operations that graph mode may choose"},
+    {"alternatives", "list the other ways to run operations and stages that a plan may choose"},
 }};
 
 // To the end of the stream, which it closes.

@@ -31,8 +31,10 @@ struct Arguments {
   bool quiet = false;
 };
 
-Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions options) {
+Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions options,
+                      const Arguments& arguments) {
   const at::Tensor target = model.sample_target();
+  options.alternatives = arguments.alternatives;
   options.output_held = false;  // as `reprise train` runs it
   return runtime::profile(
       model.stages, {model.sample_input()},
@@ -107,7 +109,7 @@ int run(const Arguments& arguments) {
   options.name = model.config.model;
   options.observer = status.observer();
   const Profile profile = arguments.mode == "graph" ? measure_graph(model, options, arguments)
-                                                    : measure_chain(model, options);
+                                                    : measure_chain(model, options, arguments);
   status.wipe();
   const std::string json = to_json(profile);
   if (arguments.output.empty()) {

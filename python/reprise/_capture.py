@@ -22,6 +22,8 @@ class Alternative(NamedTuple):
     name: str
     description: str
     exactness: str
+    in_graph: bool  # for operations of a captured step: capture()
+    in_chain: bool  # for stages: remat() and profile()
 
 
 def alternatives() -> list[Alternative]:

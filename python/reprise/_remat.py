@@ -275,6 +275,7 @@ def remat(
     budget: Budget = None,
     module: nn.Module | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    alternatives: Sequence[str] | None = None,
     planner: str = "chain",
     time_limit: float | str = 10.0,
     enforce: bool = True,
@@ -294,7 +295,9 @@ def remat(
     are then its. `loss`: what training does with the output; its memory is planned for (default:
     cross-entropy). `enforce`: on the CPU, a request beyond the budget raises BudgetError and leaves
     the model as it was. `output_held=False`: the output does not outlive the loss, as in
-    `loss = f(model(x))`.
+    `loss = f(model(x))`. `alternatives`: the kinds (names of alternatives() that are `in_chain`) of
+    ways for a stage to keep less for its backward, from which the planner chooses for each; None is
+    all of them, [] none. They leave the same bits.
 
     BudgetError when no plan fits, with the smallest budget that has one.
     """
@@ -302,6 +305,7 @@ def remat(
     options = {
         "budget": budget,
         "loss": loss,
+        "alternatives": alternatives,
         "planner": planner,
         "time_limit_ns": nanoseconds(time_limit),
         "enforce": enforce,
@@ -319,6 +323,7 @@ def profile(
     sample: Any,
     *,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    alternatives: Sequence[str] | None = None,
     output_held: bool = True,
     name: str = "model",
     observer: Observer | None = None,
@@ -333,6 +338,7 @@ def profile(
             _stage_arguments(stages, trees),
             tensors,
             loss=_loss_argument(loss, trees),
+            alternatives=alternatives,
             name=name,
             output_held=output_held,
             observer=observe(observer),

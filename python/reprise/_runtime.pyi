@@ -9,7 +9,7 @@ def install_cpu_allocator() -> None: ...
 def live_bytes() -> int: ...
 def peak_bytes() -> int: ...
 def reset_peak() -> None: ...
-def alternatives() -> list[tuple[str, str, str]]: ...
+def alternatives() -> list[tuple[str, str, str, bool, bool]]: ...
 def last_refusal() -> tuple[str, int, int, int] | None: ...
 
 class CapturedStep:
@@ -69,6 +69,7 @@ class Remat:
         planner: str,
         time_limit_ns: int,
         loss: Callable[[list[Tensor]], Tensor] | None,
+        alternatives: Sequence[str] | None,
         name: str,
         output_held: bool,
         enforce: bool,
@@ -90,6 +91,7 @@ def profile(
     sample: Sequence[Tensor],
     *,
     loss: Callable[[list[Tensor]], Tensor] | None,
+    alternatives: Sequence[str] | None,
     name: str,
     output_held: bool,
     observer: Callable[[str, float, str], None] | None,

@@ -128,6 +128,8 @@ class AlternativeUses {
       if (const Variant* plain = plain_way(op, variant)) {
         add(variant.name.substr(0, variant.name.find('/')), variant.time, plain->time,
             need(graph, *plain) - need(graph, variant));
+      } else if (op.phase == Phase::kBackward) {
+        add_option(op, variant);
       }
     }
     for (const Choice& choice : graph.choices) {
@@ -157,6 +159,36 @@ class AlternativeUses {
       most = std::max(most, whole_need(graph_, variant));
     }
     return {time, most};
+  }
+
+  // What a variant reads that a forward operation kept for the backward; none: -1.
+  ValueIndex kept_for(const Variant& variant) const {
+    for (const ValueIndex value : variant.reads) {
+      if (graph_.values[value].kind == ValueKind::kSaved) return value;
+    }
+    return -1;
+  }
+
+  // The forward that kept it; null if there is none, in a graph that lower() did not make.
+  const Variant* keeper_of(ValueIndex kept) const {
+    for (const Op& op : graph_.ops) {
+      for (const Variant& variant : op.variants) {
+        const auto& writes = variant.writes;
+        if (std::find(writes.begin(), writes.end(), kept) != writes.end()) return &variant;
+      }
+    }
+    return nullptr;
+  }
+
+  // An option of a stage: its backward reads what another way to run the stage has kept.
+  void add_option(const Op& op, const Variant& variant) {
+    const Variant& plain = op.variants.front();
+    const ValueIndex kept = kept_for(variant), plainly_kept = kept_for(plain);
+    if (kept < 0 || plainly_kept < 0 || kept == plainly_kept) return;
+    const Variant *forward = keeper_of(kept), *plain_forward = keeper_of(plainly_kept);
+    if (forward == nullptr || plain_forward == nullptr) return;
+    add(variant.name, forward->time + variant.time, plain_forward->time + plain.time,
+        graph_.values[plainly_kept].bytes - graph_.values[kept].bytes);
   }
 
   void add(const std::string& kind, Nanos time, Nanos plain_time, Bytes saved) {

@@ -109,7 +109,7 @@ void Step::run(const RunStep& step) {
   if (op < index_.stages) {
     run_forward_op(op, step);
   } else {
-    run_backward_op(2 * index_.stages - op);
+    run_backward_op(2 * index_.stages - op, static_cast<size_t>(step.variant));
   }
 }
 
@@ -152,7 +152,9 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
     if (step.variant == 0) {
       activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
     } else {
-      auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters);
+      const Keeping& keeping = planned_->keeping[stage][static_cast<size_t>(step.variant) - 1];
+      auto [outputs, kept] =
+          run_keep(prepared, activations_[stage], model.parameters, keeping);
       activations_[stage + 1] = std::move(outputs);
       kept_[stage] = std::move(kept);
     }
@@ -163,13 +165,12 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
   put_back();
 }
 
-void Step::run_backward_op(size_t stage) {
+void Step::run_backward_op(size_t stage, size_t option) {
   const PreparedStage& prepared = planned_->model.stages[stage];
-  const StageOption& option = planned_->chain.stages[stage].options[0];
   // What the run consumes is autograd's alone from here on.
   Kept kept = std::move(*kept_[stage]);
   kept_[stage].reset();
-  if (option.reads_output) activations_[stage + 1].clear();
+  if (planned_->chain.stages[stage].options[option].reads_output) activations_[stage + 1].clear();
   gradients_[stage] = run_backward(prepared, std::move(kept), std::move(gradients_[stage + 1]),
                                    planned_->model.parameters, book_);
   gradients_[stage + 1].clear();

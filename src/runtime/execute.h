@@ -23,7 +23,8 @@ struct PlannedModel {
   PreparedModel model;
   StepBuffers buffers;
   Chain chain;
-  std::vector<size_t> saved_stage;  // stage of each saved value, from value 3L+2 on
+  std::vector<std::vector<Keeping>> keeping;  // of every stage's options
+  std::vector<size_t> saved_stage;            // of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
   int64_t last_step = 0;  // number of the step that began last
 
@@ -54,7 +55,7 @@ class Step final : public Backend {
 
  private:
   void run_forward_op(size_t stage, const RunStep& step);
-  void run_backward_op(size_t stage);
+  void run_backward_op(size_t stage, size_t option);
   void check_unchanged(size_t stage) const;
   void walk(size_t begin, size_t end);
   template <class Work>

@@ -76,22 +76,33 @@ class Measurement {
     return {before, after.live, after.peak};
   }
 
-  // Median of repeated times; `once` returns the nanoseconds of one run.
+  // Calls once(), which returns the nanoseconds of one run, as often as the options ask for.
   template <class Once>
-  Nanos median_time(const std::string& op, const std::string& variant, Once&& once) {
-    std::vector<int64_t> times;
+  void repeat(Once&& once) const {
     int64_t total = 0;
-    while (static_cast<int>(times.size()) < options_.min_repeats ||
-           (total < options_.min_time.count() &&
-            static_cast<int>(times.size()) < options_.max_repeats)) {
-      times.push_back(once());
-      total += times.back();
+    for (int runs = 0; runs < options_.min_repeats ||
+                       (total < options_.min_time.count() && runs < options_.max_repeats);
+         ++runs) {
+      total += once();
     }
+  }
+
+  Nanos note_median(const std::string& op, const std::string& variant, std::vector<int64_t> times) {
     std::sort(times.begin(), times.end());
     const Nanos median(times[times.size() / 2]);
     measured_.spread.push_back({op, variant, static_cast<int64_t>(times.size()),
                                 Nanos(times.front()), median, Nanos(times.back())});
     return median;
+  }
+
+  template <class Once>
+  Nanos median_time(const std::string& op, const std::string& variant, Once&& once) {
+    std::vector<int64_t> times;
+    repeat([&] {
+      times.push_back(once());
+      return times.back();
+    });
+    return note_median(op, variant, std::move(times));
   }
 
   template <class Work>
@@ -108,12 +119,22 @@ class Measurement {
     reprise::Stage& row = measured_.chain.stages.emplace_back();
     row.name = prepared.stage.name;
     row.random = prepared.traits.random;
-    StageOption option;
+    measured_.keeping.emplace_back();
     const RandomState random(model_.device);
-    Tensors x = boundaries_[i].restore();
-    measure_kept_bytes(prepared, x, row, option);
+    for (const NamedKeeping& way : keepings_) {
+      Tensors x = boundaries_[i].restore();
+      random.restore();
+      if (way.keeping.rebuild && !rebuilds_same_bits(prepared, x, model_.parameters)) continue;
+      random.restore();
+      StageOption option;
+      option.name = way.name;
+      measure_kept_bytes(prepared, way.keeping, x, row, option);
+      if (!saves_most(option, row.options)) continue;
+      row.options.push_back(std::move(option));
+      measured_.keeping.back().push_back(way.keeping);
+    }
 
-    x = boundaries_[i].restore();
+    Tensors x = boundaries_[i].restore();
     Tensors y;
     random.restore();
     Reading fast = read([&] { y = run_fast(prepared, x, model_.parameters); });
@@ -124,15 +145,22 @@ class Measurement {
       return nanoseconds([&] { y = run_fast(prepared, x, model_.parameters); });
     });
     boundaries_.emplace_back(y);
-    row.options.push_back(std::move(option));
+  }
+
+  // Whether an option is worth having beside the ones before it, which take less time.
+  static bool saves_most(const StageOption& option, const std::vector<StageOption>& others) {
+    constexpr Bytes kWorthwhile{1024};
+    return std::all_of(others.begin(), others.end(), [&](const StageOption& other) {
+      return option.saved + kWorthwhile <= other.saved;
+    });
   }
 
   // What a kept run holds, and of which boundary its backward needs the memory: that which does not come
   // back when nobody else holds the boundary. Clears x.
-  void measure_kept_bytes(const PreparedStage& prepared, Tensors& x, reprise::Stage& row,
-                          StageOption& option) {
+  void measure_kept_bytes(const PreparedStage& prepared, const Keeping& keeping, Tensors& x,
+                          reprise::Stage& row, StageOption& option) {
     std::pair<Tensors, Kept> result;
-    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters); });
+    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters, keeping); });
     const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
     row.output = Bytes(output);
     option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
@@ -147,14 +175,18 @@ class Measurement {
     // Of a tuple, the backward may read only a part. Where nothing else needs x_i by then, it is given
     // back after the forward run, and the part that stays is the stage's own.
     const size_t i = measured_.chain.stages.size() - 1;
-    if (held > 0 && held < input && i > 0 &&
-        !measured_.chain.stages[i - 1].options[0].reads_output) {
+    if (held > 0 && held < input && i > 0 && !reads_output(measured_.chain.stages[i - 1])) {
       option.reads_input = false;
       option.saved += Bytes(held);
       // Until x_i is given back that part counts twice; as far as there is workspace, it makes up for it.
       option.forward.workspace =
           Bytes(std::max<int64_t>(0, option.forward.workspace.count() - held));
     }
+  }
+
+  static bool reads_output(const reprise::Stage& stage) {
+    return std::any_of(stage.options.begin(), stage.options.end(),
+                       [](const StageOption& option) { return option.reads_output; });
   }
 
   // The loss as the user's code runs it on the outputs of the chain, up to where the gradient reaches
@@ -164,7 +196,7 @@ class Measurement {
     const size_t n = model_.stages.size();
     reprise::Stage& last = measured_.chain.stages.back();
     ChainLoss& row = measured_.chain.loss;
-    row.consumes = !last.options[0].reads_output;
+    row.consumes = !reads_output(last);
     Tensors gradients;
     int64_t level_before = 0, level_reached = 0, peak = 0;
     auto once = [&] {
@@ -232,62 +264,87 @@ class Measurement {
 
   // From g_{i+1} to g_i.
   Parked measure_backward(size_t i, const Parked& gradient) {
-    const PreparedStage& prepared = model_.stages[i];
     reprise::Stage& row = measured_.chain.stages[i];
-    StageOption& option = row.options[0];
     const RandomState random(model_.device);
     Tensors result;
-    {
-      Tensors x = boundaries_[i].restore();
-      auto [y, kept] = run_keep(prepared, x, model_.parameters);
-      if (!option.reads_input) x.clear();
-      if (!option.reads_output) y.clear();
-      Tensors g = gradient.restore();
-      const int64_t g_bytes = storage_bytes(g);
-      const int64_t freed =
-          g_bytes + option.saved.count() + (option.reads_output ? row.output.count() : 0);
-      Reading reading = read([&, &y = y, &kept = kept] {
-        y.clear();  // of a tuple, autograd may hold a part only
-        result = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book_);
-      });
-      const int64_t g_in = storage_bytes(result);
-      const bool last = i + 1 == model_.stages.size();
-      row.weight_gradient = Bytes(std::max<int64_t>(
-          0, reading.after - reading.before + freed - g_in + (last ? resident_ : 0)));
-      option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));
-      if (i == 0) {
-        measured_.chain.input.gradient = Bytes(g_in);
-      } else {
-        measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
-      }
+    for (size_t o = 0; o < row.options.size(); ++o) {
+      random.restore();
+      // The gradients of weights go on from the first option's run.
+      GradientBook again = o == 0 ? GradientBook() : sums_before(i);
+      Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
+      if (o == 0) result = std::move(g_in);
     }
     measure_kept_times(i, boundaries_[i].restore(), gradient, random);
     return Parked(result);
   }
 
+  Tensors measure_backward_bytes(size_t i, size_t o, const Parked& gradient, GradientBook& book) {
+    const PreparedStage& prepared = model_.stages[i];
+    reprise::Stage& row = measured_.chain.stages[i];
+    StageOption& option = row.options[o];
+    Tensors x = boundaries_[i].restore();
+    auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]);
+    if (!option.reads_input) x.clear();
+    if (!option.reads_output) y.clear();
+    Tensors g = gradient.restore(), result;
+    const int64_t freed = storage_bytes(g) + option.saved.count() +
+                          (option.reads_output ? row.output.count() : 0);
+    Reading reading = read([&, &y = y, &kept = kept] {
+      y.clear();  // of a tuple, autograd may hold a part only
+      result = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);
+    });
+    option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));
+    if (o > 0) return result;
+    const int64_t g_in = storage_bytes(result);
+    const bool last = i + 1 == model_.stages.size();
+    row.weight_gradient = Bytes(std::max<int64_t>(
+        0, reading.after - reading.before + freed - g_in + (last ? resident_ : 0)));
+    if (i == 0) {
+      measured_.chain.input.gradient = Bytes(g_in);
+    } else {
+      measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
+    }
+    return result;
+  }
+
+  // Running sums as stage i finds them for the parameters that a stage behind it uses, too.
+  GradientBook sums_before(size_t i) const {
+    GradientBook sums(book_.size());
+    for (size_t p : model_.stages[i].parameters) {
+      if (book_[p].defined() && shared_later(p, i)) sums[p] = book_[p].clone();
+    }
+    return sums;
+  }
+
+  // The options take turns, so that what changes meanwhile changes for all of them.
   void measure_kept_times(size_t i, const Tensors& x, const Parked& gradient,
                           const RandomState& random) {
     const PreparedStage& prepared = model_.stages[i];
-    StageOption& option = measured_.chain.stages[i].options[0];
-    std::vector<int64_t> forward_times;
-    option.backward.time = median_time(fmt::format("B{}", i), option.name, [&] {
+    std::vector<StageOption>& options = measured_.chain.stages[i].options;
+    std::vector<std::vector<int64_t>> forward(options.size()), backward(options.size());
+    const auto once = [&](size_t o) {
       random.restore();
       std::pair<Tensors, Kept> kept;
-      forward_times.push_back(
-          nanoseconds([&] { kept = run_keep(prepared, x, model_.parameters); }));
+      forward[o].push_back(nanoseconds(
+          [&] { kept = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]); }));
       kept.first.clear();
       Tensors g = gradient.restore();
-      GradientBook scratch(book_.size());
-      for (size_t p : prepared.parameters) {
-        if (book_[p].defined() && shared_later(p, i)) scratch[p] = book_[p].clone();
-      }
-      return nanoseconds([&] {
-        run_backward(prepared, std::move(kept.second), std::move(g), model_.parameters, scratch);
-      });
+      GradientBook sums = sums_before(i);
+      backward[o].push_back(nanoseconds([&] {
+        run_backward(prepared, std::move(kept.second), std::move(g), model_.parameters, sums);
+      }));
+      return backward[o].back();
+    };
+    repeat([&] {
+      int64_t longest = 0;
+      for (size_t o = 0; o < options.size(); ++o) longest = std::max(longest, once(o));
+      return longest;
     });
-    size_t next = 0;
-    option.forward.time = median_time(fmt::format("F{}", i), option.name,
-                                      [&] { return forward_times[next++ % forward_times.size()]; });
+    for (size_t o = 0; o < options.size(); ++o) {
+      const std::string& name = options[o].name;
+      options[o].backward.time = note_median(fmt::format("B{}", i), name, std::move(backward[o]));
+      options[o].forward.time = note_median(fmt::format("F{}", i), name, std::move(forward[o]));
+    }
   }
 
   // Whether a stage behind i uses the parameter, too: then its backward finds a running sum.
@@ -302,6 +359,7 @@ class Measurement {
   const PreparedModel& model_;
   const Loss& loss_;
   const MeasureOptions& options_;
+  const std::vector<NamedKeeping> keepings_ = keepings(options_.alternatives);
   Measured measured_;
   std::vector<Parked> boundaries_;
   GradientBook book_;

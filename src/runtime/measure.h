@@ -11,6 +11,7 @@ namespace reprise::runtime {
 
 struct Measured {
   Chain chain;
+  std::vector<std::vector<Keeping>> keeping;  // of every stage's options
   std::vector<TimeSpread> spread;
 };
 

@@ -47,6 +47,7 @@ class ChainSteps final : public PlannedSteps {
     remat.loss = [this](const Tensors& y) { return model_.loss(y.at(0), batch_->target); };
     remat.measure.name = options_.model.model;
     remat.measure.output_held = false;  // run()
+    remat.measure.alternatives = options_.alternatives;
     remat.observer = options_.observer;
     return remat;
   }

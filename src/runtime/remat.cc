@@ -205,6 +205,7 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
   Measured measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->planned->chain = std::move(measured.chain);
+  instance->planned->keeping = std::move(measured.keeping);
   instance->spread = std::move(measured.spread);
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
@@ -388,7 +389,7 @@ Profile Remat::profile() const {
   plan();
   const State::Instance& instance = *state_->last;
   return describe(instance.planned->model, instance.example_shape,
-                  {instance.planned->chain, instance.spread});
+                  {instance.planned->chain, instance.planned->keeping, instance.spread});
 }
 
 StepReport Remat::last_step() const { return state_->report; }

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
+#include <functional>
 #include <set>
 
 #include "autocast.h"
@@ -101,22 +102,21 @@ at::Tensor deliverable(at::Tensor gradient, const at::Tensor& parameter,
   return autograd::utils::clone_obey_contract(gradient, parameter).detach();
 }
 
-}  // namespace
-
-Tensors run_fast(const PreparedStage& stage, const Tensors& input,
-                 const std::vector<at::Tensor>& parameters) {
-  if (stage.traits.fast_with_grad) return run_keep(stage, input, parameters).first;
-  AutocastCacheOff no_cache;
-  at::NoGradGuard no_grad;
-  Tensors given = detached(input);
-  if (stage.traits.copies_input) {
-    for (at::Tensor& tensor : given) tensor = tensor.clone();
+// Where the graph of a stage ends. What it was given is known as it was unless the stage writes there.
+Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& given,
+                 const std::vector<at::Tensor>& own) {
+  Leaves leaves;
+  for (size_t p = 0; p < own.size(); ++p) leaves.emplace(kept.parameters[p].node, own[p]);
+  for (size_t e = 0; e < given.size() && !stage.traits.copies_input; ++e) {
+    if (kept.inputs[e].node) leaves.emplace(kept.inputs[e].node, given[e].detach());
   }
-  return copy_aliases(stage.traits, stage.stage.forward(given));
+  return leaves;
 }
 
-std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
-                                  const std::vector<at::Tensor>& parameters) {
+// Runs the stage while autograd records it; `visit`, if there is one, sees the graph.
+std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
+                                const std::vector<at::Tensor>& parameters,
+                                const std::function<void(const Recorded&)>& visit) {
   AutocastCacheOff no_cache;
   Kept kept;
   Tensors given = detached(input);
@@ -141,7 +141,42 @@ std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& inp
       kept.roots.push_back(flows ? autograd::impl::gradient_edge(output) : Edge());
     }
   }
-  return {detached(outputs), std::move(kept)};
+  outputs = detached(outputs);
+  if (visit) {
+    const Leaves leaves = leaves_of(stage, kept, given, own);
+    visit(Recorded{kept.roots, leaves, outputs, stage.traits.random});
+  }
+  return {std::move(outputs), std::move(kept)};
+}
+
+}  // namespace
+
+Tensors run_fast(const PreparedStage& stage, const Tensors& input,
+                 const std::vector<at::Tensor>& parameters) {
+  if (stage.traits.fast_with_grad) return run_keep(stage, input, parameters).first;
+  AutocastCacheOff no_cache;
+  at::NoGradGuard no_grad;
+  Tensors given = detached(input);
+  if (stage.traits.copies_input) {
+    for (at::Tensor& tensor : given) tensor = tensor.clone();
+  }
+  return copy_aliases(stage.traits, stage.stage.forward(given));
+}
+
+std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
+                                  const std::vector<at::Tensor>& parameters,
+                                  const Keeping& keeping) {
+  if (keeping == Keeping{}) return record(stage, input, parameters, {});
+  return record(stage, input, parameters,
+                [&](const Recorded& recorded) { keep_less(recorded, keeping); });
+}
+
+bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
+                        const std::vector<at::Tensor>& parameters) {
+  bool same = false;
+  record(stage, input, parameters,
+         [&](const Recorded& recorded) { same = rebuilds_same_bits(recorded); });
+  return same;
 }
 
 Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,

@@ -1,5 +1,5 @@
 // The three ways in which a stage runs: forward without keeping anything, forward keeping what its
-// backward needs, backward. The profile measures exactly these functions and the executor calls exactly
+// backward needs (in one of several ways, saved/keep_less.h), backward. The profile measures exactly these functions and the executor calls exactly
 // these functions, so that what was measured is what happens.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "compat.h"
 #include "reprise/runtime/stage.h"
+#include "saved/keep_less.h"
 
 namespace reprise::runtime {
 
@@ -59,9 +60,14 @@ using GradientBook = std::vector<at::Tensor>;
 Tensors run_fast(const PreparedStage& stage, const Tensors& input,
                  const std::vector<at::Tensor>& parameters);
 
-// x_i -> x_{i+1} and what the backward needs.
+// x_i -> x_{i+1} and what the backward needs, kept as one of the stage's options says.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
-                                  const std::vector<at::Tensor>& parameters);
+                                  const std::vector<at::Tensor>& parameters,
+                                  const Keeping& keeping = {});
+
+// Runs the stage so, and says whether what Keeping::rebuild would make again has the same bits.
+bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
+                        const std::vector<at::Tensor>& parameters);
 
 // g_{i+1} -> g_i; adds to the book. Gives back what was kept while autograd walks it, and g_{i+1} as soon
 // as autograd has read it. The uses of a shared parameter are added one after the other to its running

@@ -264,6 +264,30 @@ class ProfileTest(ProgramTest):
         wrong = self.run_program("profile", *small, "--without", "inplace", expect=BAD_INPUT)
         self.assertIn("two-call-convolution", wrong.stderr)
 
+    def test_alternatives_of_a_chain(self):
+        rows = json.loads(self.run_program("alternatives", "--json", expect=DONE).stdout)
+        of_chain = [row["name"] for row in rows if "chain" in row["modes"]]
+        self.assertEqual(of_chain, ["one-bit-mask", "small-indices", "rebuild"])
+        small = ["--model", "resnet18", "--input", "2x1x28x28", "--quiet"]
+        profile, plan = str(self.folder / "p.json"), str(self.folder / "plan.json")
+        for switch, expected in [([], {"keep", "smaller", "rebuild"}),
+                                 (["--without", "rebuild"], {"keep", "smaller"}),
+                                 (["--only", "rebuild"], {"keep", "rebuild"}),
+                                 (["--without", ",".join(of_chain)], {"keep"})]:
+            self.run_program("profile", *small, *switch, "-o", profile, expect=DONE)
+            with open(profile) as file:
+                stages = json.load(file)["problem"]["stages"]
+            names = {option["name"] for stage in stages for option in stage["options"]}
+            self.assertEqual(names, expected, switch)
+        wrong = self.run_program("profile", *small, "--only", "in-place", expect=BAD_INPUT)
+        self.assertIn("graph mode", wrong.stderr)
+        wrong = self.run_program("profile", *small, "--allow", "rounding", expect=BAD_INPUT)
+        self.assertIn("--mode graph", wrong.stderr)
+        gpt = ["--model", "gpt", "--input", "4x64", "--width", "64", "--layers", "4", "--quiet"]
+        self.run_program("profile", *gpt, "-o", profile, expect=DONE)
+        self.run_program("plan", profile, "--budget", "70%", "-o", plan, expect=DONE)
+        self.assertIn("rebuild", self.run_program("explain", profile, plan, expect=DONE).stdout)
+
     def test_help_has_examples(self):
         for command in ("train", "profile", "models", "alternatives"):
             self.assertIn("Example", self.run_program(command, "--help", expect=DONE).stdout)

@@ -365,6 +365,41 @@ def test_the_curve_of_a_model() -> None:
     assert profile.device == "cpu"
 
 
+class Perceptron(nn.Module):
+    """A stage of several layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = F.gelu(self.wide(self.norm(x)))
+        return x + F.dropout(self.narrow(inner), 0.2, self.training)
+
+
+def test_stages_keep_less_in_other_ways() -> None:
+    """The planner chooses among the options of each stage; the bits are the same."""
+    torch.manual_seed(4)
+    plain = nn.Sequential(*(Perceptron() for _ in range(4)), nn.Linear(64, 10))
+    x, y = vectors()
+    profile = reprise.profile(plain, x)
+    assert isinstance(profile.problem, reprise.Chain)
+    names = {o.name for stage in profile.problem.stages for o in stage.options}
+    assert names == {"keep", "smaller", "rebuild"}
+    without = reprise.profile(plain, x, alternatives=[])
+    assert isinstance(without.problem, reprise.Chain)
+    assert {o.name for stage in without.problem.stages for o in stage.options} == {"keep"}
+    with pytest.raises(reprise.InputError, match="graph mode"):
+        reprise.profile(plain, x, alternatives=["in-place"])
+
+    model = reprise.remat(copy.deepcopy(plain), x, budget="80%")
+    assert model.planned.plan is not None
+    used = {action.variant for action in model.planned.plan.actions}
+    assert used & {"smaller", "rebuild"}
+    compare_steps(model, plain, x, y)
+
+
 def test_nothing_is_left_behind() -> None:
     x, y = vectors()
     reprise.install_cpu_allocator()

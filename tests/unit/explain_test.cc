@@ -100,6 +100,21 @@ TEST(Explain, AnotherRealizationOfAChoiceIsAnAlternative) {
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
 }
 
+TEST(Explain, AnotherOptionOfAStageIsAnAlternativeWithBothItsHalves) {
+  const Chain chain = example_chain();
+  const Graph graph = lower(chain);
+  const StageOption &keep = chain.stages[0].options[0], &lean = chain.stages[0].options[1];
+  Plan plan;
+  plan.actions = {run("F0", "keep"), run("F1", "keep"), run("loss"), run("B1", "keep"),
+                  run("B0", "keep")};
+  EXPECT_TRUE(explain(graph, plan).alternatives.empty());
+  plan.actions.front().variant = plan.actions.back().variant = "lean";
+  const std::vector<AlternativeUse> expected = {{"lean", 1, lean.forward.time + lean.backward.time,
+                                                 keep.forward.time + keep.backward.time,
+                                                 keep.saved - lean.saved}};
+  EXPECT_EQ(explain(graph, plan).alternatives, expected);
+}
+
 // Two readers of one value each in place of one that reads both.
 TEST(Explain, WhatAChoiceReadsCountsInWhatItSaves) {
   Graph graph = two_op_graph();

@@ -25,14 +25,15 @@ struct Recomputed {
   bool operator==(const Recomputed&) const = default;
 };
 
-// What a plan runs in place of plain training's way: another variant that reads and writes the same, or another
-// realization of a choice.
+// What a plan runs in place of plain training's way: another variant that reads and writes the same, another
+// realization of a choice, or another option of a chain's stage.
 struct AlternativeUse {
-  std::string kind;  // the variant's name up to a "/", or name_of() the realization
-  int64_t runs = 0;  // of operations or choices that are done this way
+  std::string kind;  // the variant's name up to a "/", name_of() the realization, or the option's name
+  int64_t runs = 0;  // of operations, choices or stages that are done this way
   Nanos time;        // of all of them
   Nanos plain_time;  // of plain training's way to do the same
-  Bytes saved;  // the largest difference in what an operation needs; of a choice with what it reads
+  // The largest difference in what an operation needs; of a choice with what it reads; in what a stage keeps.
+  Bytes saved;
 
   bool operator==(const AlternativeUse&) const = default;
 };

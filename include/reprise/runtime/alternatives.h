@@ -1,5 +1,6 @@
-// Other ways to run parts of a captured step, with less memory, from which the planner chooses for every
-// occurrence. All but those that have to be allowed leave the same bits.
+// Other ways to run parts of a step, with less memory, from which the planner chooses for every occurrence: for each
+// operation of a captured step, or for each stage of a chain. All but those that have to be allowed leave the same
+// bits.
 #pragma once
 
 #include <string>
@@ -14,6 +15,8 @@ struct AlternativeInfo {
   std::string name;         // "in-place"
   std::string description;  // one line
   Exactness exactness = Exactness::kBitwise;
+  bool in_graph = true;   // for operations of a captured step
+  bool in_chain = false;  // for stages: part of an option of each stage that it is for
 
   bool operator==(const AlternativeInfo&) const = default;
 };
@@ -21,7 +24,7 @@ struct AlternativeInfo {
 // All kinds, in the order in which they are looked for.
 std::vector<AlternativeInfo> alternatives();
 
-// Which kinds a captured step may use.
+// Which kinds a captured step, or the stages of a chain, may use.
 struct AlternativeOptions {
   std::vector<std::string> only = {};     // not empty: no others
   std::vector<std::string> without = {};  // not these
@@ -34,5 +37,7 @@ struct AlternativeOptions {
 
 // Throws InputError for a name that is no kind of alternative, or one that is asked for and not allowed.
 void validate(const AlternativeOptions& options);
+// For a chain: for an asked one that chains do not have, too.
+void validate_for_chain(const AlternativeOptions& options);
 
 }  // namespace reprise::runtime

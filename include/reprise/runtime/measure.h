@@ -6,6 +6,7 @@
 
 #include "reprise/model/observer.h"
 #include "reprise/model/profile.h"
+#include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/stage.h"
 
 namespace reprise::runtime {
@@ -25,6 +26,8 @@ struct MeasureOptions {
   // with the loss (loss = f(forward(x))). True is safe for both; then an output that dies earlier
   // makes the measured peak smaller than the predicted one.
   bool output_held = true;
+  // Which ways to keep less for its backward become options of a stage: those of alternatives() that are for chains.
+  AlternativeOptions alternatives = {};
   Observer observer = {};
 };
 

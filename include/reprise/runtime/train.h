@@ -38,7 +38,7 @@ struct TrainOptions {
   std::string data = "synthetic";  // see open_dataset()
   Budget budget = {};              // a share is of plain training's measured peak
   TrainMode mode = TrainMode::kChain;
-  AlternativeOptions alternatives = {};  // of graph mode
+  AlternativeOptions alternatives = {};
   std::string planner = {};              // empty: the mode's own
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs

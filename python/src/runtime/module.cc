@@ -97,10 +97,11 @@ rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& n
   return options;
 }
 
-std::vector<std::tuple<Text, Text, Text>> list_alternatives() {
-  std::vector<std::tuple<Text, Text, Text>> rows;
+std::vector<std::tuple<Text, Text, Text, bool, bool>> list_alternatives() {
+  std::vector<std::tuple<Text, Text, Text, bool, bool>> rows;
   for (const rt::AlternativeInfo& kind : rt::alternatives()) {
-    rows.emplace_back(kind.name, kind.description, to_string(kind.exactness));
+    rows.emplace_back(kind.name, kind.description, to_string(kind.exactness), kind.in_graph,
+                      kind.in_chain);
   }
   return rows;
 }
@@ -262,11 +263,12 @@ std::vector<rt::Stage> stages_of(const std::vector<StageArgument>& arguments, Mi
 }
 
 Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& sample,
-                    const LossArgument& loss, const Text& name, bool output_held,
-                    const ObserverArgument& observer) {
+                    const LossArgument& loss, const std::optional<std::vector<Text>>& alternatives,
+                    const Text& name, bool output_held, const ObserverArgument& observer) {
   Mirrors mirrors;
   rt::RematOptions options;
   if (loss) options.loss = *loss;
+  options.measure.alternatives = alternatives_of(alternatives);
   options.measure.name = name;
   options.measure.output_held = output_held;
   options.measure.observer = observer_of(observer);
@@ -279,14 +281,16 @@ Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& 
 class Remat {
  public:
   Remat(const std::vector<StageArgument>& arguments, const BudgetArgument& budget,
-        const Text& planner, int64_t time_limit_ns, const LossArgument& loss, const Text& name,
-        bool output_held, bool enforce, const ObserverArgument& observer) {
+        const Text& planner, int64_t time_limit_ns, const LossArgument& loss,
+        const std::optional<std::vector<Text>>& alternatives, const Text& name, bool output_held,
+        bool enforce, const ObserverArgument& observer) {
     rt::RematOptions options{.budget = budget_of(budget),
                              .planner = planner,
                              .time_limit = Nanos(time_limit_ns),
                              .enforce = enforce,
                              .observer = observer_of(observer)};
     if (loss) options.loss = *loss;
+    options.measure.alternatives = alternatives_of(alternatives);
     options.measure.name = name;
     options.measure.output_held = output_held;
     model_ = std::make_shared<rt::Remat>(stages_of(arguments, mirrors_), std::move(options));
@@ -353,10 +357,11 @@ void bind_captured_step(py::module_& m) {
 void bind_remat(py::module_& m) {
   py::class_<Remat>(m, "Remat")
       .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
-                    const LossArgument&, const Text&, bool, bool, const ObserverArgument&>(),
+                    const LossArgument&, const std::optional<std::vector<Text>>&, const Text&, bool,
+                    bool, const ObserverArgument&>(),
            py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
-           py::arg("time_limit_ns"), py::arg("loss"), py::arg("name"), py::arg("output_held"),
-           py::arg("enforce"), py::arg("observer"))
+           py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
+           py::arg("output_held"), py::arg("enforce"), py::arg("observer"))
       .def("forward", &Remat::forward, py::arg("inputs"))
       .def("plan_for", &Remat::plan_for, py::arg("inputs"))
       .def("set_budget", &Remat::set_budget, py::arg("budget"))
@@ -368,7 +373,8 @@ void bind_remat(py::module_& m) {
       .def("run_log", &Remat::run_log)
       .def("report", &Remat::report);
   m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"), py::kw_only(),
-        py::arg("loss"), py::arg("name"), py::arg("output_held"), py::arg("observer"));
+        py::arg("loss"), py::arg("alternatives"), py::arg("name"), py::arg("output_held"),
+        py::arg("observer"));
 }
 
 }  // namespace

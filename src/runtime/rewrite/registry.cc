@@ -13,8 +13,9 @@ namespace {
 struct Row {
   const char* name;
   const char* description;
-  void (*find)(Rewriter&);
+  void (*find)(Rewriter&);  // in a captured step
   Exactness exactness = Exactness::kBitwise;
+  bool in_chain = false;  // saved/keep_less.h
 };
 
 // One row an alternative; its file is called like its function.
@@ -44,10 +45,10 @@ constexpr std::array kRows = {
     Row{"one-bit-mask",
         "of an activation with a kink, or of dropout's factors, one bit an element is kept for the "
         "backward",
-        one_bit_mask},
+        one_bit_mask, Exactness::kBitwise, /*in_chain=*/true},
     Row{"small-indices",
         "max pooling keeps the places of its maxima in two or four bytes, not eight",
-        small_indices},
+        small_indices, Exactness::kBitwise, /*in_chain=*/true},
     // Behind those whose realizations they vary.
     Row{"late-gradient",
         "a gradient that is larger than what it is made from is made right before it is read",
@@ -56,6 +57,11 @@ constexpr std::array kRows = {
         "of a gradient of which only a part is read from now on that part is copied, the rest "
         "freed",
         copied_part},
+    // A captured step runs single operations again, where it pays.
+    Row{"rebuild",
+        "results of activations and norms are made again from what a stage keeps anyway, at the "
+        "backward that reads them",
+        nullptr, Exactness::kBitwise, /*in_chain=*/true},
 };
 
 bool has(const std::vector<std::string>& names, const char* name) {
@@ -66,7 +72,9 @@ bool has(const std::vector<std::string>& names, const char* name) {
 
 std::vector<AlternativeInfo> alternatives() {
   std::vector<AlternativeInfo> all;
-  for (const Row& row : kRows) all.push_back({row.name, row.description, row.exactness});
+  for (const Row& row : kRows) {
+    all.push_back({row.name, row.description, row.exactness, row.find != nullptr, row.in_chain});
+  }
   return all;
 }
 
@@ -90,6 +98,19 @@ void validate(const AlternativeOptions& options) {
   }
 }
 
+void validate_for_chain(const AlternativeOptions& options) {
+  validate(options);
+  for (const std::string& name : options.only) {
+    const auto row = std::find_if(kRows.begin(), kRows.end(),
+                                  [&](const Row& one) { return one.name == name; });
+    if (!row->in_chain) {
+      throw InputError(fmt::format(
+          "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain",
+          name));
+    }
+  }
+}
+
 Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
                                const AlternativeOptions& options) {
   validate(options);
@@ -97,7 +118,7 @@ Alternatives find_alternatives(Recording& recording, Works& works, const Updates
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() || has(options.only, row.name);
     const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);
-    if (wanted && allowed) row.find(rewriter);
+    if (row.find != nullptr && wanted && allowed) row.find(rewriter);
   }
   return rewriter.take();
 }

@@ -1,0 +1,81 @@
+#include "saved/remade.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/as_strided.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+// How a node saw a tensor in its storage.
+struct View {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+
+  explicit View(const at::Tensor& tensor)
+      : sizes(tensor.sizes().vec()), strides(tensor.strides().vec()), offset(tensor.storage_offset()) {}
+
+  at::Tensor of(const at::Tensor& made) const {
+    if (made.sizes() == sizes && made.strides() == strides && made.storage_offset() == offset) {
+      return made;
+    }
+    int64_t last = offset;
+    for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+    if ((last + 1) * made.element_size() > static_cast<int64_t>(made.storage().nbytes())) {
+      throw InternalError("a tensor that was made again is smaller than what is read of it");
+    }
+    return at::as_strided(made, sizes, strides, offset);
+  }
+};
+
+struct RemadeHooks final : torch::autograd::SavedVariableHooks {
+  std::shared_ptr<Remade> value;
+  std::optional<View> view;
+
+  explicit RemadeHooks(std::shared_ptr<Remade> v) : value(std::move(v)) {}
+  void call_pack_hook(const at::Tensor& tensor) override { view.emplace(tensor); }
+  at::Tensor call_unpack_hook() override { return view->of(value->read()); }
+};
+
+}  // namespace
+
+at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
+  // Operands have the types that they had below autograd and autocast.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+  return remake_(operand, over);
+}
+
+at::Tensor Remade::make() const {
+  if (is_kept()) return std::get<Unchanged>(from_).get();
+  const Remade& operand = *std::get<std::shared_ptr<Remade>>(from_);
+  return made_from(operand.make(), !operand.is_kept());
+}
+
+std::pair<at::Tensor, bool> Remade::take() {
+  if (is_kept()) return {std::get<Unchanged>(from_).get(), false};
+  if (made_.defined()) return {made_, false};
+  auto [operand, alone] = std::get<std::shared_ptr<Remade>>(from_)->take();
+  at::Tensor made = made_from(std::move(operand), alone);
+  if (readers_ == 0) return {std::move(made), true};
+  made_ = made;
+  return {std::move(made), false};
+}
+
+at::Tensor Remade::read() {
+  at::Tensor result = take().first;
+  if (--readers_ <= 0) made_.reset();
+  return result;
+}
+
+void replace(torch::autograd::SavedVariable& saved, const std::shared_ptr<Remade>& value) {
+  value->add_reader();
+  saved.register_hooks(std::make_unique<RemadeHooks>(value));
+}
+
+at::Tensor seen_as(const at::Tensor& made, const at::Tensor& like) { return View(like).of(made); }
+
+}  // namespace reprise::runtime

@@ -1,0 +1,411 @@
+// Options of stages: what a stage keeps in less memory leaves the same bits, in the predicted bytes, and
+// what must not be touched is not.
+#include "saved/keep_less.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "execute.h"
+#include "fixture.h"
+#include "measure.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/plan.h"
+#include "small_models.h"
+
+namespace reprise::runtime {
+namespace {
+
+namespace nn = torch::nn;
+using testing::Bits;
+using testing::bits_now;
+using testing::conv;
+using testing::difference;
+using testing::layer;
+using testing::live;
+using testing::mean_square;
+using testing::put_bits;
+using testing::quick;
+using testing::StepState;
+
+const Keeping kSmaller{.one_bit_mask = true, .small_indices = true};
+const Keeping kRebuild{.one_bit_mask = true, .small_indices = true, .rebuild = true};
+
+// What a stage's run keeps beside its output, and what its backward makes of gradients of ones.
+struct StageRun {
+  int64_t kept = 0;
+  Bits bits;
+};
+
+class KeepLessTest : public testing::RuntimeTest {
+ protected:
+  static PreparedModel prepared(const Stage& stage, const at::Tensor& x) {
+    return prepare({stage}, {x.detach().requires_grad_()});
+  }
+
+  static StageRun run(const PreparedModel& model, const at::Tensor& x, const Keeping& keeping,
+                      const std::function<void()>& between = {}) {
+    at::manual_seed(3);
+    StageRun result;
+    const int64_t before = live();
+    auto [outputs, kept] = run_keep(model.stages[0], {x.detach()}, model.parameters, keeping);
+    result.kept = live() - before - storage_bytes(outputs);
+    put_bits(result.bits, "output", outputs);
+    if (between) between();
+    GradientBook book(model.parameters.size());
+    const Tensors gradients =
+        run_backward(model.stages[0], std::move(kept), {at::ones_like(outputs[0])},
+                     model.parameters, book);
+    put_bits(result.bits, "input gradient", gradients);
+    put_bits(result.bits, "gradient", book);
+    return result;
+  }
+
+  // The bytes that are kept in fewer than plain training keeps, once it is shown that nothing else differs.
+  static int64_t saved(const Stage& stage, const at::Tensor& x, const Keeping& keeping) {
+    const PreparedModel model = prepared(stage, x);
+    run(model, x, {});  // warm up
+    const StageRun plain = run(model, x, {}), other = run(model, x, keeping);
+    EXPECT_EQ(difference(plain.bits, other.bits), "") << stage.name;
+    EXPECT_TRUE(rebuilds_same_bits(model.stages[0], {x.detach()}, model.parameters)) << stage.name;
+    return plain.kept - other.kept;
+  }
+};
+
+// A stage of one input and one output.
+template <class Forward>
+Stage stage_of(std::shared_ptr<nn::Module> module, Forward forward) {
+  return {"stage", std::move(module),
+          [forward](const Tensors& x) mutable { return Tensors{forward(x.at(0))}; }};
+}
+
+constexpr int64_t kImages = 8 * 8 * 16 * 16 * 4;  // bytes of eight channels of `images_`
+
+struct ConvNormActivation : nn::Module {
+  nn::Conv2d first = register_module("first", conv(3));
+  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(8));
+  nn::Conv2d second = register_module("second", conv(8));
+
+  // A function between norm and second convolution.
+  Stage with(const std::function<at::Tensor(at::Tensor)>& activation) {
+    return stage_of(shared_from_this(), [this, activation](const at::Tensor& x) {
+      return second->forward(activation(norm->forward(first->forward(x))));
+    });
+  }
+};
+
+TEST_F(KeepLessTest, ActivationsBehindABatchNormAreMadeAgainFromItsInput) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const std::map<std::string, std::function<at::Tensor(at::Tensor)>> of_result = {
+      {"relu", [](at::Tensor y) { return y.relu(); }},
+      {"relu_", [](at::Tensor y) { return y.relu_(); }},
+  };
+  for (const auto& [name, activation] : of_result) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(saved(net->with(activation), images_, kRebuild), kImages);
+    EXPECT_EQ(saved(net->with(activation), images_, kSmaller), 0);
+  }
+  // Those that are differentiated from their input keep it, too: that is a copy for those in place.
+  const std::map<std::string, std::function<at::Tensor(at::Tensor)>> of_input = {
+      {"relu6", [](at::Tensor y) { return at::hardtanh(y, 0, 6); }},
+      {"relu6_", [](at::Tensor y) { return at::hardtanh_(y, 0, 6); }},
+      {"leaky_relu", [](at::Tensor y) { return at::leaky_relu(y, 0.1); }},
+      {"gelu", [](at::Tensor y) { return at::gelu(y); }},
+      {"gelu_tanh", [](at::Tensor y) { return at::gelu(y, "tanh"); }},
+      {"silu", [](at::Tensor y) { return at::silu(y); }},
+      {"silu_", [](at::Tensor y) { return at::silu_(y); }},
+  };
+  for (const auto& [name, activation] : of_input) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(saved(net->with(activation), images_, kRebuild), 2 * kImages);
+  }
+}
+
+TEST_F(KeepLessTest, OtherLayoutsAndTypes) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = net->with([](at::Tensor y) { return y.relu_(); });
+  EXPECT_EQ(saved(stage, images_.contiguous(at::MemoryFormat::ChannelsLast), kRebuild), kImages);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  EXPECT_EQ(saved(stage, images_, kRebuild), kImages / 2) << "bfloat16";
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  net->to(at::kDouble);
+  EXPECT_EQ(saved(stage, images_.to(at::kDouble), kRebuild), 2 * kImages);
+}
+
+// The bias of a batch norm is not saved: it is found where the graph ends, or nothing is made again.
+TEST_F(KeepLessTest, BatchNormsWithoutTheirParameters) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = net->with([](at::Tensor y) { return y.relu(); });
+  net->norm->bias.set_requires_grad(false);
+  EXPECT_EQ(saved(stage, images_, kRebuild), 0);
+  net->norm->bias.set_requires_grad(true);
+  net->norm->weight.set_requires_grad(false);
+  EXPECT_EQ(saved(stage, images_, kRebuild), kImages);
+  net->norm = net->replace_module(
+      "norm", nn::BatchNorm2d(nn::BatchNorm2dOptions(8).affine(false).track_running_stats(false)));
+  EXPECT_EQ(saved(stage, images_, kRebuild), kImages);
+  net->eval();
+  EXPECT_EQ(saved(net->with([](at::Tensor y) { return y.relu(); }), images_, kRebuild), kImages)
+      << "without running statistics, evaluation normalises by the batch, too";
+  net->norm = net->replace_module("norm", nn::BatchNorm2d(8));
+  net->eval();
+  EXPECT_EQ(saved(stage, images_, kRebuild), 0) << "by its running statistics";
+}
+
+TEST_F(KeepLessTest, ATensorThatSeveralReadIsMadeOnce) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
+    const at::Tensor y = net->norm->forward(net->first->forward(x)).relu();
+    return net->second->forward(y) * y + net->second->forward(y);
+  });
+  EXPECT_EQ(saved(stage, images_, kRebuild), kImages);
+}
+
+// The first stage's input wants no gradient: autograd does not know where it came from.
+TEST_F(KeepLessTest, AnInputWithoutAGradient) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
+    return net->second->forward(net->norm->forward(x).relu());
+  });
+  const at::Tensor x = at::randn({8, 8, 16, 16});
+  const PreparedModel model = prepare({stage}, {x});
+  ASSERT_FALSE(model.stages[0].traits.input_needs_grad[0]);
+  const StageRun plain = run(model, x, {}), other = run(model, x, kRebuild);
+  EXPECT_EQ(difference(plain.bits, other.bits), "");
+  EXPECT_EQ(plain.kept - other.kept, kImages);
+}
+
+// A perceptron behind a layer norm, as in a transformer; linear layers see their input as a matrix.
+Stage perceptron(double epsilon, bool affine = true, int64_t width = 32) {
+  nn::Sequential net(
+      nn::LayerNorm(nn::LayerNormOptions({width}).eps(epsilon).elementwise_affine(affine)),
+      nn::Linear(width, 4 * width), nn::GELU(), nn::Linear(4 * width, width));
+  return stage_of(net.ptr(), [net](const at::Tensor& x) mutable { return net->forward(x); });
+}
+
+TEST_F(KeepLessTest, LayerNormsAndLinearLayers) {
+  const at::Tensor x = at::randn({4, 16, 32});
+  const int64_t bytes = 4 * 16 * 32 * 4;
+  for (const double epsilon : {1e-5, 1e-6, 1e-12, 0.0}) {
+    SCOPED_TRACE(epsilon);
+    EXPECT_EQ(saved(perceptron(epsilon), x, kRebuild), 5 * bytes);
+  }
+  EXPECT_EQ(saved(perceptron(1e-5, false), x, kRebuild), 5 * bytes);
+  // Rows whose deviation is nearly the epsilon's, and a constant one.
+  EXPECT_EQ(saved(perceptron(1e-6), x * 1e-3, kRebuild), 5 * bytes);
+  EXPECT_EQ(saved(perceptron(1e-12), x * 1e-6, kRebuild), 5 * bytes);
+  EXPECT_EQ(saved(perceptron(1e-5), at::zeros({4, 16, 32}), kRebuild), 5 * bytes);
+}
+
+TEST_F(KeepLessTest, ALayerNormOfAnUnusualEpsilonIsNoticedWhenItIsMeasured) {
+  const Stage stage = perceptron(3.7e-5);
+  const at::Tensor x = at::randn({4, 16, 32});
+  const PreparedModel model = prepared(stage, x);
+  EXPECT_FALSE(rebuilds_same_bits(model.stages[0], {x.detach()}, model.parameters));
+  const Chain chain =
+      std::get<Chain>(profile({stage}, {x.detach().requires_grad_()}, mean_square, quick()).problem);
+  ASSERT_EQ(chain.stages[0].options.size(), 1u);
+  EXPECT_EQ(chain.stages[0].options[0].name, "keep");
+}
+
+TEST_F(KeepLessTest, IndicesOfMaxPooling) {
+  nn::MaxPool2d pool(2);
+  const Stage stage = stage_of(nullptr, [pool](const at::Tensor& x) mutable {
+    return pool->forward(x);
+  });
+  const int64_t places = 8 * 3 * 8 * 8;
+  EXPECT_EQ(saved(stage, images_, kSmaller), 6 * places) << "two bytes in place of eight";
+  // A plane of more elements than two bytes count; the last one is the largest.
+  const at::Tensor wide = at::arange(190 * 190, at::kFloat).view({1, 1, 190, 190});
+  EXPECT_EQ(saved(stage, wide, kSmaller), 4 * 95 * 95 / 64 * 64);
+}
+
+TEST_F(KeepLessTest, FactorsOfDropout) {
+  const Stage dropout = stage_of(
+      nullptr, [](const at::Tensor& x) { return at::dropout(x, 0.3, true); });
+  const int64_t elements = images_.numel();
+  EXPECT_EQ(saved(dropout, images_, kSmaller), 4 * elements - elements / 8);
+  EXPECT_EQ(saved(dropout, images_.to(at::kDouble), kSmaller), 8 * elements - elements / 8);
+  EXPECT_EQ(saved(dropout, images_.contiguous(at::MemoryFormat::ChannelsLast), kSmaller),
+            4 * elements - elements / 8);
+  const Stage nothing_dropped = stage_of(
+      nullptr, [](const at::Tensor& x) { return at::dropout(x, 1e-9, true); });
+  EXPECT_EQ(saved(nothing_dropped, images_, kSmaller), 4 * elements - elements / 8);
+
+  const Stage noise = stage_of(nullptr, [](const at::Tensor& x) { return x * at::rand_like(x); });
+  EXPECT_EQ(saved(noise, images_, kSmaller), 0) << "factors of many values";
+  at::Tensor held;
+  const Stage keeps_them = stage_of(nullptr, [&held](const at::Tensor& x) {
+    held = at::bernoulli(at::full_like(x, 0.5));
+    return x * held;
+  });
+  EXPECT_EQ(saved(keeps_them, images_, kSmaller), 0) << "somebody else holds them";
+  const at::Tensor mask = at::bernoulli(at::full_like(images_, 0.5));
+  const Stage constant = stage_of(nullptr, [mask](const at::Tensor& x) { return x * mask; });
+  EXPECT_EQ(saved(constant, images_, kSmaller), 0) << "nothing was drawn";
+}
+
+// What plain training would refuse is refused; what it would not notice because it reads a copy, too.
+TEST_F(KeepLessTest, WhatATensorIsMadeFromMayNotChange) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = net->with([](at::Tensor y) { return y.relu(); });
+  const PreparedModel model = prepared(stage, images_);
+  const auto change_bias = [&] {
+    at::NoGradGuard no_grad;
+    net->norm->bias.add_(1);
+  };
+  EXPECT_THROW(run(model, images_, kRebuild, change_bias), InputError);
+  drain_backward_queue();
+
+  // Input of a norm: given by the stage before.
+  const Stage norm_first = stage_of(net, [net = net.get()](const at::Tensor& x) {
+    return net->second->forward(net->norm->forward(x).relu());
+  });
+  const at::Tensor x = at::randn({8, 8, 16, 16});
+  const PreparedModel second = prepared(norm_first, x);
+  const auto change_input = [&] {
+    at::NoGradGuard no_grad;
+    x.add_(1);
+  };
+  EXPECT_THROW(run(second, x, kRebuild, change_input), InputError);
+  drain_backward_queue();
+}
+
+TEST_F(KeepLessTest, ATensorThatWasWrittenToSinceItWasSavedIsLeftToAutograd) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
+    at::Tensor y = net->norm->forward(net->first->forward(x)).relu();
+    at::Tensor z = net->second->forward(y);
+    y.add_(1);
+    return z + y;
+  });
+  const PreparedModel model = prepared(stage, images_);
+  EXPECT_THROW(run(model, images_, {}), c10::Error);
+  drain_backward_queue();
+  EXPECT_THROW(run(model, images_, kRebuild), c10::Error);
+  drain_backward_queue();
+}
+
+// A stage that writes to its input is given a copy, whose first values are gone.
+TEST_F(KeepLessTest, AnInputThatIsWrittenToIsNotReadAgain) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const Stage stage = stage_of(net, [net = net.get()](at::Tensor x) {
+    return net->second->forward(net->norm->forward(x.relu_()).relu());
+  });
+  EXPECT_EQ(saved(stage, at::randn({8, 8, 16, 16}), kRebuild), kImages);
+}
+
+TEST_F(KeepLessTest, OptionsAreOfferedAndSwitched) {
+  nn::Sequential net(conv(3), nn::BatchNorm2d(8), nn::ReLU(), nn::MaxPool2d(2), nn::Dropout(0.5),
+                     conv(8));
+  const Stage stage = stage_of(net.ptr(), [net](const at::Tensor& x) mutable {
+    return net->forward(x);
+  });
+  const auto names = [&](const AlternativeOptions& alternatives) {
+    MeasureOptions options = quick();
+    options.alternatives = alternatives;
+    const Chain chain =
+        std::get<Chain>(profile({stage}, {images_.detach().requires_grad_()}, mean_square, options)
+                            .problem);
+    std::vector<std::string> found;
+    for (const StageOption& option : chain.stages[0].options) {
+      found.push_back(option.name);
+      EXPECT_EQ(option.exactness, Exactness::kBitwise);
+      EXPECT_GT(option.forward.time, Nanos(0));
+      EXPECT_GT(option.backward.time, Nanos(0));
+    }
+    return found;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names({}), (Names{"keep", "smaller", "rebuild"}));
+  EXPECT_EQ(names({.without = {"rebuild"}}), (Names{"keep", "smaller"}));
+  EXPECT_EQ(names({.only = {"rebuild"}}), (Names{"keep", "rebuild"}));
+  EXPECT_EQ(names({.only = {"small-indices"}}), (Names{"keep", "smaller"}));
+  EXPECT_EQ(names({.without = {"rebuild", "one-bit-mask", "small-indices"}}), Names{"keep"});
+  EXPECT_THROW(names({.only = {"in-place"}}), InputError);
+  EXPECT_THROW(names({.without = {"rebiuld"}}), InputError);
+}
+
+// Runs the second half of a step when the gradient of its output arrives.
+struct Half final : torch::autograd::Node {
+  Step& step;
+  Tensors result;
+
+  explicit Half(Step& s) : step(s) {}
+  std::string name() const override { return "Half"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    result = step.backward(std::move(gradients));
+    return {};
+  }
+};
+
+// Every stage kept in the same way, where it has it; the planner is not asked.
+class EveryModelKeepsLess : public KeepLessTest,
+                            public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
+  const Model model = make_model(testing::small_config(GetParam()));
+  const Tensors inputs{model.sample_input()};
+  const at::Tensor target = model.sample_target();
+  const Loss loss = [&](const Tensors& y) { return model.loss(y.at(0), target); };
+  const StepState state(model.stages, inputs);
+  testing::plain_step(model.stages, inputs, loss);  // warm up
+  state.restore();
+  testing::plain_step(model.stages, inputs, loss);
+  const Bits plain = bits_now(model.stages, inputs);
+  state.restore();
+
+  auto planned = std::make_shared<PlannedModel>(prepare(model.stages, inputs));
+  Measured measured = measure(planned->model, inputs, loss, quick());
+  planned->chain = std::move(measured.chain);
+  planned->keeping = std::move(measured.keeping);
+  const Graph graph = lower(planned->chain);
+  for (const std::string name : {"smaller", "rebuild"}) {
+    SCOPED_TRACE(name);
+    Chain forced = planned->chain;
+    int stages = 0;
+    for (auto& stage : forced.stages) {
+      const auto wanted = std::find_if(stage.options.begin(), stage.options.end(),
+                                       [&](const StageOption& o) { return o.name == name; });
+      if (wanted == stage.options.end()) {
+        stage.options.resize(1);
+      } else {
+        stage.options = {*wanted};
+        ++stages;
+      }
+    }
+    if (stages == 0) continue;
+    fmt::print("{}: {} of {} stages {}\n", GetParam(), stages, forced.stages.size(), name);
+    const PlanResult result = plan(forced, {.planner = "keep_all"});
+    ASSERT_TRUE(result.plan.has_value());
+    planned->set_plan(graph, result.plan->actions);
+
+    state.restore();
+    const int64_t level = (forced.fixed + forced.input.bytes).count(), start = live();
+    reset_peak(c10::kCPU);
+    Step step(planned, inputs);
+    auto half = make_node<Half>(step);
+    const auto forward = [&] {
+      Tensors outputs = step.forward();
+      torch::autograd::set_history(outputs[0], half.pointer);
+      return outputs;
+    };
+    const at::Tensor value = loss(forward());  // the output dies with the loss
+    value.backward();
+    EXPECT_EQ(memory_count(c10::kCPU).peak - start, result.plan->peak.count() - level);
+    const Tensors& gradients = half.node->result;
+    for (size_t p = 0; p < planned->model.parameters.size(); ++p) {
+      planned->model.parameters[p].mutable_grad() = gradients[inputs.size() + p];
+    }
+    EXPECT_EQ(difference(plain, bits_now(model.stages, inputs)), "");
+  }
+  state.restore();
+}
+
+INSTANTIATE_TEST_SUITE_P(Zoo, EveryModelKeepsLess,
+                         ::testing::Values("resnet18", "resnet34", "resnet50", "resnet101",
+                                           "vgg16_bn", "densenet121", "mobilenet_v2", "unet", "gpt",
+                                           "lstm", "mlp"),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace reprise::runtime
