@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
-#include <functional>
 #include <set>
 
 #include "autocast.h"
@@ -113,10 +112,11 @@ Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& gi
   return leaves;
 }
 
-// Runs the stage while autograd records it; `visit`, if there is one, sees the graph.
+// Runs the stage while autograd records it. `same_bits`: if not null, becomes whether what Keeping::rebuild would make
+// again has the same bits.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
-                                const std::vector<at::Tensor>& parameters,
-                                const std::function<void(const Recorded&)>& visit) {
+                                const std::vector<at::Tensor>& parameters, const Keeping& keeping,
+                                bool* same_bits = nullptr) {
   AutocastCacheOff no_cache;
   Kept kept;
   Tensors given = detached(input);
@@ -135,18 +135,20 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
   {
     at::AutoGradMode with_grad(true);
     SinkScope sinks(own, kept.parameters);
+    const bool as_it_is = keeping == Keeping{};
+    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given, own), keeping,
+                  stage.traits.random);
     outputs = copy_aliases(stage.traits, stage.stage.forward(given));
     for (const at::Tensor& output : outputs) {
       const bool flows = output.defined() && output.requires_grad();
       kept.roots.push_back(flows ? autograd::impl::gradient_edge(output) : Edge());
     }
+    less.finish(kept.roots, outputs);
+    if (same_bits) {
+      *same_bits = rebuilds_same_bits(leaves_of(stage, kept, given, own), kept.roots, outputs);
+    }
   }
-  outputs = detached(outputs);
-  if (visit) {
-    const Leaves leaves = leaves_of(stage, kept, given, own);
-    visit(Recorded{kept.roots, leaves, outputs, stage.traits.random});
-  }
-  return {std::move(outputs), std::move(kept)};
+  return {detached(outputs), std::move(kept)};
 }
 
 }  // namespace
@@ -166,16 +168,13 @@ Tensors run_fast(const PreparedStage& stage, const Tensors& input,
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
                                   const Keeping& keeping) {
-  if (keeping == Keeping{}) return record(stage, input, parameters, {});
-  return record(stage, input, parameters,
-                [&](const Recorded& recorded) { keep_less(recorded, keeping); });
+  return record(stage, input, parameters, keeping);
 }
 
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
                         const std::vector<at::Tensor>& parameters) {
   bool same = false;
-  record(stage, input, parameters,
-         [&](const Recorded& recorded) { same = rebuilds_same_bits(recorded); });
+  record(stage, input, parameters, {}, &same);
   return same;
 }
 

@@ -4,6 +4,9 @@
 
 #include <torch/csrc/autograd/edge.h>
 
+#include <memory>
+#include <vector>
+
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/stage.h"
 #include "saved/nodes.h"
@@ -29,19 +32,29 @@ struct NamedKeeping {
 // InputError as validate_for_chain().
 std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed);
 
-// A stage that has run: the graph that autograd recorded, and what it came from and led to.
-struct Recorded {
-  const torch::autograd::edge_list& roots;
-  const Leaves& leaves;
-  const Tensors& outputs;
-  bool random = false;  // the stage draws random numbers
+struct Watch;
+
+// While it lives, what autograd saves on this thread is kept in less memory: as soon as the operation that saved it is
+// over, so that a stage needs less already while it runs. Of stages within stages, the innermost decides.
+class KeepLess {
+ public:
+  // `random`: the stage draws random numbers.
+  KeepLess(const Leaves& leaves, const Keeping& keeping, bool random);
+  ~KeepLess();
+  KeepLess(const KeepLess&) = delete;
+  KeepLess& operator=(const KeepLess&) = delete;
+
+  // The stage has run, and led to these. Outputs are there anyway: they are not made again. A later backward throws
+  // InputError if somebody wrote to what a tensor is made from.
+  void finish(const torch::autograd::edge_list& roots, const Tensors& outputs);
+
+ private:
+  std::unique_ptr<Watch> watch_;  // null if everything is kept as it is
+  Watch* outer_;
 };
 
-// Gives back what of the graph's saved tensors need not be kept. InputError during a later backward if
-// somebody wrote to what a tensor is made from.
-void keep_less(const Recorded& recorded, const Keeping& keeping);
-
-// Whether all that `rebuild` would make again comes out with the same bits, here and now. Changes nothing.
-bool rebuilds_same_bits(const Recorded& recorded);
+// Whether all that `rebuild` would make again of the graph comes out with the same bits, here and now. Changes nothing.
+bool rebuilds_same_bits(const Leaves& leaves, const torch::autograd::edge_list& roots,
+                        const Tensors& outputs);
 
 }  // namespace reprise::runtime

@@ -49,7 +49,10 @@ void product(Node& node, const Leaves&, SavedByNode& seen) {
 void max_pool2d(Node& node, const Leaves&, SavedByNode& seen) {
   auto& pool = static_cast<nodes::MaxPool2DWithIndicesBackward0&>(node);
   seen.tensors = {&pool.self_};
+  if (pool.self_.has_hooks()) return;
+  const at::Tensor input = pool.self_.unpack();
   seen.indices = &pool.result1_;
+  seen.plane = input.size(-1) * input.size(-2);
 }
 
 void relu(Node& node, const Leaves&, SavedByNode& seen) {
@@ -150,6 +153,10 @@ void layer_norm(Node& node, const Leaves&, SavedByNode& seen) {
   };
 }
 
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+}
+
 const std::unordered_map<std::type_index, Look>& table() {
   using namespace torch::autograd::generated;
   static const std::unordered_map<std::type_index, Look> rows = {
@@ -186,10 +193,10 @@ const std::unordered_map<std::type_index, Look>& table() {
 }  // namespace
 
 Unchanged::Unchanged(const at::Tensor& t)
-    : tensor(t.defined() ? t.detach() : t), version(t.defined() ? t._version() : 0) {}
+    : tensor(t.defined() ? t.detach() : t), version(version_of(tensor)) {}
 
 const at::Tensor& Unchanged::get() const {
-  if (tensor.defined() && tensor._version() != version) {
+  if (version_of(tensor) != version) {
     throw InputError(
         "a parameter or the input of the model was changed in place between the forward pass and the backward "
         "pass, which makes a part of the forward pass again; change it after backward()");

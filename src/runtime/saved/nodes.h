@@ -36,6 +36,7 @@ struct SavedByNode {
   torch::autograd::SavedVariable* operand = nullptr;
   torch::autograd::SavedVariable* result = nullptr;           // its output 0
   torch::autograd::SavedVariable* indices = nullptr;  // max pooling's: eight bytes each, places in a plane
+  int64_t plane = 0;                                  // of so many elements
   torch::autograd::SavedVariable* factor = nullptr;   // of a product, with no gradient of its own
   bool is_view = false;                               // output 0 is memory of input 0
   Remake remake = {};  // not empty: element-wise, or a norm

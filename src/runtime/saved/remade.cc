@@ -49,6 +49,12 @@ at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
   return remake_(operand, over);
 }
 
+void Remade::keep(const at::Tensor& tensor) {
+  from_ = Unchanged(tensor);
+  remake_ = nullptr;
+  made_.reset();
+}
+
 at::Tensor Remade::make() const {
   if (is_kept()) return std::get<Unchanged>(from_).get();
   const Remade& operand = *std::get<std::shared_ptr<Remade>>(from_);

@@ -18,6 +18,8 @@ class Remade {
       : from_(std::move(from)), remake_(std::move(remake)) {}
 
   bool is_kept() const { return !remake_; }
+  // It is there anyway: no need to make it.
+  void keep(const at::Tensor& tensor);
   // The tensor, made for the caller alone.
   at::Tensor make() const;
 
