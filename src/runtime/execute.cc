@@ -3,14 +3,6 @@
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
-namespace {
-
-int64_t version_of(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
-}
-
-}  // namespace
-
 PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
 
 void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {

@@ -346,7 +346,7 @@ class Measurement {
       options[o].forward.time = note_median(fmt::format("F{}", i), name, std::move(forward[o]));
       if (o == 0) continue;
       // It does all that the option before does, and more. Alone in memory, where pages are fresh, to hold less
-      // can be faster; in a step it is not.
+      // can be faster; in a step it is not. `spread` says what was measured.
       options[o].backward.time = std::max(options[o].backward.time, options[o - 1].backward.time);
       options[o].forward.time = std::max(options[o].forward.time, options[o - 1].forward.time);
     }

@@ -101,13 +101,11 @@ at::Tensor deliverable(at::Tensor gradient, const at::Tensor& parameter,
   return autograd::utils::clone_obey_contract(gradient, parameter).detach();
 }
 
-// Where the graph of a stage ends. What it was given is known as it was unless the stage writes there.
-Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& given,
-                 const std::vector<at::Tensor>& own) {
+// What it was given is known as it was, unless the stage writes there.
+Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& given) {
   Leaves leaves;
-  for (size_t p = 0; p < own.size(); ++p) leaves.emplace(kept.parameters[p].node, own[p]);
   for (size_t e = 0; e < given.size() && !stage.traits.copies_input; ++e) {
-    if (kept.inputs[e].node) leaves.emplace(kept.inputs[e].node, given[e].detach());
+    if (kept.inputs[e].node) leaves.emplace(kept.inputs[e].node, Unchanged(given[e]));
   }
   return leaves;
 }
@@ -136,17 +134,13 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
     at::AutoGradMode with_grad(true);
     SinkScope sinks(own, kept.parameters);
     const bool as_it_is = keeping == Keeping{};
-    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given, own), keeping,
-                  stage.traits.random);
+    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), keeping, same_bits);
     outputs = copy_aliases(stage.traits, stage.stage.forward(given));
     for (const at::Tensor& output : outputs) {
       const bool flows = output.defined() && output.requires_grad();
       kept.roots.push_back(flows ? autograd::impl::gradient_edge(output) : Edge());
     }
-    less.finish(kept.roots, outputs);
-    if (same_bits) {
-      *same_bits = rebuilds_same_bits(leaves_of(stage, kept, given, own), kept.roots, outputs);
-    }
+    less.finish(outputs);
   }
   return {detached(outputs), std::move(kept)};
 }
@@ -174,7 +168,7 @@ std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& inp
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
                         const std::vector<at::Tensor>& parameters) {
   bool same = false;
-  record(stage, input, parameters, {}, &same);
+  record(stage, input, parameters, {.rebuild = true}, &same);
   return same;
 }
 

@@ -23,6 +23,7 @@ from models import (  # noqa: E402
 )
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -398,6 +399,28 @@ def test_stages_keep_less_in_other_ways() -> None:
     used = {action.variant for action in model.planned.plan.actions}
     assert used & {"smaller", "rebuild"}
     compare_steps(model, plain, x, y)
+
+
+class Checkpointed(nn.Module):
+    """A stage whose saved tensors somebody else looks after: asked for too early, they would run the batch norm again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
+        self.layer_norm = nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = checkpoint(lambda y: self.norm(self.linear(y)).relu(), x, use_reentrant=False)
+        return self.layer_norm(x + inner).relu()
+
+
+def test_checkpoints_inside_a_stage() -> None:
+    torch.manual_seed(4)
+    plain = nn.Sequential(*(Checkpointed() for _ in range(3)), nn.Linear(64, 10))
+    x, y = vectors(1024)
+    for budget in (None, "80%"):
+        model = reprise.remat(copy.deepcopy(plain), x, budget=budget)
+        compare_steps(model, copy.deepcopy(plain), x, y)
 
 
 def test_nothing_is_left_behind() -> None:

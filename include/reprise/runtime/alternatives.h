@@ -35,9 +35,10 @@ struct AlternativeOptions {
   bool operator==(const AlternativeOptions&) const = default;
 };
 
-// Throws InputError for a name that is no kind of alternative, or one that is asked for and not allowed.
+// For a captured step: throws InputError for a name that is no kind of alternative, one that is asked for and not
+// allowed, and if all that are asked for are for chains.
 void validate(const AlternativeOptions& options);
-// For a chain: for an asked one that chains do not have, too.
+// For a chain: if any that is asked for is not for chains.
 void validate_for_chain(const AlternativeOptions& options);
 
 }  // namespace reprise::runtime

@@ -78,36 +78,48 @@ std::vector<AlternativeInfo> alternatives() {
   return all;
 }
 
-void validate(const AlternativeOptions& options) {
-  for (const auto* names : {&options.only, &options.without}) {
-    for (const std::string& name : *names) {
-      const auto row = std::find_if(kRows.begin(), kRows.end(),
-                                    [&](const Row& one) { return one.name == name; });
-      if (row == kRows.end()) {
-        std::vector<std::string> known;
-        for (const Row& one : kRows) known.emplace_back(one.name);
-        throw InputError(fmt::format("there is no alternative \"{}\"; there are {}", name,
-                                     fmt::join(known, ", ")));
-      }
-      if (names == &options.only && row->exactness > options.allow) {
-        throw InputError(
-            fmt::format("the alternative \"{}\" is of exactness \"{}\", which has to be allowed",
-                        name, to_string(row->exactness)));
-      }
-    }
+namespace {
+
+const Row& row_of(const std::string& name) {
+  const auto row =
+      std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) { return one.name == name; });
+  if (row != kRows.end()) return *row;
+  std::vector<std::string> known;
+  for (const Row& one : kRows) known.emplace_back(one.name);
+  throw InputError(
+      fmt::format("there is no alternative \"{}\"; there are {}", name, fmt::join(known, ", ")));
+}
+
+void validate_names(const AlternativeOptions& options) {
+  for (const std::string& name : options.without) row_of(name);
+  for (const std::string& name : options.only) {
+    const Row& row = row_of(name);
+    if (row.exactness <= options.allow) continue;
+    throw InputError(
+        fmt::format("the alternative \"{}\" is of exactness \"{}\", which has to be allowed", name,
+                    to_string(row.exactness)));
   }
 }
 
+}  // namespace
+
+void validate(const AlternativeOptions& options) {
+  validate_names(options);
+  const bool some = std::any_of(options.only.begin(), options.only.end(), [](const std::string& n) {
+    return row_of(n).find != nullptr;
+  });
+  if (some || options.only.empty()) return;
+  throw InputError(fmt::format("the alternative \"{}\" is for stages of a chain, not for captured "
+                               "steps (graph mode)",
+                               options.only.front()));
+}
+
 void validate_for_chain(const AlternativeOptions& options) {
-  validate(options);
+  validate_names(options);
   for (const std::string& name : options.only) {
-    const auto row = std::find_if(kRows.begin(), kRows.end(),
-                                  [&](const Row& one) { return one.name == name; });
-    if (!row->in_chain) {
-      throw InputError(fmt::format(
-          "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain",
-          name));
-    }
+    if (row_of(name).in_chain) continue;
+    throw InputError(fmt::format(
+        "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain", name));
   }
 }
 

@@ -8,11 +8,11 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "prepare.h"
-#include "reprise/model/errors.h"
 #include "saved/remade.h"
 #include "saved/smaller.h"
 
@@ -31,118 +31,104 @@ struct Slot {
   SavedVariable* saved;
   at::Tensor tensor;
   Output output;
+  bool is_copy;  // by the operation itself, with a version of its own
 };
 
-// All that the nodes of a graph have saved, node by node, each after those that it reads from.
+const void* storage_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                                                  : nullptr;
+}
+
+// All that nodes of the kinds that are known have saved, node by node, each when its operation is over. A tensor is
+// one output of one node only as long as nobody writes to it: with history that makes another node, and without, another
+// version.
 class SavedTensors {
  public:
   explicit SavedTensors(const Leaves& leaves) : leaves_(leaves) {
-    for (const auto& [node, tensor] : leaves) fixed_.insert(storage_of(tensor));
+    for (const auto& [node, leaf] : leaves) fixed_.insert(storage_of(leaf.tensor));
   }
 
-  const SavedByNode& add(const NodePtr& node) {
-    const auto [known, is_new] = nodes_.try_emplace(node.get());
-    if (is_new) {
-      known->second = look_at(*node, leaves_);
-      held_.push_back(node);
-      add_slots(node, known->second);
-    }
-    return known->second;
+  // Whether the tensor, about to be read, is not what its node made, or what the stage was given.
+  bool was_written(const at::Tensor& tensor) const {
+    if (!tensor.defined() || !tensor.grad_fn()) return false;
+    const Node* node = tensor.grad_fn().get();
+    if (const auto leaf = leaves_.find(node); leaf != leaves_.end()) return !leaf->second.holds();
+    return was_written({node, tensor.output_nr()}, tensor);
   }
 
-  // All nodes from the roots on. Calls visit(node, what it saved).
+  // `made`: what the operation has returned. Null if it is not of a known kind, or was added before.
+  const SavedByNode* add(const at::Tensor& made, const std::optional<NormCall>& call,
+                         bool operand_was_written) {
+    const NodePtr node = made.grad_fn();
+    if (leaves_.contains(node.get()) || nodes_.contains(node.get())) return nullptr;
+    SavedByNode seen = look_at(*node, call);
+    if (!seen.is_known) return nullptr;
+    if (operand_was_written) seen.remake = nullptr;
+    held_.push_back(node);
+    if (made.output_nr() == 0) made_.emplace(node.get(), Made{version_of(made), Geometry(made)});
+    const SavedByNode& known = nodes_.emplace(node.get(), std::move(seen)).first->second;
+    add_slots(*node, known);
+    return &known;
+  }
+
+  // Calls visit(slot, how its tensor can be made again) for each new slot for which that is known, and forgets the
+  // slot if the answer is true.
   template <class Visit>
-  void add_all(const torch::autograd::edge_list& roots, Visit&& visit) {
-    std::vector<std::pair<NodePtr, bool>> stack;  // whether what a node reads from was added
-    std::unordered_set<const Node*> seen;
-    for (const Edge& root : roots) stack.emplace_back(root.function, false);
-    while (!stack.empty()) {
-      auto [node, is_ready] = std::move(stack.back());
-      stack.pop_back();
-      if (is_ready) {
-        visit(node, add(node));
-        continue;
-      }
-      if (!node || leaves_.contains(node.get()) || !seen.insert(node.get()).second) continue;
-      stack.emplace_back(node, true);
-      for (const Edge& next : node->next_edges()) stack.emplace_back(next.function, false);
+  void for_remade(Visit&& visit) {
+    for (const Slot& slot : slots_) {
+      if (slot.tensor.nbytes() < kWorthwhile || fixed_.contains(storage_of(slot.tensor))) continue;
+      const Output base = behind_views(slot.output);
+      if (!slot.is_copy && was_written(base, slot.tensor)) continue;
+      const std::shared_ptr<Remade> value = value_of(base);
+      if (value && !value->is_kept() && visit(slot, value)) kept_.erase(slot.output);
     }
-    std::erase_if(values_, [](const auto& value) { return value.second == nullptr; });
+    slots_.clear();
   }
 
-  // These are there without the saved tensors.
+  // The stage's outputs are there anyway.
   void set_outputs(const Tensors& outputs) {
     for (const at::Tensor& output : outputs) {
       if (!output.defined() || !output.grad_fn()) continue;
-      fixed_.insert(storage_of(output));
       const auto value = values_.find({output.grad_fn().get(), output.output_nr()});
-      if (value != values_.end() && value->second) value->second->keep(output);
-    }
-  }
-
-  // Calls visit(slot, how its tensor can be made again) for each slot for which that is known, and forgets the slot
-  // if the answer is true.
-  template <class Visit>
-  void for_remade(Visit&& visit) {
-    fresh_.insert(fresh_.begin(), slots_.begin(), slots_.end());
-    slots_.clear();
-    for_new(visit);
-  }
-  // Of the nodes that were added since.
-  template <class Visit>
-  void for_new(Visit&& visit) {
-    for (Slot& slot : fresh_) {
-      const bool is_worthwhile =
-          slot.tensor.nbytes() >= kWorthwhile && !fixed_.contains(storage_of(slot.tensor));
-      const auto value = is_worthwhile ? value_of(behind_views(slot.output)) : nullptr;
-      if (value && !value->is_kept() && visit(slot, value)) {
-        auto& same = by_output_[slot.output];
-        if (same.is_same(slot.tensor)) same.reset();
-      } else {
-        slots_.push_back(std::move(slot));
-      }
-    }
-    fresh_.clear();
-  }
-
-  // The tensor as the node sees it; undefined if there is none, or somebody else looks after it.
-  static at::Tensor tensor_of(const SavedVariable* saved, const NodePtr& node) {
-    if (saved == nullptr || saved->has_hooks()) return {};
-    try {
-      at::Tensor tensor = saved->unpack(node);
-      return tensor.defined() && tensor.layout() == at::kStrided ? tensor : at::Tensor();
-    } catch (const c10::Error&) {
-      return {};  // written to since: its node will say so, if its backward runs
+      const bool is_known = value != values_.end() && value->second && !was_written(output);
+      if (is_known) value->second->keep(output);
     }
   }
 
  private:
-  static const void* storage_of(const at::Tensor& tensor) {
-    return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
-                                                    : nullptr;
+  struct Made {
+    int64_t version;
+    Geometry geometry;
+  };
+
+  bool was_written(const Output& output, const at::Tensor& tensor) const {
+    const auto made = made_.find(output.first);
+    return made != made_.end() && made->second.version != version_of(tensor);
   }
 
-  void add_slot(SavedVariable* saved, const at::Tensor& tensor, const Output& output) {
-    fresh_.push_back({saved, tensor.detach(), output});
-    by_output_.try_emplace(output, fresh_.back().tensor);
+  void add_slot(SavedVariable* saved, const at::Tensor& tensor, const Output& output,
+                bool is_copy = false) {
+    slots_.push_back({saved, tensor.detach(), output, is_copy});
+    kept_.try_emplace(output, slots_.back().tensor);
   }
 
-  void add_slots(const NodePtr& node, const SavedByNode& seen) {
+  void add_slots(Node& node, const SavedByNode& seen) {
     for (SavedVariable* saved : seen.tensors) {
-      const at::Tensor tensor = tensor_of(saved, node);
+      const at::Tensor tensor = saved_tensor(saved, node);
       if (!tensor.defined() || !tensor.grad_fn()) continue;
       add_slot(saved, tensor, {tensor.grad_fn().get(), tensor.output_nr()});
     }
-    if (const at::Tensor operand = tensor_of(seen.operand, node); operand.defined()) {
-      const Edge& edge = node->next_edge(0);
+    if (const at::Tensor operand = saved_tensor(seen.operand, node); operand.defined()) {
+      const Edge& edge = node.next_edge(0);
       if (edge.is_valid()) {
-        add_slot(seen.operand, operand, {edge.function.get(), edge.input_nr});
+        const Output output{edge.function.get(), edge.input_nr};
+        add_slot(seen.operand, operand, output, /*is_copy=*/!operand.grad_fn());
       } else {
-        ends_.emplace(node.get(), operand.detach());
+        ends_.emplace(&node, operand);
       }
     }
-    if (const at::Tensor result = tensor_of(seen.result, node); result.defined()) {
-      add_slot(seen.result, result, {node.get(), 0});
+    if (const at::Tensor result = saved_tensor(seen.result, node); result.defined()) {
+      add_slot(seen.result, result, {&node, 0});
     }
   }
 
@@ -165,46 +151,36 @@ class SavedTensors {
   }
 
   std::shared_ptr<Remade> find_value(const Output& output) {
-    const auto leaf = leaves_.find(output.first);
-    if (leaf != leaves_.end()) {
-      return leaf->second.defined() ? std::make_shared<Remade>(leaf->second) : nullptr;
+    if (const auto leaf = leaves_.find(output.first); leaf != leaves_.end()) {
+      return std::make_shared<Remade>(leaf->second);
     }
-    const auto saved = by_output_.find(output);
-    const bool is_saved = saved != by_output_.end() && saved->second.defined();
-    const bool is_fixed = is_saved && fixed_.contains(storage_of(saved->second));
     const auto seen = nodes_.find(output.first);
-    if (!is_fixed && output.second == 0 && seen != nodes_.end() && seen->second.remake) {
+    const auto made = made_.find(output.first);
+    if (output.second == 0 && seen != nodes_.end() && seen->second.remake && made != made_.end()) {
       const Edge& edge = seen->first->next_edge(0);
       const auto end = ends_.find(output.first);
       std::shared_ptr<Remade> operand = end != ends_.end()
                                             ? std::make_shared<Remade>(end->second)
                                             : value_of({edge.function.get(), edge.input_nr});
-      if (operand) return std::make_shared<Remade>(std::move(operand), seen->second.remake);
+      if (operand) {
+        return std::make_shared<Remade>(std::move(operand), seen->second.remake,
+                                        made->second.geometry);
+      }
     }
-    return is_saved ? std::make_shared<Remade>(saved->second) : nullptr;
+    const auto kept = kept_.find(output);
+    return kept != kept_.end() ? std::make_shared<Remade>(kept->second) : nullptr;
   }
 
   const Leaves leaves_;
   std::unordered_map<const Node*, SavedByNode> nodes_;
-  std::vector<NodePtr> held_;  // the nodes, so that their addresses stay theirs
-  std::vector<Slot> slots_, fresh_;
-  std::map<Output, at::Tensor> by_output_;              // what slots hold, as it is
-  std::unordered_map<const Node*, at::Tensor> ends_;  // operands of nodes to which no gradient flows
+  std::unordered_map<const Node*, Made> made_;        // their outputs 0
+  std::vector<NodePtr> held_;                         // so that their addresses stay theirs
+  std::vector<Slot> slots_;                           // new ones
+  std::map<Output, Unchanged> kept_;                  // tensors of slots that stay
+  std::unordered_map<const Node*, Unchanged> ends_;   // operands of nodes to which no gradient flows
   std::map<Output, std::shared_ptr<Remade>> values_;
-  std::unordered_set<const void*> fixed_;  // storages that are there without the saved tensors
+  std::unordered_set<const void*> fixed_;  // storages of leaves
 };
-
-void save_indices(const NodePtr& node, const SavedByNode& seen) {
-  const at::Tensor indices = SavedTensors::tensor_of(seen.indices, node);
-  if (!indices.defined() || indices.nbytes() < kWorthwhile) return;
-  save_small_indices(*seen.indices, indices, seen.plane);
-}
-
-void save_factor(const NodePtr& node, const SavedByNode& seen) {
-  at::Tensor factors = SavedTensors::tensor_of(seen.factor, node);
-  if (!factors.defined() || factors.nbytes() < kWorthwhile) return;
-  save_one_bit_mask(*seen.factor, std::move(factors));
-}
 
 bool wants(const AlternativeOptions& options, const char* name) {
   const auto has = [&](const std::vector<std::string>& names) {
@@ -227,61 +203,118 @@ std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed) {
   return all;
 }
 
-// What an operation's end leads to. RecordFunction's callbacks are plain functions, of one thread here.
+// What is done when an operation begins, and when it is over.
 struct Watch {
   SavedTensors saved;
   Keeping keeping;
-  bool random;
+  bool* same_bits;                     // not null: nothing is replaced, but looked at
+  std::vector<NodePtr> dropouts = {};  // whose factors somebody else still held
+  int within_dropout = 0;
   std::exception_ptr failed = nullptr;  // exceptions of callbacks are lost
   std::optional<at::CallbackHandle> handle = {};
 
-  void node_is_there(const NodePtr& node) {
-    const SavedByNode& seen = saved.add(node);
-    if (keeping.small_indices && seen.indices != nullptr) save_indices(node, seen);
-    if (keeping.one_bit_mask && random && seen.factor != nullptr) save_factor(node, seen);
-  }
-
-  static bool replace_slot(const Slot& slot, const std::shared_ptr<Remade>& value) {
-    replace(*slot.saved, value);
-    return true;
-  }
-
-  void operation_is_over(const at::RecordFunction& event) {
-    bool any = false;
-    const auto see = [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !tensor.grad_fn()) return;
-      node_is_there(tensor.grad_fn());
-      any = true;
-    };
-    for (const c10::IValue& value : event.outputs()) {
-      if (value.isTensor()) see(value.toTensor());
+  void see(const at::Tensor& made, const std::optional<NormCall>& call, bool operand_was_written) {
+    const SavedByNode* seen = saved.add(made, call, operand_was_written);
+    if (seen == nullptr) return;
+    Node& node = *made.grad_fn();
+    if (keeping.small_indices && seen->indices != nullptr) {
+      const at::Tensor indices = saved_tensor(seen->indices, node);
+      if (indices.defined() && indices.nbytes() >= kWorthwhile) {
+        save_small_indices(*seen->indices, indices, seen->plane);
+      }
     }
-    if (any && keeping.rebuild) saved.for_new(&replace_slot);
+    if (keeping.one_bit_mask && within_dropout > 0 && seen->factor != nullptr) {
+      dropouts.push_back(made.grad_fn());
+    }
+    if (keeping.rebuild) {
+      saved.for_remade([&](const Slot& slot, const std::shared_ptr<Remade>& value) {
+        if (same_bits != nullptr) return compare(slot, *value);
+        replace(*slot.saved, value);
+        return true;
+      });
+    }
+  }
+
+  bool compare(const Slot& slot, const Remade& value) const {
+    try {
+      const Geometry geometry(slot.tensor);
+      *same_bits = *same_bits && bitwise_equal(geometry.of(value.make()), slot.tensor);
+    } catch (const std::exception&) {
+      *same_bits = false;
+    }
+    return false;
+  }
+
+  void save_factors() {
+    std::erase_if(dropouts, [](const NodePtr& node) {
+      SavedVariable* factor = look_at(*node, {}).factor;
+      at::Tensor factors = saved_tensor(factor, *node);
+      return !factors.defined() || factors.nbytes() < kWorthwhile ||
+             save_one_bit_mask(*factor, std::move(factors));
+    });
   }
 };
 
 namespace {
 
+// RecordFunction's callbacks are plain functions.
 thread_local Watch* watching = nullptr;
 thread_local bool listening = false;
 
-void on_end(const at::RecordFunction& event, at::ObserverContext*) {
-  if (watching == nullptr || watching->failed || !at::GradMode::is_enabled()) return;
+struct Begun final : at::ObserverContext {
+  std::optional<NormCall> norm;
+  bool operand_was_written = false;
+  bool is_dropout = false;
+};
+
+template <class Work>
+void guarded(Work&& work) {
+  if (watching == nullptr || watching->failed) return;
   try {
-    watching->operation_is_over(event);
+    work(*watching);
   } catch (...) {
     watching->failed = std::current_exception();
   }
 }
 
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
+  auto begun = std::make_unique<Begun>();
+  guarded([&](Watch& watch) {
+    const std::string_view name = event.name();
+    begun->is_dropout = name == "aten::dropout" || name == "aten::dropout_" ||
+                        name == "aten::feature_dropout" || name == "aten::feature_dropout_";
+    watch.within_dropout += begun->is_dropout;
+    begun->norm = norm_call(event);
+    const auto inputs = event.inputs();
+    begun->operand_was_written =
+        !inputs.empty() && inputs[0].isTensor() && watch.saved.was_written(inputs[0].toTensor());
+  });
+  return begun;
+}
+
+void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
+  const auto& begun = *static_cast<const Begun*>(context);
+  guarded([&](Watch& watch) {
+    for (const c10::IValue& value : event.outputs()) {
+      if (!at::GradMode::is_enabled() || !value.isTensor()) continue;
+      const at::Tensor made = value.toTensor();
+      if (made.defined() && made.grad_fn()) watch.see(made, begun.norm, begun.operand_was_written);
+    }
+    if (begun.is_dropout) watch.save_factors();
+    watch.within_dropout -= begun.is_dropout;
+  });
+}
+
 }  // namespace
 
-KeepLess::KeepLess(const Leaves& leaves, const Keeping& keeping, bool random)
+KeepLess::KeepLess(const Leaves& leaves, const Keeping& keeping, bool* same_bits)
     : outer_(watching) {
+  if (same_bits != nullptr) *same_bits = true;
   if (keeping != Keeping{}) {
-    watch_ = std::make_unique<Watch>(Watch{SavedTensors(leaves), keeping, random});
+    watch_ = std::make_unique<Watch>(Watch{SavedTensors(leaves), keeping, same_bits});
     if (!std::exchange(listening, true)) {
-      watch_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, on_end)
+      watch_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                                      .needsInputs(true)
                                                       .needsOutputs(true)
                                                       .scopes({at::RecordScope::FUNCTION}));
     }
@@ -296,30 +329,11 @@ KeepLess::~KeepLess() {
   listening = false;
 }
 
-void KeepLess::finish(const torch::autograd::edge_list& roots, const Tensors& outputs) {
+void KeepLess::finish(const Tensors& outputs) {
   if (!watch_) return;
+  watch_->save_factors();
   if (watch_->failed) std::rethrow_exception(watch_->failed);
   watch_->saved.set_outputs(outputs);
-  watch_->saved.add_all(
-      roots, [&](const NodePtr& node, const SavedByNode&) { watch_->node_is_there(node); });
-  if (watch_->keeping.rebuild) watch_->saved.for_remade(&Watch::replace_slot);
-}
-
-bool rebuilds_same_bits(const Leaves& leaves, const torch::autograd::edge_list& roots,
-                        const Tensors& outputs) {
-  bool same = true;
-  SavedTensors saved(leaves);
-  saved.set_outputs(outputs);
-  saved.add_all(roots, [](const NodePtr&, const SavedByNode&) {});
-  try {
-    saved.for_remade([&](const Slot& slot, const std::shared_ptr<Remade>& value) {
-      same = same && bitwise_equal(seen_as(value->make(), slot.tensor), slot.tensor);
-      return false;
-    });
-  } catch (const InputError&) {  // a norm whose epsilon is not known
-    return false;
-  }
-  return same;
 }
 
 }  // namespace reprise::runtime

@@ -2,9 +2,8 @@
 // stage (model/chain.h), of the same bits.
 #pragma once
 
-#include <torch/csrc/autograd/edge.h>
-
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "reprise/runtime/alternatives.h"
@@ -32,29 +31,28 @@ struct NamedKeeping {
 // InputError as validate_for_chain().
 std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed);
 
+// What a stage was given, by the node where its graph ends.
+using Leaves = std::unordered_map<const torch::autograd::Node*, Unchanged>;
+
 struct Watch;
 
 // While it lives, what autograd saves on this thread is kept in less memory: as soon as the operation that saved it is
-// over, so that a stage needs less already while it runs. Of stages within stages, the innermost decides.
+// over, so that a stage needs less already while it runs. Of stages within stages, the innermost decides. A later backward
+// throws InputError if somebody wrote to what a tensor is made from.
 class KeepLess {
  public:
-  // `random`: the stage draws random numbers.
-  KeepLess(const Leaves& leaves, const Keeping& keeping, bool random);
+  // `same_bits`, if not null: nothing is replaced; whether all that would be made again has the same bits.
+  KeepLess(const Leaves& leaves, const Keeping& keeping, bool* same_bits = nullptr);
   ~KeepLess();
   KeepLess(const KeepLess&) = delete;
   KeepLess& operator=(const KeepLess&) = delete;
 
-  // The stage has run, and led to these. Outputs are there anyway: they are not made again. A later backward throws
-  // InputError if somebody wrote to what a tensor is made from.
-  void finish(const torch::autograd::edge_list& roots, const Tensors& outputs);
+  // The stage has run. Its outputs are there anyway, and are not made again. Throws what went wrong meanwhile.
+  void finish(const Tensors& outputs);
 
  private:
   std::unique_ptr<Watch> watch_;  // null if everything is kept as it is
   Watch* outer_;
 };
-
-// Whether all that `rebuild` would make again of the graph comes out with the same bits, here and now. Changes nothing.
-bool rebuilds_same_bits(const Leaves& leaves, const torch::autograd::edge_list& roots,
-                        const Tensors& outputs);
 
 }  // namespace reprise::runtime

@@ -10,12 +10,10 @@
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
-#include <array>
-#include <optional>
+#include <string_view>
 #include <typeindex>
-#include <utility>
+#include <unordered_map>
 
-#include "prepare.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
@@ -25,18 +23,18 @@ namespace nodes = torch::autograd::generated;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-using Look = void (*)(Node& node, const Leaves& leaves, SavedByNode& seen);
+using Look = void (*)(Node& node, const std::optional<NormCall>& call, SavedByNode& seen);
 
 // A row for a node that reads tensors of the forward pass.
 template <class Kind, SavedVariable Kind::*... tensors>
-void reads(Node& node, const Leaves&, SavedByNode& seen) {
+void reads(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& kind = static_cast<Kind&>(node);
   (seen.tensors.push_back(&(kind.*tensors)), ...);
 }
 
-void view(Node&, const Leaves&, SavedByNode& seen) { seen.is_view = true; }
+void view(Node&, const std::optional<NormCall>&, SavedByNode& seen) { seen.is_view = true; }
 
-void product(Node& node, const Leaves&, SavedByNode& seen) {
+void product(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& mul = static_cast<nodes::MulBackward0&>(node);
   // The factor of dropout was drawn, and has no history.
   if (mul.num_outputs() == 2 && !mul.next_edge(1).is_valid()) {
@@ -46,16 +44,16 @@ void product(Node& node, const Leaves&, SavedByNode& seen) {
   }
 }
 
-void max_pool2d(Node& node, const Leaves&, SavedByNode& seen) {
+void max_pool2d(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& pool = static_cast<nodes::MaxPool2DWithIndicesBackward0&>(node);
   seen.tensors = {&pool.self_};
-  if (pool.self_.has_hooks()) return;
-  const at::Tensor input = pool.self_.unpack();
+  const at::Tensor input = saved_tensor(&pool.self_, node);
+  if (!input.defined()) return;
   seen.indices = &pool.result1_;
   seen.plane = input.size(-1) * input.size(-2);
 }
 
-void relu(Node& node, const Leaves&, SavedByNode& seen) {
+void relu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   seen.result = &static_cast<nodes::ReluBackward0&>(node).result_;
   seen.remake = [](const at::Tensor& x, bool over) {
     at::Tensor into = x;
@@ -63,7 +61,7 @@ void relu(Node& node, const Leaves&, SavedByNode& seen) {
   };
 }
 
-void hardtanh(Node& node, const Leaves&, SavedByNode& seen) {
+void hardtanh(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& tanh = static_cast<nodes::HardtanhBackward0&>(node);
   seen.operand = &tanh.self_;
   seen.remake = [low = tanh.min_val, high = tanh.max_val](const at::Tensor& x, bool over) {
@@ -72,7 +70,7 @@ void hardtanh(Node& node, const Leaves&, SavedByNode& seen) {
   };
 }
 
-void leaky_relu(Node& node, const Leaves&, SavedByNode& seen) {
+void leaky_relu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& leaky = static_cast<nodes::LeakyReluBackward0&>(node);
   seen.operand = &leaky.self_;
   seen.remake = [slope = leaky.negative_slope](const at::Tensor& x, bool over) {
@@ -81,7 +79,7 @@ void leaky_relu(Node& node, const Leaves&, SavedByNode& seen) {
   };
 }
 
-void gelu(Node& node, const Leaves&, SavedByNode& seen) {
+void gelu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& gelu = static_cast<nodes::GeluBackward0&>(node);
   seen.operand = &gelu.self_;
   seen.remake = [approximate = gelu.approximate](const at::Tensor& x, bool over) {
@@ -90,7 +88,7 @@ void gelu(Node& node, const Leaves&, SavedByNode& seen) {
   };
 }
 
-void silu(Node& node, const Leaves&, SavedByNode& seen) {
+void silu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   seen.operand = &static_cast<nodes::SiluBackward0&>(node).self_;
   seen.remake = [](const at::Tensor& x, bool over) {
     at::Tensor into = x;
@@ -98,63 +96,35 @@ void silu(Node& node, const Leaves&, SavedByNode& seen) {
   };
 }
 
-// The weight of a norm, and its bias, which is not saved but where the graph ends. None if it is not known.
-std::optional<std::pair<Unchanged, Unchanged>> affine(Node& node, const SavedVariable& weight,
-                                                      const Leaves& leaves) {
-  const at::Tensor w = weight.unpack();
-  const auto bias = leaves.find(node.next_edge(2).function.get());
-  if (bias != leaves.end()) return std::pair(Unchanged(w), Unchanged(bias->second));
-  if (node.next_edge(2).is_valid() || w.defined()) return std::nullopt;
-  return std::pair(Unchanged(w), Unchanged({}));
-}
-
-void batch_norm(Node& node, const Leaves& leaves, SavedByNode& seen) {
+void batch_norm(Node& node, const std::optional<NormCall>& call, SavedByNode& seen) {
   auto& norm = static_cast<nodes::NativeBatchNormBackward0&>(node);
   seen.operand = &norm.input_;
-  auto terms = affine(node, norm.weight_, leaves);
-  if (!norm.training || !terms) return;
-  seen.remake = [terms = std::move(*terms), eps = norm.eps](const at::Tensor& x, bool) {
-    return std::get<0>(at::native_batch_norm(x, terms.first.get(), terms.second.get(), {}, {},
-                                             /*training=*/true, /*momentum=*/0, eps));
+  if (!norm.training || !call) return;
+  seen.remake = [call = *call](const at::Tensor& x, bool) {
+    return std::get<0>(at::native_batch_norm(x, call.weight.get(), call.bias.get(), {}, {},
+                                             /*training=*/true, /*momentum=*/0, call.epsilon));
   };
 }
 
-void cudnn_batch_norm(Node& node, const Leaves& leaves, SavedByNode& seen) {
+void cudnn_batch_norm(Node& node, const std::optional<NormCall>& call, SavedByNode& seen) {
   auto& norm = static_cast<nodes::CudnnBatchNormBackward0&>(node);
   seen.operand = &norm.input_;
-  auto terms = affine(node, norm.weight_, leaves);
-  if (!norm.training || !terms) return;
-  seen.remake = [terms = std::move(*terms), eps = norm.epsilon](const at::Tensor& x, bool) {
-    return std::get<0>(at::cudnn_batch_norm(x, terms.first.get(), terms.second.get(), {}, {},
+  if (!norm.training || !call) return;
+  seen.remake = [call = *call](const at::Tensor& x, bool) {
+    return std::get<0>(at::cudnn_batch_norm(x, call.weight.get(), call.bias.get(), {}, {},
                                             /*training=*/true, /*exponential_average_factor=*/0,
-                                            eps));
+                                            call.epsilon));
   };
 }
 
-// A layer norm's node does not have its epsilon, but what came of it: the reciprocal of every row's deviation.
-// Those are the same bits with the same epsilon, and the result depends on it through them alone.
-constexpr std::array kEpsilons = {1e-5, 1e-6, 1e-12, 1e-8, 1e-7, 1e-4, 1e-3, 1e-2, 1e-9, 1e-10, 0.0};
-
-void layer_norm(Node& node, const Leaves&, SavedByNode& seen) {
+void layer_norm(Node& node, const std::optional<NormCall>& call, SavedByNode& seen) {
   auto& norm = static_cast<nodes::NativeLayerNormBackward0&>(node);
   seen.operand = &norm.input_;
-  seen.remake = [shape = norm.normalized_shape, weight = Unchanged(norm.weight_.unpack()),
-                 bias = Unchanged(norm.bias_.unpack()),
-                 deviations = norm.result2_.unpack(node.getptr()).detach()](const at::Tensor& x,
-                                                                            bool) {
-    for (const double epsilon : kEpsilons) {
-      auto [result, means, found] =
-          at::native_layer_norm_symint(x, shape, weight.get(), bias.get(), epsilon);
-      if (bitwise_equal(found, deviations)) return result;
-    }
-    throw InputError(
-        "a layer norm cannot be made again: its epsilon is none of the usual ones; leave the alternative "
-        "\"rebuild\" out");
+  if (!call) return;
+  seen.remake = [call = *call, shape = norm.normalized_shape](const at::Tensor& x, bool) {
+    return std::get<0>(at::native_layer_norm_symint(x, shape, call.weight.get(), call.bias.get(),
+                                                    call.epsilon));
   };
-}
-
-int64_t version_of(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
 }
 
 const std::unordered_map<std::type_index, Look>& table() {
@@ -192,22 +162,53 @@ const std::unordered_map<std::type_index, Look>& table() {
 
 }  // namespace
 
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+}
+
 Unchanged::Unchanged(const at::Tensor& t)
     : tensor(t.defined() ? t.detach() : t), version(version_of(tensor)) {}
 
 const at::Tensor& Unchanged::get() const {
-  if (version_of(tensor) != version) {
+  if (!holds()) {
     throw InputError(
-        "a parameter or the input of the model was changed in place between the forward pass and the backward "
-        "pass, which makes a part of the forward pass again; change it after backward()");
+        "a tensor that the backward pass makes a part of the forward pass from (a parameter, the input, or what a "
+        "stage returned) was changed in place since; change it after backward()");
   }
   return tensor;
 }
 
-SavedByNode look_at(Node& node, const Leaves& leaves) {
+std::optional<NormCall> norm_call(const at::RecordFunction& event) {
+  const std::string_view name = event.name();
+  const bool of_rows = name == "aten::native_layer_norm";
+  if (!of_rows && name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm") {
+    return std::nullopt;
+  }
+  const auto inputs = event.inputs();
+  const size_t weight = of_rows ? 2 : 1, epsilon = of_rows ? 4 : 7;
+  if (inputs.size() <= epsilon || !inputs[epsilon].isDouble()) return std::nullopt;
+  const auto tensor = [&](size_t i) {
+    return Unchanged(inputs[i].isTensor() ? inputs[i].toTensor() : at::Tensor());
+  };
+  return NormCall{tensor(weight), tensor(weight + 1), inputs[epsilon].toDouble()};
+}
+
+at::Tensor saved_tensor(const SavedVariable* saved, Node& node) {
+  if (saved == nullptr || saved->has_hooks()) return {};
+  try {
+    at::Tensor tensor = saved->unpack(node.getptr());
+    return tensor.defined() && tensor.layout() == at::kStrided ? tensor : at::Tensor();
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
+SavedByNode look_at(Node& node, const std::optional<NormCall>& call) {
   SavedByNode seen;
   const auto row = table().find(typeid(node));
-  if (row != table().end()) row->second(node, leaves, seen);
+  if (row == table().end()) return seen;
+  seen.is_known = true;
+  row->second(node, call, seen);
   return seen;
 }
 

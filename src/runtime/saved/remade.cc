@@ -10,43 +10,34 @@
 namespace reprise::runtime {
 namespace {
 
-// How a node saw a tensor in its storage.
-struct View {
-  std::vector<int64_t> sizes, strides;
-  int64_t offset;
-
-  explicit View(const at::Tensor& tensor)
-      : sizes(tensor.sizes().vec()), strides(tensor.strides().vec()), offset(tensor.storage_offset()) {}
-
-  at::Tensor of(const at::Tensor& made) const {
-    if (made.sizes() == sizes && made.strides() == strides && made.storage_offset() == offset) {
-      return made;
-    }
-    int64_t last = offset;
-    for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
-    if ((last + 1) * made.element_size() > static_cast<int64_t>(made.storage().nbytes())) {
-      throw InternalError("a tensor that was made again is smaller than what is read of it");
-    }
-    return at::as_strided(made, sizes, strides, offset);
-  }
-};
-
 struct RemadeHooks final : torch::autograd::SavedVariableHooks {
   std::shared_ptr<Remade> value;
-  std::optional<View> view;
+  std::optional<Geometry> geometry;
 
   explicit RemadeHooks(std::shared_ptr<Remade> v) : value(std::move(v)) {}
-  void call_pack_hook(const at::Tensor& tensor) override { view.emplace(tensor); }
-  at::Tensor call_unpack_hook() override { return view->of(value->read()); }
+  void call_pack_hook(const at::Tensor& tensor) override { geometry.emplace(tensor); }
+  at::Tensor call_unpack_hook() override { return geometry->of(value->read()); }
 };
 
 }  // namespace
+
+Geometry::Geometry(const at::Tensor& tensor)
+    : sizes(tensor.sizes().vec()), strides(tensor.strides().vec()), offset(tensor.storage_offset()) {}
+
+at::Tensor Geometry::of(const at::Tensor& base) const {
+  return Geometry(base) == *this ? base : at::as_strided(base, sizes, strides, offset);
+}
 
 at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
   // Operands have the types that they had below autograd and autocast.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
-  return remake_(operand, over);
+  at::Tensor made = remake_(operand, over);
+  // Nodes read it by places in its storage.
+  if (Geometry(made) != *geometry_) {
+    throw InternalError("a tensor that was made again lies otherwise in memory than the first one");
+  }
+  return made;
 }
 
 void Remade::keep(const at::Tensor& tensor) {
@@ -81,7 +72,5 @@ void replace(torch::autograd::SavedVariable& saved, const std::shared_ptr<Remade
   value->add_reader();
   saved.register_hooks(std::make_unique<RemadeHooks>(value));
 }
-
-at::Tensor seen_as(const at::Tensor& made, const at::Tensor& like) { return View(like).of(made); }
 
 }  // namespace reprise::runtime

@@ -3,19 +3,33 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "saved/nodes.h"
 
 namespace reprise::runtime {
 
+// Where a tensor's elements lie in its storage.
+struct Geometry {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+
+  explicit Geometry(const at::Tensor& tensor);
+  bool operator==(const Geometry&) const = default;
+  // These elements of the storage of `base`.
+  at::Tensor of(const at::Tensor& base) const;
+};
+
 class Remade {
  public:
   // What is kept.
-  explicit Remade(const at::Tensor& kept) : from_(Unchanged(kept)) {}
-  Remade(std::shared_ptr<Remade> from, Remake remake)
-      : from_(std::move(from)), remake_(std::move(remake)) {}
+  explicit Remade(Unchanged kept) : from_(std::move(kept)) {}
+  // Looks like the first one.
+  Remade(std::shared_ptr<Remade> from, Remake remake, Geometry geometry)
+      : from_(std::move(from)), remake_(std::move(remake)), geometry_(std::move(geometry)) {}
 
   bool is_kept() const { return !remake_; }
   // It is there anyway: no need to make it.
@@ -35,14 +49,12 @@ class Remade {
 
   std::variant<Unchanged, std::shared_ptr<Remade>> from_;
   Remake remake_;
+  std::optional<Geometry> geometry_;
   int readers_ = 0;
   at::Tensor made_;
 };
 
 // From now on the node gets what `value` makes, seen as it has seen its saved tensor, which is given back.
 void replace(torch::autograd::SavedVariable& saved, const std::shared_ptr<Remade>& value);
-
-// `made` with the sizes and strides of `like`, which lies in a storage of the same kind.
-at::Tensor seen_as(const at::Tensor& made, const at::Tensor& like);
 
 }  // namespace reprise::runtime

@@ -81,13 +81,13 @@ void save_small_indices(SavedVariable& saved, const at::Tensor& indices, int64_t
   saved.register_hooks(std::make_unique<SmallIndices>(indices.to(two_bytes ? at::kShort : at::kInt)));
 }
 
-void save_one_bit_mask(SavedVariable& saved, at::Tensor factors) {
+bool save_one_bit_mask(SavedVariable& saved, at::Tensor factors) {
   // Held by the node and here, by nobody else.
-  if (factors.use_count() > 2 || factors.storage().use_count() > 1) return;
-  if (!factors.device().is_cpu() || !factors.is_non_overlapping_and_dense()) return;
+  if (factors.use_count() > 2 || factors.storage().use_count() > 1) return false;
+  if (!factors.device().is_cpu() || !factors.is_non_overlapping_and_dense()) return false;
   const at::Tensor elements = OneBitMask::flat(factors);
   const auto values = two_values(elements);
-  if (!values) return;
+  if (!values) return false;
   auto mask = std::make_unique<OneBitMask>();
   mask->sizes = factors.sizes().vec();
   mask->strides = factors.strides().vec();
@@ -95,8 +95,9 @@ void save_one_bit_mask(SavedVariable& saved, at::Tensor factors) {
   mask->values = *values;
   mask->bits = at::empty({bytes_of_bits(elements.numel())}, factors.options().dtype(at::kByte));
   pack_bits(elements, mask->values, mask->bits.mutable_data_ptr<uint8_t>());
-  if (!stand_for(mask->bits, mask->values, elements)) return;
+  if (!stand_for(mask->bits, mask->values, elements)) return false;
   saved.register_hooks(std::move(mask));
+  return true;
 }
 
 }  // namespace reprise::runtime

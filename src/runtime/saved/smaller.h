@@ -13,8 +13,8 @@ namespace reprise::runtime {
 void save_small_indices(torch::autograd::SavedVariable& saved, const at::Tensor& indices,
                         int64_t plane);
 
-// Dropout's factors, zero or one other number, as one bit each. Nothing happens if they are others, or
-// somebody else holds them.
-void save_one_bit_mask(torch::autograd::SavedVariable& saved, at::Tensor factors);
+// Dropout's factors, zero or one other number, as one bit each. False, and nothing happens, while somebody else
+// holds them, and if they are others.
+bool save_one_bit_mask(torch::autograd::SavedVariable& saved, at::Tensor factors);
 
 }  // namespace reprise::runtime
