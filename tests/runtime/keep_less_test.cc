@@ -3,6 +3,7 @@
 #include "saved/keep_less.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "execute.h"
@@ -169,6 +170,39 @@ TEST_F(KeepLessTest, AStageWithinAStageIsKeptAsItIsAsked) {
   const int64_t plainly = kept;
   run(model, images_, kRebuild);
   EXPECT_EQ(kept, plainly);
+}
+
+// How many batch norms run meanwhile, on this thread.
+template <class Work>
+int batch_norms_in(Work&& work) {
+  static thread_local int count;
+  count = 0;
+  const auto on_start = [](const at::RecordFunction& event) -> std::unique_ptr<at::ObserverContext> {
+    count += std::string(event.name()) == "aten::native_batch_norm";
+    return nullptr;
+  };
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start));
+  work();
+  at::removeCallback(handle);
+  return count;
+}
+
+TEST_F(KeepLessTest, NothingIsMadeTwiceAndOutputsAreNotMade) {
+  auto net = std::make_shared<ConvNormActivation>();
+  const auto backward_of = [&](const Stage& stage) {
+    const PreparedModel model = prepared(stage, images_);
+    auto [outputs, kept] = run_keep(model.stages[0], {images_}, model.parameters, kRebuild);
+    GradientBook book(model.parameters.size());
+    return batch_norms_in([&, &out = outputs, &held = kept] {
+      run_backward(model.stages[0], std::move(held), {at::ones_like(out[0])}, model.parameters, book);
+    });
+  };
+  // The norm's result and the activation's were both saved, the second one made from the first.
+  EXPECT_EQ(backward_of(net->with([](at::Tensor y) { return at::silu(y); })), 1);
+  const Stage output = stage_of(net, [net = net.get()](const at::Tensor& x) {
+    return net->norm->forward(net->first->forward(x)).relu();
+  });
+  EXPECT_EQ(backward_of(output), 0);
 }
 
 // Weight and bias are those of the call, whether or not autograd knows them.
