@@ -44,7 +44,8 @@ const void* storage_of(const at::Tensor& tensor) {
 // version.
 class SavedTensors {
  public:
-  explicit SavedTensors(const Leaves& leaves) : leaves_(leaves) {
+  // `rebuild`: whether it is asked how tensors can be made again.
+  SavedTensors(const Leaves& leaves, bool rebuild) : leaves_(leaves), rebuild_(rebuild) {
     for (const auto& [node, leaf] : leaves) fixed_.insert(storage_of(leaf.tensor));
   }
 
@@ -61,13 +62,17 @@ class SavedTensors {
                          bool operand_was_written) {
     const NodePtr node = made.grad_fn();
     if (leaves_.contains(node.get()) || nodes_.contains(node.get())) return nullptr;
+    if (made.layout() != at::kStrided || made.is_nested()) return nullptr;
     SavedByNode seen = look_at(*node, call);
     if (!seen.is_known) return nullptr;
-    if (operand_was_written) seen.remake = nullptr;
+    if (operand_was_written) {  // a copy that the operation took of it is not what the node before has made either
+      seen.remake = nullptr;
+      seen.operand = nullptr;
+    }
     held_.push_back(node);
     if (made.output_nr() == 0) made_.emplace(node.get(), Made{version_of(made), Geometry(made)});
     const SavedByNode& known = nodes_.emplace(node.get(), std::move(seen)).first->second;
-    add_slots(*node, known);
+    if (rebuild_) add_slots(*node, known);
     return &known;
   }
 
@@ -109,7 +114,7 @@ class SavedTensors {
   void add_slot(SavedVariable* saved, const at::Tensor& tensor, const Output& output,
                 bool is_copy = false) {
     slots_.push_back({saved, tensor.detach(), output, is_copy});
-    kept_.try_emplace(output, slots_.back().tensor);
+    if (is_copy || !was_written(output, tensor)) kept_.try_emplace(output, slots_.back().tensor);
   }
 
   void add_slots(Node& node, const SavedByNode& seen) {
@@ -172,6 +177,7 @@ class SavedTensors {
   }
 
   const Leaves leaves_;
+  const bool rebuild_;
   std::unordered_map<const Node*, SavedByNode> nodes_;
   std::unordered_map<const Node*, Made> made_;        // their outputs 0
   std::vector<NodePtr> held_;                         // so that their addresses stay theirs
@@ -235,10 +241,22 @@ struct Watch {
     }
   }
 
+  // Whether its node can be asked for: of some views that were written to autograd refuses to tell.
+  static bool history_of(const at::Tensor& tensor) {
+    try {
+      if (tensor.defined()) tensor.grad_fn();
+      return true;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  }
+
   bool compare(const Slot& slot, const Remade& value) const {
     try {
       const Geometry geometry(slot.tensor);
-      *same_bits = *same_bits && bitwise_equal(geometry.of(value.make()), slot.tensor);
+      for (const bool over : {false, true}) {
+        *same_bits = *same_bits && bitwise_equal(geometry.of(value.make(over)), slot.tensor);
+      }
     } catch (const std::exception&) {
       *same_bits = false;
     }
@@ -286,8 +304,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
     watch.within_dropout += begun->is_dropout;
     begun->norm = norm_call(event);
     const auto inputs = event.inputs();
-    begun->operand_was_written =
-        !inputs.empty() && inputs[0].isTensor() && watch.saved.was_written(inputs[0].toTensor());
+    if (!at::GradMode::is_enabled() || inputs.empty() || !inputs[0].isTensor()) return;
+    begun->operand_was_written = !watch.history_of(inputs[0].toTensor()) ||
+                                 watch.saved.was_written(inputs[0].toTensor());
   });
   return begun;
 }
@@ -298,7 +317,9 @@ void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
     for (const c10::IValue& value : event.outputs()) {
       if (!at::GradMode::is_enabled() || !value.isTensor()) continue;
       const at::Tensor made = value.toTensor();
-      if (made.defined() && made.grad_fn()) watch.see(made, begun.norm, begun.operand_was_written);
+      if (made.defined() && watch.history_of(made) && made.grad_fn()) {
+        watch.see(made, begun.norm, begun.operand_was_written);
+      }
     }
     if (begun.is_dropout) watch.save_factors();
     watch.within_dropout -= begun.is_dropout;
@@ -311,7 +332,7 @@ KeepLess::KeepLess(const Leaves& leaves, const Keeping& keeping, bool* same_bits
     : outer_(watching) {
   if (same_bits != nullptr) *same_bits = true;
   if (keeping != Keeping{}) {
-    watch_ = std::make_unique<Watch>(Watch{SavedTensors(leaves), keeping, same_bits});
+    watch_ = std::make_unique<Watch>(Watch{SavedTensors(leaves, keeping.rebuild), keeping, same_bits});
     if (!std::exchange(listening, true)) {
       watch_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                                       .needsInputs(true)
@@ -332,7 +353,8 @@ KeepLess::~KeepLess() {
 void KeepLess::finish(const Tensors& outputs) {
   if (!watch_) return;
   watch_->save_factors();
-  if (watch_->failed) std::rethrow_exception(watch_->failed);
+  if (watch_->failed && watch_->same_bits != nullptr) *watch_->same_bits = false;
+  if (watch_->failed && watch_->same_bits == nullptr) std::rethrow_exception(watch_->failed);
   watch_->saved.set_outputs(outputs);
 }
 

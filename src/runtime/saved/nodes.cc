@@ -53,47 +53,49 @@ void max_pool2d(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   seen.plane = input.size(-1) * input.size(-2);
 }
 
+// Of two kernels for the same function: one that writes to fresh memory, one that writes over its input.
+template <class Fresh, class Over>
+Remake either(Fresh fresh, Over over) {
+  return [fresh, over](const at::Tensor& x, bool may_overwrite) {
+    at::Tensor into = x;
+    return may_overwrite ? at::Tensor(over(into)) : fresh(x);
+  };
+}
+
 void relu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   seen.result = &static_cast<nodes::ReluBackward0&>(node).result_;
-  seen.remake = [](const at::Tensor& x, bool over) {
-    at::Tensor into = x;
-    return over ? at::relu_(into) : at::relu(x);
-  };
+  seen.remake = either([](const at::Tensor& x) { return at::relu(x); },
+                       [](at::Tensor& x) { return at::relu_(x); });
 }
 
 void hardtanh(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
-  auto& tanh = static_cast<nodes::HardtanhBackward0&>(node);
-  seen.operand = &tanh.self_;
-  seen.remake = [low = tanh.min_val, high = tanh.max_val](const at::Tensor& x, bool over) {
-    at::Tensor into = x;
-    return over ? at::hardtanh_(into, low, high) : at::hardtanh(x, low, high);
-  };
+  auto& kind = static_cast<nodes::HardtanhBackward0&>(node);
+  seen.operand = &kind.self_;
+  const at::Scalar low = kind.min_val, high = kind.max_val;
+  seen.remake = either([=](const at::Tensor& x) { return at::hardtanh(x, low, high); },
+                       [=](at::Tensor& x) { return at::hardtanh_(x, low, high); });
 }
 
 void leaky_relu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
-  auto& leaky = static_cast<nodes::LeakyReluBackward0&>(node);
-  seen.operand = &leaky.self_;
-  seen.remake = [slope = leaky.negative_slope](const at::Tensor& x, bool over) {
-    at::Tensor into = x;
-    return over ? at::leaky_relu_(into, slope) : at::leaky_relu(x, slope);
-  };
+  auto& kind = static_cast<nodes::LeakyReluBackward0&>(node);
+  seen.operand = &kind.self_;
+  const at::Scalar slope = kind.negative_slope;
+  seen.remake = either([=](const at::Tensor& x) { return at::leaky_relu(x, slope); },
+                       [=](at::Tensor& x) { return at::leaky_relu_(x, slope); });
 }
 
 void gelu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
-  auto& gelu = static_cast<nodes::GeluBackward0&>(node);
-  seen.operand = &gelu.self_;
-  seen.remake = [approximate = gelu.approximate](const at::Tensor& x, bool over) {
-    at::Tensor into = x;
-    return over ? at::gelu_(into, approximate) : at::gelu(x, approximate);
-  };
+  auto& kind = static_cast<nodes::GeluBackward0&>(node);
+  seen.operand = &kind.self_;
+  const std::string how = kind.approximate;
+  seen.remake = either([=](const at::Tensor& x) { return at::gelu(x, how); },
+                       [=](at::Tensor& x) { return at::gelu_(x, how); });
 }
 
 void silu(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   seen.operand = &static_cast<nodes::SiluBackward0&>(node).self_;
-  seen.remake = [](const at::Tensor& x, bool over) {
-    at::Tensor into = x;
-    return over ? at::silu_(into) : at::silu(x);
-  };
+  seen.remake = either([](const at::Tensor& x) { return at::silu(x); },
+                       [](at::Tensor& x) { return at::silu_(x); });
 }
 
 void batch_norm(Node& node, const std::optional<NormCall>& call, SavedByNode& seen) {
@@ -187,6 +189,11 @@ std::optional<NormCall> norm_call(const at::RecordFunction& event) {
   const auto inputs = event.inputs();
   const size_t weight = of_rows ? 2 : 1, epsilon = of_rows ? 4 : 7;
   if (inputs.size() <= epsilon || !inputs[epsilon].isDouble()) return std::nullopt;
+  // The type of the first of weight, bias and statistics is that of the sums; statistics are left out later.
+  const bool only_statistics = !of_rows && !inputs[1].isTensor() && !inputs[2].isTensor() && inputs[3].isTensor();
+  if (only_statistics && inputs[3].toTensor().scalar_type() != inputs[0].toTensor().scalar_type()) {
+    return std::nullopt;
+  }
   const auto tensor = [&](size_t i) {
     return Unchanged(inputs[i].isTensor() ? inputs[i].toTensor() : at::Tensor());
   };
@@ -197,7 +204,9 @@ at::Tensor saved_tensor(const SavedVariable* saved, Node& node) {
   if (saved == nullptr || saved->has_hooks()) return {};
   try {
     at::Tensor tensor = saved->unpack(node.getptr());
-    return tensor.defined() && tensor.layout() == at::kStrided ? tensor : at::Tensor();
+    const bool is_ordinary =
+        tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested();
+    return is_ordinary ? tensor : at::Tensor();
   } catch (const c10::Error&) {
     return {};
   }

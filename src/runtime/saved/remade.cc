@@ -24,8 +24,17 @@ struct RemadeHooks final : torch::autograd::SavedVariableHooks {
 Geometry::Geometry(const at::Tensor& tensor)
     : sizes(tensor.sizes().vec()), strides(tensor.strides().vec()), offset(tensor.storage_offset()) {}
 
+bool Geometry::same_places(const Geometry& other) const {
+  if (sizes != other.sizes || offset != other.offset) return false;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1 && strides[d] != other.strides[d]) return false;
+  }
+  return true;
+}
+
 at::Tensor Geometry::of(const at::Tensor& base) const {
-  return Geometry(base) == *this ? base : at::as_strided(base, sizes, strides, offset);
+  const bool is_same = base.sizes() == sizes && base.strides() == strides && base.storage_offset() == offset;
+  return is_same ? base : at::as_strided(base, sizes, strides, offset);
 }
 
 at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
@@ -34,10 +43,10 @@ at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   at::Tensor made = remake_(operand, over);
   // Nodes read it by places in its storage.
-  if (Geometry(made) != *geometry_) {
+  if (!geometry_->same_places(Geometry(made))) {
     throw InternalError("a tensor that was made again lies otherwise in memory than the first one");
   }
-  return made;
+  return geometry_->of(made);
 }
 
 void Remade::keep(const at::Tensor& tensor) {
@@ -46,10 +55,10 @@ void Remade::keep(const at::Tensor& tensor) {
   made_.reset();
 }
 
-at::Tensor Remade::make() const {
+at::Tensor Remade::make(bool over) const {
   if (is_kept()) return std::get<Unchanged>(from_).get();
   const Remade& operand = *std::get<std::shared_ptr<Remade>>(from_);
-  return made_from(operand.make(), !operand.is_kept());
+  return made_from(operand.make(over), over && !operand.is_kept());
 }
 
 std::pair<at::Tensor, bool> Remade::take() {
@@ -57,7 +66,7 @@ std::pair<at::Tensor, bool> Remade::take() {
   if (made_.defined()) return {made_, false};
   auto [operand, alone] = std::get<std::shared_ptr<Remade>>(from_)->take();
   at::Tensor made = made_from(std::move(operand), alone);
-  if (readers_ == 0) return {std::move(made), true};
+  if (readers_ <= 0) return {std::move(made), true};
   made_ = made;
   return {std::move(made), false};
 }

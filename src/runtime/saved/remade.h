@@ -18,7 +18,8 @@ struct Geometry {
   int64_t offset;
 
   explicit Geometry(const at::Tensor& tensor);
-  bool operator==(const Geometry&) const = default;
+  // The same places for the same elements: strides of dimensions of one element do not matter.
+  bool same_places(const Geometry& other) const;
   // These elements of the storage of `base`.
   at::Tensor of(const at::Tensor& base) const;
 };
@@ -34,8 +35,8 @@ class Remade {
   bool is_kept() const { return !remake_; }
   // It is there anyway: no need to make it.
   void keep(const at::Tensor& tensor);
-  // The tensor, made for the caller alone.
-  at::Tensor make() const;
+  // The tensor, made for the caller alone; `over`: what is made on the way is written over where that is possible.
+  at::Tensor make(bool over) const;
 
   // One more will ask, once.
   void add_reader() { ++readers_; }
