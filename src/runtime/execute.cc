@@ -145,8 +145,7 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
       activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
     } else {
       const Keeping& keeping = planned_->keeping[stage][static_cast<size_t>(step.variant) - 1];
-      auto [outputs, kept] =
-          run_keep(prepared, activations_[stage], model.parameters, keeping);
+      auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters, keeping);
       activations_[stage + 1] = std::move(outputs);
       kept_[stage] = std::move(kept);
     }

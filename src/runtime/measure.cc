@@ -287,8 +287,8 @@ class Measurement {
     if (!option.reads_input) x.clear();
     if (!option.reads_output) y.clear();
     Tensors g = gradient.restore(), result;
-    const int64_t freed = storage_bytes(g) + option.saved.count() +
-                          (option.reads_output ? row.output.count() : 0);
+    const int64_t freed =
+        storage_bytes(g) + option.saved.count() + (option.reads_output ? row.output.count() : 0);
     Reading reading = read([&, &y = y, &kept = kept] {
       y.clear();  // of a tuple, autograd may hold a part only
       result = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);

@@ -402,7 +402,8 @@ def test_stages_keep_less_in_other_ways() -> None:
 
 
 class Checkpointed(nn.Module):
-    """A stage whose saved tensors somebody else looks after: asked for too early, they would run the batch norm again."""
+    """A stage whose saved tensors somebody else looks after: asked for too early, they would run
+    the batch norm again."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,9 +47,8 @@ class KeepLessTest : public testing::RuntimeTest {
     put_bits(result.bits, "output", outputs);
     if (between) between();
     GradientBook book(model.parameters.size());
-    const Tensors gradients =
-        run_backward(model.stages[0], std::move(kept), {at::ones_like(outputs[0])},
-                     model.parameters, book);
+    const Tensors gradients = run_backward(model.stages[0], std::move(kept),
+                                           {at::ones_like(outputs[0])}, model.parameters, book);
     put_bits(result.bits, "input gradient", gradients);
     put_bits(result.bits, "gradient", book);
     return result;
@@ -151,9 +150,8 @@ TEST_F(KeepLessTest, TheForwardPassNeedsLessToo) {
     net->push_back(nn::BatchNorm2d(8));
     net->push_back(nn::ReLU());
   }
-  const Stage stage = stage_of(net.ptr(), [net](const at::Tensor& x) mutable {
-    return net->forward(x);
-  });
+  const Stage stage =
+      stage_of(net.ptr(), [net](const at::Tensor& x) mutable { return net->forward(x); });
   const at::Tensor x = at::randn({8, 8, 16, 16});
   const PreparedModel model = prepared(stage, x);
   const auto peak = [&](const Keeping& keeping) {
@@ -188,7 +186,8 @@ template <class Work>
 int batch_norms_in(Work&& work) {
   static thread_local int count;
   count = 0;
-  const auto on_start = [](const at::RecordFunction& event) -> std::unique_ptr<at::ObserverContext> {
+  const auto on_start =
+      [](const at::RecordFunction& event) -> std::unique_ptr<at::ObserverContext> {
     count += std::string(event.name()) == "aten::native_batch_norm";
     return nullptr;
   };
@@ -205,7 +204,8 @@ TEST_F(KeepLessTest, NothingIsMadeTwiceAndOutputsAreNotMade) {
     auto [outputs, kept] = run_keep(model.stages[0], {images_}, model.parameters, kRebuild);
     GradientBook book(model.parameters.size());
     return batch_norms_in([&, &out = outputs, &held = kept] {
-      run_backward(model.stages[0], std::move(held), {at::ones_like(out[0])}, model.parameters, book);
+      run_backward(model.stages[0], std::move(held), {at::ones_like(out[0])}, model.parameters,
+                   book);
     });
   };
   // The norm's result and the activation's were both saved, the second one made from the first.
@@ -239,7 +239,8 @@ TEST_F(KeepLessTest, BatchNormsWithoutTheirParameters) {
   EXPECT_EQ(saved(stage, images_, kRebuild), 0) << "by its running statistics";
   const at::Tensor bias = at::randn({8});
   const Stage only_bias = stage_of(net, [net = net.get(), bias](const at::Tensor& x) {
-    const at::Tensor y = at::batch_norm(net->first->forward(x), {}, bias, {}, {}, true, 0.1, 1e-5, false);
+    const at::Tensor y =
+        at::batch_norm(net->first->forward(x), {}, bias, {}, {}, true, 0.1, 1e-5, false);
     return net->second->forward(y.relu());
   });
   EXPECT_EQ(saved(only_bias, images_, kRebuild), kImages);
@@ -340,9 +341,8 @@ TEST_F(KeepLessTest, ALayerNormInBfloat16) {
 
 TEST_F(KeepLessTest, IndicesOfMaxPooling) {
   nn::MaxPool2d pool(2);
-  const Stage stage = stage_of(nullptr, [pool](const at::Tensor& x) mutable {
-    return pool->forward(x);
-  });
+  const Stage stage =
+      stage_of(nullptr, [pool](const at::Tensor& x) mutable { return pool->forward(x); });
   const int64_t places = 8 * 3 * 8 * 8;
   EXPECT_EQ(saved(stage, images_, kSmaller), 6 * places) << "two bytes in place of eight";
   // A plane of more elements than two bytes count; the last one is the largest.
@@ -351,15 +351,15 @@ TEST_F(KeepLessTest, IndicesOfMaxPooling) {
 }
 
 TEST_F(KeepLessTest, FactorsOfDropout) {
-  const Stage dropout = stage_of(
-      nullptr, [](const at::Tensor& x) { return at::dropout(x, 0.3, true); });
+  const Stage dropout =
+      stage_of(nullptr, [](const at::Tensor& x) { return at::dropout(x, 0.3, true); });
   const int64_t elements = images_.numel();
   EXPECT_EQ(saved(dropout, images_, kSmaller), 4 * elements - elements / 8);
   EXPECT_EQ(saved(dropout, images_.to(at::kDouble), kSmaller), 8 * elements - elements / 8);
   EXPECT_EQ(saved(dropout, images_.contiguous(at::MemoryFormat::ChannelsLast), kSmaller),
             4 * elements - elements / 8);
-  const Stage nothing_dropped = stage_of(
-      nullptr, [](const at::Tensor& x) { return at::dropout(x, 1e-9, true); });
+  const Stage nothing_dropped =
+      stage_of(nullptr, [](const at::Tensor& x) { return at::dropout(x, 1e-9, true); });
   EXPECT_EQ(saved(nothing_dropped, images_, kSmaller), 4 * elements - elements / 8);
 
   const Stage noise = stage_of(nullptr, [](const at::Tensor& x) { return x * at::rand_like(x); });
@@ -373,9 +373,8 @@ TEST_F(KeepLessTest, FactorsOfDropout) {
   const at::Tensor mask = at::bernoulli(at::full_like(images_, 0.5));
   const Stage constant = stage_of(nullptr, [mask](const at::Tensor& x) { return x * mask; });
   EXPECT_EQ(saved(constant, images_, kSmaller), 0) << "nothing was drawn";
-  const Stage by_hand = stage_of(nullptr, [](const at::Tensor& x) {
-    return x * at::bernoulli(at::full_like(x, 0.5));
-  });
+  const Stage by_hand = stage_of(
+      nullptr, [](const at::Tensor& x) { return x * at::bernoulli(at::full_like(x, 0.5)); });
   EXPECT_EQ(saved(by_hand, images_, kSmaller), 0) << "might have other values another time";
 }
 
@@ -430,15 +429,13 @@ TEST_F(KeepLessTest, AnInputThatIsWrittenToIsNotReadAgain) {
 TEST_F(KeepLessTest, OptionsAreOfferedAndSwitched) {
   nn::Sequential net(conv(3), nn::BatchNorm2d(8), nn::ReLU(), nn::MaxPool2d(2), nn::Dropout(0.5),
                      conv(8));
-  const Stage stage = stage_of(net.ptr(), [net](const at::Tensor& x) mutable {
-    return net->forward(x);
-  });
+  const Stage stage =
+      stage_of(net.ptr(), [net](const at::Tensor& x) mutable { return net->forward(x); });
   const auto names = [&](const AlternativeOptions& alternatives) {
     MeasureOptions options = quick();
     options.alternatives = alternatives;
-    const Chain chain =
-        std::get<Chain>(profile({stage}, {images_.detach().requires_grad_()}, mean_square, options)
-                            .problem);
+    const Chain chain = std::get<Chain>(
+        profile({stage}, {images_.detach().requires_grad_()}, mean_square, options).problem);
     std::vector<std::string> found;
     for (const StageOption& option : chain.stages[0].options) {
       found.push_back(option.name);

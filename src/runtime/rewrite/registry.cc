@@ -47,8 +47,8 @@ constexpr std::array kRows = {
         "backward",
         one_bit_mask, Exactness::kBitwise, /*in_chain=*/true},
     Row{"small-indices",
-        "max pooling keeps the places of its maxima in two or four bytes, not eight",
-        small_indices, Exactness::kBitwise, /*in_chain=*/true},
+        "max pooling keeps the places of its maxima in two or four bytes, not eight", small_indices,
+        Exactness::kBitwise, /*in_chain=*/true},
     // Behind those whose realizations they vary.
     Row{"late-gradient",
         "a gradient that is larger than what it is made from is made right before it is read",
@@ -105,13 +105,13 @@ void validate_names(const AlternativeOptions& options) {
 
 void validate(const AlternativeOptions& options) {
   validate_names(options);
-  const bool some = std::any_of(options.only.begin(), options.only.end(), [](const std::string& n) {
-    return row_of(n).find != nullptr;
-  });
+  const bool some = std::any_of(options.only.begin(), options.only.end(),
+                                [](const std::string& n) { return row_of(n).find != nullptr; });
   if (some || options.only.empty()) return;
-  throw InputError(fmt::format("the alternative \"{}\" is for stages of a chain, not for captured "
-                               "steps (graph mode)",
-                               options.only.front()));
+  throw InputError(
+      fmt::format("the alternative \"{}\" is for stages of a chain, not for captured "
+                  "steps (graph mode)",
+                  options.only.front()));
 }
 
 void validate_for_chain(const AlternativeOptions& options) {
@@ -119,7 +119,8 @@ void validate_for_chain(const AlternativeOptions& options) {
   for (const std::string& name : options.only) {
     if (row_of(name).in_chain) continue;
     throw InputError(fmt::format(
-        "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain", name));
+        "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain",
+        name));
   }
 }
 

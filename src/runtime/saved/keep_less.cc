@@ -180,11 +180,11 @@ class SavedTensors {
   const Leaves leaves_;
   const bool rebuild_;
   std::unordered_map<const Node*, SavedByNode> nodes_;
-  std::unordered_map<const Node*, Made> made_;        // their outputs 0
-  std::vector<NodePtr> held_;                         // so that their addresses stay theirs
-  std::vector<Slot> slots_;                           // new ones
-  std::map<Output, Unchanged> kept_;                  // tensors of slots that stay
-  std::unordered_map<const Node*, Unchanged> ends_;   // operands of nodes to which no gradient flows
+  std::unordered_map<const Node*, Made> made_;       // their outputs 0
+  std::vector<NodePtr> held_;                        // so that their addresses stay theirs
+  std::vector<Slot> slots_;                          // new ones
+  std::map<Output, Unchanged> kept_;                 // tensors of slots that stay
+  std::unordered_map<const Node*, Unchanged> ends_;  // operands of nodes to which no gradient flows
   std::map<Output, std::shared_ptr<Remade>> values_;
   std::unordered_set<const void*> fixed_;  // storages of leaves
 };
@@ -306,8 +306,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
     begun->norm = norm_call(event);
     const auto inputs = event.inputs();
     if (!at::GradMode::is_enabled() || inputs.empty() || !inputs[0].isTensor()) return;
-    begun->operand_was_written = !watch.history_of(inputs[0].toTensor()) ||
-                                 watch.saved.was_written(inputs[0].toTensor());
+    begun->operand_was_written =
+        !watch.history_of(inputs[0].toTensor()) || watch.saved.was_written(inputs[0].toTensor());
   });
   return begun;
 }
@@ -333,7 +333,8 @@ KeepLess::KeepLess(const Leaves& leaves, const Keeping& keeping, bool* same_bits
     : outer_(watching) {
   if (same_bits != nullptr) *same_bits = true;
   if (keeping != Keeping{}) {
-    watch_ = std::make_unique<Watch>(Watch{SavedTensors(leaves, keeping.rebuild), keeping, same_bits});
+    watch_ =
+        std::make_unique<Watch>(Watch{SavedTensors(leaves, keeping.rebuild), keeping, same_bits});
     if (!std::exchange(listening, true)) {
       watch_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                                       .needsInputs(true)

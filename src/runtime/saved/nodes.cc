@@ -124,8 +124,8 @@ void layer_norm(Node& node, const std::optional<NormCall>& call, SavedByNode& se
   seen.operand = &norm.input_;
   if (!call) return;
   seen.remake = [call = *call, shape = norm.normalized_shape](const at::Tensor& x, bool) {
-    return std::get<0>(at::native_layer_norm_symint(x, shape, call.weight.get(), call.bias.get(),
-                                                    call.epsilon));
+    return std::get<0>(
+        at::native_layer_norm_symint(x, shape, call.weight.get(), call.bias.get(), call.epsilon));
   };
 }
 
@@ -174,7 +174,8 @@ Unchanged::Unchanged(const at::Tensor& t)
 const at::Tensor& Unchanged::get() const {
   if (!holds()) {
     throw InputError(
-        "a tensor that the backward pass makes a part of the forward pass from (a parameter, the input, or what a "
+        "a tensor that the backward pass makes a part of the forward pass from (a parameter, the "
+        "input, or what a "
         "stage returned) was changed in place since; change it after backward()");
   }
   return tensor;
@@ -190,7 +191,8 @@ std::optional<NormCall> norm_call(const at::RecordFunction& event) {
   const size_t weight = of_rows ? 2 : 1, epsilon = of_rows ? 4 : 7;
   if (inputs.size() <= epsilon || !inputs[epsilon].isDouble()) return std::nullopt;
   // The type of the first of weight, bias and statistics is that of the sums; statistics are left out later.
-  const bool only_statistics = !of_rows && !inputs[1].isTensor() && !inputs[2].isTensor() && inputs[3].isTensor();
+  const bool only_statistics =
+      !of_rows && !inputs[1].isTensor() && !inputs[2].isTensor() && inputs[3].isTensor();
   if (only_statistics && inputs[3].toTensor().scalar_type() != inputs[0].toTensor().scalar_type()) {
     return std::nullopt;
   }

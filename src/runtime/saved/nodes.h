@@ -46,18 +46,18 @@ struct SavedByNode {
   std::vector<torch::autograd::SavedVariable*> tensors = {};  // of the forward pass, whole
   // Its input 0, perhaps without history: no gradient flows there, or it is the copy that an operation in place takes.
   torch::autograd::SavedVariable* operand = nullptr;
-  torch::autograd::SavedVariable* result = nullptr;   // its output 0
-  torch::autograd::SavedVariable* indices = nullptr;  // max pooling's: eight bytes each, places in a plane
-  int64_t plane = 0;                                  // of so many elements
-  torch::autograd::SavedVariable* factor = nullptr;   // of a product, with no gradient of its own
-  bool is_view = false;                               // output 0 is memory of input 0
-  Remake remake = {};  // not empty: element-wise, or a norm
+  torch::autograd::SavedVariable* result = nullptr;  // its output 0
+  torch::autograd::SavedVariable* indices =
+      nullptr;        // max pooling's: eight bytes each, places in a plane
+  int64_t plane = 0;  // of so many elements
+  torch::autograd::SavedVariable* factor = nullptr;  // of a product, with no gradient of its own
+  bool is_view = false;                              // output 0 is memory of input 0
+  Remake remake = {};                                // not empty: element-wise, or a norm
 };
 
 // The tensor as the node sees it; undefined if there is none of ordinary memory, somebody else looks after it, or it was
 // written to since (its node will say so, if its backward runs).
-at::Tensor saved_tensor(const torch::autograd::SavedVariable* saved,
-                        torch::autograd::Node& node);
+at::Tensor saved_tensor(const torch::autograd::SavedVariable* saved, torch::autograd::Node& node);
 
 // `call`: of the operation that left the node behind.
 SavedByNode look_at(torch::autograd::Node& node, const std::optional<NormCall>& call);

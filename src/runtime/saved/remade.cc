@@ -22,7 +22,9 @@ struct RemadeHooks final : torch::autograd::SavedVariableHooks {
 }  // namespace
 
 Geometry::Geometry(const at::Tensor& tensor)
-    : sizes(tensor.sizes().vec()), strides(tensor.strides().vec()), offset(tensor.storage_offset()) {}
+    : sizes(tensor.sizes().vec()),
+      strides(tensor.strides().vec()),
+      offset(tensor.storage_offset()) {}
 
 bool Geometry::same_places(const Geometry& other) const {
   if (sizes != other.sizes || offset != other.offset) return false;
@@ -33,7 +35,8 @@ bool Geometry::same_places(const Geometry& other) const {
 }
 
 at::Tensor Geometry::of(const at::Tensor& base) const {
-  const bool is_same = base.sizes() == sizes && base.strides() == strides && base.storage_offset() == offset;
+  const bool is_same =
+      base.sizes() == sizes && base.strides() == strides && base.storage_offset() == offset;
   return is_same ? base : at::as_strided(base, sizes, strides, offset);
 }
 

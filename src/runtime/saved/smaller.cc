@@ -47,7 +47,8 @@ struct OneBitMask final : SavedVariableHooks {
 
 // Zero, and the first element that is another; of types that the masks know.
 std::optional<StandIns> two_values(const at::Tensor& elements) {
-  if (!at::isFloatingType(elements.scalar_type()) || elements.element_size() > 8) return std::nullopt;
+  if (!at::isFloatingType(elements.scalar_type()) || elements.element_size() > 8)
+    return std::nullopt;
   const auto size = static_cast<size_t>(elements.element_size());
   const auto* bytes = static_cast<const std::byte*>(elements.const_data_ptr());
   StandIns values{};
@@ -68,7 +69,8 @@ bool stand_for(const at::Tensor& bits, const StandIns& values, const at::Tensor&
     const int64_t count = std::min(kBlock, elements.numel() - first);
     const at::Tensor made = block.narrow(0, 0, count), given = elements.narrow(0, first, count);
     unpack_bits(bits.const_data_ptr<uint8_t>() + first / 8, values, made);
-    if (std::memcmp(made.const_data_ptr(), given.const_data_ptr(), made.nbytes()) != 0) return false;
+    if (std::memcmp(made.const_data_ptr(), given.const_data_ptr(), made.nbytes()) != 0)
+      return false;
   }
   return true;
 }
@@ -78,7 +80,8 @@ bool stand_for(const at::Tensor& bits, const StandIns& values, const at::Tensor&
 void save_small_indices(SavedVariable& saved, const at::Tensor& indices, int64_t plane) {
   if (indices.scalar_type() != at::kLong || plane - 1 > std::numeric_limits<int32_t>::max()) return;
   const bool two_bytes = plane - 1 <= std::numeric_limits<int16_t>::max();
-  saved.register_hooks(std::make_unique<SmallIndices>(indices.to(two_bytes ? at::kShort : at::kInt)));
+  saved.register_hooks(
+      std::make_unique<SmallIndices>(indices.to(two_bytes ? at::kShort : at::kInt)));
 }
 
 bool save_one_bit_mask(SavedVariable& saved, at::Tensor factors) {
