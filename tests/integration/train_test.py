@@ -294,7 +294,7 @@ class ProfileTest(ProgramTest):
             stage["options"][0]["backward"]["ns"] *= 100
         with open(profile, "w") as file:
             json.dump(problem, file)
-        self.run_program("plan", profile, "-o", plan, expect=DONE)
+        self.run_program("plan", profile, "--budget", "100%", "-o", plan, expect=DONE)
         self.assertIn("rebuild", self.run_program("explain", profile, plan, expect=DONE).stdout)
 
     def test_help_has_examples(self):

@@ -374,7 +374,7 @@ class Perceptron(nn.Module):
         self.norm = nn.LayerNorm(64)
         self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         inner = F.gelu(self.wide(self.norm(x)))
         return x + F.dropout(self.narrow(inner), 0.2, self.training)
 
@@ -410,7 +410,7 @@ class Checkpointed(nn.Module):
         self.linear, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
         self.layer_norm = nn.LayerNorm(64)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         inner = checkpoint(lambda y: self.norm(self.linear(y)).relu(), x, use_reentrant=False)
         return self.layer_norm(x + inner).relu()
 
