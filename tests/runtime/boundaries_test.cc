@@ -13,6 +13,7 @@ using testing::expect_same_steps;
 using testing::layer;
 using testing::mean_square;
 using testing::plain_steps;
+using testing::planned_runs;
 using testing::planned_step;
 using testing::quick;
 using testing::smallest_budget;
@@ -126,6 +127,35 @@ TEST_F(BoundaryTest, AFirstOperationInPlace) {
                      }});
   }
   expect_same_steps(mixed, {rows_});
+}
+
+// The caller's output stays while the last stage, whose backward reads an output, makes another one.
+TEST_F(BoundaryTest, AHeldOutputBesideTheOneThatIsMadeAgainForTheBackward) {
+  std::vector<Stage> stages = dense_stages(2);
+  nn::Sequential wide(nn::Linear(64, 4096), nn::ReLU(), nn::Linear(4096, 64), nn::Sigmoid());
+  stages.push_back({"wide", wide.ptr(), [wide](const Tensors& x) mutable {
+                      // What the forward needs for a moment is more than what the backward needs.
+                      const at::Tensor scale = x[0].detach().repeat({1, 400}).mean(1, true);
+                      return Tensors{wide->forward(x[0] * scale)};
+                    }});
+  // The loss needs so much that the last stage had better keep nothing over it.
+  const Loss distances = [](const Tensors& y) {
+    const at::Tensor some = y[0].narrow(1, 0, 20).contiguous();
+    return (some.unsqueeze(0) - some.unsqueeze(1)).square().mean();
+  };
+  MeasureOptions measure = quick();
+  measure.output_held = true;
+  auto remat = reprise::runtime::remat(stages, {rows_}, {.loss = distances, .measure = measure});
+  const Bytes output(256 * 64 * 4), largest = testing::largest_budget(*remat);
+  for (const Bytes budget : {smallest_budget(*remat) + output, largest}) {
+    testing::drop_gradients(stages, {rows_});
+    remat->set_budget(budget);
+    const Tensors y = remat->forward(Tensors{rows_});
+    distances(y).backward();
+    EXPECT_EQ(remat->last_step().predicted_peak, remat->last_step().measured_peak);
+    EXPECT_LE(remat->last_step().measured_peak, budget);
+    EXPECT_EQ(planned_runs(*remat)["wide"], budget == largest ? 1 : 2);
+  }
 }
 
 }  // namespace
