@@ -11,7 +11,7 @@ from ._html import fields_html
 from ._model import Graph, Path, Plan, Profile, RunLog
 from ._optimizer import ParameterSteps
 from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
-from ._torch import StepReport, _runtime, budget_for, modules_of
+from ._torch import StepReport, _runtime, budget_for, called_modules, modules_of
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
@@ -118,11 +118,10 @@ class CapturedStep:
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
         recorded = _Recorded(self._step, tree)
-        native = self._record(
+        native = self._record_all(
             recorded,
             tensors,
             {
-                "modules": self._modules,
                 "recapture": self._recapture,
                 "alternatives": self._alternatives,
                 "optimizer": self._optimizer,
@@ -132,6 +131,19 @@ class CapturedStep:
         )
         # All at once, when nothing can fail any more: what there was stays whole.
         self._device, self._recorded, self._native = tensors[0].device, recorded, native
+
+    def _record_all(
+        self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> _runtime.CapturedStep:
+        """Captures; again if it runs modules that the function does not show."""
+        with called_modules() as called:
+            native = self._record(recorded, tensors, options | {"modules": self._modules})
+        known = {id(part) for module in self._modules for part in module.modules()}
+        hidden = [module for module in called if id(module) not in known]
+        if not hidden:
+            return native
+        self._modules = [*self._modules, *hidden]
+        return self._record(recorded, tensors, options | {"modules": self._modules})
 
     def _record(
         self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
@@ -256,8 +268,9 @@ def capture(
     Inputs and what it returns may be tensors in tuples, lists, dicts and dataclasses. Parameters,
     gradients, buffers and random state are left as they were.
 
-    `modules`: their train flags, parameters and buffers are compared at each call; default: those
-    that the function shows (its closure, the object it is a method of). `on_miss`: what a call with
+    `modules`: their train flags, parameters and buffers are compared at each call, beside those of
+    all modules that the step calls; default: those that the function shows (its closure, the object
+    it is a method of). `on_miss`: what a call with
     other shapes, types, flags or numbers does: "refuse" with an InputError, or "recapture" and plan
     again.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +176,23 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, (type, types.ModuleType)):
         return []
     return [item for item in getattr(value, "__dict__", {}).values() if _is_module(item)]
+
+
+@contextlib.contextmanager
+def called_modules() -> Iterator[list[torch.nn.Module]]:
+    """The modules whose forward runs meanwhile, in order."""
+    called: dict[int, torch.nn.Module] = {}
+
+    def note(module: torch.nn.Module, _inputs: Any) -> None:
+        called.setdefault(id(module), module)
+
+    result: list[torch.nn.Module] = []
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield result
+    finally:
+        handle.remove()
+        result += called.values()
 
 
 def _is_module(value: Any) -> bool:

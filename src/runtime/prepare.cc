@@ -114,6 +114,10 @@ std::vector<size_t> register_parameters(const Piece& piece, PreparedModel& model
   return positions;
 }
 
+bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), bitwise_equal);
+}
+
 // The traits of one piece on x; x becomes its output. False: the piece only returns views of x and
 // should be joined to the one before.
 bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tensors& x,
@@ -158,8 +162,19 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   traits.input_needs_grad = needs_grad;
   traits.output_needs_grad = seen.needs_grad;
   traits.buffers = all_buffers;
-  for (size_t e = 0; e < seen.outputs.size(); ++e) {
-    traits.fast_with_grad |= e >= fast.size() || !bitwise_equal(seen.outputs[e], fast[e]);
+  traits.fast_with_grad = !same_bits(seen.outputs, fast);
+  if (traits.fast_with_grad) {
+    random.restore();
+    const Observation again = observer.keep(x);
+    buffers.restore();
+    if (!same_bits(seen.outputs, again.outputs)) {
+      reject(
+          piece.stage,
+          "gives another result when it runs again on the same input, so no plan may run it "
+          "again: does it keep a tensor in an attribute, draw from a random generator of its "
+          "own, or use an algorithm that is not deterministic? State belongs in a buffer that is "
+          "written in place, random numbers in the default generator");
+    }
   }
   if (advances) {
     model.buffers.insert(model.buffers.end(), all_buffers.begin(), all_buffers.end());

@@ -57,7 +57,8 @@ Captured::Captured(const StepFunction& step, const Tensors& sample, const Captur
       captured(lower(recording, works, alternatives, updater.updates(), costs.costs, sample,
                      Bytes(0), options.measure.name)),
       replay(recording, works, captured),
-      effects(written(recording)) {
+      effects(written(recording)),
+      residents(recording) {
   for (const External& external : recording.externals) {
     if (external.tensor.defined()) resident.push_back(external.tensor);
   }

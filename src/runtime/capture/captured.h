@@ -26,6 +26,7 @@ struct Captured {
   Replay replay;
   ValueKeeper effects;  // what the step writes outside itself, to undo a step that fails
   Tensors resident;     // externals that the allocator may not have counted
+  Residents residents;
 
   // Runs the step, measures every operation. Throws what capture() throws.
   Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options);

@@ -61,6 +61,7 @@ constexpr int kPlansAfterRuns = 4;
 // A gradient on its way to the tensor that it belongs to.
 struct Delivery {
   at::Tensor target, gradient;
+  Arrival arrival;
 };
 
 // As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
@@ -69,6 +70,7 @@ void deliver(std::vector<Delivery>& gradients) {
   for (Delivery& next : gradients) {
     at::Tensor& grad = next.target.mutable_grad();
     if (grad.defined()) {
+      if (next.arrival == Arrival::kZeroed) grad.zero_();
       grad.add_(next.gradient);
     } else {
       grad = std::move(next.gradient);
@@ -83,9 +85,11 @@ struct CapturedStep::State {
   CaptureOptions options;
   std::string device_name;
   std::vector<std::string> inputs_text;
+  int64_t sample_bytes = 0;  // of the inputs that the graph was captured with
   std::unique_ptr<Captured> captured;
   StepPlanOptions plan_options;
-  std::optional<StepPlan> plan;  // in force
+  std::optional<StepPlan> plan;  // in force, for graph()
+  Bytes drift;                   // live at the last run beside what was live when it was planned
   std::shared_ptr<const Program> program;
   StepMemory memory;
   int placements = 0;  // attempts since the plan was asked for
@@ -99,6 +103,8 @@ struct CapturedStep::State {
 
   void capture(const Tensors& sample);
   Bytes level_without(const Tensors& inputs) const;
+  Graph graph_now() const;
+  Bytes room() const { return room_of(graph(), plan->result, drift); }
   StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
   void adopt(StepPlan next, Bytes fixed);
   void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
@@ -106,6 +112,10 @@ struct CapturedStep::State {
   Tensors run(const Tensors& inputs);
   Tensors replay(const Tensors& inputs, StepMeter* meter);
   void settle_memory();
+  const at::Tensor& target_of(const LeafGradient& leaf, const Tensors& inputs) const {
+    return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+  }
+  void begin_gradients(const Tensors& inputs);
   std::vector<Delivery> deliveries(const Tensors& inputs);
 };
 
@@ -120,18 +130,27 @@ void CapturedStep::State::capture(const Tensors& sample) {
   plan.reset();
   program.reset();
   placements = 0;
+  drift = Bytes(0);
+  sample_bytes = storage_bytes(sample);
   graph().fixed = level_without(sample);
   device_name = device.str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
 }
 
-// Bytes that are live besides the step's inputs.
+// Bytes that are live besides the step's inputs, as the graph knows them: what larger storages have
+// more, of which the inputs are parts, counts here.
 Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
   Tensors resident = captured->resident;
   resident.insert(resident.end(), inputs.begin(), inputs.end());
   const int64_t level = memory_count(captured->recording.device).live + uncounted_bytes(resident);
-  return Bytes(std::max<int64_t>(0, level - storage_bytes(inputs)));
+  return Bytes(std::max<int64_t>(0, level - sample_bytes));
+}
+
+Graph CapturedStep::State::graph_now() const {
+  Graph now = graph();
+  now.fixed += drift;
+  return now;
 }
 
 StepPlan CapturedStep::State::search(const StepPlanOptions& wanted, Bytes fixed,
@@ -145,6 +164,7 @@ void CapturedStep::State::adopt(StepPlan next, Bytes fixed) {
   program = std::make_shared<const Program>(graph(), next.result.plan->actions);
   plan = std::move(next);
   graph().fixed = fixed;
+  drift = Bytes(0);
   memory.renew(arena(plan_options));
   ++report.plans;
 }
@@ -176,22 +196,22 @@ void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixe
 void CapturedStep::State::settle_memory() {
   report.served = memory.served();
   report.fallbacks = memory.fallbacks();
-  const Bytes room = room_of(graph(), plan->result);
-  const bool placed = memory.settle(room);
+  const bool placed = memory.settle(room());
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
   if (placed || ++placements > kPlansAfterRuns) return;
   // Other plans have other fragments: what is missing now may not be enough next time.
-  const Bytes more((memory.needed() - room).count() * placements);
+  const Bytes more((memory.needed() - room()).count() * placements);
+  const Graph now = graph_now();
   std::optional<StepPlan> smaller = search_smaller(
-      graph(), plan_options, *plan, more, Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
-  if (smaller) adopt(std::move(*smaller), graph().fixed);
+      now, plan_options, *plan, more, Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
+  if (smaller) adopt(std::move(*smaller), now.fixed);
 }
 
 // A plan for the memory that is live now.
 void CapturedStep::State::settle(const Tensors& inputs) {
   Bytes fixed = level_without(inputs);
-  if (fixed > graph().fixed) {  // left by a pass that failed, perhaps
+  if (fixed > graph().fixed + drift) {  // left by a pass that failed, perhaps
     drain_backward_queue();
     fixed = level_without(inputs);
   }
@@ -200,9 +220,8 @@ void CapturedStep::State::settle(const Tensors& inputs) {
     require_plan(plan_options, fixed, slack);
     return;
   }
-  plan->result.plan->peak += fixed - graph().fixed;
-  graph().fixed = fixed;
-  if (memory.footprint() <= room_of(graph(), plan->result)) return;
+  drift = fixed - graph().fixed;
+  if (memory.footprint() <= room()) return;
   // The plan fits, but no longer the block.
   StepPlan found = search(plan_options, fixed, slack);
   if (found.result.plan) {
@@ -214,13 +233,15 @@ void CapturedStep::State::settle(const Tensors& inputs) {
 
 Tensors CapturedStep::State::run(const Tensors& inputs) {
   const Circumstances now(inputs, options);
-  const std::string difference = captured->circumstances.difference(now);
+  std::string difference = captured->circumstances.difference(now);
+  if (difference.empty()) difference = captured->residents.difference();
   if (!difference.empty()) {
     if (options.on_miss == OnMiss::kRefuse) {
       throw InputError("the step was captured for something else: " + difference);
     }
     capture(inputs);
   }
+  begin_gradients(inputs);
   const StepUnderWay under_way;
   memory.evacuate();
   captured->updater.begin();
@@ -228,9 +249,9 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
 
   const c10::Device device = captured->recording.device;
   const int64_t uncounted =
-      level_without(inputs).count() + storage_bytes(inputs) - memory_count(device).live;
+      level_without(inputs).count() + sample_bytes - memory_count(device).live;
   report.budget = plan->result.budget;
-  report.predicted_peak = plan->result.plan->peak;
+  report.predicted_peak = plan->result.plan->peak + drift;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   captured->effects.save();
@@ -254,6 +275,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
       }
     }
     gradients = deliveries(inputs);
+    memory.move_out(outputs);
     // A step that made the optimizer's state is not like those that follow.
     if (captured->updater.made_state()) memory.renew(arena(plan_options));
     settle_memory();  // may plan, and ask the caller's observer
@@ -267,7 +289,6 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     throw;
   }
   // From here on nothing fails.
-  for (const at::Tensor& output : outputs) memory.hand_out(output);
   deliver(gradients);
   captured->replay.clear();
   ++report.steps;
@@ -289,6 +310,23 @@ Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
   return outputs;
 }
 
+// Gradients that are there and that the step drops go first, as in the step itself.
+void CapturedStep::State::begin_gradients(const Tensors& inputs) {
+  const auto is_there = [&](const LeafGradient& leaf, Arrival arrival) {
+    return leaf.arrival == arrival && target_of(leaf, inputs).grad().defined();
+  };
+  for (const LeafGradient& leaf : captured->recording.gradients) {
+    if (!is_there(leaf, Arrival::kReads)) continue;
+    throw InputError(
+        "a parameter has a gradient already, and the captured step does more with it than to add "
+        "one (several backward passes, clipping, functions of yours): it was captured without. Set "
+        "gradients to None before the step: optimizer.zero_grad()");
+  }
+  for (const LeafGradient& leaf : captured->recording.gradients) {
+    if (is_there(leaf, Arrival::kReplaced)) target_of(leaf, inputs).mutable_grad() = at::Tensor();
+  }
+}
+
 // What the step that just ran has for leaf tensors.
 std::vector<Delivery> CapturedStep::State::deliveries(const Tensors& inputs) {
   at::NoGradGuard no_grad;
@@ -299,7 +337,8 @@ std::vector<Delivery> CapturedStep::State::deliveries(const Tensors& inputs) {
     const LeafGradient& leaf = captured->recording.gradients[l];
     if (used_up[l] || leaf.gradient.memory == Memory::kNone) continue;
     Delivery& next = all.emplace_back();
-    next.target = leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+    next.target = target_of(leaf, inputs);
+    next.arrival = leaf.arrival;
     next.gradient = captured->replay.tensor(leaf.gradient);
     if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
     memory.hand_out(next.gradient);
@@ -319,7 +358,7 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
-  state_->require_plan(options, state_->graph().fixed, Bytes(0));
+  state_->require_plan(options, state_->graph_now().fixed, Bytes(0));
   state_->placements = 0;
   return state_->plan->result;
 }

@@ -5,7 +5,26 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
+#include "reprise/model/errors.h"
+
 namespace reprise::runtime {
+namespace {
+
+// Kernels may go another way where data begins elsewhere in a cache line.
+constexpr int64_t kAlignment = 64;
+
+std::string text_of(const Geometry& geometry) {
+  return fmt::format("{}[{}] with strides [{}]", c10::toString(geometry.dtype),
+                     fmt::join(geometry.sizes, ", "), fmt::join(geometry.strides, ", "));
+}
+
+int64_t shift(const Geometry& from, const Geometry& to) {
+  return (to.offset - from.offset) * static_cast<int64_t>(c10::elementSize(from.dtype));
+}
+
+}  // namespace
 
 Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& options)
     : autocast_(inputs.empty() || !inputs[0].defined() ? c10::Device(c10::kCPU)
@@ -15,7 +34,18 @@ Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& option
   for (const at::Tensor& tensor : inputs) {
     Input& input = inputs_.emplace_back();
     if (!tensor.defined()) continue;
+    if (tensor.requires_grad() && !tensor.is_leaf()) {
+      throw InputError(fmt::format(
+          "input {} has a history, which a captured step does not continue: detach() it, or take "
+          "what made it into the step",
+          inputs_.size() - 1));
+    }
     input = {geometry_of(tensor), tensor.device().str(), true, tensor.requires_grad()};
+    const auto same = [&](const at::Tensor& other) {
+      return other.defined() && other.storage().is_alias_of(tensor.storage());
+    };
+    input.owner =
+        static_cast<size_t>(std::find_if(inputs.begin(), inputs.end(), same) - inputs.begin());
   }
   for (const auto& root : options.modules) {
     for (const auto& module : root->modules()) {
@@ -39,10 +69,31 @@ Circumstances::Kernels Circumstances::kernels_now() {
 
 std::string Circumstances::text_of(const Input& input) {
   if (!input.defined) return "an undefined tensor";
-  return fmt::format("{}[{}] with strides [{}] at offset {} on {}{}",
-                     c10::toString(input.geometry.dtype), fmt::join(input.geometry.sizes, ", "),
-                     fmt::join(input.geometry.strides, ", "), input.geometry.offset, input.device,
+  return fmt::format("{} at offset {} on {}{}", runtime::text_of(input.geometry),
+                     input.geometry.offset, input.device,
                      input.requires_grad ? ", which wants a gradient" : "");
+}
+
+std::string Circumstances::difference_of_input(size_t i, const Circumstances& now) const {
+  const Input &then = inputs_[i], &given = now.inputs_[i];
+  Input moved = given;
+  moved.geometry.offset = then.geometry.offset;
+  moved.owner = then.owner;
+  if (!(then == moved) || shift(then.geometry, given.geometry) % kAlignment != 0) {
+    return fmt::format("input {} is {} instead of {}", i, text_of(given), text_of(then));
+  }
+  const size_t owner = then.owner;
+  const bool apart = owner != i && (given.owner != owner || shift(then.geometry, given.geometry) !=
+                                                                shift(inputs_[owner].geometry,
+                                                                      now.inputs_[owner].geometry));
+  if (apart) {
+    return fmt::format("inputs {} and {} shared memory in the sample, and lie apart now", owner, i);
+  }
+  if (given.owner != owner && (given.requires_grad || now.inputs_[given.owner].requires_grad)) {
+    return fmt::format("inputs {} and {} lay apart in the sample, and share memory now",
+                       given.owner, i);
+  }
+  return {};
 }
 
 std::string Circumstances::difference(const Circumstances& now) const {
@@ -50,9 +101,8 @@ std::string Circumstances::difference(const Circumstances& now) const {
     return fmt::format("{} inputs instead of {}", now.inputs_.size(), inputs_.size());
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i] == now.inputs_[i]) continue;
-    return fmt::format("input {} is {} instead of {}", i, text_of(now.inputs_[i]),
-                       text_of(inputs_[i]));
+    std::string difference = difference_of_input(i, now);
+    if (!difference.empty()) return difference;
   }
   if (grad_mode_ != now.grad_mode_) return "gradients are switched off or on";
   if (!(autocast_ == now.autocast_)) return "autocast is in another state";
@@ -69,6 +119,33 @@ std::string Circumstances::difference(const Circumstances& now) const {
     }
     if (modules_[m].tensors != now.modules_[m].tensors) {
       return "a module has other parameters or buffers";
+    }
+  }
+  return {};
+}
+
+Residents::Residents(const Recording& recording) {
+  for (const External& external : recording.externals) {
+    if (!external.tensor.defined() || external.is_constant) continue;
+    all_.push_back(
+        {external.tensor, geometry_of(external.tensor), external.tensor.requires_grad()});
+  }
+}
+
+std::string Residents::difference() const {
+  for (const Resident& resident : all_) {
+    const Geometry now = geometry_of(resident.tensor);
+    Geometry moved = now;
+    moved.offset = resident.geometry.offset;
+    if (!(moved == resident.geometry) || shift(resident.geometry, now) % kAlignment != 0) {
+      return fmt::format(
+          "a parameter, or another tensor that it reads, is {} at offset {} instead of {} at "
+          "offset {}",
+          text_of(now), now.offset, text_of(resident.geometry), resident.geometry.offset);
+    }
+    if (resident.tensor.requires_grad() != resident.requires_grad) {
+      return fmt::format("a parameter, {}, {} a gradient", text_of(now),
+                         resident.requires_grad ? "no longer wants" : "wants");
     }
   }
   return {};

@@ -15,7 +15,8 @@ class Circumstances {
   // As they are now.
   Circumstances(const Tensors& inputs, const CaptureOptions& options);
 
-  // What is not as `now`, in words; empty when nothing is.
+  // What is not as `now`, in words; empty when nothing is. Inputs may begin at other offsets of the same
+  // alignment (batches that are parts of one tensor).
   std::string difference(const Circumstances& now) const;
 
  private:
@@ -23,6 +24,7 @@ class Circumstances {
     Geometry geometry;
     std::string device;
     bool defined = false, requires_grad = false;
+    size_t owner = 0;  // the first input with the same storage
 
     bool operator==(const Input&) const = default;
   };
@@ -43,12 +45,30 @@ class Circumstances {
 
   static Kernels kernels_now();
   static std::string text_of(const Input& input);
+  std::string difference_of_input(size_t i, const Circumstances& now) const;
 
   std::vector<Input> inputs_;
   std::vector<ModuleState> modules_;
   AutocastState autocast_;
   bool grad_mode_;
   Kernels kernels_;
+};
+
+// The tensors that a step reads and nobody hands to it: parameters, buffers, constants.
+class Residents {
+ public:
+  explicit Residents(const Recording& recording);
+
+  // Which one is not what it was, in words; empty when all are. Their data may be other.
+  std::string difference() const;
+
+ private:
+  struct Resident {
+    at::Tensor tensor;
+    Geometry geometry;
+    bool requires_grad;
+  };
+  std::vector<Resident> all_;
 };
 
 }  // namespace reprise::runtime

@@ -1,5 +1,7 @@
 #include "capture/observe_step.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,20 +15,28 @@
 namespace reprise::runtime {
 namespace {
 
-// Gradients that were there before the step are put aside for a scope: the recorded step starts without.
-class WithoutGradients {
+// Gradients that were there before the step are put aside for a scope.
+class OtherGradients {
  public:
-  explicit WithoutGradients(const std::vector<LeafGradient>& leaves) {
+  enum class Kind { kNone, kZeros };  // in their place
+
+  OtherGradients(const std::vector<LeafGradient>& leaves, Kind kind) {
     for (const LeafGradient& leaf : leaves) {
       before_.emplace_back(leaf.target, leaf.target.grad());
       leaf.target.mutable_grad() = at::Tensor();
     }
+    if (kind == Kind::kNone) return;
+    const at::NoGradGuard no_grad;
+    for (const LeafGradient& leaf : leaves) {
+      if (leaf.gradient.memory == Memory::kNone) continue;
+      leaf.target.mutable_grad() = at::zeros_like(leaf.target);
+    }
   }
-  ~WithoutGradients() {
+  ~OtherGradients() {
     for (const auto& [leaf, gradient] : before_) leaf.mutable_grad() = gradient;
   }
-  WithoutGradients(const WithoutGradients&) = delete;
-  WithoutGradients& operator=(const WithoutGradients&) = delete;
+  OtherGradients(const OtherGradients&) = delete;
+  OtherGradients& operator=(const OtherGradients&) = delete;
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> before_;
@@ -106,12 +116,57 @@ Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device 
   }
 }
 
+// What a run that began with a gradient did to it. `left`: .grad at its end.
+Arrival arrival_at(const at::Tensor& gradient, const TensorRef& left, const Recording& run) {
+  const auto is_it = [&](const TensorRef& ref) {
+    if (ref.memory != Memory::kExternal) return false;
+    const at::Tensor& external = run.externals[static_cast<size_t>(ref.index)].tensor;
+    return external.defined() && external.storage().is_alias_of(gradient.storage());
+  };
+  int added = 0;
+  bool zeroed = false;
+  for (const Call& call : run.calls) {
+    for (size_t a = 0; a < call.arguments.size(); ++a) {
+      const auto& tensors = call.arguments[a].tensors;
+      if (std::none_of(tensors.begin(), tensors.end(), is_it)) continue;
+      const std::string& name = call.op.operator_name().name;
+      if (added == 0 && (name == "aten::zero_" || name == "aten::_foreach_zero_")) {
+        zeroed = true;
+      } else if (a == 0 && name == "aten::add_") {
+        ++added;
+      } else {
+        return Arrival::kReads;
+      }
+    }
+  }
+  if (!is_it(left)) return Arrival::kReplaced;
+  if (added != 1) return Arrival::kReads;
+  return zeroed ? Arrival::kZeroed : Arrival::kAdded;
+}
+
+// The operations of a run without gradients do not show what becomes of those that are there, so one more
+// run begins with some.
+void find_arrivals(const StepFunction& step, const Tensors& inputs, Recording& recording) {
+  const OtherGradients zeros(recording.gradients, OtherGradients::Kind::kZeros);
+  Audit audit;
+  std::vector<at::Tensor> given;
+  for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
+  const Recording run = run_once(step, inputs, recording.device, &audit, nullptr);
+  for (size_t l = 0; l < given.size(); ++l) {
+    LeafGradient& leaf = recording.gradients[l];
+    for (const LeafGradient& seen : run.gradients) {
+      if (!given[l].defined() || !seen.target.is_same(leaf.target)) continue;
+      leaf.arrival = arrival_at(given[l], seen.gradient, run);
+    }
+  }
+}
+
 }  // namespace
 
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device) {
   Audit first;
   Recording recording = run_once(step, inputs, device, &first, nullptr);
-  const WithoutGradients without(recording.gradients);
+  const OtherGradients none(recording.gradients, OtherGradients::Kind::kNone);
   // Again without gradients, and with all writes known from the start: the audit's numbers then are
   // those of the recording.
   Audit audit;
@@ -119,6 +174,7 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   audit.writes.insert(first.writes.begin(), first.writes.end());
   Recording last = run_once(step, inputs, device, nullptr, &audit);
   compare_calls(recording, last);
+  find_arrivals(step, inputs, last);
   return last;
 }
 

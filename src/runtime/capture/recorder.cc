@@ -1,5 +1,6 @@
 #include "capture/recorder.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -27,6 +28,12 @@ namespace {
 // cannot see, not for literals.
 constexpr size_t kLargestLiteral = 16384;
 
+constexpr const char* kRandomStateSet =
+    "the state of the random generator is set inside it (torch.manual_seed(), or "
+    "torch.utils.checkpoint of a part that draws random numbers): set it before the step, and "
+    "leave "
+    "it to the plan what runs again";
+
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 // One operand's memory, watched over one call.
@@ -43,7 +50,6 @@ struct LeafContext final : at::ObserverContext {
   bool within_leaf = false;
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage, argument
   std::vector<Watched> watched;
-  std::optional<RandomState> random;
 };
 
 class Recorder {
@@ -52,7 +58,12 @@ class Recorder {
            const Audit* known)
       : images_(images), learn_(learn), known_(known), first_serial_(cpu_allocation_serial()) {
     recording_.device = device;
+    if (learn_ != nullptr) {
+      learn_->begun = first_serial_;
+      random_.emplace(device);
+    }
     for (size_t i = 0; i < inputs.size(); ++i) {
+      recording_.input_offsets.push_back(offset_bytes(inputs[i]));
       if (!inputs[i].defined()) continue;
       inputs_.emplace(inputs[i].storage().unsafeGetStorageImpl(), static_cast<int32_t>(i));
       input_tensors_.emplace(inputs[i].unsafeGetTensorImpl(), static_cast<int32_t>(i));
@@ -69,6 +80,7 @@ class Recorder {
       if (const auto node = torch::autograd::get_current_node()) call.node = node->name();
     }
     if (const char* reason = reason_to_refuse(op)) refuse(call, reason);
+    saved_by_hooks_ |= !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
     const auto all = event.inputs();
     const auto arguments = all.slice(all.size() - event.num_inputs());
     for (size_t a = 0; a < arguments.size(); ++a) read_argument(*context, a, arguments[a]);
@@ -76,9 +88,7 @@ class Recorder {
       if (writes(call, a)) note_written(*context, a, arguments[a]);
     }
     if (const char* reason = reason_to_refuse_arguments(call)) refuse(call, reason);
-    if (learn_ != nullptr && op.hasTag(at::Tag::nondeterministic_seeded)) {
-      context->random.emplace(recording_.device);
-    }
+    look_at_generators(*context, arguments);
     return context;
   }
 
@@ -105,7 +115,9 @@ class Recorder {
       });
     }
     if (learn_ != nullptr) {
-      const bool draws = context.random && !(*context.random == RandomState(recording_.device));
+      RandomState now(recording_.device);
+      const bool draws = !(now == *random_);
+      if (draws) random_ = std::move(now);
       learn_->draws.push_back(draws);
       call.random = draws;
     } else {
@@ -130,12 +142,18 @@ class Recorder {
 
   Recording finish(const Tensors& outputs) {
     const Call nobody(*c10::Dispatcher::singleton().findSchema({"aten::detach", ""}));
+    if (random_ && !(*random_ == RandomState(recording_.device))) fail(kRandomStateSet);
+    // A leaf that the step makes goes with the step.
+    std::erase_if(recording_.gradients, [&](const LeafGradient& leaf) {
+      return made_here(tracked_.at(leaf.target.storage().unsafeGetStorageImpl()));
+    });
     for (const at::Tensor& output : outputs) {
       recording_.outputs.push_back(refer(output, false, nobody));
     }
     for (LeafGradient& leaf : recording_.gradients) {
       leaf.gradient = refer(leaf.target.grad(), false, nobody);
     }
+    require_gradients(outputs);
     if (!problem_.empty()) throw InputError("the step cannot be captured: " + problem_);
     return std::move(recording_);
   }
@@ -149,6 +167,43 @@ class Recorder {
     size_t bytes = 0;
     uint64_t hash = 0;  // after the last call that touched it
   };
+
+  bool made_here(const Tracked& tracked) const {
+    if (tracked.place.memory == Memory::kValue) return true;
+    return tracked.place.memory == Memory::kExternal &&
+           recording_.externals[static_cast<size_t>(tracked.place.index)].is_constant;
+  }
+
+  // A model in place of a training step, or one whose backward() was forgotten.
+  void require_gradients(const Tensors& outputs) {
+    const auto arrived = [](const LeafGradient& leaf) {
+      return leaf.gradient.memory != Memory::kNone;
+    };
+    const auto has_history = [](const at::Tensor& output) {
+      return output.defined() && output.requires_grad() && !output.is_leaf();
+    };
+    if (std::any_of(recording_.gradients.begin(), recording_.gradients.end(), arrived) ||
+        std::none_of(outputs.begin(), outputs.end(), has_history)) {
+      return;
+    }
+    fail(
+        "it makes no gradients. What is captured is a whole training step, which calls "
+        "loss.backward(), not a model; without gradients (torch.no_grad()) a model alone is a "
+        "step, "
+        "too");
+  }
+
+  // The host may set the state of the generator, which no operation shows.
+  void look_at_generators(const LeafContext& context, c10::ArrayRef<c10::IValue> arguments) {
+    for (const c10::IValue& argument : arguments) {
+      if (!argument.isGenerator() || !argument.toGenerator().defined()) continue;
+      const at::Generator own = argument.toGenerator();
+      if (own == at::globalContext().defaultGenerator(own.device())) continue;
+      refuse(context.call,
+             "draws from a generator of its own, whose state is not replayed; use the default one");
+    }
+    if (random_ && !(*random_ == RandomState(recording_.device))) fail(kRandomStateSet);
+  }
 
   void refuse(const Call& call, const std::string& reason) {
     fail(fmt::format("operation {} ({}{}) {}", ordinal_, call.name(),
@@ -174,6 +229,8 @@ class Recorder {
   }
 
   bool writes(const Call& call, size_t a) const {
+    // Only the way to look at memory changes: detach_(), t_().
+    if (call.op.hasTag(at::Tag::inplace_view)) return false;
     const auto* alias = call.op.schema().arguments().at(a).alias_info();
     if ((alias != nullptr && alias->isWrite()) || is_known_to_write(call, a)) return true;
     return known_ != nullptr &&
@@ -200,8 +257,10 @@ class Recorder {
     Tracked& tracked = tracked_.at(tensor.storage().unsafeGetStorageImpl());
     if (tracked.place.memory != Memory::kExternal) return;
     External& external = recording_.externals[static_cast<size_t>(tracked.place.index)];
-    external.requires_grad = true;
-    if (external.input < 0) external.tensor = tensor;  // itself: its data may be replaced
+    // What autograd saved of a leaf may come back as another tensor of the same memory.
+    if (std::exchange(external.requires_grad, true) || external.input >= 0) return;
+    external.tensor = tensor;
+    external.offset = offset_bytes(tensor);
   }
 
   void watch(LeafContext& context, size_t a, const at::Tensor& tensor, const TensorRef& ref) {
@@ -327,7 +386,7 @@ class Recorder {
     } else if (tracked.bytes != storage.nbytes()) {
       refuse(call, "uses memory that was resized inside the step");
     } else if (!is_output && is_literal(tracked)) {
-      tracked.place = {Memory::kExternal, add_literal(tensor), {}};
+      tracked.place = {Memory::kExternal, add_literal(tensor, call), {}};
     }
     TensorRef ref = tracked.place;
     ref.geometry = geometry_of(tensor);
@@ -346,7 +405,12 @@ class Recorder {
 
   // The bytes as they are now, in memory of our own; on the CPU in memory that no budget counts, as the
   // step has it only for a moment.
-  int32_t add_literal(const at::Tensor& tensor) {
+  int32_t add_literal(const at::Tensor& tensor, const Call& call) {
+    if (saved_by_hooks_ && call.phase == Phase::kBackward) {
+      refuse(call,
+             "reads what a function of torch.autograd.graph.saved_tensors_hooks made, which no "
+             "operation shows; leave it to the plan what is kept");
+    }
     const HostBytes bytes = copy_to_host(tensor.storage());
     c10::DataPtr memory;
     if (tensor.device().is_cpu()) {
@@ -365,16 +429,26 @@ class Recorder {
     const c10::Storage& storage = tensor.storage();
     const auto input = inputs_.find(storage.unsafeGetStorageImpl());
     if (input != inputs_.end()) return add({.input = input->second});
-    const bool made_here = storage.device().is_cpu() && storage.nbytes() > 0 &&
-                           cpu_allocation_serial(storage.data()) > first_serial_;
-    if (!made_here) return add({.tensor = tensor_on(storage, geometry_of(tensor))});
+    const bool known_age = storage.device().is_cpu() && storage.nbytes() > 0;
+    const uint64_t serial = known_age ? cpu_allocation_serial(storage.data()) : 0;
+    if (serial <= first_serial_) {
+      if (learn_ == nullptr && serial > known_->begun) {
+        refuse(call,
+               "reads a tensor that the run of the step before this one made: the step keeps state "
+               "outside its inputs and buffers (an attribute that it sets?). Make that a buffer "
+               "which it writes in place, or an input and an output");
+      }
+      const bool has_history = tensor.requires_grad() && !tensor.is_leaf();
+      return add({.tensor = has_history ? tensor_on(storage, geometry_of(tensor)) : tensor,
+                  .offset = offset_bytes(tensor)});
+    }
     if (storage.nbytes() > kLargestLiteral) {
       refuse(call,
              fmt::format("reads {} bytes that were made inside the step by code that calls no "
                          "operation",
                          storage.nbytes()));
     }
-    return add_literal(tensor);
+    return add_literal(tensor, call);
   }
 
   // Of an external, before the step writes it for the first time.
@@ -396,6 +470,8 @@ class Recorder {
   std::unordered_map<const void*, Tracked> tracked_;  // by storage
   std::unordered_map<const void*, int32_t> inputs_, input_tensors_;
   std::set<const void*> leaves_;
+  std::optional<RandomState> random_;  // after the last operation; with `learn_`
+  bool saved_by_hooks_ = false;        // autograd saved through functions of the caller's
   std::string problem_;
 };
 

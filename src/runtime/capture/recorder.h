@@ -21,6 +21,7 @@ struct Audit {
   std::vector<bool> draws;  // by call: it advanced a random generator
   // Values whose bytes the host put there, without an operator (at::tensor({1, 2, 3})).
   std::set<int32_t> host_written;
+  uint64_t begun = 0;  // the allocator's serial number when the run began
 };
 
 // Runs the step once and records it. With `learn`, watches all bytes and fills it (as slow as reading

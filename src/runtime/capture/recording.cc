@@ -4,6 +4,11 @@
 
 namespace reprise::runtime {
 
+int64_t offset_bytes(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.storage_offset() * static_cast<int64_t>(tensor.element_size())
+                          : 0;
+}
+
 Geometry geometry_of(const at::Tensor& tensor) {
   return {.sizes = tensor.sizes().vec(),
           .strides = tensor.strides().vec(),

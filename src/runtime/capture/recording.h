@@ -27,6 +27,7 @@ struct Geometry {
 };
 
 Geometry geometry_of(const at::Tensor& tensor);
+int64_t offset_bytes(const at::Tensor& tensor);  // in its storage; 0 of an undefined one
 
 // Bytes from the start of the storage to the end of its last element.
 int64_t extent_bytes(const Geometry& geometry);
@@ -54,7 +55,9 @@ struct StepValue {
 
 // A storage that was there before the step.
 struct External {
-  at::Tensor tensor = {};    // of this storage: a parameter itself, else an alias without history
+  // Of this storage: the tensor itself, whose data may be replaced; an alias of one that has a history.
+  at::Tensor tensor = {};
+  int64_t offset = 0;        // bytes, where `tensor` began in its storage
   int32_t input = -1;        // position among the caller's inputs; then `tensor` is not kept
   bool is_constant = false;  // made in the step by the host; the content at capture
   bool requires_grad = false;
@@ -80,10 +83,18 @@ struct Call {
   Phase phase = Phase::kForward;
   bool random = false;  // draws random numbers
   bool grad_mode = false;
-  std::string node;  // of autograd, in a backward pass: "ConvolutionBackward0"
+  std::string node;    // of autograd, in a backward pass: "ConvolutionBackward0"
   std::string module;  // path of the caller's module that it belongs to, as far as it is known
 
   std::string name() const;  // "convolution_backward", "add_.Tensor"
+};
+
+// What the step does to a gradient that is there when it begins.
+enum class Arrival : uint8_t {
+  kAdded,     // its own is added, as autograd does it
+  kReplaced,  // dropped: zero_grad() inside the step
+  kZeroed,    // set to zero first: zero_grad(set_to_none=False)
+  kReads,     // it works with it (clipping, hooks on .grad)
 };
 
 // A leaf tensor that wants a gradient.
@@ -91,6 +102,7 @@ struct LeafGradient {
   at::Tensor target;        // the parameter, or the caller's input at capture
   int32_t input = -1;       // position among the caller's inputs
   TensorRef gradient = {};  // kNone: none arrived
+  Arrival arrival = Arrival::kAdded;
 };
 
 struct Recording {
@@ -100,6 +112,7 @@ struct Recording {
   std::vector<External> externals;
   std::vector<TensorRef> outputs;  // what the step returned
   std::vector<LeafGradient> gradients;
+  std::vector<int64_t> input_offsets;  // bytes, where the caller's inputs began in their storages
 };
 
 // Calls `visit` for every tensor in an argument or a return, undefined ones included.

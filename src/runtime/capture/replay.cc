@@ -62,8 +62,10 @@ Replay::Replay(const Recording& recording, const Works& works, const CapturedGra
 
 void Replay::begin(const Tensors& inputs) {
   inputs_.clear();
-  for (const at::Tensor& input : inputs) {
-    inputs_.push_back(input.defined() ? input.storage() : c10::Storage());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    const int64_t moved = offset_bytes(input) - recording_.input_offsets[i];
+    inputs_.push_back({input.defined() ? input.storage() : c10::Storage(), moved});
   }
 }
 
@@ -74,10 +76,15 @@ void Replay::clear() {
   std::fill(random_.begin(), random_.end(), std::nullopt);
 }
 
-const c10::Storage& Replay::external(int32_t index) const {
-  const External& external = recording_.externals[static_cast<size_t>(index)];
-  return external.input >= 0 ? inputs_[static_cast<size_t>(external.input)]
-                             : external.tensor.storage();
+at::Tensor Replay::external(const TensorRef& ref) const {
+  const External& external = recording_.externals[static_cast<size_t>(ref.index)];
+  const Input now = external.input >= 0 ? inputs_[static_cast<size_t>(external.input)]
+                                        : Input{external.tensor.storage(),
+                                                offset_bytes(external.tensor) - external.offset};
+  if (now.moved == 0) return tensor_on(now.storage, ref.geometry);
+  Geometry geometry = ref.geometry;
+  geometry.offset += now.moved / static_cast<int64_t>(c10::elementSize(geometry.dtype));
+  return tensor_on(now.storage, geometry);
 }
 
 at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false); }
@@ -87,7 +94,7 @@ at::Tensor Replay::operand(const TensorRef& ref, bool shape_only) const {
     case Memory::kNone:
       return {};
     case Memory::kExternal:
-      return tensor_on(external(ref.index), ref.geometry);
+      return external(ref);
     case Memory::kValue:
       break;
   }

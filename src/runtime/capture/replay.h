@@ -71,15 +71,20 @@ class Replay final : public Backend {
   void drop_results() { stack_.clear(); }
 
  private:
+  struct Input {
+    c10::Storage storage;
+    int64_t moved;  // bytes, from where it began in its storage at capture
+  };
+
   void push(const Argument& argument);
   at::Tensor operand(const TensorRef& ref, bool shape_only) const;
-  const c10::Storage& external(int32_t index) const;
+  at::Tensor external(const TensorRef& ref) const;
 
   const Recording& recording_;
   const Works& works_;
   const CapturedGraph& captured_;
-  std::vector<c10::Storage> slots_;                 // by step value
-  std::vector<c10::Storage> inputs_;                // by input
+  std::vector<c10::Storage> slots_;  // by step value
+  std::vector<Input> inputs_;
   std::vector<std::optional<RandomState>> random_;  // by operation of the graph
   std::shared_ptr<ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;

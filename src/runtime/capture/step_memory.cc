@@ -1,5 +1,7 @@
 #include "capture/step_memory.h"
 
+#include <c10/core/Allocator.h>
+
 #include <cstring>
 
 namespace reprise::runtime {
@@ -8,6 +10,12 @@ namespace {
 // Times that a plan's arena is recorded again because a run was different. What is different every time
 // is left to the heap.
 constexpr int kRenewals = 3;
+
+void move_to_heap(c10::StorageImpl& storage) {
+  c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage.nbytes());
+  std::memcpy(moved.get(), storage.data(), storage.nbytes());
+  storage.set_data_ptr_noswap(std::move(moved));
+}
 
 }  // namespace
 
@@ -20,12 +28,16 @@ void StepMemory::renew(bool wanted) {
 void StepMemory::evacuate() {
   for (const auto& weak : handed_out_) {
     const auto storage = weak.lock();
-    if (!storage || !arena_ || !arena_->contains(storage->data())) continue;
-    c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage->nbytes());
-    std::memcpy(moved.get(), storage->data(), storage->nbytes());
-    storage->set_data_ptr_noswap(std::move(moved));
+    if (storage && arena_ && arena_->contains(storage->data())) move_to_heap(*storage);
   }
   handed_out_.clear();
+}
+
+void StepMemory::move_out(Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !arena_ || !arena_->contains(tensor.storage().data())) continue;
+    move_to_heap(*tensor.storage().unsafeGetStorageImpl());
+  }
 }
 
 void StepMemory::hand_out(const at::Tensor& tensor) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capture/arena.h"
+#include "reprise/runtime/stage.h"
 
 namespace reprise::runtime {
 
@@ -21,6 +22,9 @@ class StepMemory {
   void evacuate();
   // The tensor leaves the step: the caller may hold it when the next run begins.
   void hand_out(const at::Tensor& tensor);
+  // Puts tensors on memory of the heap in place of the arena's, for good: whoever has their address, such as
+  // an array of NumPy, may keep it. Those that share memory share it afterwards.
+  void move_out(Tensors& tensors) const;
 
   // While it lives, the arena serves or records this thread's allocations.
   class Run {

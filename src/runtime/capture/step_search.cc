@@ -53,9 +53,9 @@ PlanOptions as_plan_options(const StepPlanOptions& options) {
           .observer = options.observer};
 }
 
-Bytes room_of(const Graph& graph, const PlanResult& result) {
+Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift) {
   if (result.budget == kNoLimit) return result.budget;
-  return result.budget - graph.fixed - inputs_bytes(graph);
+  return result.budget - graph.fixed - drift - inputs_bytes(graph);
 }
 
 StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena) {
@@ -79,7 +79,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   }
   if (!placed || !best.result.plan) return best;
   // The caller's inputs are blocks of the plan, too, but not of the arena.
-  const Bytes most = room_of(graph, best.result) + inputs_bytes(graph);
+  const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
     const Bytes height = placement(plan_blocks(graph, best.result.plan->actions), most).height;
     if (height <= most) break;

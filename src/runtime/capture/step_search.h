@@ -20,8 +20,9 @@ struct StepPlan {
 // As plan() is asked.
 PlanOptions as_plan_options(const StepPlanOptions& options);
 
-// What the budget leaves for the memory of the step itself: inputs are the caller's.
-Bytes room_of(const Graph& graph, const PlanResult& result);
+// What the budget leaves for the memory of the step itself: inputs are the caller's. `drift`: bytes that are
+// live beside `graph.fixed` now.
+Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift);
 
 // A plan of the graph beside `graph.fixed`. With an arena and a budget: one whose memory can be placed, if the
 // search finds one within the time limit; else one that the heap serves. `slack`: tried first. Throws

@@ -45,6 +45,25 @@ std::string kind_of(const TensorRef& ref) {
                      fmt::join(g.strides, ","), g.offset % 16);
 }
 
+// Whether a batch norm computes the same without its statistics. In lower precision the type of any other
+// parameter decides what it computes in.
+bool same_without(const Call& batch_norm, const std::vector<size_t>& statistics) {
+  const c10::ScalarType type = batch_norm.arguments.at(0).tensors.at(0).geometry.dtype;
+  for (size_t a = 0; a < batch_norm.arguments.size(); ++a) {
+    for (const TensorRef& ref : batch_norm.arguments[a].tensors) {
+      const bool mixed = ref.memory != Memory::kNone && ref.geometry.dtype != type;
+      const bool is_statistic =
+          std::find(statistics.begin(), statistics.end(), a) != statistics.end();
+      if (mixed && !is_statistic) return true;  // a weight that still says so
+    }
+  }
+  return std::all_of(statistics.begin(), statistics.end(), [&](size_t a) {
+    const auto& tensors = batch_norm.arguments[a].tensors;
+    return tensors.empty() || tensors[0].memory == Memory::kNone ||
+           tensors[0].geometry.dtype == type;
+  });
+}
+
 }  // namespace
 
 Works works_of(const Recording& recording) {
@@ -61,6 +80,7 @@ Works works_of(const Recording& recording) {
     std::vector<size_t> statistics;
     const Call& call = recording.calls[c];
     if (call.effects.empty() || !is_batch_norm(call, &statistics)) continue;
+    if (!same_without(call, statistics)) continue;
     Work replay = works.all[c];
     for (const size_t a : statistics) replay.arguments[a] = Argument{};
     replay.effects.clear();

@@ -84,6 +84,9 @@ std::optional<TensorRef> look_of(const Call& call, const Work& work, int32_t val
   std::optional<TensorRef> look;
   for (const Argument& argument : call.arguments) {
     for (const TensorRef& ref : argument.tensors) {
+      // A product of complex numbers is a sum of products.
+      if (ref.memory != Memory::kNone && c10::isComplexType(ref.geometry.dtype))
+        return std::nullopt;
       if (ref.memory != Memory::kValue || ref.index != value) continue;
       if (look && *look != ref) return std::nullopt;
       look = ref;

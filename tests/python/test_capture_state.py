@@ -1,0 +1,492 @@
+"""What a captured step must notice: gradients that are there, random state, tensors that are
+replaced, inputs that share memory. It does what the function does, or says why not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
+import reprise  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+def data(rows: int = 64) -> tuple[Any, Any]:
+    return torch.randn(rows, 32), torch.randint(0, 10, (rows,))
+
+
+def net(dropout: float = 0.0) -> Any:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 10))
+
+
+def step_of(model: Any) -> Callable[..., Any]:
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def gradients(model: Any) -> list[Any]:
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def assert_same(a: list[Any], b: list[Any]) -> None:
+    assert len(a) == len(b) and all(map(torch.equal, a, b))
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_zero_grad_inside_the_step(to_none: bool) -> None:
+    model = net()
+
+    def step(x: Any, y: Any) -> Any:
+        model.zero_grad(set_to_none=to_none)
+        loss: Any = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    for _ in range(3):
+        captured(x, y)
+    peak = captured.report().measured_peak_bytes
+    assert peak == captured.report().predicted_peak_bytes
+    replayed = gradients(model)
+    step(x, y)
+    assert_same(replayed, gradients(model))
+
+
+def test_gradients_that_are_there_are_added_to() -> None:
+    model = net()
+    batches = [data() for _ in range(3)]
+    captured = reprise.capture(step_of(model), *batches[0])
+    for batch in batches:
+        captured(*batch)
+    replayed = gradients(model)
+    model.zero_grad()
+    for batch in batches:
+        step_of(model)(*batch)
+    assert_same(replayed, gradients(model))
+
+
+def clipped(model: Any) -> Callable[..., Any]:
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss, nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    return step
+
+
+def twice(model: Any) -> Callable[..., Any]:
+    def step(x: Any, y: Any) -> Any:
+        step_of(model)(x, y)
+        return step_of(model)(x, y)
+
+    return step
+
+
+@pytest.mark.parametrize("kind", [clipped, twice])
+def test_more_than_adding_to_a_gradient_wants_none_there(kind: Any) -> None:
+    model = net()
+    x, y = data()
+    captured = reprise.capture(kind(model), x, y)
+    captured(x, y)
+    replayed = gradients(model)
+    with pytest.raises(reprise.InputError, match="has a gradient already"):
+        captured(x, y)
+    assert_same(replayed, gradients(model))
+    model.zero_grad()
+    kind(model)(x, y)
+    assert_same(replayed, gradients(model))
+
+
+def test_a_plan_after_steps_is_still_valid_for_its_problem() -> None:
+    model = net()
+    x, y = data(512)
+    captured = reprise.capture(step_of(model), x, y)
+    captured.plan(budget="90%")
+    for _ in range(4):
+        model.zero_grad()
+        captured(x, y)
+        plan = captured.planned.plan
+        assert plan is not None
+        assert reprise.verify(captured.graph, plan) == []
+        assert captured.report().predicted_peak_bytes == captured.report().measured_peak_bytes
+
+
+def seeded(model: Any) -> Callable[..., Any]:
+    def step(x: Any, y: Any) -> Any:
+        torch.manual_seed(7)
+        return step_of(model)(x, y)
+
+    return step
+
+
+def checkpointed(model: Any) -> Callable[..., Any]:
+    return step_of(lambda x: checkpoint(model, x, use_reentrant=False))
+
+
+def own_generator(model: Any) -> Callable[..., Any]:
+    generator = torch.Generator().manual_seed(3)
+    return step_of(lambda x: model(x + torch.rand(x.shape, generator=generator)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (seeded, "random generator is set inside"),
+        (checkpointed, "random generator is set inside"),
+        (own_generator, "a generator of its own"),
+    ],
+)
+def test_random_numbers_that_cannot_be_replayed_are_refused(kind: Any, message: str) -> None:
+    with pytest.raises(reprise.InputError, match=message):
+        reprise.capture(kind(net(0.2)), *data())
+
+
+def test_checkpoint_without_random_numbers_is_recorded() -> None:
+    model = net()
+    x, y = data()
+    captured = reprise.capture(checkpointed(model), x, y)
+    loss = captured(x, y)
+    replayed = gradients(model)
+    model.zero_grad()
+    assert torch.equal(loss, checkpointed(model)(x, y))
+    assert_same(replayed, gradients(model))
+
+
+def replace_all(model: Any) -> None:
+    for p in model.parameters():
+        p.data = p.data * 0.5
+
+
+def flatten_all(model: Any) -> None:
+    vector = nn.utils.parameters_to_vector(model.parameters()) * 0.5
+    nn.utils.vector_to_parameters(vector, model.parameters())
+
+
+@pytest.mark.parametrize("replace", [replace_all, flatten_all])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_data_of_parameters_may_be_replaced(replace: Any, frozen: bool) -> None:
+    model, teacher = net(), net()
+    teacher.requires_grad_(False)
+
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = F.cross_entropy(model(x) + teacher(x), y)
+        loss.backward()
+        return loss
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    replace(teacher if frozen else model)
+    model.zero_grad()
+    loss = captured(x, y)
+    replayed = gradients(model)
+    model.zero_grad()
+    assert torch.equal(loss, step(x, y))
+    assert_same(replayed, gradients(model))
+
+
+def freeze(model: Any) -> None:
+    model[0].weight.requires_grad_(False)
+
+
+def thaw(model: Any) -> None:
+    model[0].weight.requires_grad_(True)
+
+
+def double(model: Any) -> None:
+    model.double()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (thaw, freeze, "no longer wants a gradient"),
+        (freeze, thaw, "wants a gradient"),
+        (thaw, double, "is Double"),
+    ],
+)
+def test_other_parameters_are_refused_or_captured_again(
+    before: Any, after: Any, message: str
+) -> None:
+    x, y = data()
+    model = net()
+    before(model)
+    captured = reprise.capture(step_of(model), x, y)
+    again = reprise.capture(step_of(model), x, y, on_miss="recapture")
+    after(model)
+    with pytest.raises(reprise.InputError, match=message):
+        captured(x, y)
+    if after is double:
+        return
+    again(x, y)
+    for p in model.parameters():
+        assert (p.grad is not None) == p.requires_grad
+
+
+def test_another_layout_of_weights_is_refused() -> None:
+    model: Any = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 10))
+    x, y = torch.randn(64, 3, 8, 8), torch.randint(0, 10, (64,))
+    captured = reprise.capture(step_of(model), x, y)
+    model.to(memory_format=torch.channels_last)
+    with pytest.raises(reprise.InputError, match="strides"):
+        captured(x, y)
+
+
+def test_batches_may_be_parts_of_one_tensor() -> None:
+    model = net()
+    xs, ys = data(256)
+    captured = reprise.capture(step_of(model), xs[:64], ys[:64])
+    own = [xs[64:128].clone(), ys[64:128].clone()]
+    for batch in [(xs[k : k + 64], ys[k : k + 64]) for k in range(0, 256, 64)]:
+        model.zero_grad()
+        loss = captured(*batch)
+        report = captured.report()
+        assert report.predicted_peak_bytes == report.measured_peak_bytes
+        replayed = gradients(model)
+        model.zero_grad()
+        assert torch.equal(loss, step_of(model)(*batch))
+        assert_same(replayed, gradients(model))
+    model.zero_grad()
+    assert torch.equal(captured(*own), step_of(model)(*own))
+    with pytest.raises(reprise.InputError, match="at offset 1"):
+        captured(xs.view(-1)[1 : 1 + 64 * 32].view(64, 32), ys[:64])
+
+
+def test_a_part_of_a_larger_tensor_than_the_sample_counts_as_a_whole() -> None:
+    model = net()
+    captured = reprise.capture(step_of(model), *data())
+    xs, ys = data(256)
+    for _ in range(3):
+        model.zero_grad()
+        captured(xs[:64], ys[:64])
+        report = captured.report()
+        assert report.predicted_peak_bytes == report.measured_peak_bytes
+
+
+def test_inputs_that_shared_memory_in_the_sample() -> None:
+    model = nn.Linear(32, 32)
+
+    def step(x: Any, t: Any) -> Any:
+        loss: Any = F.mse_loss(model(x), t)
+        loss.backward()
+        return loss
+
+    x, other = torch.randn(64, 32), torch.randn(64, 32)
+    captured = reprise.capture(step, x, x)
+    assert torch.equal(captured(other, other), step(other, other))
+    with pytest.raises(reprise.InputError, match="shared memory in the sample"):
+        captured(x, other)
+
+
+def test_an_input_with_a_history_is_refused() -> None:
+    backbone, model = nn.Linear(32, 32), net()
+    x, y = data()
+    with pytest.raises(reprise.InputError, match="has a history"):
+        reprise.capture(step_of(model), backbone(x), y)
+    captured = reprise.capture(step_of(model), x.clone().requires_grad_(), y)
+    with pytest.raises(reprise.InputError, match="has a history"):
+        captured(backbone(x), y)
+
+
+def test_arrays_of_results_keep_what_they_showed() -> None:
+    model = net()
+    captured = reprise.capture(step_of(model), *data())
+    captured.plan(budget="100%")
+    kept, shown = [], []
+    for _ in range(5):
+        model.zero_grad()
+        loss = captured(*data())
+        kept.append(loss.numpy())
+        shown.append(float(loss))
+    assert [float(k) for k in kept] == shown
+
+
+def test_state_in_an_attribute_is_refused_and_a_cache_is_not() -> None:
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 10)
+            self.last: Any = None
+            self.ones: Any = None
+            self.remembers = True
+
+        def forward(self, x: Any) -> Any:
+            if self.ones is None:
+                self.ones = torch.ones(10)
+            out = self.linear(x) * self.ones
+            if self.remembers:
+                out = out if self.last is None else out + self.last
+                self.last = out.detach().mean(0)
+            return out
+
+    x, y = data()
+    with pytest.raises(reprise.InputError, match="keeps state"):
+        reprise.capture(step_of(Remembers()), x, y)
+    model = Remembers()
+    model.remembers = False
+    captured = reprise.capture(step_of(model), x, y)
+    assert torch.equal(captured(x, y), step_of(model)(x, y))
+    with pytest.raises(reprise.InputError, match="gives another result when it runs again"):
+        reprise.remat([Remembers(), nn.Linear(10, 10)], x, budget="90%")
+
+
+def test_modules_that_the_function_does_not_show_are_watched() -> None:
+    holder = {"model": net(0.5)}
+    trainer = {"loss": lambda x, y: F.cross_entropy(holder["model"](x), y)}
+
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = trainer["loss"](x, y)
+        loss.backward()
+        return loss
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    captured(x, y)
+    holder["model"].eval()
+    with pytest.raises(reprise.InputError, match="evaluation"):
+        captured(x, y)
+
+
+def test_literals_made_by_torch_tensor() -> None:
+    model = net()
+
+    def step(x: Any, y: Any) -> Any:
+        weight = torch.tensor([1.0, 2.0] * 5)
+        loss: Any = F.cross_entropy(model(x), y, weight=weight) * x.new_tensor(0.5)
+        loss.backward()
+        return loss
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    loss = captured(x, y)
+    replayed = gradients(model)
+    model.zero_grad()
+    assert torch.equal(loss, step(x, y))
+    assert_same(replayed, gradients(model))
+
+
+def test_small_tensors_packed_by_hooks_are_refused() -> None:
+    model = net()
+
+    def pack(tensor: Any) -> Any:
+        return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+
+    def unpack(tensor: Any) -> Any:
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def step(x: Any, y: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            loss: Any = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.raises(reprise.InputError, match="cannot be captured"):
+        reprise.capture(step, *data())
+
+
+def test_a_leaf_that_the_step_makes_goes_with_it() -> None:
+    model = nn.Linear(64, 64)
+
+    def step(x: Any, y: Any) -> Any:
+        noise: Any = torch.zeros_like(x, requires_grad=True)
+        first: Any = F.mse_loss(model(x + noise), y)
+        first.backward()
+        model.zero_grad()
+        loss: Any = F.mse_loss(model(x + 0.1 * noise.grad.sign()), y)
+        loss.backward()
+        return loss
+
+    x, y = torch.randn(1024, 64), torch.randn(1024, 64)
+    plain = copy.deepcopy(model.state_dict())
+    captured = reprise.capture(step, x, y)
+    captured.plan(budget="100%")
+    loss = None
+    for _ in range(3):
+        del loss
+        loss = captured(x, y)
+    assert captured.report().plans == 1
+    replayed = gradients(model)
+    assert_same(list(plain.values()), list(model.state_dict().values()))
+    assert torch.equal(loss, step(x, y))
+    assert_same(replayed, gradients(model))
+
+
+def test_batch_norm_without_weights_in_lower_precision() -> None:
+    torch.manual_seed(3)
+    layers: list[Any] = []
+    for _ in range(4):
+        layers += [nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8, affine=False), nn.GELU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    plain = copy.deepcopy(model)
+    x, y = torch.randn(8, 8, 16, 16), torch.randint(0, 10, (8,))
+
+    def step_in_bfloat16(net: Any) -> Callable[..., Any]:
+        def step(x: Any, y: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss: Any = F.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        return step
+
+    captured = reprise.capture(step_in_bfloat16(model), x, y)
+    captured.plan(budget="90%", time_limit=2)
+    assert torch.equal(captured(x, y), step_in_bfloat16(plain)(x, y))
+    assert_same(gradients(model), gradients(plain))
+
+
+@pytest.mark.parametrize("budget", [2_000_000, 1_600_000])
+def test_complex_products(budget: int) -> None:
+    torch.manual_seed(5)
+    factors = nn.ParameterList(
+        nn.Parameter(torch.randn(13, dtype=torch.cfloat) + 2) for _ in range(6)
+    )
+
+    def step(x: Any, y: Any) -> Any:
+        h = x * factors[0]
+        for p in factors[1:]:
+            h = torch.sigmoid((h / p).abs()) * (h / p)
+        loss: Any = F.cross_entropy(h.abs().mean(1), y)
+        loss.backward()
+        return loss
+
+    x, y = torch.randn(24, 37, 13), torch.randint(0, 13, (24,))
+    captured = reprise.capture(step, x, y)
+    try:
+        captured.plan(budget=budget, time_limit=2)
+    except reprise.BudgetError:
+        pytest.skip("other memory is live in this process")
+    captured(x, y)
+    replayed = gradients(factors)
+    factors.zero_grad()
+    step(x, y)
+    for a, b in zip(replayed, gradients(factors), strict=True):
+        assert torch.equal(torch.view_as_real(a), torch.view_as_real(b))
+
+
+def test_a_model_in_place_of_a_step_is_refused() -> None:
+    model = net()
+    x, y = data()
+    with pytest.raises(reprise.InputError, match=r"calls\s+loss.backward"):
+        reprise.capture(model, x)
+    with pytest.raises(reprise.InputError, match="makes no gradients"):
+        reprise.capture(lambda x, y: F.cross_entropy(model(x), y), x, y)
+
+    def evaluate(x: Any) -> Any:
+        with torch.no_grad():
+            return model(x)
+
+    captured = reprise.capture(evaluate, x)
+    assert torch.equal(captured(x), evaluate(x))
