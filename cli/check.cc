@@ -63,7 +63,7 @@ void add_check(CLI::App& app, Action& action) {
   command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
   command->footer(
       "Exits 1 if the plan is invalid, is for another problem, or makes a false claim.\n\n"
-      "Example:\n  reprise check resnet18.json plan.json --budget \"700 MiB\"");
+      "Example:\n  reprise check densenet121.json plan.json --budget \"700 MiB\"");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

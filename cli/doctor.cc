@@ -175,7 +175,8 @@ void add_doctor(CLI::App& app, Action& action) {
   command->allow_extras();  // options of the model: the runtime knows them
   command->footer(
       "Further options say what the model is, as for `reprise profile`: --input, --batch, ...\n\n"
-      "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --budget 80%");
+      "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --width 64 --layers "
+      "2 --heads 2 --budget 90%");
   command->callback([command, arguments, &action] {
     std::vector<std::string> rest = command->remaining();
     for (const auto& [name, value] :

@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "plan_of.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/report/json.h"
@@ -29,6 +30,7 @@ int run(const Arguments& arguments) {
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Graph graph = problem.graph();
+  require_plan_of(problem, plan, arguments.plan);
   const Explanation explanation = explain(graph, plan);
   TextOptions options = text_options();
   options.rows = arguments.rows;
@@ -54,7 +56,7 @@ void add_explain(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 1'000'000).description(""));
   command->add_flag("--json", arguments->json, "everything, as JSON");
   command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
-  command->footer("Example:\n  reprise explain resnet18.json plan.json");
+  command->footer("Example:\n  reprise explain densenet121.json plan.json");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

@@ -95,7 +95,8 @@ void add_frontier(CLI::App& app, Action& action) {
   command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
   add_search_options(*command, arguments->search, "60s");
   command->footer(
-      "Example:\n  reprise frontier resnet18.json -o frontier.json --svg frontier.svg --mark 60%");
+      "Example:\n  reprise frontier densenet121.json -o frontier.json --svg frontier.svg --mark "
+      "60%");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

@@ -76,6 +76,12 @@ void write_output(const std::filesystem::path& path, std::string_view content) {
   write_file(path, content);
 }
 
+std::string share_of_plain(Bytes bytes, const Baseline& plain) {
+  if (plain.peak <= Bytes(0)) return {};
+  const double share = static_cast<double>(bytes.count()) / static_cast<double>(plain.peak.count());
+  return fmt::format(", {:.1f} % of plain training's peak", 100 * share);
+}
+
 TextOptions text_options() {
   const char* no_color = std::getenv("NO_COLOR");
   const bool forbidden = no_color != nullptr && *no_color != '\0';

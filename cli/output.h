@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "reprise/model/observer.h"
+#include "reprise/model/plan.h"
 #include "reprise/model/units.h"
 #include "reprise/report/text.h"
 
@@ -26,6 +27,9 @@ void complain(std::string_view text);
 void require_writable(const std::filesystem::path& path);
 // write_file() that an interrupt (Ctrl-C) cannot cut in half: it comes before or after.
 void write_output(const std::filesystem::path& path, std::string_view content);
+
+// ", 71.9 % of plain training's peak"; empty where that is not known.
+std::string share_of_plain(Bytes bytes, const Baseline& plain);
 
 // Plain when stdout is no terminal, or with NO_COLOR set.
 TextOptions text_options();

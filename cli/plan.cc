@@ -37,14 +37,16 @@ int report_infeasible(const PlanResult& result) {
   if (result.smallest_budget) {
     const int64_t smallest = result.smallest_budget->count();
     // Planners without a class of their own know what they found, not what there is.
-    text += fmt::format("\n{} {} bytes ({})",
+    text += fmt::format("\n{} {} bytes ({}{})",
                         result.schedule_class == "all" ? "The smallest budget with a plan found is"
                                                        : "The smallest feasible budget is",
-                        smallest, format_bytes(*result.smallest_budget));
+                        smallest, format_bytes(*result.smallest_budget),
+                        share_of_plain(*result.smallest_budget, result.baseline));
     if (!result.blocking_op.empty()) text += fmt::format(", needed by {}", result.blocking_op);
-    text += fmt::format(
-        ".\nAsk for --budget {} or more, make the batch smaller, or try another planner.",
-        smallest);
+    text += fmt::format(".\nAsk for --budget {} or more, make the batch smaller, or {}.", smallest,
+                        result.planner == "chain"
+                            ? "plan a graph of operations (reprise profile --mode graph)"
+                            : "try another planner");
   } else {
     text += "\nAsk for a larger budget, make the batch smaller, or try another planner.";
   }
@@ -134,7 +136,7 @@ void add_plan(CLI::App& app, Action& action) {
   add_search_options(*command, arguments->search, "10s");
   command->footer(
       "Without -o the plan itself goes to standard output.\n\n"
-      "Example:\n  reprise plan resnet18.json --budget 60% -o plan.json");
+      "Example:\n  reprise plan densenet121.json --budget 60% -o plan.json");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

@@ -13,6 +13,20 @@
 namespace reprise::cli {
 namespace {
 
+// What is spelt wrong explains more than what is missing because of it.
+std::string reason(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const auto commands = app.get_subcommands();
+  if (commands.empty() && argc > 1 && argv[1][0] != '-') {
+    return fmt::format("there is no command \"{}\"", argv[1]);
+  }
+  const auto* missing = dynamic_cast<const CLI::RequiredError*>(&error);
+  if (missing == nullptr || commands.empty()) return error.what();
+  for (const std::string& left : commands.front()->remaining()) {
+    if (left.starts_with("-")) return fmt::format("there is no option {}", left);
+  }
+  return error.what();
+}
+
 int parse_and_run(int argc, char** argv, const ProgramInfo& info) {
   CLI::App app(info.description, "reprise");
   app.set_version_flag("--version", "reprise " REPRISE_VERSION);
@@ -31,7 +45,7 @@ int parse_and_run(int argc, char** argv, const ProgramInfo& info) {
     const auto commands = app.get_subcommands();
     const std::string help =
         commands.empty() ? "reprise --help" : "reprise " + commands.front()->get_name() + " --help";
-    complain(fmt::format("{}\nTry `{}`.", error.what(), help));
+    complain(fmt::format("{}\nTry `{}`.", reason(app, error, argc, argv), help));
     return kBadInput;
   }
   return action();

@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "plan_of.h"
 #include "report_page.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
@@ -39,6 +40,7 @@ void check_file(const std::string& path, const Check& check) {
 
 ReportInput load(const Arguments& arguments) {
   ReportInput input{.problem = load_problem(arguments.problem), .plan = load_plan(arguments.plan)};
+  require_plan_of(input.problem, input.plan, arguments.plan);
   if (!arguments.frontier.empty()) {
     input.frontier = load_frontier(arguments.frontier);
     check_file(arguments.frontier, [&] { validate(*input.frontier, input.problem); });
@@ -108,7 +110,7 @@ void add_report(CLI::App& app, Action& action) {
                    "for working out the curve (default 3s; 0s: none)")
       ->type_name("TIME");
   command->add_flag("--quiet,-q", arguments->quiet, "no progress and no messages but errors");
-  command->footer("Example:\n  reprise report resnet18.json plan.json -o report.html");
+  command->footer("Example:\n  reprise report densenet121.json plan.json -o report.html");
   command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
 }
 

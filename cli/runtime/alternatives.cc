@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "reprise/model/errors.h"
 #include "output.h"
+#include "reprise/model/errors.h"
 #include "search_arguments.h"
 
 namespace reprise::cli {
@@ -37,7 +37,7 @@ int run(bool json) {
       fmt::format("{:<30}{:<11}{:<14}{}\n", "alternative", "exactness", "mode", "what it does");
   for (const runtime::AlternativeInfo& info : runtime::alternatives()) {
     text += fmt::format("{:<30}{:<11}{:<14}{}\n", info.name, to_string(info.exactness),
-                        fmt::join(modes_of(info), ", "), info.description);
+                        fmt::to_string(fmt::join(modes_of(info), ", ")), info.description);
   }
   print(text);
   return kDone;
@@ -58,8 +58,7 @@ void validate_alternatives(const runtime::AlternativeOptions& options, const std
   if (mode == "graph") return validate(options);
   validate_for_chain(options);
   if (options.allow != Exactness::kBitwise) {
-    throw InputError(
-        "--allow needs --mode graph: the alternatives of a chain leave the same bits");
+    throw InputError("--allow needs --mode graph: the alternatives of a chain leave the same bits");
   }
 }
 

@@ -237,7 +237,8 @@ int run(const Arguments& arguments) {
 void add_runtime_doctor(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("doctor", "what LibTorch on this machine can do");
   command->footer(
-      "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --budget 80%");
+      "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --width 64 --layers "
+      "2 --heads 2 --budget 90%");
   auto arguments = std::make_shared<Arguments>();
   add_model_options(*command, arguments->model);
   command->get_option("--model")->required(false);

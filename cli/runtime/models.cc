@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -72,14 +73,17 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       .add_option("--input", arguments.input,
                   "shape of a batch, such as 64x1x28x28 (default: the model's)")
       ->type_name("SHAPE");
-  command
-      .add_option("--batch", arguments.batch, "samples in a batch, in place of the shape's first")
-      ->type_name("N");
-  command.add_option("--width", arguments.width, "of mlp, unet, gpt, lstm")->type_name("N");
-  command.add_option("--layers", arguments.layers, "of mlp, gpt, lstm")->type_name("N");
-  command.add_option("--heads", arguments.heads, "of gpt")->type_name("N");
-  command.add_option("--vocabulary", arguments.vocabulary, "of gpt")->type_name("N");
-  command.add_option("--classes", arguments.classes, "of the output")->type_name("N");
+  const auto number = [&](const char* name, int64_t& field, const char* help) {
+    command.add_option(name, field, help)
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()).description(""));
+  };
+  number("--batch", arguments.batch, "samples in a batch, in place of the shape's first");
+  number("--width", arguments.width, "of mlp, unet, gpt, lstm");
+  number("--layers", arguments.layers, "of mlp, gpt, lstm");
+  number("--heads", arguments.heads, "of gpt");
+  number("--vocabulary", arguments.vocabulary, "of gpt");
+  number("--classes", arguments.classes, "of the output");
   command.add_option("--dropout", arguments.dropout, "of gpt, mobilenet_v2")->type_name("P");
   command.add_option("--threads", arguments.threads, "of LibTorch (default: all cores)")
       ->type_name("N")
@@ -97,8 +101,7 @@ runtime::ModelConfig model_config(const ModelArguments& arguments) {
   config.heads = arguments.heads;
   config.vocabulary = arguments.vocabulary;
   config.dropout = arguments.dropout;
-  if (arguments.batch != 0) {
-    if (arguments.batch < 0) throw InputError("--batch must be at least 1");
+  if (arguments.batch > 0) {
     for (const runtime::ModelInfo& model : runtime::models()) {
       if (config.input.empty() && config.model == model.name) config.input = model.default_input;
     }

@@ -66,9 +66,8 @@ Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions
     loss.backward();
     return loss;
   };
-  runtime::CaptureOptions capture{.modules = {model.module()},
-                                  .measure = options,
-                                  .alternatives = arguments.alternatives};
+  runtime::CaptureOptions capture{
+      .modules = {model.module()}, .measure = options, .alternatives = arguments.alternatives};
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (arguments.consume_gradients) {
     optimizer = make_optimizer(model, arguments);
@@ -126,8 +125,8 @@ int run(const Arguments& arguments) {
 void add_profile(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("profile", "measure a model into a chain or a graph");
   command->footer(
-      "Example:\n  reprise profile --model resnet18 --input 64x3x64x64 -o resnet18.json\n"
-      "  reprise frontier resnet18.json\n"
+      "Example:\n  reprise profile --model densenet121 --batch 32 -o densenet121.json\n"
+      "  reprise frontier densenet121.json\n"
       "  reprise profile --model unet --mode graph -o unet.json");
   auto arguments = std::make_shared<Arguments>();
   add_model_options(*command, arguments->model);

@@ -229,16 +229,18 @@ int infeasible(const runtime::TrainReport& report) {
     complain(text + "; give a longer --time-limit or a larger --budget");
     return kOutOfTime;
   }
+  const bool of_graph = std::holds_alternative<Graph>(report.profile.problem);
   std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),
                                  format_bytes(result.budget));
   if (result.smallest_budget) {
     text += fmt::format(
-        "\nThe smallest {} is {} bytes ({}), needed by {}.\n"
-        "Ask for --budget {} or more, or make the batch smaller.",
-        std::holds_alternative<Graph>(report.profile.problem) ? "budget with a plan found"
-                                                              : "feasible budget",
-        result.smallest_budget->count(), format_bytes(*result.smallest_budget), result.blocking_op,
-        result.smallest_budget->count());
+        "\nThe smallest {} is {} bytes ({}{}), needed by {}.\n"
+        "Ask for --budget {} or more, make the batch smaller, or try {}.",
+        of_graph ? "budget with a plan found" : "feasible budget", result.smallest_budget->count(),
+        format_bytes(*result.smallest_budget),
+        share_of_plain(*result.smallest_budget, result.baseline), result.blocking_op,
+        result.smallest_budget->count(),
+        of_graph ? "--consume-gradients or --micro-batches auto" : "--mode graph");
   }
   complain(text);
   return kInfeasible;
@@ -330,13 +332,14 @@ void add_train(CLI::App& app, Action& action) {
       app.add_subcommand("train", "train a model on real data inside a byte budget");
   command->footer(
       "Examples:\n"
-      "  reprise train --model resnet18 --data fashion-mnist --budget 60% --steps 50\n"
+      "  reprise train --model densenet121 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model unet --mode graph --budget 50% --steps 50\n"
-      "  reprise train --model gpt --mode graph --micro-batches auto --budget 30% --steps 50\n"
-      "  reprise train --model gpt --data corpus.txt --budget \"150 MiB\" --optimizer adam\n\n"
+      "  reprise train --model gpt --mode graph --micro-batches auto --budget 40% --steps 50\n"
+      "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
-      "A share is of plain training's peak. Without it, plain training is measured only.");
+      "A share is of plain training's peak. Without a budget nothing runs again, and both are "
+      "compared.");
   auto arguments = std::make_shared<Arguments>();
   add_model_options(*command, arguments->model);
   auto text = [&](const char* name, std::string& field, const char* help, const char* type) {

@@ -201,8 +201,14 @@ def text_of(value: Any, kind: str) -> tuple[str, str]:
         return dumps(value), "<dict>"
     if isinstance(value, Document):
         return value.text(), f"<{type(value).__name__}>"
+    if kind == "plan" and value is None:
+        raise InputError(
+            "there is no plan: where no budget fits, PlanResult.plan is None, and "
+            "smallest_budget_bytes says what is possible"
+        )
+    hint = "; of a model, give a sample, too" if kind == "problem" and callable(value) else ""
     raise InputError(
-        f"a {kind} is a path, a dict or a value of this package, not a {type(value).__name__}"
+        f"a {kind} is a path, a dict or a value of this package, not a {type(value).__name__}{hint}"
     )
 
 
@@ -243,6 +249,21 @@ def options(
     }
 
 
+def checked(budget: Any) -> Budget:
+    """InputError unless it can be a budget; what a text says is looked at later."""
+    if budget is None or isinstance(budget, str):
+        return budget
+    if isinstance(budget, int) and not isinstance(budget, bool) and abs(budget) < 2**63:
+        return budget
+    share = ""
+    if isinstance(budget, float) and 0 < budget <= 1:
+        share = f'; for a share of plain training\'s peak write "{100 * budget:g}%"'
+    raise InputError(
+        'a budget is a number of bytes as an int, a text such as "8 GiB" or "60%", or None for no '
+        f"limit, not the {type(budget).__name__} {budget!r}{share}"
+    )
+
+
 def result_of(found: dict[str, Any]) -> PlanResult:
     """A PlanResult from what the extensions return."""
     text = found.pop("plan")
@@ -274,7 +295,7 @@ def plan(
     """
     text, name = text_of(problem, "problem")
     chosen = options(planner, schedule_class, time_limit, threads, allow, observer)
-    return result_of(_core.plan(text, name, budget, **chosen))
+    return result_of(_core.plan(text, name, checked(budget), **chosen))
 
 
 def frontier(
@@ -310,7 +331,8 @@ def frontier(
 
 def verify(problem: Problem, plan: PlanLike, budget: Budget = None) -> list[Violation]:
     """All rules that the plan breaks; none for a valid one. `budget`: default is the plan's own."""
-    found = json.loads(_core.verify(*text_of(problem, "problem"), *text_of(plan, "plan"), budget))
+    texts = (*text_of(problem, "problem"), *text_of(plan, "plan"))
+    found = json.loads(_core.verify(*texts, checked(budget)))
     return [decode(Violation, violation) for violation in found["violations"]]
 
 

@@ -9,7 +9,16 @@ import torch
 from torch import nn
 
 from ._model import Chain, Path, Profile, RunLog
-from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
+from ._planning import (
+    Budget,
+    Observer,
+    PlanResult,
+    checked,
+    nanoseconds,
+    observe,
+    report_html,
+    result_of,
+)
 from ._torch import StepReport, _runtime, budget_for, modules_of
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
@@ -212,8 +221,9 @@ class Remat(nn.Module):
         return result_of(native.planned())
 
     def set_budget(self, budget: Budget) -> None:
-        """From the next step on. What was measured is kept."""
-        self._options["budget"] = budget
+        """From the next step on, which plans for it: BudgetError then, if no plan fits. What was
+        measured is kept."""
+        self._options["budget"] = checked(budget)
         if self._native is not None:
             device = next((p.device for p in self.parameters()), torch.device("cpu"))
             self._native.set_budget(budget_for(budget, device))
@@ -240,7 +250,10 @@ class Remat(nn.Module):
     def save_report(self, path: Path) -> None:
         """The plan in force as a page to look at: see report_html()."""
         plan = self.planned.plan
-        assert plan is not None
+        if plan is None:
+            raise InputError(
+                "nothing is planned yet for this budget; run a step or call plan_for() first"
+            )
         report_html(self.profile(), plan, run_log=self.run_log(), path=path)
 
     def log_steps(self, steps: int = 5) -> None:

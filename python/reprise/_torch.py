@@ -13,6 +13,7 @@ from typing import Any
 from . import _core, errors
 from ._built_for import TORCH_VERSION
 from ._html import fields_html
+from ._planning import Budget, checked
 from .errors import InputError
 
 REBUILD = (
@@ -65,11 +66,13 @@ class StepReport:
     fallbacks: int = 0  # allocations that the heap served instead
 
     def __str__(self) -> str:
+        if self.steps == 0:
+            return "not run yet"
         budget = "none" if self.budget_bytes is None else _core.format_bytes(self.budget_bytes)
         return (
             f"step {self.steps}: measured peak {_core.format_bytes(self.measured_peak_bytes)}, "
             f"predicted {_core.format_bytes(self.predicted_peak_bytes)}, budget {budget}, "
-            f"{self.plans} plans so far"
+            f"{self.plans} plan{'' if self.plans == 1 else 's'} so far"
         )
 
     def _repr_html_(self) -> str:
@@ -119,9 +122,9 @@ def _free_host_bytes() -> int:
     return max(0, free)
 
 
-def budget_for(budget: int | str | None, device: torch.device) -> int | str | None:
+def budget_for(budget: Budget, device: torch.device) -> Budget:
     """ "auto" as the bytes that the device has; anything else as it is."""
-    if budget != "auto":
+    if checked(budget) != "auto":
         return budget
     found = free_bytes(device)
     text = _core.format_bytes(found)

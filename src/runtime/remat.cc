@@ -74,6 +74,14 @@ at::Tensor default_loss(const Tensors& outputs) {
   return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
 }
 
+// Of an operation of the chain's, in the words of the user: "backward of stage 'block3'".
+std::string name_of(const std::string& op, const Chain& chain) {
+  if (op.empty() || op == "loss") return op;
+  const size_t stage = std::stoul(op.substr(1));
+  return fmt::format("{} of stage '{}'", op[0] == 'F' ? "forward" : "backward",
+                     chain.stages.at(stage).name);
+}
+
 // Whether the backward of the last stage reads an output that the stage makes a second time for it.
 bool makes_second_output(const Chain& chain, const PlanResult& result) {
   if (chain.loss.consumes || !result.plan) return false;
@@ -256,11 +264,15 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   ++report.plans;
   if (!result.plan) {
     std::string message =
-        "no plan for a budget of " + std::to_string(result.budget.count()) + " bytes: ";
+        fmt::format("no plan for a budget of {}: ", format_bytes_exact(result.budget));
     if (result.termination == Termination::kInfeasible && result.smallest_budget) {
-      message += "the smallest feasible budget is " +
-                 std::to_string(result.smallest_budget->count()) + " bytes (" + result.blocking_op +
-                 " needs it)";
+      message += fmt::format(
+          "the smallest feasible budget is {}, {:.1f} % of plain training's peak, which the {} "
+          "needs",
+          format_bytes_exact(*result.smallest_budget),
+          100.0 * static_cast<double>(result.smallest_budget->count()) /
+              static_cast<double>(std::max<int64_t>(1, result.baseline.peak.count())),
+          name_of(result.blocking_op, chain));
     } else {
       message += "the search ran out of time; raise time_limit";
     }

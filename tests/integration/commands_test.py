@@ -101,9 +101,22 @@ class PlanTest(ProgramTest):
         result = self.run_program("plan", CHAIN, "--budget", "10", expect=INFEASIBLE)
         self.assertEqual(result.stdout, "")
         smallest = int(re.search(r"smallest feasible budget is (\d+) bytes", result.stderr)[1])
-        self.assertRegex(result.stderr, r"needed by \S+")
+        self.assertRegex(result.stderr, r"% of plain training's peak\), needed by \S+")
         self.run_program("plan", CHAIN, "--budget", smallest)
         self.run_program("plan", CHAIN, "--budget", smallest - 1, expect=INFEASIBLE)
+
+    def test_what_is_spelt_wrong_is_named(self):
+        for arguments, name in [(["foo"], '"foo"'), (["plan", CHAIN, "--budgte", "60%"], "--budgte")]:
+            result = self.run_program(*arguments, expect=BAD_INPUT)
+            self.assertIn(name, result.stderr)
+            self.assertNotIn("required", result.stderr)
+
+    def test_the_plan_of_another_problem(self):
+        plan = self.folder / "plan.json"
+        self.run_program("plan", CHAINS / "resnet18_like.json", "--budget", "80%", "-o", plan)
+        for command in ("explain", "report"):
+            result = self.run_program(command, CHAINS / "gpt_like.json", plan, expect=BAD_INPUT)
+            self.assertIn('this plan is for "resnet18_like", not for "gpt_like"', result.stderr)
 
     def test_infeasible_leaves_the_old_file(self):
         path = self.write("plan.json", "old")

@@ -125,6 +125,10 @@ class TrainTest(ProgramTest):
         chain = self.train(*GPT, "--allow", "rounding", expect=BAD_INPUT)
         self.assertIn("--mode graph", chain.stderr)
 
+    def test_a_batch_of_nothing_is_refused(self):
+        result = self.train("--model", "mlp", "--batch", "0", expect=BAD_INPUT)
+        self.assertIn("--batch", result.stderr)
+
     def test_infeasible_names_the_smallest_budget(self):
         result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)
         smallest = re.search(r"smallest feasible budget is (\d+) bytes", result.stderr).group(1)

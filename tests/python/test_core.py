@@ -254,6 +254,21 @@ def test_everything_shows_itself(two_convolutions: dict[str, Any]) -> None:
         assert "<b>" not in value._repr_html_().replace("<b></b>", "")
 
 
+@pytest.mark.parametrize("budget", [0.6, 1e9, True, 10**30, [1]])
+def test_what_is_no_budget_is_explained(budget: Any, two_convolutions: dict[str, Any]) -> None:
+    with pytest.raises(reprise.InputError, match="a budget is a number of bytes") as raised:
+        reprise.plan(two_convolutions, budget=budget)
+    assert (budget == 0.6) == ('write "60%"' in str(raised.value))
+
+
+def test_a_plan_that_is_not_there(two_convolutions: dict[str, Any]) -> None:
+    result = reprise.plan(two_convolutions, budget=1)
+    with pytest.raises(reprise.InputError, match="there is no plan"):
+        reprise.verify(two_convolutions, result.plan)  # type: ignore[arg-type]
+    with pytest.raises(reprise.InputError, match="give a sample"):
+        reprise.frontier(lambda x: x)
+
+
 def test_planners_are_listed() -> None:
     names = {planner.name for planner in reprise.planners()}
     assert {"chain", "graph"} <= names

@@ -1,0 +1,21 @@
+#include "plan_of.h"
+
+#include <fmt/format.h>
+
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::cli {
+
+void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file) {
+  try {
+    simulate(problem.graph(), plan);
+  } catch (const InputError&) {
+    if (same_problem(plan.problem, problem.id_for(plan.problem))) throw;
+    throw InputError(
+        fmt::format("this plan is for \"{}\", not for \"{}\"", plan.problem.name, problem.id.name),
+        {.file = file, .pointer = "/problem", .line = 0});
+  }
+}
+
+}  // namespace reprise::cli

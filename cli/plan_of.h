@@ -1,0 +1,14 @@
+// Whether a plan and a problem that were given together belong together.
+#pragma once
+
+#include <string>
+
+#include "reprise/io/json.h"
+
+namespace reprise::cli {
+
+// Throws InputError, which names both problems, where `plan`, from `file`, cannot be followed because it is
+// for another one.
+void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file);
+
+}  // namespace reprise::cli

@@ -1,0 +1,25 @@
+# Installs a build into a folder of its own, builds the project of runtime_consumer/ against that, and runs it.
+#   cmake -DBUILD=... -DFOLDER=... -DTORCH=... -P installed_runtime_test.cmake
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(failed)
+    string(REPLACE ";" " " words "${ARGN}")
+    message(FATAL_ERROR "failed: ${words}\n${output}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${FOLDER})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/prefix)
+foreach(path bin/reprise bin/reprise-runtime include/reprise/runtime.h)
+  if(NOT EXISTS ${FOLDER}/prefix/${path})
+    message(FATAL_ERROR "${path} was not installed")
+  endif()
+endforeach()
+if(EXISTS ${FOLDER}/prefix/reprise)
+  message(FATAL_ERROR "the Python package does not belong into the prefix: pip installs it")
+endif()
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/runtime_consumer -B ${FOLDER}/build -G Ninja
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${FOLDER}/prefix -DTorch_DIR=${TORCH})
+run(${CMAKE_COMMAND} --build ${FOLDER}/build)
+run(${FOLDER}/build/consumer)
+file(REMOVE_RECURSE ${FOLDER})
