@@ -103,10 +103,10 @@ std::string text_of(const Trial& trial) {
                            : std::string(" within the time limit"));
   }
   return fmt::format(
-      "{} as plain training; peak predicted {} B, measured {} B, budget {} B, plain {} B",
+      "{} as plain training; peak predicted {} B, measured {} B, budget {} B{}",
       trial.same_bits() ? "same bits" : "NOT THE SAME BITS", report.predicted_peak.count(),
       report.measured_peak.count(), report.budget.count(),
-      report.plain_peak.value_or(Bytes()).count());
+      share_of_plain(report.budget, {.peak = report.plain_peak.value_or(Bytes()), .time = {}}));
 }
 
 void judge(const Trial& trial, std::vector<Finding>& findings) {
@@ -183,7 +183,7 @@ int verdict(const std::vector<Trial>& trials, bool asked_for_a_budget) {
 
 int run(const Arguments& arguments) {
   runtime::install_cpu_allocator();
-  runtime::ModelConfig model = {.model = "resnet18", .input = {4, 3, 32, 32}};
+  runtime::ModelConfig model = {.model = "unet", .input = {4, 3, 64, 64}, .width = 16};
   if (!arguments.model.model.empty()) {
     model = model_config(arguments.model);
   } else if (arguments.model.threads > 0) {

@@ -68,6 +68,8 @@ class Residents {
     Geometry geometry;
     bool requires_grad;
   };
+  static bool is_as_it_was(const Resident& resident);
+
   std::vector<Resident> all_;
 };
 

@@ -1,5 +1,5 @@
-# Installs a build into a folder of its own, builds the project of runtime_consumer/ against that, and runs it.
-#   cmake -DBUILD=... -DFOLDER=... -DTORCH=... -P installed_runtime_test.cmake
+# Installs a build into a folder of its own, builds the project beside this file against that, and runs it.
+#   cmake -DBUILD=... -DFOLDER=... -DTORCH=... -P test.cmake
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(failed)
@@ -18,7 +18,7 @@ endforeach()
 if(EXISTS ${FOLDER}/prefix/reprise)
   message(FATAL_ERROR "the Python package does not belong into the prefix: pip installs it")
 endif()
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/runtime_consumer -B ${FOLDER}/build -G Ninja
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${FOLDER}/build -G Ninja
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${FOLDER}/prefix -DTorch_DIR=${TORCH})
 run(${CMAKE_COMMAND} --build ${FOLDER}/build)
 run(${FOLDER}/build/consumer)
