@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from ._html import fields_html
 from ._model import Graph, Path, Plan, Profile, RunLog
@@ -57,6 +58,12 @@ class _Recorded:
         keywords = keywords | more
         outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
         return outputs
+
+
+def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Without those that are parts of others."""
+    parts = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [module for module in modules if id(module) not in parts]
 
 
 def plan_options(
@@ -136,14 +143,17 @@ class CapturedStep:
         self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
         """Captures; again if it runs modules that the function does not show."""
-        with called_modules() as called:
+        # A checkpoint that stops early leaves its last operation half-way.
+        with called_modules() as called, set_checkpoint_early_stop(False):
             native = self._record(recorded, tensors, options | {"modules": self._modules})
         known = {id(part) for module in self._modules for part in module.modules()}
         hidden = [module for module in called if id(module) not in known]
         if not hidden:
             return native
-        self._modules = [*self._modules, *hidden]
-        return self._record(recorded, tensors, options | {"modules": self._modules})
+        del native, called
+        self._modules = [*self._modules, *outermost(hidden)]
+        with set_checkpoint_early_stop(False):
+            return self._record(recorded, tensors, options | {"modules": self._modules})
 
     def _record(
         self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
@@ -196,7 +206,8 @@ class CapturedStep:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """One training step. Plans for plain training when nothing was planned. After an exception
-        gradients, buffers and random state are as before the step."""
+        gradients (but those that the step itself drops first), buffers and random state are as
+        before the step."""
         tensors, tree = flatten((arguments, keywords), "the input")
         if tree != self._recorded.inputs:
             self._miss("its inputs have another structure or other numbers", tensors, tree)
@@ -264,7 +275,7 @@ def capture(
 ) -> CapturedStep:
     """Records a whole training step (forward, loss, backward; not the optimizer) of any model.
 
-    `step(*sample, **keywords)` runs three times, and each of its operations a few times more.
+    `step(*sample, **keywords)` runs four times, and each of its operations a few times more.
     Inputs and what it returns may be tensors in tuples, lists, dicts and dataclasses. Parameters,
     gradients, buffers and random state are left as they were.
 

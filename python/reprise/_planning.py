@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -253,8 +254,10 @@ def checked(budget: Any) -> Budget:
     """InputError unless it can be a budget; what a text says is looked at later."""
     if budget is None or isinstance(budget, str):
         return budget
-    if isinstance(budget, int) and not isinstance(budget, bool) and abs(budget) < 2**63:
-        return budget
+    if hasattr(budget, "__index__") and not isinstance(budget, bool):
+        number = operator.index(budget)  # of NumPy's, too
+        if abs(number) < 2**63:
+            return number
     share = ""
     if isinstance(budget, float) and 0 < budget <= 1:
         share = f'; for a share of plain training\'s peak write "{100 * budget:g}%"'

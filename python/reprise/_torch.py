@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -183,11 +184,12 @@ def _parts(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def called_modules() -> Iterator[list[torch.nn.Module]]:
-    """The modules whose forward runs meanwhile, in order."""
-    called: dict[int, torch.nn.Module] = {}
+    """The modules whose forward runs meanwhile, in order, as far as they are there afterwards: not
+    a loss that is made at each call."""
+    called: list[weakref.ref[torch.nn.Module]] = []
 
     def note(module: torch.nn.Module, _inputs: Any) -> None:
-        called.setdefault(id(module), module)
+        called.append(weakref.ref(module))
 
     result: list[torch.nn.Module] = []
     handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
@@ -195,7 +197,8 @@ def called_modules() -> Iterator[list[torch.nn.Module]]:
         yield result
     finally:
         handle.remove()
-        result += called.values()
+        alive = {id(module): module for ref in called if (module := ref()) is not None}
+        result += alive.values()
 
 
 def _is_module(value: Any) -> bool:

@@ -82,9 +82,11 @@ std::string name_of(const std::string& op, const Chain& chain) {
                      chain.stages.at(stage).name);
 }
 
-// Whether the backward of the last stage reads an output that the stage makes a second time for it.
+// Whether the backward of the last stage reads an output that the stage makes a second time for it; or may, in the
+// smallest budget of an answer without a plan.
 bool makes_second_output(const Chain& chain, const PlanResult& result) {
-  if (chain.loss.consumes || !result.plan) return false;
+  if (chain.loss.consumes) return false;
+  if (!result.plan) return result.termination == Termination::kInfeasible;
   const std::string last = fmt::format("F{}", chain.stages.size() - 1);
   return std::count_if(result.plan->actions.begin(), result.plan->actions.end(),
                        [&](const Action& action) {
@@ -113,6 +115,12 @@ struct Remat::State {
     int64_t offset = 0;     // live bytes beyond the chain's fixed + input when the plan was made
     PlanResult result;
     Bytes baseline_peak;
+    bool second_output = false;  // room for it is part of the problem that `result` is for
+
+    // What `result` is a plan of.
+    Chain problem() const {
+      return second_output ? with_second_output(planned->chain) : planned->chain;
+    }
 
     explicit Instance(Key k) : key(std::move(k)) {}
   };
@@ -256,9 +264,10 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   }
   instance.result = {};  // the old plan was for another level; it must not outlive a failure
   PlanResult result = reprise::plan(chain, planning);
-  if (options.measure.output_held && makes_second_output(chain, result)) {
+  instance.second_output = options.measure.output_held && makes_second_output(chain, result);
+  if (instance.second_output) {
     const Nanos bound = result.lower_bound;  // of all plans
-    result = reprise::plan(with_second_output(chain), planning);
+    result = reprise::plan(instance.problem(), planning);
     result.lower_bound = bound;
   }
   ++report.plans;
@@ -426,7 +435,7 @@ Profile Remat::profile() const {
   plan();
   const State::Instance& instance = *state_->last;
   return describe(instance.planned->model, instance.example_shape,
-                  {instance.planned->chain, instance.planned->keeping, instance.spread});
+                  {instance.problem(), instance.planned->keeping, instance.spread});
 }
 
 StepReport Remat::last_step() const { return state_->report; }
@@ -436,7 +445,8 @@ void Remat::log_steps(int64_t steps) { state_->log.want(steps); }
 std::optional<RunLog> Remat::run_log() const {
   const PlanResult& planned = plan();
   const PlannedModel& model = *state_->last->planned;
-  return state_->log.run_log(*model.program, lower(model.chain), *planned.plan, model.model.device);
+  return state_->log.run_log(*model.program, lower(state_->last->problem()), *planned.plan,
+                             model.model.device);
 }
 
 std::shared_ptr<Remat> remat(std::vector<Stage> stages, const Tensors& sample,

@@ -392,7 +392,7 @@ def test_small_tensors_packed_by_hooks_are_refused() -> None:
         loss.backward()
         return loss
 
-    with pytest.raises(reprise.InputError, match="cannot be captured"):
+    with pytest.raises(reprise.InputError, match="saved_tensors_hooks"):
         reprise.capture(step, *data())
 
 
@@ -447,8 +447,8 @@ def test_batch_norm_without_weights_in_lower_precision() -> None:
     assert_same(gradients(model), gradients(plain))
 
 
-@pytest.mark.parametrize("budget", [2_000_000, 1_600_000])
-def test_complex_products(budget: int) -> None:
+@pytest.mark.parametrize("budget", ["95%", "85%"])
+def test_complex_products(budget: str) -> None:
     torch.manual_seed(5)
     factors = nn.ParameterList(
         nn.Parameter(torch.randn(13, dtype=torch.cfloat) + 2) for _ in range(6)
@@ -464,16 +464,133 @@ def test_complex_products(budget: int) -> None:
 
     x, y = torch.randn(24, 37, 13), torch.randint(0, 13, (24,))
     captured = reprise.capture(step, x, y)
-    try:
-        captured.plan(budget=budget, time_limit=2)
-    except reprise.BudgetError:
-        pytest.skip("other memory is live in this process")
+    captured.plan(budget=budget, time_limit=2)
     captured(x, y)
     replayed = gradients(factors)
     factors.zero_grad()
     step(x, y)
     for a, b in zip(replayed, gradients(factors), strict=True):
         assert torch.equal(torch.view_as_real(a), torch.view_as_real(b))
+
+
+def test_what_lies_beside_an_input_in_its_tensor_is_refused() -> None:
+    model, rows = nn.Linear(32, 32), torch.randn(256, 32)
+
+    def step(x: Any) -> Any:
+        loss: Any = (model(x) - rows.mean(0)).square().mean()
+        loss.backward()
+        return loss
+
+    with pytest.raises(reprise.InputError, match="input 0 is a part of"):
+        reprise.capture(step, rows[:64])
+    captured = reprise.capture(step, rows[:64].clone())
+    assert torch.equal(captured(rows[64:128].clone()), step(rows[64:128]))
+
+
+def test_parameters_in_one_storage_are_replaced_together_or_not_at_all() -> None:
+    model = net()
+    flatten_all(model)
+    x, y = data()
+    captured = reprise.capture(step_of(model), x, y)
+    assert torch.equal(captured(x, y), step_of(model)(x, y))
+    model[3].bias.data = model[3].bias.data + 1
+    with pytest.raises(reprise.InputError, match="shared memory at capture"):
+        captured(x, y)
+
+
+def test_a_step_that_returns_a_gradient() -> None:
+    model = net()
+
+    def step(x: Any, y: Any) -> Any:
+        step_of(model)(x, y)
+        return model[0].weight.grad
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    first = captured(x, y).clone()
+    with pytest.raises(reprise.InputError, match="has a gradient already"):
+        captured(x, y)
+    model.zero_grad()
+    assert torch.equal(first, step(x, y))
+
+
+def test_gradients_in_a_tensor_that_the_step_reads_are_refused() -> None:
+    model = net()
+    flat = torch.zeros(sum(p.numel() for p in model.parameters()))
+    begin = 0
+    for p in model.parameters():
+        p.grad = flat[begin : begin + p.numel()].view_as(p)
+        begin += p.numel()
+
+    def step(x: Any, y: Any) -> Any:
+        flat.zero_()
+        step_of(model)(x, y)
+        return flat.norm()
+
+    with pytest.raises(reprise.InputError, match=r"in which the \.grad of a parameter lies"):
+        reprise.capture(step, *data())
+
+
+def test_gradients_that_go_to_no_parameter() -> None:
+    model = net()
+
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = F.cross_entropy(model(x), y)
+        return loss, *torch.autograd.grad(loss, list(model.parameters()))
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    assert_same(list(captured(x, y)), [t.detach() for t in step(x, y)])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_that_draws_nothing_before_a_dropout(reentrant: bool) -> None:
+    front, model = nn.Sequential(nn.Linear(32, 32), nn.ReLU()), net(0.2)
+
+    def step(x: Any, y: Any) -> Any:
+        x = x + front[0].bias
+        hidden: Any = checkpoint(front, x, use_reentrant=reentrant)
+        return step_of(model)(hidden, y)
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    torch.manual_seed(4)
+    loss = captured(x, y)
+    replayed = gradients(front)
+    front.zero_grad()
+    torch.manual_seed(4)
+    assert torch.equal(loss, step(x, y))
+    assert_same(replayed, gradients(front))
+
+
+def test_within_an_outer_autocast() -> None:
+    model = net()
+    x, y = data()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        captured = reprise.capture(step_of(model), x, y)
+        for p in model.parameters():
+            p.data = p.data * 0.5
+        loss = captured(x, y)
+        replayed = gradients(model)
+        model.zero_grad()
+        torch.clear_autocast_cache()
+        assert torch.equal(loss, step_of(model)(x, y))
+        assert_same(replayed, gradients(model))
+
+
+def test_a_loss_made_at_each_call_is_no_hidden_module() -> None:
+    model = net()
+    runs = 0
+
+    def step(x: Any, y: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        loss: Any = nn.CrossEntropyLoss()(model(x), y)
+        loss.backward()
+        return loss
+
+    reprise.capture(step, *data())
+    assert runs == 4
 
 
 def test_a_model_in_place_of_a_step_is_refused() -> None:

@@ -1,5 +1,7 @@
 // What may go from one stage to the next: tuples, views, tensors passed on or changed in place.
 #include "fixture.h"
+#include "reprise/check/verify.h"
+#include "reprise/model/lower.h"
 
 namespace reprise::runtime {
 namespace {
@@ -155,6 +157,9 @@ TEST_F(BoundaryTest, AHeldOutputBesideTheOneThatIsMadeAgainForTheBackward) {
     EXPECT_EQ(remat->last_step().predicted_peak, remat->last_step().measured_peak);
     EXPECT_LE(remat->last_step().measured_peak, budget);
     EXPECT_EQ(planned_runs(*remat)["wide"], budget == largest ? 1 : 2);
+    const Graph problem = lower(std::get<Chain>(remat->profile().problem));
+    const std::vector<Violation> violations = verify(problem, *remat->plan().plan, budget);
+    EXPECT_TRUE(violations.empty()) << violations[0].message;
   }
 }
 

@@ -128,7 +128,7 @@ class CapturedStep {
   std::unique_ptr<State> state_;
 };
 
-// Runs the step three times on `sample` at plain training's memory, to see which bytes each operation
+// Runs the step four times on `sample` at plain training's memory, to see which bytes each operation
 // touches and to record it, and walks through it to measure every operation: once with repetitions, and on the CPU
 // some more times in order (at least MeasureOptions::min_repeats). Parameters,
 // gradients, buffers, random state are left as they were.

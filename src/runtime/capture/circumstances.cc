@@ -127,16 +127,30 @@ std::string Circumstances::difference(const Circumstances& now) const {
 Residents::Residents(const Recording& recording) {
   for (const External& external : recording.externals) {
     if (!external.tensor.defined() || external.is_constant) continue;
-    all_.push_back(
-        {external.tensor, geometry_of(external.tensor), external.tensor.requires_grad()});
+    add(external.tensor, external.tensor);
   }
+  // Several parameters may lie in one storage, of which the replay knows one tensor.
+  for (const LeafGradient& leaf : recording.gradients) {
+    if (leaf.input >= 0 || leaf.gradient.memory == Memory::kNone) continue;
+    for (const External& external : recording.externals) {
+      if (!external.tensor.defined() || external.tensor.is_same(leaf.target)) continue;
+      if (external.tensor.storage().is_alias_of(leaf.target.storage())) {
+        add(leaf.target, external.tensor);
+      }
+    }
+  }
+}
+
+void Residents::add(const at::Tensor& tensor, const at::Tensor& owner) {
+  all_.push_back({tensor, geometry_of(tensor), tensor.requires_grad(), owner});
 }
 
 // The usual case, without a copy: this runs at every step.
 bool Residents::is_as_it_was(const Resident& resident) {
   const at::Tensor& now = resident.tensor;
   const Geometry& then = resident.geometry;
-  return now.requires_grad() == resident.requires_grad && now.scalar_type() == then.dtype &&
+  return now.storage().is_alias_of(resident.owner.storage()) &&
+         now.requires_grad() == resident.requires_grad && now.scalar_type() == then.dtype &&
          now.storage_offset() == then.offset && now.sizes() == then.sizes &&
          now.strides() == then.strides && now.is_conj() == then.conjugate &&
          now.is_neg() == then.negative;
@@ -146,6 +160,11 @@ std::string Residents::difference() const {
   for (const Resident& resident : all_) {
     if (is_as_it_was(resident)) continue;
     const Geometry now = geometry_of(resident.tensor);
+    const bool apart = !resident.tensor.storage().is_alias_of(resident.owner.storage()) ||
+                       now.offset != resident.geometry.offset;
+    if (apart && !resident.tensor.is_same(resident.owner)) {
+      return "parameters that shared memory at capture do not lie in it as they did";
+    }
     Geometry moved = now;
     moved.offset = resident.geometry.offset;
     if (!(moved == resident.geometry) || shift(resident.geometry, now) % kAlignment != 0) {

@@ -67,7 +67,9 @@ class Residents {
     at::Tensor tensor;
     Geometry geometry;
     bool requires_grad;
+    at::Tensor owner;  // whose storage it shares
   };
+  void add(const at::Tensor& tensor, const at::Tensor& owner);
   static bool is_as_it_was(const Resident& resident);
 
   std::vector<Resident> all_;

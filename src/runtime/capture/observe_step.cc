@@ -1,5 +1,6 @@
 #include "capture/observe_step.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -35,6 +36,8 @@ class OtherGradients {
   ~OtherGradients() {
     for (const auto& [leaf, gradient] : before_) leaf.mutable_grad() = gradient;
   }
+  // Leaf and gradient.
+  const std::vector<std::pair<at::Tensor, at::Tensor>>& before() const { return before_; }
   OtherGradients(const OtherGradients&) = delete;
   OtherGradients& operator=(const OtherGradients&) = delete;
 
@@ -105,6 +108,8 @@ Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device 
                    Audit* learn, const Audit* known) {
   BeforeImages images;
   const RandomScope random(device);
+  // Within the caller's autocast, weights that an earlier run has cast would be found there.
+  at::autocast::clear_cache();
   try {
     Recording recording = record(step, inputs, device, images, learn, known);
     images.restore();
@@ -139,9 +144,21 @@ Arrival arrival_at(const at::Tensor& gradient, const TensorRef& left, const Reco
       }
     }
   }
+  if (std::any_of(run.outputs.begin(), run.outputs.end(), is_it)) return Arrival::kReads;
   if (!is_it(left)) return Arrival::kReplaced;
   if (added != 1) return Arrival::kReads;
   return zeroed ? Arrival::kZeroed : Arrival::kAdded;
+}
+
+// Gradients that are parts of a tensor which the step knows by itself, too: it was recorded without them.
+void refuse_gradients_read_elsewhere(const OtherGradients& aside, const Recording& run) {
+  for (const auto& [leaf, gradient] : aside.before()) {
+    if (!gradient.defined() || arrival_at(gradient, {}, run) != Arrival::kReads) continue;
+    throw InputError(
+        "the step reads memory in which the .grad of a parameter lies (gradients as parts of one "
+        "tensor?): it cannot be captured while they are there. Set gradients to None before, or "
+        "read .grad itself");
+  }
 }
 
 // The operations of a run without gradients do not show what becomes of those that are there, so one more
@@ -151,7 +168,14 @@ void find_arrivals(const StepFunction& step, const Tensors& inputs, Recording& r
   Audit audit;
   std::vector<at::Tensor> given;
   for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
-  const Recording run = run_once(step, inputs, recording.device, &audit, nullptr);
+  Recording run;
+  try {
+    run = run_once(step, inputs, recording.device, &audit, nullptr);
+  } catch (const InputError&) {
+    // With gradients it does what cannot be recorded; without, it can.
+    for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
+    return;
+  }
   for (size_t l = 0; l < given.size(); ++l) {
     LeafGradient& leaf = recording.gradients[l];
     for (const LeafGradient& seen : run.gradients) {
@@ -174,6 +198,7 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   audit.writes.insert(first.writes.begin(), first.writes.end());
   Recording last = run_once(step, inputs, device, nullptr, &audit);
   compare_calls(recording, last);
+  refuse_gradients_read_elsewhere(none, last);
   find_arrivals(step, inputs, last);
   return last;
 }

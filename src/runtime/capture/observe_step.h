@@ -6,7 +6,7 @@
 
 namespace reprise::runtime {
 
-// Runs the step three times, and leaves parameters, gradients, buffers and random state as they
+// Runs the step four times, and leaves parameters, gradients, buffers and random state as they
 // were. Throws InputError as capture() does, and when two runs of the step do not do the same work.
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device);
 

@@ -50,6 +50,7 @@ struct LeafContext final : at::ObserverContext {
   bool within_leaf = false;
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage, argument
   std::vector<Watched> watched;
+  std::optional<RandomState> random;  // when it began
 };
 
 class Recorder {
@@ -65,7 +66,11 @@ class Recorder {
     for (size_t i = 0; i < inputs.size(); ++i) {
       recording_.input_offsets.push_back(offset_bytes(inputs[i]));
       if (!inputs[i].defined()) continue;
-      inputs_.emplace(inputs[i].storage().unsafeGetStorageImpl(), static_cast<int32_t>(i));
+      const auto entry =
+          inputs_.emplace(inputs[i].storage().unsafeGetStorageImpl(), static_cast<int32_t>(i))
+              .first;
+      extents_.push_back(
+          {entry->second, recording_.input_offsets.back(), extent_bytes(geometry_of(inputs[i]))});
       input_tensors_.emplace(inputs[i].unsafeGetTensorImpl(), static_cast<int32_t>(i));
     }
   }
@@ -116,7 +121,8 @@ class Recorder {
     }
     if (learn_ != nullptr) {
       RandomState now(recording_.device);
-      const bool draws = !(now == *random_);
+      const bool draws = !(now == *context.random);
+      if (draws && !(*context.random == *random_)) fail(kRandomStateSet);
       if (draws) random_ = std::move(now);
       learn_->draws.push_back(draws);
       call.random = draws;
@@ -161,6 +167,10 @@ class Recorder {
   c10::Device device() const { return recording_.device; }
 
  private:
+  struct InputExtent {
+    int32_t owner;       // the first input on this storage
+    int64_t begin, end;  // bytes in it
+  };
   struct Tracked {
     std::optional<WeakStorage> alive;  // keeps the address unique, not the memory
     TensorRef place;                   // without geometry
@@ -176,13 +186,11 @@ class Recorder {
 
   // A model in place of a training step, or one whose backward() was forgotten.
   void require_gradients(const Tensors& outputs) {
-    const auto arrived = [](const LeafGradient& leaf) {
-      return leaf.gradient.memory != Memory::kNone;
-    };
+    const auto is_backward = [](const Call& call) { return call.phase == Phase::kBackward; };
     const auto has_history = [](const at::Tensor& output) {
       return output.defined() && output.requires_grad() && !output.is_leaf();
     };
-    if (std::any_of(recording_.gradients.begin(), recording_.gradients.end(), arrived) ||
+    if (std::any_of(recording_.calls.begin(), recording_.calls.end(), is_backward) ||
         std::none_of(outputs.begin(), outputs.end(), has_history)) {
       return;
     }
@@ -193,8 +201,8 @@ class Recorder {
         "too");
   }
 
-  // The host may set the state of the generator, which no operation shows.
-  void look_at_generators(const LeafContext& context, c10::ArrayRef<c10::IValue> arguments) {
+  // The host may set the state of the generator, which no operation shows. That matters to what draws then.
+  void look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments) {
     for (const c10::IValue& argument : arguments) {
       if (!argument.isGenerator() || !argument.toGenerator().defined()) continue;
       const at::Generator own = argument.toGenerator();
@@ -202,7 +210,7 @@ class Recorder {
       refuse(context.call,
              "draws from a generator of its own, whose state is not replayed; use the default one");
     }
-    if (random_ && !(*random_ == RandomState(recording_.device))) fail(kRandomStateSet);
+    if (learn_ != nullptr) context.random.emplace(recording_.device);
   }
 
   void refuse(const Call& call, const std::string& reason) {
@@ -390,7 +398,26 @@ class Recorder {
     }
     TensorRef ref = tracked.place;
     ref.geometry = geometry_of(tensor);
+    require_within_input(ref, call);
     return ref;
+  }
+
+  // Inputs may be other parts of a tensor at each step: what the step reads of that tensor by itself would
+  // move with them.
+  void require_within_input(const TensorRef& ref, const Call& call) {
+    if (ref.memory != Memory::kExternal) return;
+    const int32_t owner = recording_.externals[static_cast<size_t>(ref.index)].input;
+    if (owner < 0) return;
+    const int64_t begin =
+        ref.geometry.offset * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype));
+    const auto lies_in = [&](const InputExtent& input) {
+      return input.owner == owner && begin >= input.begin &&
+             extent_bytes(ref.geometry) <= input.end;
+    };
+    if (std::any_of(extents_.begin(), extents_.end(), lies_in)) return;
+    refuse(call, fmt::format("reads more of the tensor that input {} is a part of than that part; "
+                             "give the step a copy of the input",
+                             owner));
   }
 
   bool is_literal(const Tracked& tracked) const {
@@ -469,8 +496,9 @@ class Recorder {
   size_t ordinal_ = 0;                                // of the leaf event, views included
   std::unordered_map<const void*, Tracked> tracked_;  // by storage
   std::unordered_map<const void*, int32_t> inputs_, input_tensors_;
+  std::vector<InputExtent> extents_;
   std::set<const void*> leaves_;
-  std::optional<RandomState> random_;  // after the last operation; with `learn_`
+  std::optional<RandomState> random_;  // after the last operation that drew; with `learn_`
   bool saved_by_hooks_ = false;        // autograd saved through functions of the caller's
   std::string problem_;
 };
