@@ -83,7 +83,8 @@ void add_frontier(CLI::App& app, Action& action) {
       app.add_subcommand("frontier", "the best time of every budget: the whole curve");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
   command->add_option("--output,-o", arguments->output, "frontier file (JSON)")->type_name("FILE");
-  command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");
+  CLI::Option* svg =
+      command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");
   command
       ->add_option(
           "--points", arguments->points,
@@ -91,7 +92,8 @@ void add_frontier(CLI::App& app, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(2, 1'000'000).description(""));
   command->add_option("--mark", arguments->marks, "budget to mark in the picture; may be repeated")
-      ->type_name("BUDGET");
+      ->type_name("BUDGET")
+      ->needs(svg);
   command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
   add_search_options(*command, arguments->search, "60s");
   command->footer(

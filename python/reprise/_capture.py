@@ -12,7 +12,14 @@ from ._html import fields_html
 from ._model import Graph, Path, Plan, Profile, RunLog
 from ._optimizer import ParameterSteps
 from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
-from ._torch import StepReport, _runtime, budget_for, called_modules, modules_of
+from ._torch import (
+    StepReport,
+    _runtime,
+    budget_for,
+    called_modules,
+    modules_of,
+    optimizers_of,
+)
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
@@ -64,6 +71,27 @@ def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
     """Without those that are parts of others."""
     parts = {id(part) for module in modules for part in module.modules() if part is not module}
     return [module for module in modules if id(module) not in parts]
+
+
+class _Parameters(torch.nn.Module):
+    """Parameters that are in no module that is known."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__()
+        self._parameters.update((str(i), p) for i, p in enumerate(parameters))
+
+
+def with_optimizers(modules: list[torch.nn.Module], step: Any) -> list[torch.nn.Module]:
+    """And what else the optimizers have that the step uses: it may drop those gradients, too."""
+    known = {id(p) for module in modules for p in module.parameters()}
+    rest = [
+        p
+        for optimizer in optimizers_of(step)
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if id(p) not in known
+    ]
+    return [*modules, _Parameters(rest)] if rest else modules
 
 
 def plan_options(
@@ -300,5 +328,13 @@ def capture(
     """
     watched = modules_of(step) if modules is None else modules
     return CapturedStep(
-        step, sample, keywords, watched, on_miss, alternatives, optimizer, name, observer
+        step,
+        sample,
+        keywords,
+        with_optimizers(watched, step),
+        on_miss,
+        alternatives,
+        optimizer,
+        name,
+        observer,
     )

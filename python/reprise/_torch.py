@@ -138,23 +138,30 @@ def modules_of(function: Any) -> list[torch.nn.Module]:
     defaults, globals that it names, the object it is a method of; of such objects their attributes,
     too."""
     found: list[torch.nn.Module] = []
-    _collect(function, found, {})
+    _collect(function, torch.nn.Module, found, {})
     return found
 
 
-def _collect(value: Any, found: list[torch.nn.Module], seen: dict[int, Any]) -> None:
+def optimizers_of(function: Any) -> list[torch.optim.Optimizer]:
+    """The optimizers that a function uses, found in the same places."""
+    found: list[torch.optim.Optimizer] = []
+    _collect(function, torch.optim.Optimizer, found, {})
+    return found
+
+
+def _collect(value: Any, kind: type, found: list[Any], seen: dict[int, Any]) -> None:
     if id(value) in seen:
         return
     seen[id(value)] = value  # held, so that the number is not given to another object
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, kind):
         found.append(value)
         return
-    for item in _parts(value):
-        _collect(item, found, seen)
+    for item in _parts(value, kind):
+        _collect(item, kind, found, seen)
 
 
-def _parts(value: Any) -> list[Any]:
-    """Where the modules that a value uses may be."""
+def _parts(value: Any, kind: type) -> list[Any]:
+    """Where the objects of a kind that a value uses may be."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, dict):
@@ -165,7 +172,7 @@ def _parts(value: Any) -> list[Any]:
         return [value.__self__, value.__func__]
     if isinstance(value, types.FunctionType):
         named = (value.__globals__.get(name) for name in value.__code__.co_names)
-        used = [item for item in named if isinstance(item, torch.nn.Module)]
+        used = [item for item in named if isinstance(item, kind)]
         return [
             *used,
             value.__closure__ or (),
@@ -179,7 +186,7 @@ def _parts(value: Any) -> list[Any]:
             return []
     if isinstance(value, (type, types.ModuleType)):
         return []
-    return [item for item in getattr(value, "__dict__", {}).values() if _is_module(item)]
+    return [item for item in getattr(value, "__dict__", {}).values() if isinstance(item, kind)]
 
 
 @contextlib.contextmanager
@@ -199,7 +206,3 @@ def called_modules() -> Iterator[list[torch.nn.Module]]:
         handle.remove()
         alive = {id(module): module for ref in called if (module := ref()) is not None}
         result += alive.values()
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module)

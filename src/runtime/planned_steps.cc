@@ -25,6 +25,7 @@ class ChainSteps final : public PlannedSteps {
     return result;
   }
   Profile profile() const override { return remat_.profile(); }
+  const PlanResult& planned() const override { return remat_.plan(); }
 
   at::Tensor run(const Batch& batch) override {
     batch_ = &batch;
@@ -81,6 +82,7 @@ class GraphSteps final : public PlannedSteps {
     return found_->chosen.result;
   }
   Profile profile() const override { return found_->step.profile(); }
+  const PlanResult& planned() const override { return found_->step.planned(); }
   int64_t parts() const override { return found_->chosen.parts; }
   std::vector<PartsTried> tried() const override { return found_->tried; }
 

@@ -27,6 +27,8 @@ class PlannedSteps {
   // predicted plain peak.
   virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
   virtual Profile profile() const = 0;
+  // In force: steps may plan again, for memory that came or for places.
+  virtual const PlanResult& planned() const = 0;
   // Of a step, and what was tried to find it.
   virtual int64_t parts() const { return 1; }
   virtual std::vector<PartsTried> tried() const { return {}; }

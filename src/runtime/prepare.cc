@@ -131,8 +131,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   const RandomState random(model.device);
   Observer observer(piece, model, prepared.parameters, needs_grad);
   Observation seen;
-  Tensors fast;
-  bool advances = false;
+  bool advances = false, fast_differs = false, repeats = true;
   buffers.save();
   try {
     const int64_t version = version_sum(all_buffers);
@@ -141,8 +140,13 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     advances = version_sum(all_buffers) != version || buffers.changed();
     buffers.restore();
     random.restore();
-    fast = observer.fast(x);
+    fast_differs = !same_bits(seen.outputs, observer.fast(x));
     buffers.restore();
+    if (fast_differs) {  // without gradients, or each time
+      random.restore();
+      repeats = same_bits(seen.outputs, observer.keep(x).outputs);
+      buffers.restore();
+    }
   } catch (const c10::Error& error) {
     buffers.restore();
     reject(piece.stage, std::string("fails on its input: ") + error.what_without_backtrace());
@@ -153,6 +157,13 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   const bool all_views =
       std::all_of(seen.aliases.begin(), seen.aliases.end(), [](bool b) { return b; });
   if (all_views && may_join) return false;
+  if (!repeats) {
+    reject(piece.stage,
+           "gives another result when it runs again on the same input, so no plan may run it "
+           "again: does it keep a tensor in an attribute, draw from a random generator of its "
+           "own, or use an algorithm that is not deterministic? State belongs in a buffer that is "
+           "written in place, random numbers in the default generator");
+  }
 
   StageTraits& traits = prepared.traits;
   traits.random = seen.random;
@@ -162,20 +173,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   traits.input_needs_grad = needs_grad;
   traits.output_needs_grad = seen.needs_grad;
   traits.buffers = all_buffers;
-  traits.fast_with_grad = !same_bits(seen.outputs, fast);
-  if (traits.fast_with_grad) {
-    random.restore();
-    const Observation again = observer.keep(x);
-    buffers.restore();
-    if (!same_bits(seen.outputs, again.outputs)) {
-      reject(
-          piece.stage,
-          "gives another result when it runs again on the same input, so no plan may run it "
-          "again: does it keep a tensor in an attribute, draw from a random generator of its "
-          "own, or use an algorithm that is not deterministic? State belongs in a buffer that is "
-          "written in place, random numbers in the default generator");
-    }
-  }
+  traits.fast_with_grad = fast_differs;
   if (advances) {
     model.buffers.insert(model.buffers.end(), all_buffers.begin(), all_buffers.end());
   }

@@ -393,6 +393,9 @@ class Training {
     }
     report_.step_time = median(times);
     report_.run_log = planned_->run_log();
+    // What is saved is what ran.
+    if (planned_->planned().plan != report_.plan.plan) report_.plan = planned_->planned();
+    report_.profile = planned_->profile();
   }
 
   void test() {

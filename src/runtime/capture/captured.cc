@@ -1,5 +1,6 @@
 #include "capture/captured.h"
 
+#include <algorithm>
 #include <set>
 
 #include "capture/module_paths.h"
@@ -10,8 +11,21 @@
 namespace reprise::runtime {
 namespace {
 
+std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
+  std::vector<at::Tensor> all;
+  for (const auto& module : options.modules) {
+    for (at::Tensor& parameter : module->parameters()) all.push_back(std::move(parameter));
+  }
+  if (options.optimizer) {
+    for (at::Tensor& parameter : options.optimizer->parameters()) {
+      all.push_back(std::move(parameter));
+    }
+  }
+  return all;
+}
+
 Recording observed(const StepFunction& step, const Tensors& sample, const CaptureOptions& options) {
-  Recording recording = observe_step(step, sample, device_of(sample));
+  Recording recording = observe_step(step, sample, device_of(sample), parameters_of(options));
   find_modules(recording, options.modules);
   return recording;
 }
@@ -23,18 +37,26 @@ WorkCosts measured(const Recording& recording, const Works& works, const Alterna
   return all;
 }
 
-// The memory that the step writes outside itself, as bytes.
-std::vector<at::Tensor> written(const Recording& recording) {
+Tensors written(const Recording& recording) {
   std::set<int32_t> all;
   for (const Call& call : recording.calls) all.insert(call.effects.begin(), call.effects.end());
-  std::vector<at::Tensor> tensors;
+  Tensors tensors;
   for (const int32_t e : all) {
-    const c10::Storage& storage = recording.externals[static_cast<size_t>(e)].tensor.storage();
-    tensors.push_back(tensor_on(
+    tensors.push_back(recording.externals[static_cast<size_t>(e)].tensor);
+  }
+  return tensors;
+}
+
+// All of the storages, as bytes.
+Tensors memory_of(const Tensors& tensors) {
+  Tensors all;
+  for (const at::Tensor& tensor : tensors) {
+    const c10::Storage& storage = tensor.storage();
+    all.push_back(tensor_on(
         storage,
         {.sizes = {static_cast<int64_t>(storage.nbytes())}, .strides = {1}, .dtype = at::kChar}));
   }
-  return tensors;
+  return all;
 }
 
 }  // namespace
@@ -47,6 +69,23 @@ c10::Device device_of(const Tensors& inputs) {
       "a captured step needs at least one input tensor, which says on what device it runs");
 }
 
+Effects::Effects(const Recording& recording)
+    : tensors_(written(recording)), memory_(memory_of(tensors_)), kept_(memory_) {}
+
+void Effects::save() {
+  const bool all_there =
+      std::equal(tensors_.begin(), tensors_.end(), memory_.begin(),
+                 [](const at::Tensor& tensor, const at::Tensor& memory) {
+                   return tensor.storage().is_alias_of(memory.storage());
+                 });
+  if (!all_there) {
+    Tensors memory = memory_of(tensors_);
+    kept_ = ValueKeeper(memory);
+    memory_ = std::move(memory);
+  }
+  kept_.save();
+}
+
 Captured::Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options)
     : circumstances(sample, options),
       recording(observed(step, sample, options)),
@@ -57,7 +96,7 @@ Captured::Captured(const StepFunction& step, const Tensors& sample, const Captur
       captured(lower(recording, works, alternatives, updater.updates(), costs.costs, sample,
                      Bytes(0), options.measure.name)),
       replay(recording, works, captured),
-      effects(written(recording)),
+      effects(recording),
       residents(recording) {
   for (const External& external : recording.externals) {
     if (external.tensor.defined()) resident.push_back(external.tensor);

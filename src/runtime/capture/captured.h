@@ -14,6 +14,18 @@ namespace reprise::runtime {
 // Throws InputError when there is none.
 c10::Device device_of(const Tensors& inputs);
 
+// What the step writes outside itself, to undo a step that fails.
+class Effects {
+ public:
+  explicit Effects(const Recording& recording);
+  void save();  // what is there now; the data of a tensor may be other than at capture
+  void restore() const { kept_.restore(); }
+
+ private:
+  Tensors tensors_, memory_;
+  ValueKeeper kept_;
+};
+
 // It stays where it is: the replay refers to it.
 struct Captured {
   Circumstances circumstances;
@@ -24,7 +36,7 @@ struct Captured {
   WorkCosts costs;
   CapturedGraph captured;
   Replay replay;
-  ValueKeeper effects;  // what the step writes outside itself, to undo a step that fails
+  Effects effects;
   Tensors resident;     // externals that the allocator may not have counted
   Residents residents;
 

@@ -60,7 +60,8 @@ constexpr int kPlansAfterRuns = 4;
 
 // A gradient on its way to the tensor that it belongs to.
 struct Delivery {
-  at::Tensor target, gradient;
+  at::Tensor target;
+  at::Tensor gradient;  // undefined where the step makes none
   Arrival arrival;
 };
 
@@ -69,8 +70,9 @@ void deliver(std::vector<Delivery>& gradients) {
   at::NoGradGuard no_grad;
   for (Delivery& next : gradients) {
     at::Tensor& grad = next.target.mutable_grad();
+    if (grad.defined() && next.arrival == Arrival::kZeroed) grad.zero_();
+    if (!next.gradient.defined()) continue;
     if (grad.defined()) {
-      if (next.arrival == Arrival::kZeroed) grad.zero_();
       grad.add_(next.gradient);
     } else {
       grad = std::move(next.gradient);
@@ -92,7 +94,8 @@ struct CapturedStep::State {
   Bytes drift;                   // live at the last run beside what was live when it was planned
   std::shared_ptr<const Program> program;
   StepMemory memory;
-  int placements = 0;  // attempts since the plan was asked for
+  int placements = 0;    // attempts since the plan was asked for
+  bool crowded = false;  // the last found no place for the plan: the next run begins with another
   CapturedStepReport report;
   StepLog log;
 
@@ -111,7 +114,8 @@ struct CapturedStep::State {
   void settle(const Tensors& inputs);
   Tensors run(const Tensors& inputs);
   Tensors replay(const Tensors& inputs, StepMeter* meter);
-  void settle_memory();
+  void place();
+  void find_room();
   const at::Tensor& target_of(const LeafGradient& leaf, const Tensors& inputs) const {
     return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
   }
@@ -165,6 +169,7 @@ void CapturedStep::State::adopt(StepPlan next, Bytes fixed) {
   plan = std::move(next);
   graph().fixed = fixed;
   drift = Bytes(0);
+  crowded = false;
   memory.renew(arena(plan_options));
   ++report.plans;
 }
@@ -191,15 +196,20 @@ void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixe
   adopt(std::move(found), fixed);
 }
 
-// After a run. Where the places need more than the budget leaves: a plan with room for what placement
-// costs, if there is one.
-void CapturedStep::State::settle_memory() {
+// After a run: the places of the runs that follow.
+void CapturedStep::State::place() {
   report.served = memory.served();
   report.fallbacks = memory.fallbacks();
   const bool placed = memory.settle(room());
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
-  if (placed || ++placements > kPlansAfterRuns) return;
+  crowded = !placed && ++placements <= kPlansAfterRuns;
+}
+
+// Where the places need more than the budget leaves: a plan with room for what placement costs, if there
+// is one. Before a run, so that the plan in force is always the one that ran last.
+void CapturedStep::State::find_room() {
+  if (!std::exchange(crowded, false)) return;
   // Other plans have other fragments: what is missing now may not be enough next time.
   const Bytes more((memory.needed() - room()).count() * placements);
   const Graph now = graph_now();
@@ -221,6 +231,7 @@ void CapturedStep::State::settle(const Tensors& inputs) {
     return;
   }
   drift = fixed - graph().fixed;
+  find_room();
   if (memory.footprint() <= room()) return;
   // The plan fits, but no longer the block.
   StepPlan found = search(plan_options, fixed, slack);
@@ -278,7 +289,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     memory.move_out(outputs);
     // A step that made the optimizer's state is not like those that follow.
     if (captured->updater.made_state()) memory.renew(arena(plan_options));
-    settle_memory();  // may plan, and ask the caller's observer
+    place();
   } catch (...) {
     captured->replay.clear();
     memory.renew(arena(plan_options));
@@ -335,10 +346,11 @@ std::vector<Delivery> CapturedStep::State::deliveries(const Tensors& inputs) {
   std::vector<Delivery> all;
   for (size_t l = 0; l < used_up.size(); ++l) {
     const LeafGradient& leaf = captured->recording.gradients[l];
-    if (used_up[l] || leaf.gradient.memory == Memory::kNone) continue;
+    if (used_up[l]) continue;
     Delivery& next = all.emplace_back();
     next.target = target_of(leaf, inputs);
     next.arrival = leaf.arrival;
+    if (leaf.gradient.memory == Memory::kNone) continue;
     next.gradient = captured->replay.tensor(leaf.gradient);
     if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
     memory.hand_out(next.gradient);

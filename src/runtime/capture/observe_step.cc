@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "capture/storage_bytes.h"
@@ -21,20 +22,20 @@ class OtherGradients {
  public:
   enum class Kind { kNone, kZeros };  // in their place
 
-  OtherGradients(const std::vector<LeafGradient>& leaves, Kind kind) {
-    for (const LeafGradient& leaf : leaves) {
-      before_.emplace_back(leaf.target, leaf.target.grad());
-      leaf.target.mutable_grad() = at::Tensor();
+  OtherGradients(const std::vector<at::Tensor>& leaves, Kind kind) {
+    for (const at::Tensor& leaf : leaves) {
+      before_.emplace_back(leaf, leaf.grad());
+      leaf.mutable_grad() = at::Tensor();
     }
     if (kind == Kind::kNone) return;
     const at::NoGradGuard no_grad;
-    for (const LeafGradient& leaf : leaves) {
-      if (leaf.gradient.memory == Memory::kNone) continue;
-      leaf.target.mutable_grad() = at::zeros_like(leaf.target);
-    }
+    for (const at::Tensor& leaf : leaves) leaf.mutable_grad() = at::zeros_like(leaf);
   }
   ~OtherGradients() {
-    for (const auto& [leaf, gradient] : before_) leaf.mutable_grad() = gradient;
+    // Backwards: of a leaf that is there twice, the first entry knows the gradient.
+    for (auto entry = before_.rbegin(); entry != before_.rend(); ++entry) {
+      entry->first.mutable_grad() = entry->second;
+    }
   }
   // Leaf and gradient.
   const std::vector<std::pair<at::Tensor, at::Tensor>>& before() const { return before_; }
@@ -103,15 +104,24 @@ void compare_calls(const Recording& a, const Recording& b) {
   }
 }
 
-// One run, with everything that it wrote outside the step put back.
-Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                   Audit* learn, const Audit* known) {
+// What is run: the function, and what it may know besides its inputs.
+struct Subject {
+  const StepFunction& step;
+  const Tensors& inputs;
+  c10::Device device;
+  const std::vector<at::Tensor>& parameters;
+};
+
+// One run, with everything that it wrote outside the step put back, but gradients that it does not read.
+Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
+  const c10::Device device = subject.device;
   BeforeImages images;
+  for (const at::Tensor& parameter : subject.parameters) images.keep_place(parameter);
   const RandomScope random(device);
   // Within the caller's autocast, weights that an earlier run has cast would be found there.
   at::autocast::clear_cache();
   try {
-    Recording recording = record(step, inputs, device, images, learn, known);
+    Recording recording = record(subject.step, subject.inputs, device, images, learn, known);
     images.restore();
     return recording;
   } catch (...) {
@@ -121,13 +131,16 @@ Recording run_once(const StepFunction& step, const Tensors& inputs, c10::Device 
   }
 }
 
-// What a run that began with a gradient did to it. `left`: .grad at its end.
-Arrival arrival_at(const at::Tensor& gradient, const TensorRef& left, const Recording& run) {
-  const auto is_it = [&](const TensorRef& ref) {
-    if (ref.memory != Memory::kExternal) return false;
-    const at::Tensor& external = run.externals[static_cast<size_t>(ref.index)].tensor;
-    return external.defined() && external.storage().is_alias_of(gradient.storage());
-  };
+bool lies_in(const TensorRef& ref, const at::Tensor& gradient, const Recording& run) {
+  if (ref.memory != Memory::kExternal) return false;
+  const at::Tensor& external = run.externals[static_cast<size_t>(ref.index)].tensor;
+  return external.defined() && external.storage().is_alias_of(gradient.storage());
+}
+
+// What a run that began with a gradient did to it. `stayed`: it is in .grad at the end. `makes_one`: the step
+// has a gradient of its own for this leaf.
+Arrival arrival_at(const at::Tensor& gradient, bool stayed, bool makes_one, const Recording& run) {
+  const auto is_it = [&](const TensorRef& ref) { return lies_in(ref, gradient, run); };
   int added = 0;
   bool zeroed = false;
   for (const Call& call : run.calls) {
@@ -145,15 +158,15 @@ Arrival arrival_at(const at::Tensor& gradient, const TensorRef& left, const Reco
     }
   }
   if (std::any_of(run.outputs.begin(), run.outputs.end(), is_it)) return Arrival::kReads;
-  if (!is_it(left)) return Arrival::kReplaced;
-  if (added != 1) return Arrival::kReads;
+  if (!stayed) return Arrival::kReplaced;
+  if (added != (makes_one ? 1 : 0)) return Arrival::kReads;
   return zeroed ? Arrival::kZeroed : Arrival::kAdded;
 }
 
 // Gradients that are parts of a tensor which the step knows by itself, too: it was recorded without them.
 void refuse_gradients_read_elsewhere(const OtherGradients& aside, const Recording& run) {
   for (const auto& [leaf, gradient] : aside.before()) {
-    if (!gradient.defined() || arrival_at(gradient, {}, run) != Arrival::kReads) continue;
+    if (!gradient.defined() || arrival_at(gradient, false, true, run) != Arrival::kReads) continue;
     throw InputError(
         "the step reads memory in which the .grad of a parameter lies (gradients as parts of one "
         "tensor?): it cannot be captured while they are there. Set gradients to None before, or "
@@ -161,16 +174,30 @@ void refuse_gradients_read_elsewhere(const OtherGradients& aside, const Recordin
   }
 }
 
+std::vector<at::Tensor> targets_of(const Recording& recording) {
+  std::vector<at::Tensor> targets;
+  for (const LeafGradient& leaf : recording.gradients) targets.push_back(leaf.target);
+  return targets;
+}
+
 // The operations of a run without gradients do not show what becomes of those that are there, so one more
-// run begins with some.
-void find_arrivals(const StepFunction& step, const Tensors& inputs, Recording& recording) {
-  const OtherGradients zeros(recording.gradients, OtherGradients::Kind::kZeros);
-  Audit audit;
+// run begins with some: of parameters that the step does not reach, too, which zero_grad() drops.
+void find_arrivals(const Subject& subject, Recording& recording) {
+  std::set<const void*> reached;
+  for (const LeafGradient& leaf : recording.gradients) {
+    reached.insert(leaf.target.unsafeGetTensorImpl());
+  }
+  for (const at::Tensor& parameter : subject.parameters) {
+    const bool fresh = reached.insert(parameter.unsafeGetTensorImpl()).second;
+    if (fresh) recording.gradients.push_back({.target = parameter});
+  }
+  const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros);
   std::vector<at::Tensor> given;
   for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
+  Audit audit;
   Recording run;
   try {
-    run = run_once(step, inputs, recording.device, &audit, nullptr);
+    run = run_once(subject, &audit, nullptr);
   } catch (const InputError&) {
     // With gradients it does what cannot be recorded; without, it can.
     for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
@@ -178,28 +205,40 @@ void find_arrivals(const StepFunction& step, const Tensors& inputs, Recording& r
   }
   for (size_t l = 0; l < given.size(); ++l) {
     LeafGradient& leaf = recording.gradients[l];
-    for (const LeafGradient& seen : run.gradients) {
-      if (!given[l].defined() || !seen.target.is_same(leaf.target)) continue;
-      leaf.arrival = arrival_at(given[l], seen.gradient, run);
-    }
+    const auto seen =
+        std::find_if(run.gradients.begin(), run.gradients.end(),
+                     [&](const LeafGradient& g) { return g.target.is_same(leaf.target); });
+    // Of what no operation reads the run has put nothing back.
+    const bool stayed = seen != run.gradients.end() ? lies_in(seen->gradient, given[l], run)
+                                                    : leaf.target.grad().is_same(given[l]);
+    leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
   }
+  // Nothing to do for them.
+  std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {
+    return leaf.gradient.memory == Memory::kNone && leaf.arrival == Arrival::kAdded;
+  });
 }
 
 }  // namespace
 
-Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device) {
+Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                       const std::vector<at::Tensor>& parameters) {
+  const Subject subject{step, inputs, device, parameters};
+  // The step may drop them without an operation that shows it.
+  const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
   Audit first;
-  Recording recording = run_once(step, inputs, device, &first, nullptr);
-  const OtherGradients none(recording.gradients, OtherGradients::Kind::kNone);
+  Recording recording = run_once(subject, &first, nullptr);
+  const OtherGradients none(targets_of(recording), OtherGradients::Kind::kNone);
   // Again without gradients, and with all writes known from the start: the audit's numbers then are
   // those of the recording.
   Audit audit;
-  recording = run_once(step, inputs, device, &audit, &first);
+  recording = run_once(subject, &audit, &first);
   audit.writes.insert(first.writes.begin(), first.writes.end());
-  Recording last = run_once(step, inputs, device, nullptr, &audit);
+  Recording last = run_once(subject, nullptr, &audit);
   compare_calls(recording, last);
+  refuse_gradients_read_elsewhere(aside, last);
   refuse_gradients_read_elsewhere(none, last);
-  find_arrivals(step, inputs, last);
+  find_arrivals(subject, last);
   return last;
 }
 

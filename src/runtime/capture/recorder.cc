@@ -149,9 +149,13 @@ class Recorder {
   Recording finish(const Tensors& outputs) {
     const Call nobody(*c10::Dispatcher::singleton().findSchema({"aten::detach", ""}));
     if (random_ && !(*random_ == RandomState(recording_.device))) fail(kRandomStateSet);
+    if (images_.moved()) {
+      fail("it replaces the data of a parameter (.data = ...): do that between two steps");
+    }
     // A leaf that the step makes goes with the step.
     std::erase_if(recording_.gradients, [&](const LeafGradient& leaf) {
-      return made_here(tracked_.at(leaf.target.storage().unsafeGetStorageImpl()));
+      const auto found = tracked_.find(leaf.target.storage().unsafeGetStorageImpl());
+      return found == tracked_.end() || made_here(found->second);
     });
     for (const at::Tensor& output : outputs) {
       recording_.outputs.push_back(refer(output, false, nobody));
@@ -257,6 +261,7 @@ class Recorder {
   void note_leaf(const at::Tensor& tensor) {
     if (!tensor.requires_grad() || !tensor.is_leaf()) return;
     if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second) return;
+    images_.keep_place(tensor);
     images_.keep_gradient(tensor);
     LeafGradient leaf{.target = tensor};
     const auto input = input_tensors_.find(tensor.unsafeGetTensorImpl());
