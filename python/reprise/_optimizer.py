@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -48,10 +49,20 @@ class ParameterSteps:
                         f"the optimizer's option {option} is on; its step then is another one than "
                         "parameter by parameter. Make the optimizer without it"
                     )
-        hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-        if any(getattr(optimizer, hook, None) for hook in hooks):
-            raise InputError("the optimizer has step hooks, which would run for each parameter")
         self._optimizer = optimizer
+        self._refuse_hooks()
+
+    def _refuse_hooks(self) -> None:
+        names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        if any(getattr(self._optimizer, name, None) for name in names):
+            raise InputError("the optimizer has step hooks, which would run for each parameter")
+        everywhere = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+        of_all = sys.modules[torch.optim.Optimizer.__module__]
+        if any(getattr(of_all, name, None) for name in everywhere):
+            raise InputError(
+                "all optimizers have step hooks (register_optimizer_step_post_hook), which would "
+                "run for each parameter"
+            )
 
     def _place(self, number: int) -> tuple[int, int]:
         for g, group in enumerate(self._optimizer.param_groups):
@@ -69,6 +80,7 @@ class ParameterSteps:
         return type(self._optimizer).__name__
 
     def parameters(self) -> list[torch.Tensor]:
+        self._refuse_hooks()  # asked for at each step, before anything is changed
         return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def step(self, number: int) -> None:

@@ -119,7 +119,10 @@ class _Loss:
     def __call__(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         tree = self.trees[-1]
         assert tree is not None
-        return self.loss(rebuild(tree, tensors))
+        loss: Any = self.loss(rebuild(tree, tensors))
+        if not isinstance(loss, torch.Tensor):
+            raise InputError(f"loss= must return a tensor, not {loss!r}")
+        return loss
 
 
 def _stage_arguments(
@@ -155,6 +158,7 @@ class Remat(nn.Module):
         self._native: Any = None  # made at the first step, and not saved
         self._made_for: Any = None
         self._trees: list[Tree | None] = []
+        self._strangers_of_original: int | None = None  # of a copy
         if root is not None:
             for name in _SHARED:
                 self.__dict__[name] = root.__dict__[name]
@@ -163,7 +167,21 @@ class Remat(nn.Module):
             self._register(self._stages())
 
     def _stages(self) -> NamedStages:
-        return named_stages(self.__dict__["_source"])
+        stages = named_stages(self.__dict__["_source"])
+        of_original = self._strangers_of_original
+        if of_original is not None and self._strangers(stages) > of_original:
+            raise InputError(
+                "this is a copy of a planned model, and a function among its stages uses modules "
+                "of the original: a copy of a function is the function itself. Copy the model, "
+                "and make the planned one of the copy"
+            )
+        return stages
+
+    def _strangers(self, stages: NamedStages) -> int:
+        """Modules that the stages use and that are no part of this one."""
+        root = self.__dict__["_root"]
+        own = {id(m) for whole in (self, root) if whole is not None for m in whole.modules()}
+        return sum(id(m) not in own for _, stage in stages for m in modules_of(stage))
 
     def _register(self, stages: NamedStages) -> None:
         """The modules of a list of stages as children, each once, under the stages' names."""
@@ -278,7 +296,13 @@ class Remat(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """The model and what was asked for; a copy measures and plans for itself."""
-        return self.__dict__ | {"_native": None, "_made_for": None, "_trees": []}
+        strangers = self._strangers(named_stages(self.__dict__["_source"]))
+        return self.__dict__ | {
+            "_native": None,
+            "_made_for": None,
+            "_trees": [],
+            "_strangers_of_original": strangers,
+        }
 
 
 def remat(

@@ -21,8 +21,10 @@ Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
       gradients_(index_.stages + 1),
       kept_(index_.stages),
       random_(index_.stages),
+      wrote_still_(index_.stages),
       book_(planned_->model.parameters.size()),
       random_before_(planned_->model.device),
+      random_now_(random_before_),
       autocast_(planned_->model.device),
       number_(++planned_->last_step) {
   for (const at::Tensor& tensor : input) input_versions_.push_back(version_of(tensor));
@@ -121,39 +123,86 @@ void Step::check_unchanged(size_t stage) const {
 }
 
 void Step::run_forward_op(size_t stage, const RunStep& step) {
-  const PreparedModel& model = planned_->model;
-  const PreparedStage& prepared = model.stages[stage];
-  if (!step.first) check_unchanged(stage);
-  std::optional<RandomState> current;
-  if (step.save_random) random_[stage].emplace(model.device);
-  if (step.replay_random) {
-    current.emplace(model.device);
-    random_[stage]->restore();
-  }
   StepBuffers& buffers = planned_->buffers;
   if (step.first) {
     buffers.before_first_run(stage);
-  } else {
-    buffers.begin_replay(stage, number_ == planned_->last_step);
+    run_watched(stage, static_cast<size_t>(step.variant));
+    return;
   }
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  if (wrote_still_[stage]) {
+    throw StageChanged(prepared.stage.name, "writes a buffer", false);
+  }
+  check_unchanged(stage);
+  std::optional<RandomState> current;
+  if (random_[stage]) {
+    current.emplace(planned_->model.device);
+    random_[stage]->restore();
+  }
+  buffers.begin_replay(stage, number_ == planned_->last_step);
   auto put_back = [&] {
-    if (!step.first) buffers.end_replay(stage);
+    buffers.end_replay(stage);
     if (current) current->restore();
   };
   try {
-    if (step.variant == 0) {
-      activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
-    } else {
-      const Keeping& keeping = planned_->keeping[stage][static_cast<size_t>(step.variant) - 1];
-      auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters, keeping);
-      activations_[stage + 1] = std::move(outputs);
-      kept_[stage] = std::move(kept);
-    }
+    run_forward(stage, static_cast<size_t>(step.variant));
   } catch (...) {
     put_back();
     throw;
   }
   put_back();
+}
+
+void Step::run_forward(size_t stage, size_t variant) {
+  const PreparedModel& model = planned_->model;
+  const PreparedStage& prepared = model.stages[stage];
+  if (variant == 0) {
+    activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
+  } else {
+    const Keeping& keeping = planned_->keeping[stage][variant - 1];
+    auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters, keeping);
+    activations_[stage + 1] = std::move(outputs);
+    kept_[stage] = std::move(kept);
+  }
+  check_outputs(stage);
+}
+
+// The first run of a stage, which shows what a plan must not take for granted: code may depend on attributes.
+void Step::run_watched(size_t stage, size_t variant) {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  const auto sum = [](const std::vector<at::Tensor>& tensors) {
+    int64_t versions = 0;
+    for (const at::Tensor& tensor : tensors) versions += version_of(tensor);
+    return versions;
+  };
+  const int64_t input = sum(activations_[stage]), still = sum(prepared.traits.still);
+  if (prepared.traits.random) random_[stage] = random_now_ = RandomState(planned_->model.device);
+  run_forward(stage, variant);
+  if (!prepared.traits.copies_input && sum(activations_[stage]) != input) {
+    planned_->outdated = true;
+    throw StageChanged(prepared.stage.name, "changes its input in place", false);
+  }
+  wrote_still_[stage] = sum(prepared.traits.still) != still;
+  if (wrote_still_[stage]) planned_->outdated = true;
+  if (!prepared.traits.random && !random_now_.is_now()) random_[stage] = random_now_;
+  if (random_[stage]) random_now_ = RandomState(planned_->model.device);
+}
+
+void Step::check_outputs(size_t stage) const {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  const std::vector<bool>& needs_grad = prepared.traits.output_needs_grad;
+  bool same = activations_[stage + 1].size() == needs_grad.size();
+  if (kept_[stage]) {
+    const auto& roots = kept_[stage]->roots;
+    for (size_t e = 0; same && e < roots.size(); ++e) same = roots[e].is_valid() == needs_grad[e];
+  }
+  if (same) return;
+  planned_->outdated = true;
+  throw StageChanged(prepared.stage.name,
+                     activations_[stage + 1].size() == needs_grad.size()
+                         ? "returns tensors that have gradients, or have none"
+                         : "returns another number of tensors",
+                     true);
 }
 
 void Step::run_backward_op(size_t stage, size_t option) {

@@ -10,6 +10,7 @@
 #include "prepare.h"
 #include "random_state.h"
 #include "reprise/model/chain.h"
+#include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/run/interpreter.h"
 #include "stage_runner.h"
@@ -17,6 +18,21 @@
 #include "step_log.h"
 
 namespace reprise::runtime {
+
+// A stage did not do what it did when it was prepared, and what it does depends on nothing that a plan is bound
+// to. `undone`: all is as before the step, which may run again once the model is prepared anew.
+class StageChanged : public InputError {
+ public:
+  StageChanged(const std::string& stage, const std::string& what, bool undone)
+      : InputError("stage '" + stage + "' " + what +
+                   ", other than when it was measured: does that depend on an attribute? The next "
+                   "step measures it again"),
+        undone_(undone) {}
+  bool undone() const { return undone_; }
+
+ private:
+  bool undone_;
+};
 
 // A model with a plan: all that its steps have in common. Outlives them.
 struct PlannedModel {
@@ -27,6 +43,7 @@ struct PlannedModel {
   std::vector<size_t> saved_stage;            // of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
   int64_t last_step = 0;  // number of the step that began last
+  bool outdated = false;  // a stage was seen to do something else
 
   explicit PlannedModel(PreparedModel prepared);
   void set_plan(const Graph& graph, const std::vector<Action>& actions);
@@ -55,6 +72,9 @@ class Step final : public Backend {
 
  private:
   void run_forward_op(size_t stage, const RunStep& step);
+  void run_forward(size_t stage, size_t variant);
+  void run_watched(size_t stage, size_t variant);
+  void check_outputs(size_t stage) const;
   void run_backward_op(size_t stage, size_t option);
   void check_unchanged(size_t stage) const;
   void walk(size_t begin, size_t end);
@@ -66,11 +86,12 @@ class Step final : public Backend {
   ChainIndex index_;
   std::vector<Tensors> activations_, gradients_;    // per boundary
   std::vector<std::optional<Kept>> kept_;           // per stage
-  std::vector<std::optional<RandomState>> random_;  // per stage, before its first run
+  std::vector<std::optional<RandomState>> random_;  // per stage that draws, before its first run
+  std::vector<bool> wrote_still_;                   // per stage: buffers that no run advances
   std::vector<int64_t> versions_;                   // of the parameters
   std::vector<int64_t> input_versions_;
   GradientBook book_;
-  RandomState random_before_;
+  RandomState random_before_, random_now_;
   AutocastState autocast_;
   StepMeter* meter_ = nullptr;
   int64_t number_ = 0;

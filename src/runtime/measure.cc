@@ -198,7 +198,7 @@ class Measurement {
     ChainLoss& row = measured_.chain.loss;
     row.consumes = !reads_output(last);
     Tensors gradients;
-    int64_t level_before = 0, level_reached = 0, peak = 0;
+    int64_t level_before = 0, level_reached = 0, peak = 0, shared = 0;
     auto once = [&] {
       Tensors x = boundaries_[n].restore();
       Tensors held = row.consumes && !options_.output_held ? Tensors() : x;
@@ -219,16 +219,18 @@ class Measurement {
       gradients = std::move(sink.node->gradients);
       level_reached = sink.node->level;
       peak = sink.node->peak;
+      shared = sink.node->shared;
       return time;
     };
     once();  // warm up
     row.cost.time = median_time("loss", "default", once);
     backward_times_ = measured_.spread.size();
 
-    const int64_t gradient = storage_bytes(gradients);
     const int64_t consumed = row.consumes ? last.output.count() : 0;
-    resident_ = std::max<int64_t>(0, level_reached - (level_before - consumed) - gradient);
-    last.output_gradient = Bytes(gradient + resident_);
+    const int64_t gradient =
+        std::max<int64_t>(0, level_reached - (level_before - consumed));  // and what stays
+    last.output_gradient = Bytes(gradient);
+    resident_ = std::max<int64_t>(0, gradient - storage_bytes(gradients) + shared);
     // The last backward gives back an output that it reads; the caller does not.
     if (options_.output_held && !row.consumes) resident_ += last.output.count();
     row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));
@@ -240,7 +242,23 @@ class Measurement {
     if (!loss.defined() || loss.numel() != 1) {
       throw InputError("the loss must return a tensor of one element");
     }
+    if (!loss.requires_grad()) {
+      throw InputError(
+          "the loss does not depend on the model's output by operations that have gradients: is "
+          "it detached, or does no parameter want a gradient?");
+    }
     return loss;
+  }
+
+  // Expanded gradients, whose memory is that of a smaller one behind them.
+  static Tensors held_elsewhere(const Tensors& gradients) {
+    Tensors others;
+    for (const at::Tensor& g : gradients) {
+      if (g.defined() && g.nbytes() > g.storage().nbytes() && g.storage().use_count() > 1) {
+        others.push_back(g);
+      }
+    }
+    return others;
   }
 
   // Takes the gradients where the chain would, and the level of memory at that moment.
@@ -248,12 +266,14 @@ class Measurement {
     c10::Device device;
     Tensors gradients;
     int64_t level = 0, peak = 0;
+    int64_t shared = 0;  // bytes of gradients that somebody else holds: the 1 of a sum's, expanded
     bool reached = false;
 
     explicit LossSink(c10::Device d) : device(d) {}
     std::string name() const override { return "reprise::LossSink"; }
     torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override {
       gradients = std::move(inputs);
+      shared = storage_bytes(held_elsewhere(gradients));
       const MemoryCount now = memory_count(device);
       level = now.live;
       peak = now.peak;
@@ -272,6 +292,7 @@ class Measurement {
       // The gradients of weights go on from the first option's run.
       GradientBook again = o == 0 ? GradientBook() : sums_before(i);
       Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
+      require_gradients_handed_over(model_.stages[i]);
       if (o == 0) result = std::move(g_in);
     }
     measure_kept_times(i, boundaries_[i].restore(), gradient, random);
@@ -305,6 +326,18 @@ class Measurement {
       measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
     }
     return result;
+  }
+
+  // A backward that runs autograd by itself ends where the parameters are, not where the plan takes their
+  // gradients.
+  void require_gradients_handed_over(const PreparedStage& prepared) const {
+    for (const size_t p : prepared.parameters) {
+      if (!model_.parameters[p].grad().defined()) continue;
+      throw InputError("stage '" + prepared.stage.name +
+                       "' puts gradients into .grad while its backward runs "
+                       "(torch.utils.checkpoint with use_reentrant=True?): take use_reentrant=False, "
+                       "or leave it out, since the plan decides what runs again");
+    }
   }
 
   // Running sums as stage i finds them for the parameters that a stage behind it uses, too.
@@ -379,8 +412,32 @@ std::string shape_text(const at::Tensor& tensor) {
                      fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
 }
 
+namespace {
+
+// Gradients that are there are put aside for a scope.
+class GradientsAside {
+ public:
+  explicit GradientsAside(const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& parameter : parameters) {
+      before_.emplace_back(parameter, parameter.grad());
+      parameter.mutable_grad() = at::Tensor();
+    }
+  }
+  ~GradientsAside() {
+    for (const auto& [parameter, gradient] : before_) parameter.mutable_grad() = gradient;
+  }
+  GradientsAside(const GradientsAside&) = delete;
+  GradientsAside& operator=(const GradientsAside&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
+};
+
+}  // namespace
+
 Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options) {
+  const GradientsAside aside(model.parameters);
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);

@@ -1,7 +1,9 @@
 #include "prepare.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <cstring>
@@ -34,6 +36,36 @@ bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
+// Leaf tensors in which recorded operations end, other than what has a sink: what a function uses without
+// showing a module that has it. `begin`: of autograd's sequence numbers, when recording began.
+std::vector<at::Tensor> other_leaves(const Stage& stage, const torch::autograd::edge_list& roots,
+                                     uint64_t begin) {
+  std::vector<at::Tensor> leaves;
+  std::vector<torch::autograd::Node*> todo;
+  std::unordered_set<torch::autograd::Node*> seen;
+  const auto visit = [&](const torch::autograd::edge_list& edges) {
+    for (const torch::autograd::Edge& edge : edges) {
+      if (edge.is_valid() && seen.insert(edge.function.get()).second) {
+        todo.push_back(edge.function.get());
+      }
+    }
+  };
+  visit(roots);
+  while (!todo.empty()) {
+    torch::autograd::Node* node = todo.back();
+    todo.pop_back();
+    if (const auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
+      leaves.push_back(end->variable);
+    } else if (node->sequence_nr() < begin) {
+      reject(stage,
+             "uses a tensor that was made outside it and has a history, which would be gone after "
+             "the first step: hand it over as an input, or detach() it");
+    }
+    visit(node->next_edges());
+  }
+  return leaves;
+}
+
 // What one watched run of a stage showed.
 struct Observation {
   Tensors outputs;
@@ -41,6 +73,7 @@ struct Observation {
   std::vector<bool> aliases;     // per output: shares memory with an input
   std::vector<bool> needs_grad;  // per output
   bool random = false;
+  std::vector<at::Tensor> other_leaves;
 };
 
 class Observer {
@@ -57,9 +90,11 @@ class Observer {
 
   Observation keep(const Tensors& x) {
     const RandomState before(model_.device);
+    const uint64_t begin = at::sequence_number::peek();
     auto [outputs, kept] = run_keep(watched_, x, model_.parameters);
     seen_.random = !(before == RandomState(model_.device));
     for (const auto& root : kept.roots) seen_.needs_grad.push_back(root.is_valid());
+    seen_.other_leaves = other_leaves(piece_.stage, kept.roots, begin);
     seen_.outputs = std::move(outputs);
     return std::move(seen_);
   }
@@ -97,21 +132,48 @@ int64_t version_sum(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-// Adds the parameters of the piece to the model's list; their positions.
+// Positions in the model's list of parameters, by tensor.
+using Positions = std::unordered_map<void*, size_t>;
+
+// Adds a parameter to the model's list and to a stage's, unless it is there.
+void register_parameter(const at::Tensor& parameter, PreparedModel& model, Positions& known,
+                        std::vector<size_t>& own) {
+  auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
+  if (fresh) model.parameters.push_back(parameter);
+  if (std::find(own.begin(), own.end(), entry->second) == own.end()) own.push_back(entry->second);
+}
+
 std::vector<size_t> register_parameters(const Piece& piece, PreparedModel& model,
-                                        std::unordered_map<void*, size_t>& known) {
-  std::vector<size_t> positions;
-  std::unordered_set<size_t> own;
+                                        Positions& known) {
+  std::vector<size_t> own;
   for (const auto& module : piece.modules) {
     for (const at::Tensor& parameter : module->parameters()) {
       if (!parameter.requires_grad()) continue;
       if (!parameter.is_leaf()) reject(piece.stage, "has a parameter that is not a leaf");
-      auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
-      if (fresh) model.parameters.push_back(parameter);
-      if (own.insert(entry->second).second) positions.push_back(entry->second);
+      register_parameter(parameter, model, known, own);
     }
   }
-  return positions;
+  return own;
+}
+
+bool share_memory(const Tensors& tensors) {
+  for (size_t e = 0; e < tensors.size(); ++e) {
+    for (size_t f = 0; f < e; ++f) {
+      if (shares_storage(tensors[e], tensors[f])) return true;
+    }
+  }
+  return false;
+}
+
+// A buffer that was put into another size by the run has nothing to be put back to.
+void require_same_sizes(const Piece& piece, const std::vector<at::Tensor>& buffers,
+                        const std::vector<std::vector<int64_t>>& sizes) {
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].sizes() == sizes[b]) continue;
+    reject(piece.stage,
+           "has a buffer that takes its size when it runs for the first time (a lazy module, "
+           "observers of quantization): run the model once before");
+  }
 }
 
 bool same_bits(const Tensors& a, const Tensors& b) {
@@ -121,21 +183,41 @@ bool same_bits(const Tensors& a, const Tensors& b) {
 // The traits of one piece on x; x becomes its output. False: the piece only returns views of x and
 // should be joined to the one before.
 bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tensors& x,
-                   std::vector<bool>& needs_grad, std::unordered_map<void*, size_t>& known) {
+                   std::vector<bool>& needs_grad, Positions& known) {
   PreparedStage prepared{piece.stage, {}, register_parameters(piece, model, known)};
-  std::vector<at::Tensor> all_buffers;
+  std::vector<at::Tensor> all_buffers, all_parameters;
+  std::vector<std::vector<int64_t>> buffer_sizes;
   for (const auto& module : piece.modules) {
-    for (const at::Tensor& buffer : module->buffers()) all_buffers.push_back(buffer);
+    for (const at::Tensor& buffer : module->buffers()) {
+      all_buffers.push_back(buffer);
+      buffer_sizes.push_back(buffer.sizes().vec());
+    }
+    for (const at::Tensor& parameter : module->parameters()) all_parameters.push_back(parameter);
   }
-  ValueKeeper buffers(all_buffers);
+  ValueKeeper buffers(all_buffers), parameters(all_parameters);
   const RandomState random(model.device);
   Observer observer(piece, model, prepared.parameters, needs_grad);
   Observation seen;
+  const auto put_back = [&] {
+    for (size_t b = 0; b < all_buffers.size(); ++b) {
+      if (all_buffers[b].sizes() != buffer_sizes[b]) return;
+    }
+    buffers.restore();
+    if (parameters.changed()) parameters.restore();
+  };
   bool advances = false, fast_differs = false, repeats = true;
   buffers.save();
+  parameters.save();
   try {
     const int64_t version = version_sum(all_buffers);
     seen = observer.keep(x);
+    require_same_sizes(piece, all_buffers, buffer_sizes);
+    if (parameters.changed()) {
+      parameters.restore();
+      reject(piece.stage,
+             "writes its parameters when it runs (Embedding with max_norm, a weight that is "
+             "clamped in place?), which a plan would do again: do it between two steps");
+    }
     // Batch norm writes its statistics without a new version, so values are looked at, too.
     advances = version_sum(all_buffers) != version || buffers.changed();
     buffers.restore();
@@ -148,11 +230,19 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
       buffers.restore();
     }
   } catch (const c10::Error& error) {
-    buffers.restore();
+    put_back();
     reject(piece.stage, std::string("fails on its input: ") + error.what_without_backtrace());
   } catch (...) {
-    buffers.restore();
+    put_back();
     throw;
+  }
+  for (const at::Tensor& leaf : seen.other_leaves) {
+    register_parameter(leaf, model, known, prepared.parameters);
+  }
+  if (seen.changes_input && share_memory(x)) {
+    reject(piece.stage,
+           "changes its input in place, and two tensors of the input share memory: let it make a "
+           "new tensor, or let the stage before it return copies");
   }
   const bool all_views =
       std::all_of(seen.aliases.begin(), seen.aliases.end(), [](bool b) { return b; });
@@ -207,7 +297,7 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   model.device = device_of(sample);
   if (stages.empty()) throw InputError("the model has no stage");
   const RandomScope random(model.device);
-  std::unordered_map<void*, size_t> known;
+  Positions known;
   std::vector<bool> needs_grad;
   for (const at::Tensor& tensor : sample) needs_grad.push_back(tensor.requires_grad());
   Tensors x = sample;
@@ -240,7 +330,9 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   // A stage that only reads a buffer must see it as it was, too; what nobody advances always is.
   for (PreparedStage& stage : model.stages) {
     std::erase_if(stage.traits.buffers, [&](const at::Tensor& buffer) {
-      return !seen.contains(buffer.unsafeGetTensorImpl());
+      const bool still = !seen.contains(buffer.unsafeGetTensorImpl());
+      if (still) stage.traits.still.push_back(buffer);
+      return still;
     });
   }
   return model;

@@ -14,6 +14,14 @@ at::CPUGeneratorImpl& cpu_generator() {
   return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
 }
 
+bool same_state(at::CPUGeneratorImpl& a, at::CPUGeneratorImpl& b) {
+  const at::mt19937_data_pod x = a.engine().data(), y = b.engine().data();
+  return std::memcmp(&x.state_, &y.state_, sizeof x.state_) == 0 && x.left_ == y.left_ &&
+         x.next_ == y.next_ && x.seed_ == y.seed_ &&
+         a.next_float_normal_sample() == b.next_float_normal_sample() &&
+         a.next_double_normal_sample() == b.next_double_normal_sample();
+}
+
 const at::Generator& device_generator(c10::Device device) {
   return at::globalContext().defaultGenerator(device);
 }
@@ -49,15 +57,16 @@ void RandomState::restore() const {
 }
 
 bool RandomState::operator==(const RandomState& other) const {
-  auto a = std::const_pointer_cast<at::CPUGeneratorImpl>(cpu_);
-  auto b = std::const_pointer_cast<at::CPUGeneratorImpl>(other.cpu_);
-  const at::mt19937_data_pod x = a->engine().data(), y = b->engine().data();
-  bool equal = std::memcmp(&x.state_, &y.state_, sizeof x.state_) == 0 && x.left_ == y.left_ &&
-               x.next_ == y.next_ && x.seed_ == y.seed_ &&
-               a->next_float_normal_sample() == b->next_float_normal_sample() &&
-               a->next_double_normal_sample() == b->next_double_normal_sample();
   if (other_.defined() != other.other_.defined()) return false;
-  return equal && (!other_.defined() || other_.equal(other.other_));
+  return same_state(*std::const_pointer_cast<at::CPUGeneratorImpl>(cpu_),
+                    *std::const_pointer_cast<at::CPUGeneratorImpl>(other.cpu_)) &&
+         (!other_.defined() || other_.equal(other.other_));
+}
+
+bool RandomState::is_now() const {
+  if (!device_.is_cpu()) return *this == RandomState(device_);
+  std::lock_guard<std::mutex> lock(cpu_generator().mutex_);
+  return same_state(*std::const_pointer_cast<at::CPUGeneratorImpl>(cpu_), cpu_generator());
 }
 
 }  // namespace reprise::runtime

@@ -20,6 +20,7 @@ class RandomState {
   explicit RandomState(c10::Device device);  // the state now
   void restore() const;
   bool operator==(const RandomState& other) const;
+  bool is_now() const;  // nothing was drawn, nothing was set since
 
  private:
   c10::Device device_;

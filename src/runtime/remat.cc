@@ -134,6 +134,7 @@ struct Remat::State {
 
   Key key_of(const Tensors& inputs, const Contents& contents) const;
   Instance& instance_for(const Tensors& inputs, const Contents& contents);
+  void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
   // The level that the plan starts from, relative to the chain; plans again if that is needed.
   int64_t settle(Instance& instance, const Tensors& inputs, const Contents& contents);
@@ -229,6 +230,7 @@ Key Remat::State::key_of(const Tensors& inputs, const Contents& contents) const 
 
 Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
                                                    const Contents& contents) {
+  drop_outdated();
   Key key = key_of(inputs, contents);
   for (const auto& instance : instances) {
     if (instance->key == key) return *instance;
@@ -246,6 +248,14 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
   return *instances.back();
+}
+
+void Remat::State::drop_outdated() {
+  std::erase_if(instances, [&](const std::unique_ptr<Instance>& instance) {
+    if (!instance->planned->outdated) return false;
+    if (last == instance.get()) last = nullptr;
+    return true;
+  });
 }
 
 void Remat::State::make_plan(Instance& instance, int64_t offset) {
@@ -320,6 +330,13 @@ int64_t Remat::State::ready(const Tensors& inputs, const Contents& contents) {
   if (inputs.empty()) throw InputError("the model was given no input");
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) throw InputError("the model was given an undefined tensor");
+    if (input.layout() != at::kStrided || input.is_nested() || !input.has_storage() ||
+        input.is_meta()) {
+      throw InputError(fmt::format(
+          "the sample input has a tensor without memory of its own (sparse, nested, meta, or of a "
+          "function transform such as torch.func.grad): {}. Dense tensors on a device are planned for",
+          input.toString()));
+    }
   }
   if (inputs[0].device().is_cpu()) install_cpu_allocator();
   Instance& instance = instance_for(inputs, contents);
@@ -353,6 +370,21 @@ at::Tensor Remat::forward(const at::Tensor& input) {
 
 Tensors Remat::forward(const Tensors& inputs) {
   if (!at::GradMode::is_enabled()) return state_->run_plain(inputs);
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !input._fw_grad(0).defined()) continue;
+    throw InputError(
+        "an input has a forward gradient (torch.autograd.forward_ad), which a plan does not "
+        "carry on; call the plain model");
+  }
+  try {
+    return run_planned(inputs);
+  } catch (const StageChanged& change) {
+    if (!change.undone()) throw;
+  }
+  return run_planned(inputs);  // measured anew
+}
+
+Tensors Remat::run_planned(const Tensors& inputs) {
   const Contents contents(state_->stages);
   auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   if (std::none_of(inputs.begin(), inputs.end(), wants_grad) &&

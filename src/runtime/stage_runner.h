@@ -25,6 +25,7 @@ struct StageTraits {
   std::vector<bool> copies_output;      // per tensor of x_{i+1}: aliases the input, is copied
   std::vector<bool> output_needs_grad;  // per tensor of x_{i+1}
   std::vector<at::Tensor> buffers;      // of its modules, that a run of any stage advances
+  std::vector<at::Tensor> still;        // of its modules, that no run advances
 };
 
 struct PreparedStage {

@@ -165,3 +165,33 @@ def test_an_update_that_fails_says_what_was_updated() -> None:
     assert all(p.grad is None for p in model.parameters())
     optimizer.param_groups[0]["lr"] = 0.1
     step(x, y)
+
+
+def test_step_hooks_are_refused_whenever_they_come() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    calls: list[int] = []
+
+    def note(*_: Any) -> None:
+        calls.append(1)
+
+    torch.manual_seed(1)
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, next(model.parameters()).shape[1])
+
+    def step(inputs: Any) -> Any:
+        loss = model(inputs).square().mean()
+        loss.backward()
+        return loss
+
+    captured = reprise.capture(step, x, optimizer=optimizer)
+    before = [p.detach().clone() for p in model.parameters()]
+    for register in (optimizer.register_step_post_hook, register_optimizer_step_post_hook):
+        handle = register(note)
+        with pytest.raises(reprise.InputError, match="step hooks"):
+            captured(x)
+        handle.remove()
+    assert not calls
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    captured(x)
