@@ -292,7 +292,6 @@ class Measurement {
       // The gradients of weights go on from the first option's run.
       GradientBook again = o == 0 ? GradientBook() : sums_before(i);
       Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
-      require_gradients_handed_over(model_.stages[i]);
       if (o == 0) result = std::move(g_in);
     }
     measure_kept_times(i, boundaries_[i].restore(), gradient, random);
@@ -326,18 +325,6 @@ class Measurement {
       measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
     }
     return result;
-  }
-
-  // A backward that runs autograd by itself ends where the parameters are, not where the plan takes their
-  // gradients.
-  void require_gradients_handed_over(const PreparedStage& prepared) const {
-    for (const size_t p : prepared.parameters) {
-      if (!model_.parameters[p].grad().defined()) continue;
-      throw InputError("stage '" + prepared.stage.name +
-                       "' puts gradients into .grad while its backward runs "
-                       "(torch.utils.checkpoint with use_reentrant=True?): take use_reentrant=False, "
-                       "or leave it out, since the plan decides what runs again");
-    }
   }
 
   // Running sums as stage i finds them for the parameters that a stage behind it uses, too.
@@ -412,32 +399,8 @@ std::string shape_text(const at::Tensor& tensor) {
                      fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
 }
 
-namespace {
-
-// Gradients that are there are put aside for a scope.
-class GradientsAside {
- public:
-  explicit GradientsAside(const std::vector<at::Tensor>& parameters) {
-    for (const at::Tensor& parameter : parameters) {
-      before_.emplace_back(parameter, parameter.grad());
-      parameter.mutable_grad() = at::Tensor();
-    }
-  }
-  ~GradientsAside() {
-    for (const auto& [parameter, gradient] : before_) parameter.mutable_grad() = gradient;
-  }
-  GradientsAside(const GradientsAside&) = delete;
-  GradientsAside& operator=(const GradientsAside&) = delete;
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
-};
-
-}  // namespace
-
 Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options) {
-  const GradientsAside aside(model.parameters);
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "autocast.h"
+#include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime {
@@ -18,29 +19,29 @@ using torch::autograd::Edge;
 using torch::autograd::variable_list;
 namespace autograd = torch::autograd;
 
-// While it lives, graphs that use the parameters end in the sinks instead of the nodes that fill .grad
-// and call hooks. Those run once, when the whole step hands its gradients over.
+// While it lives, graphs that use the parameters end in the sink instead of the nodes that fill .grad and
+// call hooks. Those run once, when the whole step hands its gradients over. For autograd the parameters are
+// results of the sink meanwhile, in the backward too, which asks what it has saved of them where they come
+// from: leaf tensors would need a node each, and the engine takes longer over a node than over all else here.
 class SinkScope {
  public:
-  SinkScope(const std::vector<at::Tensor>& tensors, const std::vector<SharedNode<Sink>>& sinks)
-      : tensors_(tensors) {
-    before_.reserve(tensors.size());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      before_.push_back(autograd::impl::try_get_grad_accumulator(tensors[i]));
-      autograd::impl::set_grad_accumulator(tensors[i], WeakNodePtr(sinks[i].pointer));
+  SinkScope(const std::vector<at::Tensor>& parameters, const SharedNode<ParameterSink>& sink)
+      : parameters_(parameters) {
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      autograd::impl::set_gradient_edge(parameters[p],
+                                        Edge(sink.pointer, static_cast<uint32_t>(p)));
     }
   }
   ~SinkScope() {
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      autograd::impl::set_grad_accumulator(tensors_[i], WeakNodePtr(before_[i]));
+    for (const at::Tensor& parameter : parameters_) {
+      autograd::impl::set_gradient_edge(parameter, Edge());
     }
   }
   SinkScope(const SinkScope&) = delete;
   SinkScope& operator=(const SinkScope&) = delete;
 
  private:
-  const std::vector<at::Tensor>& tensors_;
-  std::vector<NodePtr> before_;
+  const std::vector<at::Tensor>& parameters_;
 };
 
 std::vector<at::Tensor> own_parameters(const PreparedStage& stage,
@@ -55,6 +56,7 @@ std::vector<at::Tensor> own_parameters(const PreparedStage& stage,
 // overwrite them as early as in plain training.
 struct Feeder final : autograd::Node {
   variable_list values;
+  ParameterSink* sink = nullptr;  // where the pass ends
 
   explicit Feeder(const at::Tensor& trigger) { add_input_metadata(trigger); }
   void add(Edge edge, at::Tensor value) {
@@ -62,7 +64,10 @@ struct Feeder final : autograd::Node {
     values.push_back(std::move(value));
   }
   std::string name() const override { return "reprise::Feeder"; }
-  variable_list apply(variable_list&&) override { return std::move(values); }
+  variable_list apply(variable_list&&) override {
+    if (sink != nullptr) sink->task = autograd::get_current_graph_task_id();
+    return std::move(values);
+  }
 };
 
 Tensors copy_aliases(const StageTraits& traits, Tensors outputs) {
@@ -127,7 +132,7 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
     autograd::impl::set_gradient_edge(given[e], Edge(kept.inputs[e].pointer, 0));
   }
   const std::vector<at::Tensor> own = own_parameters(stage, parameters);
-  for (const at::Tensor& parameter : own) kept.parameters.push_back(make_node<Sink>(parameter));
+  if (!own.empty()) kept.parameters = make_node<ParameterSink>(own);
 
   Tensors outputs;
   {
@@ -177,9 +182,11 @@ Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
   AutocastCacheOff no_cache;
   const at::Tensor trigger = at::empty({0});
   SharedNode<Feeder> feeder = make_node<Feeder>(trigger);
+  feeder.node->sink = kept.parameters.node;
   for (size_t p = 0; p < stage.parameters.size(); ++p) {
     at::Tensor& sum = book[stage.parameters[p]];
-    if (sum.defined()) feeder.node->add(Edge(kept.parameters[p].pointer, 0), std::move(sum));
+    const Edge edge(kept.parameters.pointer, static_cast<uint32_t>(p));
+    if (sum.defined()) feeder.node->add(edge, std::move(sum));
     sum = at::Tensor();
   }
   for (size_t e = 0; e < kept.roots.size(); ++e) {
@@ -189,6 +196,8 @@ Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
   gradients.clear();
   kept.roots.clear();
   if (feeder.node->num_outputs() > 0) {
+    const std::vector<at::Tensor> own = own_parameters(stage, parameters);
+    const SinkScope sinks(own, kept.parameters);
     autograd::Engine::get_default_engine().execute({Edge(feeder.pointer, 0)}, {trigger},
                                                    /*keep_graph=*/false, /*create_graph=*/false,
                                                    /*accumulate_grad=*/true);
@@ -198,10 +207,18 @@ Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
   for (SharedNode<Sink>& sink : kept.inputs) {
     result.push_back(sink.node ? std::move(sink.node->value) : at::Tensor());
   }
-  for (size_t p = 0; p < stage.parameters.size(); ++p) {
+  if (!kept.parameters.node) return result;
+  if (kept.parameters.node->reached_apart) {
+    throw InputError("stage '" + stage.stage.name +
+                     "' runs autograd by itself while its backward runs (torch.utils.checkpoint with "
+                     "use_reentrant=True?), so that the order of sums is not plain training's: take "
+                     "use_reentrant=False, or leave it out, since the plan decides what runs again");
+  }
+  std::vector<at::Tensor> values = std::move(kept.parameters.node->values);
+  values.resize(stage.parameters.size());  // none, where no gradient came
+  for (size_t p = 0; p < values.size(); ++p) {
     const size_t position = stage.parameters[p];
-    book[position] =
-        deliverable(std::move(kept.parameters[p].node->value), parameters[position], result);
+    book[position] = deliverable(std::move(values[p]), parameters[position], result);
   }
   return result;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <cstddef>
 #include <string>
@@ -46,11 +47,31 @@ struct Sink final : torch::autograd::Node {
   }
 };
 
+// The same for all parameters of a stage.
+struct ParameterSink final : torch::autograd::Node {
+  std::vector<at::Tensor> values;
+  int task = -1;              // the backward pass that it belongs to
+  bool reached_apart = false;  // by another one, which ran within it
+
+  explicit ParameterSink(const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& parameter : parameters) add_input_metadata(parameter);
+  }
+  std::string name() const override { return "reprise::ParameterSink"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (torch::autograd::get_current_graph_task_id() == task) {
+      values = std::move(gradients);
+    } else {
+      reached_apart = true;
+    }
+    return {};
+  }
+};
+
 // The recorded graph of one run of a stage, by its ends. Holds what autograd saved, not the output.
 struct Kept {
-  torch::autograd::edge_list roots;          // per output; invalid where no gradient flows
-  std::vector<SharedNode<Sink>> inputs;      // per input; null where no gradient is wanted
-  std::vector<SharedNode<Sink>> parameters;  // per parameter of the stage
+  torch::autograd::edge_list roots;      // per output; invalid where no gradient flows
+  std::vector<SharedNode<Sink>> inputs;  // per input; null where no gradient is wanted
+  SharedNode<ParameterSink> parameters;  // null if the stage has none
 };
 
 // Gradients of the model's parameters as far as they are complete, by position. A parameter of several
