@@ -10,6 +10,7 @@ import torch
 from ._capture import CapturedStep, _Recorded, plan_options
 from ._planning import Budget, Observer, PlanResult, result_of
 from ._torch import _runtime, budget_for, modules_of
+from .errors import InputError
 
 
 class PartsTried(NamedTuple):
@@ -75,7 +76,8 @@ def micro_batches(
     `part(*inputs, share=..., **keywords)`: forward, loss and backward of some rows. `share` is
     these rows over all rows: multiply the loss, a mean over rows, by it before backward(). What it
     returns is added up over the parts. All inputs that are as long in dimension 0 as the first are
-    divided; the others are given as they are. The step is called with the whole batch.
+    divided; the others are given as they are. Part k of n has the rows from rows * k // n to
+    rows * (k + 1) // n. The step is called with the whole batch.
 
     `parts`: the numbers to try, in ascending order, until two in a row are slower than one before
     them, or one costs no time at all. Each is captured at the memory that it takes without a plan:
@@ -89,6 +91,8 @@ def micro_batches(
     The other arguments are those of capture() and CapturedStep.plan(). BudgetError when no number
     of parts has a plan within the budget; InputError for fewer rows than parts.
     """
+    if not all(isinstance(number, int) for number in parts):
+        raise InputError(f"parts= are whole numbers, not {parts!r}")
     return MicroBatchedStep(
         parts,
         budget,

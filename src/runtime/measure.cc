@@ -250,13 +250,12 @@ class Measurement {
     return loss;
   }
 
-  // Expanded gradients, whose memory is that of a smaller one behind them.
+  // Expanded gradients, whose memory is that of one number behind them (of none, where the batch is empty).
   static Tensors held_elsewhere(const Tensors& gradients) {
     Tensors others;
     for (const at::Tensor& g : gradients) {
-      if (g.defined() && g.nbytes() > g.storage().nbytes() && g.storage().use_count() > 1) {
-        others.push_back(g);
-      }
+      if (!g.defined() || g.storage().use_count() == 1) continue;
+      if (g.numel() == 0 || g.nbytes() > g.storage().nbytes()) others.push_back(g);
     }
     return others;
   }

@@ -192,7 +192,10 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
       all_buffers.push_back(buffer);
       buffer_sizes.push_back(buffer.sizes().vec());
     }
-    for (const at::Tensor& parameter : module->parameters()) all_parameters.push_back(parameter);
+    for (const at::Tensor& parameter : module->parameters()) {
+      // A lazy module's takes its size, and its first values, in the first run.
+      if (parameter.numel() > 0) all_parameters.push_back(parameter);
+    }
   }
   ValueKeeper buffers(all_buffers), parameters(all_parameters);
   const RandomState random(model.device);

@@ -369,7 +369,8 @@ at::Tensor Remat::forward(const at::Tensor& input) {
 }
 
 Tensors Remat::forward(const Tensors& inputs) {
-  if (!at::GradMode::is_enabled()) return state_->run_plain(inputs);
+  // A stage of another planned model: that plan decides.
+  if (!at::GradMode::is_enabled() || within_stage()) return state_->run_plain(inputs);
   for (const at::Tensor& input : inputs) {
     if (!input.defined() || !input._fw_grad(0).defined()) continue;
     throw InputError(

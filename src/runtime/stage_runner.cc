@@ -19,6 +19,8 @@ using torch::autograd::Edge;
 using torch::autograd::variable_list;
 namespace autograd = torch::autograd;
 
+thread_local int stages_running = 0;
+
 // While it lives, graphs that use the parameters end in the sink instead of the nodes that fill .grad and
 // call hooks. Those run once, when the whole step hands its gradients over. For autograd the parameters are
 // results of the sink meanwhile, in the backward too, which asks what it has saved of them where they come
@@ -27,12 +29,14 @@ class SinkScope {
  public:
   SinkScope(const std::vector<at::Tensor>& parameters, const SharedNode<ParameterSink>& sink)
       : parameters_(parameters) {
+    ++stages_running;
     for (size_t p = 0; p < parameters.size(); ++p) {
       autograd::impl::set_gradient_edge(parameters[p],
                                         Edge(sink.pointer, static_cast<uint32_t>(p)));
     }
   }
   ~SinkScope() {
+    --stages_running;
     for (const at::Tensor& parameter : parameters_) {
       autograd::impl::set_gradient_edge(parameter, Edge());
     }
@@ -151,6 +155,8 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
 }
 
 }  // namespace
+
+bool within_stage() { return stages_running > 0; }
 
 Tensors run_fast(const PreparedStage& stage, const Tensors& input,
                  const std::vector<at::Tensor>& parameters) {

@@ -78,6 +78,9 @@ struct Kept {
 // stages has its running sum here.
 using GradientBook = std::vector<at::Tensor>;
 
+// Whether this thread runs a stage, forward or backward, with a graph: its parameters are no leaf tensors then.
+bool within_stage();
+
 // x_i -> x_{i+1}, nothing kept. The result does not require gradients.
 Tensors run_fast(const PreparedStage& stage, const Tensors& input,
                  const std::vector<at::Tensor>& parameters);

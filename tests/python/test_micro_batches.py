@@ -107,3 +107,10 @@ def test_what_cannot_be_divided_is_refused() -> None:
         reprise.micro_batches(lambda x, y, share: (part_of(model)(x, y, share), 3), *batch())
     with pytest.raises(TypeError, match="share"):
         reprise.micro_batches(lambda x, y: F.cross_entropy(model(x), y).backward(), *batch())
+
+
+def test_numbers_of_parts_are_whole() -> None:
+    x = torch.randn(8, 32)
+    for parts in (("2",), (2.5,)):
+        with pytest.raises(reprise.InputError, match="whole numbers"):
+            reprise.micro_batches(lambda inputs, share: inputs.sum(), x, parts=parts)  # type: ignore[arg-type]

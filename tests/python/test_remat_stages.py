@@ -243,9 +243,10 @@ def test_tensors_that_share_memory_and_are_changed_in_place_are_refused() -> Non
 
 
 @pytest.mark.parametrize("loss", [torch.sum, torch.mean])
-def test_the_gradient_of_a_sum_is_counted_once(loss: Any) -> None:
+@pytest.mark.parametrize("rows", [0, 1, 64])
+def test_the_gradient_of_a_sum_is_counted_once(loss: Any, rows: int) -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
-    x = torch.randn(64, 32)
+    x = torch.randn(rows, 32)
     run = reprise.remat(model, x, loss=loss, output_held=False)
     expected = step(model, model, x, loss)
     for tight in (False, True):
@@ -255,6 +256,13 @@ def test_the_gradient_of_a_sum_is_counted_once(loss: Any) -> None:
             assert same(step(model, run, x, loss), expected)
             report = run.report()
             assert report.predicted_peak_bytes == report.measured_peak_bytes
+
+
+def test_parameters_that_take_their_size_in_the_first_run() -> None:
+    model = nn.Sequential(nn.LazyLinear(32), nn.ReLU(), nn.LazyLinear(10))
+    x = torch.randn(8, 16)
+    run = reprise.remat(model, x, loss=square)
+    assert same(step(model, run, x), step(model, model, x))
 
 
 def test_buffers_that_take_their_size_in_the_first_run() -> None:
@@ -303,6 +311,20 @@ def test_forward_gradients_are_refused() -> None:
         pytest.raises(reprise.InputError, match="forward gradient"),
     ):
         run(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def test_a_planned_model_as_a_stage_of_another() -> None:
+    inner = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+    x = torch.randn(64, 32)
+    stages = nn.Sequential(nn.Linear(32, 32), reprise.remat(inner, x), nn.Linear(32, 32), nn.Tanh())
+    model = nn.Sequential(stages[0], inner, stages[2], stages[3])
+    run = reprise.remat(stages, x, loss=square, output_held=False)
+    expected = step(model, model, x)
+    for tight in (False, True):
+        model.zero_grad()
+        run.set_budget(budget_with_reruns(run, x) if tight else None)
+        assert same(step(model, run, x), expected)
+        assert run.report().predicted_peak_bytes == run.report().measured_peak_bytes
 
 
 def test_copies_of_models_whose_functions_use_the_original_are_refused() -> None:

@@ -298,8 +298,8 @@ void Updater::begin() {
   }
   if (memory_keys() != memory_keys_) {
     throw InputError(
-        "options of the optimizer were switched on or off that decide about its memory (momentum, "
-        "weight decay); capture the step again");
+        "options of the optimizer were switched on or off that decide what its step does "
+        "(momentum, weight decay, maximize); capture the step again");
   }
   reserve();
 }
