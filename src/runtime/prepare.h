@@ -18,9 +18,11 @@ struct PreparedModel {
   c10::Device device{c10::kCPU};
 };
 
-// Runs each stage forward twice, once as kept and once fast, and finds out what StageTraits says. A stage
-// that only returns views of its input is joined to the one before it. Buffers and random state are
-// put back. InputError (with the stage's name) when a stage fails, returns no tensor, or mixes devices.
+// Runs each stage forward twice, once as kept and once fast (and once more where the two differ), and finds out
+// what StageTraits says. A stage that only returns views of its input is joined to the one before it. Leaf tensors
+// that only its function knows become parameters of a stage. Buffers and random state are put back. InputError
+// (with the stage's name) when a stage fails, returns no tensor, mixes devices, does not repeat itself, writes its
+// parameters or one of several inputs in one memory, or uses a tensor that has a history from outside.
 PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
 
 // Copies the values of tensors and puts them back; the copies' memory is taken once. Does not touch the

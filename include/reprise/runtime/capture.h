@@ -39,7 +39,7 @@ enum class OnMiss {
 struct CaptureOptions {
   // Their train flags, parameters and buffers must stay what they were: run() compares. Operations are named
   // after the children that they belong to ("12:gelu@blocks.0.mlp"). Optional; the step finds the memory
-  // that it uses by itself.
+  // that it uses by itself; gradients that it drops (zero_grad()) without reading their parameters, only here.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
   MeasureOptions measure = {.name = "step"};
