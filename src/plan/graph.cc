@@ -25,8 +25,9 @@
 // 3. annealing of those that do not fit at a high price of memory; without a plan: of the peak alone
 //    (graph_search.h);
 // 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from
-//    fewer and fewer of the best plans, in longer and longer rounds, until the time is the bound or next to it, or rounds bring
-//    nothing, or time is up;
+//    fewer and fewer of the best plans, in longer and longer rounds, until the time is the bound or
+//    next to it, or rounds bring nothing, or time is up; what is still far from the bound, again from
+//    the starts, with twice the steps, as long as that brings something;
 // 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
 //
 // Complexity: a change of a schedule costs the runs at the positions that it reaches, times values

@@ -17,7 +17,7 @@ namespace reprise::internal {
 namespace {
 
 // Shares of the time.
-constexpr double kForBound = 0.3, kForSplit = 0.2, kForPrices = 0.4, kForRungs = 0.5,
+constexpr double kForBound = 0.3, kForSplit = 0.1, kForStarts = 0.4, kForRungs = 0.5,
                  kForSections = 0.5;
 
 // Of a byte, at the instant of the bound.
@@ -32,12 +32,12 @@ double price_of(const ScheduleModel& model, const GraphFacts& facts, const Graph
 
 // Where it is better than what there is: else it would only lead the search elsewhere.
 void consider_if_better(const ScheduleModel& model, const Schedule& schedule, Bytes budget,
-                        GraphSearch& search) {
+                        GraphSearch& search, const SearchControl& control) {
   ScheduleLedger ledger(model);
   if (!ledger.assign(schedule)) return;
   const bool fits = ledger.peak() <= budget.count();
   if (search.best() && (!fits || ledger.time() >= search.best()->time)) return;
-  search.consider_for_budget({schedule});
+  search.consider_for_budget({schedule}, control);
 }
 
 void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
@@ -48,7 +48,7 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
   const Schedule base = cheapest_ways(model, price_of(model, facts, bound, budget));
   // Most of these fit as they are; repairs of the others can take long.
   search.consider_for_budget(
-      schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)));
+      schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)), control);
   if (search.is_near(bound.time.count())) return;
   std::optional<Schedule> sections;
   if (bound.least_peak <= budget) {
@@ -61,13 +61,14 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
     starts.push_back(kept_at(model, base, bound.instant, is_kept));
     starts.push_back(kept_or_put_off(model, base, bound.instant, is_kept));
   }
-  search.consider_for_budget(starts);
+  search.consider_for_budget(starts, control);
   if (search.is_near(bound.time.count())) return;
   search.consider_for_budget(
-      schedules_at_prices(model, base, facts, bound, budget, search.price_of_excess(), control));
-  if (sections) consider_if_better(model, *sections, budget, search);
+      schedules_at_prices(model, base, facts, bound, budget, search.price_of_excess(), control),
+      control);
+  if (sections) consider_if_better(model, *sections, budget, search, control);
   if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
-  search.consider(schedules_of_segments(model, base));
+  search.consider(schedules_of_segments(model, base), control);
 }
 
 }  // namespace
@@ -85,7 +86,7 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal,
   }
   const int64_t bound = found.bound.time.count();
   if (!search.best() || search.best()->time > bound) {
-    consider_starts(model, goal, found.bound, seeds, search, control.part(kForPrices));
+    consider_starts(model, goal, found.bound, seeds, search, control.part(kForStarts));
     search.fit(bound);
     search.shrink(found.bound.least_peak.count(), control.part(share_for_first));
     search.improve(bound);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -18,6 +19,8 @@ constexpr size_t kRepairs = 4;  // of a large graph
 constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
 constexpr size_t kShortRounds = 3;      // the first ones: an eighth of the steps, a quarter, a half
+constexpr int64_t kClose = 500, kCloseEnough = 200;  // to the bound: a part of the time
+constexpr int kCourses = 4;
 constexpr double kAbove = 1.1, kLargestPrice = 256;  // in raise_price()
 constexpr int64_t kStepsToFit = 4'000;
 constexpr double kFitWeight = 32, kFitHeat = 1;  // in fit()
@@ -93,14 +96,16 @@ void GraphSearch::collect(const Annealer& walker, bool counts_as_smallest) {
   if (!smallest_ || size(*walker.smallest()) < size(*smallest_)) smallest_ = walker.smallest();
 }
 
-void GraphSearch::consider(const std::vector<Schedule>& schedules, bool counts_as_smallest) {
+void GraphSearch::repair(const std::vector<Schedule>& schedules, bool counts_as_smallest,
+                         const SearchControl& control) {
   control_.report(-1);
+  const SearchControl& limit = best_ ? control : control_;
   std::vector<std::optional<FoundSchedule>> found(schedules.size());
   for (const auto& walker : walkers_) walker->start(++seed_);
   const size_t walkers = std::min(walkers_.size(), schedules.size());
   in_parallel(walkers, [&](size_t w) {
     for (size_t k = w; k < schedules.size(); k += walkers) {
-      found[k] = walkers_[w]->repair(schedules[k], rate_, control_);
+      found[k] = walkers_[w]->repair(schedules[k], rate_, limit);
     }
   });
   for (size_t w = 0; w < walkers; ++w) collect(*walkers_[w], counts_as_smallest);
@@ -111,8 +116,8 @@ void GraphSearch::consider(const std::vector<Schedule>& schedules, bool counts_a
   }
 }
 
-void GraphSearch::consider(const std::vector<Schedule>& schedules) {
-  if (moves_.gaps.size() < kLargeGraph) return consider(schedules, true);
+void GraphSearch::consider(const std::vector<Schedule>& schedules, const SearchControl& control) {
+  if (moves_.gaps.size() < kLargeGraph) return repair(schedules, true, control);
   // A repair takes many walks: of a large graph the most promising only.
   std::vector<std::optional<FoundSchedule>> found(schedules.size());
   for (const auto& walker : walkers_) walker->start(++seed_);
@@ -129,13 +134,17 @@ void GraphSearch::consider(const std::vector<Schedule>& schedules) {
   for (size_t k = 0; k < std::min(found.size(), kRepairs); ++k) {
     promising.push_back(std::move(found[k]->schedule));
   }
-  consider_for_budget(promising);
+  consider_for_budget(promising, control);
 }
 
 bool GraphSearch::is_near(int64_t bound) const {
   const bool large = moves_.gaps.size() >= kLargeGraph;
   const int64_t part = bound / (large ? kNearOfLarge : kNear);
   return walkers_.size() > 1 && best_ && best_->time - bound <= part;
+}
+
+bool GraphSearch::is_within(int64_t bound, int64_t part) const {
+  return walkers_.size() > 1 && best_->time - bound < bound / part;
 }
 
 // Whether a round was worth its while.
@@ -161,8 +170,9 @@ void GraphSearch::raise_price(const std::vector<FoundSchedule>& pool) {
   }
 }
 
-void GraphSearch::consider_for_budget(const std::vector<Schedule>& schedules) {
-  consider(schedules, false);
+void GraphSearch::consider_for_budget(const std::vector<Schedule>& schedules,
+                                      const SearchControl& control) {
+  repair(schedules, false, control);
 }
 
 std::vector<Run> GraphSearch::runs_of_best() const {
@@ -234,13 +244,15 @@ double GraphSearch::mean_time() const {
 }
 
 // One turn of each walker, from the first `used` schedules of the pool in turn.
-void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round,
-                              size_t first, int64_t bound, std::vector<FoundSchedule>& found) {
+void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t used, Turn turn_of,
+                              int64_t bound, std::vector<FoundSchedule>& found) {
+  const auto [round, first, course] = turn_of;
   control_.report(-1);
   const double mean = mean_time();
   const auto gaps = static_cast<double>(moves_.gaps.size());
   const size_t count = std::min(walkers_.size(), found.size() - first);
-  const int64_t steps = steps_of_a_round() >> (kShortRounds - std::min(round, kShortRounds));
+  const int64_t steps =
+      (steps_of_a_round() << course) >> (kShortRounds - std::min(round, kShortRounds));
   for (size_t w = 0; w < count; ++w) walkers_[w]->start(++seed_);
   in_parallel(count, [&](size_t w) {
     constexpr double kWeights[] = {1, 0.5, 2};
@@ -280,33 +292,54 @@ void GraphSearch::fit(int64_t bound) {
   }
 }
 
-void GraphSearch::improve(int64_t bound) {
-  if (!best_) return;
-  starts_.push_back(*best_);
+// Rounds from these schedules until some in a row bring nothing.
+void GraphSearch::run_course(std::vector<FoundSchedule> pool, int course, int64_t bound) {
   const auto better = [&](const FoundSchedule& a, const FoundSchedule& b) {
     return rank(a) < rank(b);
   };
-  raise_price(starts_);
-  std::stable_sort(starts_.begin(), starts_.end(), better);
-  std::vector<FoundSchedule> pool = distinct(std::move(starts_), kPool);
+  const auto sort = [&] {
+    raise_price(pool);
+    std::stable_sort(pool.begin(), pool.end(), better);
+    pool = distinct(std::move(pool), kPool);
+  };
+  const auto fastest = [&] {
+    int64_t time = std::numeric_limits<int64_t>::max();
+    for (const FoundSchedule& found : pool) {
+      if (found.peak <= budget_) time = std::min(time, found.time);
+    }
+    return time;
+  };
+  sort();
   int64_t idle = 0;
   for (size_t round = 0; idle < patience(); ++round) {
     // The nearer the bound, the less is to be had.
-    if (idle == 2 && walkers_.size() > 1 && best_->time - bound < bound / 500) return;
+    if (idle == 2 && is_within(bound, kClose)) return;
     if (control_.out_of_time() || best_->time <= bound || is_near(bound)) return;
-    const int64_t before = best_->time;
+    const int64_t before = fastest();
     // Each of the pool, then half of them, and so on; in the end the best alone.
     const size_t used = std::clamp<size_t>(kPool >> round, 1, pool.size());
     const size_t turns = std::max(walkers_.size(), used);
     std::vector<FoundSchedule> found(turns);
     for (size_t first = 0; first < turns; first += walkers_.size()) {
-      anneal_some(pool, used, round, first, bound, found);
+      anneal_some(pool, used, {round, first, course}, bound, found);
     }
     pool.insert(pool.end(), found.begin(), found.end());
-    raise_price(pool);
-    std::stable_sort(pool.begin(), pool.end(), better);
-    pool = distinct(std::move(pool), kPool);
-    idle = gains(before, best_->time) || round < kShortRounds ? 0 : idle + 1;
+    sort();
+    idle = gains(before, fastest()) || round < kShortRounds ? 0 : idle + 1;
+  }
+}
+
+void GraphSearch::improve(int64_t bound) {
+  if (!best_) return;
+  starts_.push_back(*best_);
+  const std::vector<FoundSchedule> starts = std::move(starts_);
+  // Each longer than the one before, and none knows what the others found.
+  const bool has_more = walkers_.size() > 1 && moves_.gaps.size() < kLargeGraph;
+  for (int course = 0; course < (has_more ? kCourses : 1); ++course) {
+    const int64_t before = best_->time;
+    run_course(starts, course, bound);
+    if (control_.out_of_time() || is_within(bound, kCloseEnough)) return;
+    if (course > 0 && !gains(before, best_->time)) return;
   }
 }
 

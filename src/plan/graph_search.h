@@ -34,10 +34,11 @@ class GraphSearch {
   Bytes memory() const;
 
   // Takes schedules as they are, and then drops at their peaks until they fit or nothing is left to
-  // drop.
-  void consider(const std::vector<Schedule>& schedules);
+  // drop. Once there is a plan, only as long as `control` says: the rest of the time is better spent
+  // on what was found.
+  void consider(const std::vector<Schedule>& schedules, const SearchControl& control);
   // The same for schedules that were made for this budget: they do not count as the smallest.
-  void consider_for_budget(const std::vector<Schedule>& schedules);
+  void consider_for_budget(const std::vector<Schedule>& schedules, const SearchControl& control);
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
@@ -58,9 +59,16 @@ class GraphSearch {
   void raise_price(const std::vector<FoundSchedule>& pool);
   void in_parallel(size_t count, const std::function<void(size_t)>& work);
   void collect(const Annealer& walker, bool counts_as_smallest);
-  void consider(const std::vector<Schedule>& schedules, bool counts_as_smallest);
-  void anneal_some(const std::vector<FoundSchedule>& pool, size_t used, size_t round, size_t first,
-                   int64_t bound, std::vector<FoundSchedule>& found);
+  void repair(const std::vector<Schedule>& schedules, bool counts_as_smallest,
+              const SearchControl& control);
+  struct Turn {
+    size_t round, first;  // the first walker's place among the turns of the round
+    int course;
+  };
+  void run_course(std::vector<FoundSchedule> pool, int course, int64_t bound);
+  void anneal_some(const std::vector<FoundSchedule>& pool, size_t used, Turn turn_of, int64_t bound,
+                   std::vector<FoundSchedule>& found);
+  bool is_within(int64_t bound, int64_t part) const;
   double rank(const FoundSchedule& found) const;
   bool gains(int64_t before, int64_t after) const;
   int64_t patience() const;
