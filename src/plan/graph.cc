@@ -27,7 +27,7 @@
 // 4. annealing of the time by several walkers (graph_anneal.h), from the best starts, then from
 //    fewer and fewer of the best plans, in longer and longer rounds, until the time is the bound or
 //    next to it, or rounds bring nothing, or time is up; what is still far from the bound, again from
-//    the starts, with twice the steps, as long as that brings something;
+//    the starts, with twice the steps and hotter, as long as that brings something;
 // 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
 //
 // Complexity: a change of a schedule costs the runs at the positions that it reaches, times values

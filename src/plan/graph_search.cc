@@ -261,7 +261,9 @@ void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t use
     const SearchGoal goal{1, price_ * kWeights[(round + turn) % 3], budget_};
     // Few steps for many gaps would undo more than they could make good.
     const double enough = static_cast<double>(steps) / (20.0 * gaps);
-    const double heat = (round == 0 ? 2 : kHeat[(round + turn) % 4]) * std::min(1.0, enough);
+    const double hotter = static_cast<double>(1 << course);
+    const double heat =
+        hotter * (round == 0 ? 2 : kHeat[(round + turn) % 4]) * std::min(1.0, enough);
     const FoundSchedule& from = pool[turn % used];
     walkers_[w]->anneal(from.schedule, {goal, mean * heat, steps, false, bound, &pool}, control_);
     found[turn] = walkers_[w]->best() ? *walkers_[w]->best() : from;
