@@ -33,6 +33,8 @@ void declare(CLI::App& app, Arguments& a) {
       ->delimiter(',')
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  app.add_flag("--above-fixed", a.measure.above_fixed,
+               "Shares of what plain training holds above the fixed bytes, such as parameters");
   app.add_option("--planners", a.measure.planners, "Separated by commas")
       ->delimiter(',')
       ->capture_default_str();

@@ -21,8 +21,10 @@ double ratio(int64_t part, int64_t whole) {
 
 Row planned(const Graph& graph, const Baseline& plain, const std::string& planner, double share,
             const MeasureOptions& options) {
+  const int64_t fixed = options.above_fixed ? graph.fixed.count() : 0;
+  const int64_t whole = plain.peak.count() - fixed;
   PlanOptions ask;
-  ask.budget = Bytes(static_cast<int64_t>(static_cast<double>(plain.peak.count()) * share));
+  ask.budget = Bytes(fixed + static_cast<int64_t>(static_cast<double>(whole) * share));
   ask.planner = planner;
   ask.time_limit = Nanos(static_cast<int64_t>(options.time_limit * 1e9));
   ask.threads = options.threads;
@@ -33,13 +35,13 @@ Row planned(const Graph& graph, const Baseline& plain, const std::string& planne
   row.seconds = static_cast<double>(result.search.wall.count()) / 1e9;
   if (planner == "graph") row.bound = ratio(result.lower_bound.count(), plain.time.count());
   if (result.smallest_budget) {
-    row.smallest = ratio(result.smallest_budget->count(), plain.peak.count());
+    row.smallest = ratio(result.smallest_budget->count() - fixed, whole);
   }
   if (!result.plan) return row;
   for (const Violation& v : verify(graph, *result.plan, result.budget, problem_id(graph))) {
     throw InternalError("invalid plan: " + v.message);
   }
-  row.peak = ratio(result.plan->peak.count(), plain.peak.count());
+  row.peak = ratio(result.plan->peak.count() - fixed, whole);
   row.time = ratio(result.plan->time.count(), plain.time.count());
   return row;
 }

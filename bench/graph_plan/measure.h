@@ -15,7 +15,8 @@ namespace reprise::bench {
 struct MeasureOptions {
   std::vector<double> budgets{0.9, 0.75, 0.6, 0.5, 0.4, 0.25};  // shares of plain training's peak
   std::vector<std::string> planners{"graph", "dtr"};
-  double time_limit = 10;  // s
+  bool above_fixed = false;  // of what it holds above the graph's fixed bytes
+  double time_limit = 10;    // s
   int threads = 0;
   std::function<void(const std::string&)> progress = {};
 };

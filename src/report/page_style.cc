@@ -108,7 +108,7 @@ tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 11em; max-width
 tfoot th, tfoot td { font-weight: 600; background: var(--panel); }
 td:last-child:not(.n) { min-width: 17em; }
 .n { text-align: right; white-space: nowrap; }
-.verdict { display: inline-block; min-width: 6em; overflow-wrap: anywhere; }
+.verdict { display: inline-block; min-width: 8em; overflow-wrap: anywhere; }
 .verdict.again { color: var(--recompute); font-weight: 600; }
 .verdict.kept { color: var(--good); }
 .bar { display: inline-block; height: 9px; border-radius: 2px; background: var(--accent); vertical-align: 0; }

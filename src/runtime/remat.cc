@@ -56,13 +56,17 @@ struct Contents {
 
   explicit Contents(const std::vector<Stage>& stages) {
     for (const Stage& stage : stages) {
-      if (!stage.module) continue;
-      for (const auto& module : stage.module->modules()) {
-        training.push_back(module->is_training());
-        for (at::Tensor& t : module->parameters(false)) parameters.push_back(std::move(t));
-        for (at::Tensor& t : module->buffers(false)) buffers.push_back(std::move(t));
-      }
+      if (stage.module) add(*stage.module);
     }
+  }
+
+ private:
+  // As Module::modules(), which makes a path of names for each.
+  void add(const torch::nn::Module& module) {
+    training.push_back(module.is_training());
+    for (at::Tensor& t : module.parameters(false)) parameters.push_back(std::move(t));
+    for (at::Tensor& t : module.buffers(false)) buffers.push_back(std::move(t));
+    for (const auto& child : module.children()) add(*child);
   }
 };
 
@@ -334,7 +338,8 @@ int64_t Remat::State::ready(const Tensors& inputs, const Contents& contents) {
         input.is_meta()) {
       throw InputError(fmt::format(
           "the sample input has a tensor without memory of its own (sparse, nested, meta, or of a "
-          "function transform such as torch.func.grad): {}. Dense tensors on a device are planned for",
+          "function transform such as torch.func.grad): {}. Dense tensors on a device are planned "
+          "for",
           input.toString()));
     }
   }

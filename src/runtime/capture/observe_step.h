@@ -1,7 +1,7 @@
 // From a step function to a recording that can be replayed: audit, recording, comparison.
 #pragma once
 
-#include "capture/recorder.h"
+#include "capture/record.h"
 #include "reprise/runtime/capture.h"
 
 namespace reprise::runtime {
