@@ -19,7 +19,8 @@ constexpr size_t kRepairs = 4;  // of a large graph
 constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
 constexpr size_t kShortRounds = 3;      // the first ones: an eighth of the steps, a quarter, a half
-constexpr int64_t kClose = 500, kCloseEnough = 200;  // to the bound: a part of the time
+// Within such a part of the bound two idle rounds are enough; no other course follows.
+constexpr int64_t kClose = 500, kCloseEnough = 200;
 constexpr int kCourses = 4;
 constexpr double kAbove = 1.1, kLargestPrice = 256;  // in raise_price()
 constexpr int64_t kStepsToFit = 4'000;

@@ -51,7 +51,8 @@ class GraphSearch {
   void fit(int64_t bound);
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
-  // when rounds in a row find nothing better, or when time is up.
+  // when rounds in a row find nothing better, or when time is up; far from the bound, when another
+  // course from the same starts brings nothing either.
   void improve(int64_t bound);
 
  private:
@@ -68,6 +69,7 @@ class GraphSearch {
   void run_course(std::vector<FoundSchedule> pool, int course, int64_t bound);
   void anneal_some(const std::vector<FoundSchedule>& pool, size_t used, Turn turn_of, int64_t bound,
                    std::vector<FoundSchedule>& found);
+  // Of a graph that is not small: the best is above the bound by less than such a part of it.
   bool is_within(int64_t bound, int64_t part) const;
   double rank(const FoundSchedule& found) const;
   bool gains(int64_t before, int64_t after) const;
