@@ -20,12 +20,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-const PlannerInfo& chosen_planner(const PlanOptions& options, const char* preferred) {
-  return find_planner(options.planner.empty() ? preferred : options.planner);
-}
-
-[[noreturn]] void throw_wrong_kind(const PlannerInfo& planner, const char* kind) {
-  throw InputError(std::string("planner '") + planner.name + "' does not plan " + kind);
+// `kind`: of problem, for the message; `way`: how a planner of that kind is called.
+template <class Way>
+const PlannerInfo& chosen_planner(const PlanOptions& options, const char* preferred,
+                                  const char* kind, Way PlannerInfo::*way) {
+  const PlannerInfo& planner = find_planner(options.planner.empty() ? preferred : options.planner);
+  if (planner.*way != nullptr) return planner;
+  std::string others;
+  for (const PlannerInfo& other : planners()) {
+    if (other.*way != nullptr) others += (others.empty() ? "" : ", ") + std::string(other.name);
+  }
+  throw InputError(std::string("planner '") + planner.name + "' does not plan " + kind +
+                   "; these do: " + others);
 }
 
 void check_options(const PlanOptions& options) {
@@ -119,8 +125,7 @@ Answer empty_answer(const Graph& graph, Bytes budget) {
 PlanResult plan(const Chain& chain, const PlanOptions& options) {
   validate(chain);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "chain");
-  if (planner.plan_chain == nullptr) throw_wrong_kind(planner, "chains");
+  const PlannerInfo& planner = chosen_planner(options, "chain", "chains", &PlannerInfo::plan_chain);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
   const Graph whole = admissible == chain ? graph : lower(chain);
@@ -134,8 +139,7 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "graph");
-  if (planner.plan_graph == nullptr) throw_wrong_kind(planner, "graphs");
+  const PlannerInfo& planner = chosen_planner(options, "graph", "graphs", &PlannerInfo::plan_graph);
   const Graph admissible = internal::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
@@ -150,8 +154,8 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
 Frontier frontier(const Chain& chain, const PlanOptions& options) {
   validate(chain);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "chain");
-  if (planner.chain_frontier == nullptr) throw_wrong_kind(planner, "curves");
+  const PlannerInfo& planner =
+      chosen_planner(options, "chain", "curves of chains", &PlannerInfo::chain_frontier);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
   const Graph whole = admissible == chain ? graph : lower(chain);
@@ -166,8 +170,8 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
 Frontier frontier(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "graph");
-  if (planner.graph_frontier == nullptr) throw_wrong_kind(planner, "curves of graphs");
+  const PlannerInfo& planner =
+      chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);
   const Graph admissible = internal::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
   const Bytes unlimited = Budget().resolve(Bytes());

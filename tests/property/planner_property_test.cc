@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "reprise/check/simulate.h"
@@ -247,6 +248,36 @@ TEST(Planners, AreAllInTheMatrix) {
     EXPECT_EQ(planner.plan_graph != nullptr, row.graphs);
     EXPECT_EQ(planner.chain_frontier != nullptr, row.curve);
     EXPECT_EQ(planner.graph_frontier != nullptr, row.graph_curve);
+  }
+}
+
+TEST(Planners, ThatCannotAnswerNameThoseThatCan) {
+  std::mt19937_64 random(10);
+  const Chain chain = random_chain(random);
+  const Graph graph = lower(chain);
+  const auto message = [](auto&& ask) -> std::string {
+    try {
+      ask();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const PlannerRow& row : planner_matrix()) {
+    const PlanOptions ask = with(row.name, Bytes(1));
+    const std::tuple<bool, std::string, const char*> questions[] = {
+        {row.chains, row.chains ? "" : message([&] { plan(chain, ask); }), "chain"},
+        {row.graphs, row.graphs ? "" : message([&] { plan(graph, ask); }), "graph"},
+        {row.curve, row.curve ? "" : message([&] { frontier(chain, ask); }), "chain"},
+        {row.graph_curve, row.graph_curve ? "" : message([&] { frontier(graph, ask); }), "graph"}};
+    for (const auto& [can, text, other] : questions) {
+      EXPECT_EQ(text.empty(), can) << row.name;
+      if (can) continue;
+      EXPECT_TRUE(text.starts_with(std::string("planner '") + row.name + "' does not")) << text;
+      const std::string others = text.substr(text.find("these do: ") + 10);
+      EXPECT_NE(others.find(other), std::string::npos) << text;
+      EXPECT_EQ(others.find(row.name), std::string::npos) << text;
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "reprise/runtime/zoo.h"
 #include "small_models.h"
 #include "step_cases.h"
+#include "support/scale.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -159,7 +160,7 @@ Training case_training(size_t number, const MakeOptimizer& make) {
 }
 
 int64_t smallest_peak(const Graph& graph) {
-  return plan(graph, {.budget = graph.fixed, .time_limit = Nanos(400'000'000)})
+  return plan(graph, {.budget = graph.fixed, .time_limit = reprise::testing::search_limit(400)})
       .smallest_budget.value_or(baseline(graph).peak)
       .count();
 }
@@ -193,8 +194,8 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
     const int64_t plain = baseline(step.graph()).peak.count();
     const int64_t floor = k == 0 ? plain : smallest_peak(step.graph());
     try {
-      step.plan(
-          {.budget = Bytes(plain - (plain - floor) * k / 3), .time_limit = Nanos(500'000'000)});
+      step.plan({.budget = Bytes(plain - (plain - floor) * k / 3),
+                 .time_limit = reprise::testing::search_limit(500)});
     } catch (const BudgetError&) {  // the search for tight ones may need longer
       EXPECT_GT(k, 0);
       continue;

@@ -1,21 +1,31 @@
 // How much a randomised test does: a quick share by default, ten times that with
-// REPRISE_TEST_FULL=1, a fifth of it under a sanitizer, which makes everything ten times slower.
+// REPRISE_TEST_FULL=1, a fifth of it under a sanitizer, which makes everything ten times slower. And how long
+// a search may take whose plan a test wants to be a good one.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
+#include "reprise/model/units.h"
+
 namespace reprise::testing {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
 
 inline int test_scale(int quick) {
   const char* full = std::getenv("REPRISE_TEST_FULL");
   if (full != nullptr && std::strcmp(full, "1") == 0) return 10 * quick;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return std::max(1, quick / 5);
-#else
-  return quick;
-#endif
+  return kSanitized ? std::max(1, quick / 5) : quick;
+}
+
+inline Nanos search_limit(int milliseconds) {
+  return Nanos(int64_t{milliseconds} * 1'000'000 * (kSanitized ? 10 : 1));
 }
 
 }  // namespace reprise::testing
