@@ -1,6 +1,5 @@
 #include "reprise/runtime/remat.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
@@ -12,6 +11,7 @@
 #include "activity.h"
 #include "execute.h"
 #include "measure.h"
+#include "plan_key.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
@@ -22,53 +22,6 @@
 
 namespace reprise::runtime {
 namespace {
-
-// Everything that a plan is bound to.
-struct Key {
-  struct Input {
-    std::vector<int64_t> sizes, strides;
-    at::ScalarType dtype;
-    c10::Device device;
-    bool requires_grad;
-    bool operator==(const Input&) const = default;
-  };
-  std::vector<Input> inputs;
-  // A parameter or a buffer, by identity: its memory may be replaced, not its type.
-  struct Resident {
-    const void* tensor;
-    at::ScalarType dtype;
-    c10::Device device;
-    bool requires_grad;
-    bool operator==(const Resident&) const = default;
-  };
-  std::vector<Resident> residents;
-  std::vector<bool> training;  // of every module
-  AutocastState autocast;
-  int threads;  // within operations: their scratch memory depends on it
-  bool operator==(const Key&) const = default;
-};
-
-// What the stages' modules hold. Walking them is the dearest part of getting a step ready, so it is done
-// once a step; and at every step, because children are replaced and flags set without leaving a trace.
-struct Contents {
-  std::vector<at::Tensor> parameters, buffers;
-  std::vector<bool> training;  // of every module
-
-  explicit Contents(const std::vector<Stage>& stages) {
-    for (const Stage& stage : stages) {
-      if (stage.module) add(*stage.module);
-    }
-  }
-
- private:
-  // As Module::modules(), which makes a path of names for each.
-  void add(const torch::nn::Module& module) {
-    training.push_back(module.is_training());
-    for (at::Tensor& t : module.parameters(false)) parameters.push_back(std::move(t));
-    for (at::Tensor& t : module.buffers(false)) buffers.push_back(std::move(t));
-    for (const auto& child : module.children()) add(*child);
-  }
-};
 
 at::Tensor default_loss(const Tensors& outputs) {
   const at::Tensor& y = outputs.at(0);
@@ -112,7 +65,7 @@ Chain with_second_output(Chain chain) {
 struct Remat::State {
   // One kind of input.
   struct Instance {
-    Key key;
+    PlanKey key;
     std::shared_ptr<PlannedModel> planned;
     std::vector<TimeSpread> spread;
     Tensors example_shape;  // for describe(): geometry only
@@ -126,7 +79,7 @@ struct Remat::State {
       return second_output ? with_second_output(planned->chain) : planned->chain;
     }
 
-    explicit Instance(Key k) : key(std::move(k)) {}
+    explicit Instance(PlanKey k) : key(std::move(k)) {}
   };
 
   std::vector<Stage> stages;
@@ -136,15 +89,14 @@ struct Remat::State {
   StepReport report;
   StepLog log;
 
-  Key key_of(const Tensors& inputs, const Contents& contents) const;
-  Instance& instance_for(const Tensors& inputs, const Contents& contents);
+  Instance& instance_for(const Tensors& inputs, const ModelContents& contents);
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
   // The level that the plan starts from, relative to the chain; plans again if that is needed.
-  int64_t settle(Instance& instance, const Tensors& inputs, const Contents& contents);
+  int64_t settle(Instance& instance, const Tensors& inputs, const ModelContents& contents);
   // Makes `last` the instance of these inputs, with a plan that fits; returns the bytes that are live
   // but not counted by the allocator.
-  int64_t ready(const Tensors& inputs, const Contents& contents);
+  int64_t ready(const Tensors& inputs, const ModelContents& contents);
   Tensors run_plain(Tensors x) const;
 };
 
@@ -217,25 +169,10 @@ struct RematNode final : torch::autograd::Node {
 
 }  // namespace
 
-Key Remat::State::key_of(const Tensors& inputs, const Contents& contents) const {
-  Key key{{}, {}, contents.training, AutocastState(inputs.at(0).device()), at::get_num_threads()};
-  for (const at::Tensor& x : inputs) {
-    key.inputs.push_back(
-        {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
-  }
-  auto add = [&](const at::Tensor& t) {
-    key.residents.push_back(
-        {t.unsafeGetTensorImpl(), t.scalar_type(), t.device(), t.requires_grad()});
-  };
-  for (const at::Tensor& parameter : contents.parameters) add(parameter);
-  for (const at::Tensor& buffer : contents.buffers) add(buffer);
-  return key;
-}
-
 Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
-                                                   const Contents& contents) {
+                                                   const ModelContents& contents) {
   drop_outdated();
-  Key key = key_of(inputs, contents);
+  PlanKey key = key_of(inputs, contents);
   for (const auto& instance : instances) {
     if (instance->key == key) return *instance;
   }
@@ -306,7 +243,8 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   instance.result = std::move(result);
 }
 
-int64_t Remat::State::settle(Instance& instance, const Tensors& inputs, const Contents& contents) {
+int64_t Remat::State::settle(Instance& instance, const Tensors& inputs,
+                             const ModelContents& contents) {
   const c10::Device device = instance.planned->model.device;
   Tensors resident = inputs;
   for (const at::Tensor& parameter : contents.parameters) {
@@ -330,7 +268,7 @@ int64_t Remat::State::settle(Instance& instance, const Tensors& inputs, const Co
   return uncounted;
 }
 
-int64_t Remat::State::ready(const Tensors& inputs, const Contents& contents) {
+int64_t Remat::State::ready(const Tensors& inputs, const ModelContents& contents) {
   if (inputs.empty()) throw InputError("the model was given no input");
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) throw InputError("the model was given an undefined tensor");
@@ -391,7 +329,7 @@ Tensors Remat::forward(const Tensors& inputs) {
 }
 
 Tensors Remat::run_planned(const Tensors& inputs) {
-  const Contents contents(state_->stages);
+  const ModelContents contents = contents_of(state_->stages);
   auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   if (std::none_of(inputs.begin(), inputs.end(), wants_grad) &&
       std::none_of(contents.parameters.begin(), contents.parameters.end(), wants_grad)) {
@@ -452,7 +390,7 @@ Tensors Remat::run_planned(const Tensors& inputs) {
   return outputs;
 }
 
-void Remat::plan_for(const Tensors& inputs) { state_->ready(inputs, Contents(state_->stages)); }
+void Remat::plan_for(const Tensors& inputs) { state_->ready(inputs, contents_of(state_->stages)); }
 
 void Remat::set_budget(Budget budget) {
   state_->options.budget = budget;

@@ -1,0 +1,18 @@
+// Results of graph_bench.h as Markdown for people and as JSON for programs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "graph_bench.h"
+
+namespace reprise::bench {
+
+// A section with a table: a row a budget.
+std::string markdown(const GraphResult& result);
+// Of steps in parts along the batch.
+std::string markdown_of_parts(const GraphResult& result);
+// Every sample included.
+nlohmann::ordered_json to_json(const GraphResult& result);
+
+}  // namespace reprise::bench
