@@ -1,12 +1,11 @@
 #include "stage_runner.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
-#include <algorithm>
 #include <set>
 
 #include "autocast.h"
@@ -25,10 +24,10 @@ thread_local int stages_running = 0;
 // While it lives, graphs that use the parameters end in the sink instead of the nodes that fill .grad and
 // call hooks. Those run once, when the whole step hands its gradients over. For autograd the parameters are
 // results of the sink meanwhile, in the backward too, which asks what it has saved of them where they come
-// from: leaf tensors would need a node each.
+// from: leaf tensors would need a node each, and the engine takes longer over a node than over all else here.
 class SinkScope {
  public:
-  SinkScope(const std::vector<at::Tensor>& parameters, const SharedNode<Sink>& sink)
+  SinkScope(const std::vector<at::Tensor>& parameters, const SharedNode<ParameterSink>& sink)
       : parameters_(parameters) {
     ++stages_running;
     for (size_t p = 0; p < parameters.size(); ++p) {
@@ -61,11 +60,9 @@ std::vector<at::Tensor> own_parameters(const PreparedStage& stage,
 // overwrite them as early as in plain training.
 struct Feeder final : autograd::Node {
   variable_list values;
-  Sink* sink;  // where the pass ends; null: it has none
+  ParameterSink* sink = nullptr;  // where the pass ends
 
-  Feeder(const at::Tensor& trigger, Sink* its_sink) : sink(its_sink) {
-    add_input_metadata(trigger);
-  }
+  explicit Feeder(const at::Tensor& trigger) { add_input_metadata(trigger); }
   void add(Edge edge, at::Tensor value) {
     add_next_edge(std::move(edge));
     values.push_back(std::move(value));
@@ -76,9 +73,6 @@ struct Feeder final : autograd::Node {
     return std::move(values);
   }
 };
-
-// The gradient that a pass begins with for autograd, which wants one.
-at::Tensor nothing() { return at::Tensor(at::detail::empty_cpu({0}, at::kFloat)); }
 
 Tensors copy_aliases(const StageTraits& traits, Tensors outputs) {
   for (size_t e = 0; e < outputs.size() && e < traits.copies_output.size(); ++e) {
@@ -120,10 +114,7 @@ at::Tensor deliverable(at::Tensor gradient, const at::Tensor& parameter,
 Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& given) {
   Leaves leaves;
   for (size_t e = 0; e < given.size() && !stage.traits.copies_input; ++e) {
-    const Edge& end = kept.inputs[e];
-    if (end.is_valid()) {
-      leaves.emplace(NodeOutput{end.function.get(), end.input_nr}, Unchanged(given[e]));
-    }
+    if (kept.inputs[e].node) leaves.emplace(kept.inputs[e].node, Unchanged(given[e]));
   }
   return leaves;
 }
@@ -135,23 +126,22 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
                                 bool* same_bits = nullptr) {
   AutocastCacheOff no_cache;
   Kept kept;
-  const std::vector<at::Tensor> own = own_parameters(stage, parameters);
-  const std::vector<bool>& wanted = stage.traits.input_needs_grad;
-  if (!own.empty() || std::ranges::count(wanted, true) > 0) kept.sink = make_node<Sink>(own);
   Tensors given = detached(input);
   kept.inputs.resize(given.size());
   for (size_t e = 0; e < given.size(); ++e) {
     if (stage.traits.copies_input) given[e] = given[e].clone();
-    if (!wanted[e]) continue;
-    kept.inputs[e] = Edge(kept.sink.pointer, kept.sink.node->add_input_metadata(given[e]));
+    if (!stage.traits.input_needs_grad[e]) continue;
+    kept.inputs[e] = make_node<Sink>(given[e]);
     // Not a leaf, so that a first operation in place is allowed, as after a real stage.
-    autograd::impl::set_gradient_edge(given[e], kept.inputs[e]);
+    autograd::impl::set_gradient_edge(given[e], Edge(kept.inputs[e].pointer, 0));
   }
+  const std::vector<at::Tensor> own = own_parameters(stage, parameters);
+  if (!own.empty()) kept.parameters = make_node<ParameterSink>(own);
 
   Tensors outputs;
   {
     at::AutoGradMode with_grad(true);
-    SinkScope sinks(own, kept.sink);
+    SinkScope sinks(own, kept.parameters);
     const bool as_it_is = keeping == Keeping{};
     KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), keeping, same_bits);
     outputs = copy_aliases(stage.traits, stage.stage.forward(given));
@@ -196,11 +186,12 @@ bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
 Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
                      const std::vector<at::Tensor>& parameters, GradientBook& book) {
   AutocastCacheOff no_cache;
-  const at::Tensor trigger = nothing();
-  SharedNode<Feeder> feeder = make_node<Feeder>(trigger, kept.sink.node);
+  const at::Tensor trigger = at::empty({0});
+  SharedNode<Feeder> feeder = make_node<Feeder>(trigger);
+  feeder.node->sink = kept.parameters.node;
   for (size_t p = 0; p < stage.parameters.size(); ++p) {
     at::Tensor& sum = book[stage.parameters[p]];
-    const Edge edge(kept.sink.pointer, static_cast<uint32_t>(p));
+    const Edge edge(kept.parameters.pointer, static_cast<uint32_t>(p));
     if (sum.defined()) feeder.node->add(edge, std::move(sum));
     sum = at::Tensor();
   }
@@ -212,28 +203,26 @@ Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
   kept.roots.clear();
   if (feeder.node->num_outputs() > 0) {
     const std::vector<at::Tensor> own = own_parameters(stage, parameters);
-    const SinkScope sinks(own, kept.sink);
+    const SinkScope sinks(own, kept.parameters);
     autograd::Engine::get_default_engine().execute({Edge(feeder.pointer, 0)}, {trigger},
                                                    /*keep_graph=*/false, /*create_graph=*/false,
                                                    /*accumulate_grad=*/true);
   }
   feeder = {};
-  Tensors result(kept.inputs.size());
-  if (!kept.sink.node) return result;
-  if (kept.sink.node->reached_apart) {
-    throw InputError(
-        "stage '" + stage.stage.name +
-        "' runs autograd by itself while its backward runs (torch.utils.checkpoint with "
-        "use_reentrant=True?), so that the order of sums is not plain training's: take "
-        "use_reentrant=False, or leave it out, since the plan decides what runs again");
+  Tensors result;
+  for (SharedNode<Sink>& sink : kept.inputs) {
+    result.push_back(sink.node ? std::move(sink.node->value) : at::Tensor());
   }
-  std::vector<at::Tensor> values = std::move(kept.sink.node->values);
-  values.resize(kept.sink.node->num_inputs());  // none, where no gradient came
-  for (size_t e = 0; e < result.size(); ++e) {
-    const Edge& end = kept.inputs[e];
-    if (end.is_valid()) result[e] = std::move(values[end.input_nr]);
+  if (!kept.parameters.node) return result;
+  if (kept.parameters.node->reached_apart) {
+    throw InputError("stage '" + stage.stage.name +
+                     "' runs autograd by itself while its backward runs (torch.utils.checkpoint with "
+                     "use_reentrant=True?), so that the order of sums is not plain training's: take "
+                     "use_reentrant=False, or leave it out, since the plan decides what runs again");
   }
-  for (size_t p = 0; p < stage.parameters.size(); ++p) {
+  std::vector<at::Tensor> values = std::move(kept.parameters.node->values);
+  values.resize(stage.parameters.size());  // none, where no gradient came
+  for (size_t p = 0; p < values.size(); ++p) {
     const size_t position = stage.parameters[p];
     book[position] = deliverable(std::move(values[p]), parameters[position], result);
   }
@@ -241,9 +230,9 @@ Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
 }
 
 void drain_backward_queue() {
-  const at::Tensor trigger = nothing();
-  autograd::Engine::get_default_engine().execute(
-      {Edge(make_node<Feeder>(trigger, nullptr).pointer, 0)}, {trigger}, false, false, true);
+  const at::Tensor trigger = at::empty({0});
+  autograd::Engine::get_default_engine().execute({Edge(make_node<Feeder>(trigger).pointer, 0)},
+                                                 {trigger}, false, false, true);
 }
 
 int64_t storage_bytes(const Tensors& tensors) {

@@ -35,17 +35,28 @@ struct PreparedStage {
   std::vector<size_t> parameters;  // positions in the model's list of parameters, in module order
 };
 
-// Takes the gradients that reach a stage's parameters and, behind them, its inputs, where autograd would go on to what
-// made them. One node for all: the engine takes longer over a node than over all else here.
+// Takes the gradient that reaches one tensor, where autograd would go on to what made it.
 struct Sink final : torch::autograd::Node {
-  std::vector<at::Tensor> values;  // none before the backward pass
-  int task = -1;                   // the backward pass that it belongs to
-  bool reached_apart = false;      // by another one, which ran within it
+  at::Tensor value;
 
-  explicit Sink(const std::vector<at::Tensor>& parameters) {
+  explicit Sink(const at::Tensor& tensor) { add_input_metadata(tensor); }
+  std::string name() const override { return "reprise::Sink"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    value = std::move(gradients[0]);
+    return {};
+  }
+};
+
+// The same for all parameters of a stage.
+struct ParameterSink final : torch::autograd::Node {
+  std::vector<at::Tensor> values;
+  int task = -1;              // the backward pass that it belongs to
+  bool reached_apart = false;  // by another one, which ran within it
+
+  explicit ParameterSink(const std::vector<at::Tensor>& parameters) {
     for (const at::Tensor& parameter : parameters) add_input_metadata(parameter);
   }
-  std::string name() const override { return "reprise::Sink"; }
+  std::string name() const override { return "reprise::ParameterSink"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     if (torch::autograd::get_current_graph_task_id() == task) {
       values = std::move(gradients);
@@ -58,10 +69,9 @@ struct Sink final : torch::autograd::Node {
 
 // The recorded graph of one run of a stage, by its ends. Holds what autograd saved, not the output.
 struct Kept {
-  torch::autograd::edge_list roots;  // per output; invalid where no gradient flows
-  torch::autograd::edge_list
-      inputs;             // per input, into the sink; invalid where no gradient is wanted
-  SharedNode<Sink> sink;  // null if nothing wants a gradient
+  torch::autograd::edge_list roots;      // per output; invalid where no gradient flows
+  std::vector<SharedNode<Sink>> inputs;  // per input; null where no gradient is wanted
+  SharedNode<ParameterSink> parameters;  // null if the stage has none
 };
 
 // Gradients of the model's parameters as far as they are complete, by position. A parameter of several

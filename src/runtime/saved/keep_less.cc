@@ -27,10 +27,11 @@ using torch::autograd::SavedVariable;
 constexpr size_t kWorthwhile = 1024;  // bytes; below, the hooks are dearer than what they save
 
 // A tensor that a node saved, and the node's output that it is.
+using Output = std::pair<const Node*, uint32_t>;
 struct Slot {
   SavedVariable* saved;
   at::Tensor tensor;
-  NodeOutput output;
+  Output output;
   bool is_copy;  // by the operation itself, with a version of its own
 };
 
@@ -46,24 +47,22 @@ class SavedTensors {
  public:
   // `rebuild`: whether it is asked how tensors can be made again.
   SavedTensors(const Leaves& leaves, bool rebuild) : leaves_(leaves), rebuild_(rebuild) {
-    for (const auto& [output, leaf] : leaves) fixed_.insert(storage_of(leaf.tensor));
+    for (const auto& [node, leaf] : leaves) fixed_.insert(storage_of(leaf.tensor));
   }
 
   // Whether the tensor, about to be read, is not what its node made, or what the stage was given.
   bool was_written(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.grad_fn()) return false;
-    const NodeOutput output{tensor.grad_fn().get(), tensor.output_nr()};
-    if (const auto leaf = leaves_.find(output); leaf != leaves_.end()) return !leaf->second.holds();
-    return was_written(output, tensor);
+    const Node* node = tensor.grad_fn().get();
+    if (const auto leaf = leaves_.find(node); leaf != leaves_.end()) return !leaf->second.holds();
+    return was_written({node, tensor.output_nr()}, tensor);
   }
 
   // `made`: what the operation has returned. Null if it is not of a known kind, or was added before.
   const SavedByNode* add(const at::Tensor& made, const std::optional<NormCall>& call,
                          bool operand_was_written) {
     const NodePtr node = made.grad_fn();
-    if (leaves_.contains({node.get(), made.output_nr()}) || nodes_.contains(node.get())) {
-      return nullptr;
-    }
+    if (leaves_.contains(node.get()) || nodes_.contains(node.get())) return nullptr;
     if (made.layout() != at::kStrided || made.is_nested()) return nullptr;
     SavedByNode seen = look_at(*node, call);
     if (!seen.is_known) return nullptr;
@@ -84,7 +83,7 @@ class SavedTensors {
   void for_remade(Visit&& visit) {
     for (const Slot& slot : slots_) {
       if (slot.tensor.nbytes() < kWorthwhile || fixed_.contains(storage_of(slot.tensor))) continue;
-      const NodeOutput base = behind_views(slot.output);
+      const Output base = behind_views(slot.output);
       if (!slot.is_copy && was_written(base, slot.tensor)) continue;
       const std::shared_ptr<Remade> value = value_of(base);
       if (value && !value->is_kept() && visit(slot, value)) kept_.erase(slot.output);
@@ -108,12 +107,12 @@ class SavedTensors {
     Geometry geometry;
   };
 
-  bool was_written(const NodeOutput& output, const at::Tensor& tensor) const {
+  bool was_written(const Output& output, const at::Tensor& tensor) const {
     const auto made = made_.find(output.first);
     return made != made_.end() && made->second.version != version_of(tensor);
   }
 
-  void add_slot(SavedVariable* saved, const at::Tensor& tensor, const NodeOutput& output,
+  void add_slot(SavedVariable* saved, const at::Tensor& tensor, const Output& output,
                 bool is_copy = false) {
     slots_.push_back({saved, tensor.detach(), output, is_copy});
     if (is_copy || !was_written(output, tensor)) kept_.try_emplace(output, slots_.back().tensor);
@@ -128,7 +127,7 @@ class SavedTensors {
     if (const at::Tensor operand = saved_tensor(seen.operand, node); operand.defined()) {
       const Edge& edge = node.next_edge(0);
       if (edge.is_valid()) {
-        const NodeOutput output{edge.function.get(), edge.input_nr};
+        const Output output{edge.function.get(), edge.input_nr};
         add_slot(seen.operand, operand, output, /*is_copy=*/!operand.grad_fn());
       } else {
         ends_.emplace(&node, operand);
@@ -139,7 +138,7 @@ class SavedTensors {
     }
   }
 
-  NodeOutput behind_views(NodeOutput output) const {
+  Output behind_views(Output output) const {
     for (auto seen = nodes_.find(output.first); seen != nodes_.end() && seen->second.is_view;
          seen = nodes_.find(output.first)) {
       const Edge& edge = seen->first->next_edge(0);
@@ -149,7 +148,7 @@ class SavedTensors {
   }
 
   // Null: neither kept nor made of what is.
-  std::shared_ptr<Remade> value_of(const NodeOutput& output) {
+  std::shared_ptr<Remade> value_of(const Output& output) {
     const auto known = values_.find(output);
     if (known != values_.end()) return known->second;
     std::shared_ptr<Remade> value = find_value(output);
@@ -157,8 +156,8 @@ class SavedTensors {
     return value;
   }
 
-  std::shared_ptr<Remade> find_value(const NodeOutput& output) {
-    if (const auto leaf = leaves_.find(output); leaf != leaves_.end()) {
+  std::shared_ptr<Remade> find_value(const Output& output) {
+    if (const auto leaf = leaves_.find(output.first); leaf != leaves_.end()) {
       return std::make_shared<Remade>(leaf->second);
     }
     const auto seen = nodes_.find(output.first);
@@ -184,9 +183,9 @@ class SavedTensors {
   std::unordered_map<const Node*, Made> made_;       // their outputs 0
   std::vector<NodePtr> held_;                        // so that their addresses stay theirs
   std::vector<Slot> slots_;                          // new ones
-  std::map<NodeOutput, Unchanged> kept_;             // tensors of slots that stay
+  std::map<Output, Unchanged> kept_;                 // tensors of slots that stay
   std::unordered_map<const Node*, Unchanged> ends_;  // operands of nodes to which no gradient flows
-  std::map<NodeOutput, std::shared_ptr<Remade>> values_;
+  std::map<Output, std::shared_ptr<Remade>> values_;
   std::unordered_set<const void*> fixed_;  // storages of leaves
 };
 

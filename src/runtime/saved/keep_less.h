@@ -2,10 +2,8 @@
 // stage (model/chain.h), of the same bits.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <memory>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "reprise/runtime/alternatives.h"
@@ -33,11 +31,8 @@ struct NamedKeeping {
 // InputError as validate_for_chain().
 std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed);
 
-// A tensor, as a node makes it.
-using NodeOutput = std::pair<const torch::autograd::Node*, uint32_t>;
-
-// What a stage was given, by where its graph ends.
-using Leaves = std::map<NodeOutput, Unchanged>;
+// What a stage was given, by the node where its graph ends.
+using Leaves = std::unordered_map<const torch::autograd::Node*, Unchanged>;
 
 struct Watch;
 
