@@ -23,6 +23,7 @@ using testing::plain_steps;
 using testing::quick;
 using testing::smallest_budget;
 using testing::StepState;
+using testing::without_options;
 
 using GradientTest = testing::RuntimeTest;
 
@@ -45,8 +46,8 @@ TEST_F(GradientTest, GradientsAccumulateOverThreeBackwardPasses) {
   };
   const Bits expected = accumulate([&](const Tensors& x) { return testing::run_plain(plain, x); });
   state.restore();
-  auto remat =
-      reprise::runtime::remat(counted.stages, {rows_}, {.loss = mean_square, .measure = quick()});
+  auto remat = reprise::runtime::remat(counted.stages, {rows_},
+                                       {.loss = mean_square, .measure = without_options()});
   remat->set_budget(smallest_budget(*remat) + Bytes(6 * (64 * 64 + 64) * 4));
   const Bits planned = accumulate([&](const Tensors& x) {
     counted.reset();

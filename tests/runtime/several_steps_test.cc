@@ -24,6 +24,7 @@ using testing::planned_step;
 using testing::quick;
 using testing::smallest_budget;
 using testing::StepState;
+using testing::without_options;
 
 using SeveralSteps = testing::RuntimeTest;
 
@@ -43,8 +44,8 @@ TEST_F(SeveralSteps, TwoForwardPassesBeforeTheirBackwardPassesInEitherOrder) {
     bits.merge(bits_now(plain, first, a + b));
     return bits;
   };
-  auto remat =
-      reprise::runtime::remat(counted.stages, first, {.loss = mean_square, .measure = quick()});
+  auto remat = reprise::runtime::remat(counted.stages, first,
+                                       {.loss = mean_square, .measure = without_options()});
   // The first step may keep everything beside which the second one just fits.
   const int64_t level = (remat->chain().fixed + remat->chain().input.bytes).count();
   const int64_t gradients = storage_bytes(testing::parameters_of(plain)) + 256;  // and two losses
@@ -155,9 +156,9 @@ TEST_F(SeveralSteps, TwoModelsWithTheirOwnBudgetsInterleaved) {
   const StepState state_one(one, {images_}), state_two(two, {rows_});
   CountedStages counted_one(one), counted_two(two);
   auto a = reprise::runtime::remat(counted_one.stages, {images_},
-                                   {.loss = mean_square, .measure = quick()});
+                                   {.loss = mean_square, .measure = without_options()});
   auto b = reprise::runtime::remat(counted_two.stages, {rows_},
-                                   {.loss = mean_square, .measure = quick()});
+                                   {.loss = mean_square, .measure = without_options()});
   auto alternate = [&](auto&& run_one, auto&& run_two, bool nested) {
     Bits bits;
     drop_gradients(one, {});

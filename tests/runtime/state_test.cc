@@ -30,6 +30,7 @@ using testing::planned_step;
 using testing::quick;
 using testing::smallest_budget;
 using testing::StepState;
+using testing::without_options;
 
 using StateTest = testing::RuntimeTest;
 
@@ -61,8 +62,8 @@ TEST_F(StateTest, ParametersAreBitwiseEqualAfterFiveStepsOfMomentum) {
   };
   const Bits expected = train([&](const Tensors& x) { return testing::run_plain(plain, x); });
 
-  auto remat =
-      reprise::runtime::remat(counted.stages, {images_}, {.loss = mean_square, .measure = quick()});
+  auto remat = reprise::runtime::remat(counted.stages, {images_},
+                                       {.loss = mean_square, .measure = without_options()});
   // The momentum comes after the first step and needs room then.
   remat->set_budget(smallest_budget(*remat) + Bytes(storage_bytes(parameters)));
   const Bits planned = train([&](const Tensors& x) {
