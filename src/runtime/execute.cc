@@ -5,17 +5,30 @@
 namespace reprise::runtime {
 PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
 
+void PlannedModel::set_measured(Measured measured) {
+  chain = std::move(measured.chain);
+  keeping = std::move(measured.keeping);
+  copies_gradients = std::move(measured.copies_gradients);
+}
+
 void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
   program = std::make_shared<const Program>(graph, actions);
   saved_stage.clear();
   for (size_t i = 0; i < chain.stages.size(); ++i) {
     saved_stage.insert(saved_stage.end(), chain.stages[i].options.size(), i);
   }
+  // A copy of its input, or of a gradient, is made in the pass of the stage alone when it was measured.
+  std::vector<bool> goes_on;
+  for (size_t i = 0; i < model.stages.size(); ++i) {
+    goes_on.push_back(!model.stages[i].traits.copies_input && !copies_gradients[i]);
+  }
+  passes = std::make_shared<const Passes>(model.stages, *program, goes_on);
 }
 
 Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
     : planned_(std::move(planned)),
       program_(planned_->program),
+      passes_(planned_->passes),
       index_{planned_->model.stages.size()},
       activations_(index_.stages + 1),
       gradients_(index_.stages + 1),
@@ -160,7 +173,8 @@ void Step::run_forward(size_t stage, size_t variant) {
     activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
   } else {
     const Keeping& keeping = planned_->keeping[stage][variant - 1];
-    auto [outputs, kept] = run_keep(prepared, activations_[stage], model.parameters, keeping);
+    auto [outputs, kept] =
+        run_keep(prepared, activations_[stage], model.parameters, keeping, pass_before(stage));
     activations_[stage + 1] = std::move(outputs);
     kept_[stage] = std::move(kept);
   }
@@ -205,14 +219,37 @@ void Step::check_outputs(size_t stage) const {
                      true);
 }
 
+// What the stage's kept run adds itself to.
+Kept Step::pass_before(size_t stage) {
+  const Pass& pass = passes_->of(stage);
+  if (meter_ != nullptr || stage == pass.begin) {
+    const PreparedStage& prepared = planned_->model.stages[stage];
+    return begin_pass(meter_ != nullptr ? prepared.parameters : pass.parameters,
+                      planned_->model.parameters);
+  }
+  Kept kept = std::move(*kept_[stage - 1]);
+  kept_[stage - 1].reset();
+  return kept;
+}
+
 void Step::run_backward_op(size_t stage, size_t option) {
-  const PreparedStage& prepared = planned_->model.stages[stage];
-  // What the run consumes is autograd's alone from here on.
+  const Pass& pass = passes_->of(stage);
+  const size_t begin = meter_ != nullptr ? stage : pass.begin;
+  if (meter_ == nullptr && stage + 1 != pass.end) return;  // done, with the last stage of the pass
+  const auto give_up_output = [&](size_t s, size_t o) {
+    // What the run consumes is autograd's alone from here on.
+    if (planned_->chain.stages[s].options[o].reads_output) activations_[s + 1].clear();
+  };
   Kept kept = std::move(*kept_[stage]);
   kept_[stage].reset();
-  if (planned_->chain.stages[stage].options[option].reads_output) activations_[stage + 1].clear();
-  gradients_[stage] = run_backward(prepared, std::move(kept), std::move(gradients_[stage + 1]),
-                                   planned_->model.parameters, book_);
+  give_up_output(stage, option);
+  StageGradients gradients =
+      run_backward(planned_->model.stages[stage], std::move(kept), std::move(gradients_[stage + 1]),
+                   planned_->model.parameters, book_, [&](size_t boundary) {
+                     for (ValueIndex value : pass.freed[boundary]) free(value);
+                     give_up_output(begin + boundary, 0);
+                   });
+  gradients_[begin] = std::move(gradients.inputs);
   gradients_[stage + 1].clear();
 }
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "autocast.h"
+#include "measure.h"
+#include "passes.h"
 #include "prepare.h"
 #include "random_state.h"
 #include "reprise/model/chain.h"
@@ -40,12 +42,16 @@ struct PlannedModel {
   StepBuffers buffers;
   Chain chain;
   std::vector<std::vector<Keeping>> keeping;  // of every stage's options
-  std::vector<size_t> saved_stage;            // of each saved value, from value 3L+2 on
+  std::vector<bool>
+      copies_gradients;             // of every stage: its backward takes memory for that at its end
+  std::vector<size_t> saved_stage;  // of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
-  int64_t last_step = 0;  // number of the step that began last
-  bool outdated = false;  // a stage was seen to do something else
+  std::shared_ptr<const Passes> passes;  // of the program
+  int64_t last_step = 0;                 // number of the step that began last
+  bool outdated = false;                 // a stage was seen to do something else
 
   explicit PlannedModel(PreparedModel prepared);
+  void set_measured(Measured measured);  // before a plan
   void set_plan(const Graph& graph, const std::vector<Action>& actions);
 };
 
@@ -64,7 +70,7 @@ class Step final : public Backend {
   const PlannedModel& planned() const { return *planned_; }
   const std::shared_ptr<const Program>& program() const { return program_; }
 
-  // Before the step: measure its runs with this, which must outlive it.
+  // Before the step: measure its runs with this, which must outlive it. Each stage is a pass of its own then.
   void measure_with(StepMeter* meter) { meter_ = meter; }
 
   void run(const RunStep& step) override;
@@ -75,6 +81,7 @@ class Step final : public Backend {
   void run_forward(size_t stage, size_t variant);
   void run_watched(size_t stage, size_t variant);
   void check_outputs(size_t stage) const;
+  Kept pass_before(size_t stage);
   void run_backward_op(size_t stage, size_t option);
   void check_unchanged(size_t stage) const;
   void walk(size_t begin, size_t end);
@@ -83,6 +90,7 @@ class Step final : public Backend {
 
   std::shared_ptr<PlannedModel> planned_;
   std::shared_ptr<const Program> program_;
+  std::shared_ptr<const Passes> passes_;
   ChainIndex index_;
   std::vector<Tensors> activations_, gradients_;    // per boundary
   std::vector<std::optional<Kept>> kept_;           // per stage

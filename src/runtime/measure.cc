@@ -43,6 +43,7 @@ class Measurement {
     const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
     measured_.chain.fixed = Bytes(std::max<int64_t>(0, level - input));
     boundaries_.emplace_back(sample);
+    measured_.copies_gradients.resize(model.stages.size());
   }
 
   Measured run() {
@@ -305,16 +306,18 @@ class Measurement {
     auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]);
     if (!option.reads_input) x.clear();
     if (!option.reads_output) y.clear();
-    Tensors g = gradient.restore(), result;
+    Tensors g = gradient.restore();
+    StageGradients made;
     const int64_t freed =
         storage_bytes(g) + option.saved.count() + (option.reads_output ? row.output.count() : 0);
     Reading reading = read([&, &y = y, &kept = kept] {
       y.clear();  // of a tuple, autograd may hold a part only
-      result = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);
+      made = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);
     });
     option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));
-    if (o > 0) return result;
-    const int64_t g_in = storage_bytes(result);
+    if (o > 0) return std::move(made.inputs);
+    measured_.copies_gradients[i] = made.copies;
+    const int64_t g_in = storage_bytes(made.inputs);
     const bool last = i + 1 == model_.stages.size();
     row.weight_gradient = Bytes(std::max<int64_t>(
         0, reading.after - reading.before + freed - g_in + (last ? resident_ : 0)));
@@ -323,7 +326,7 @@ class Measurement {
     } else {
       measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
     }
-    return result;
+    return std::move(made.inputs);
   }
 
   // Running sums as stage i finds them for the parameters that a stage behind it uses, too.

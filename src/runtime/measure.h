@@ -11,8 +11,9 @@ namespace reprise::runtime {
 
 struct Measured {
   Chain chain;
-  std::vector<std::vector<Keeping>> keeping;  // of every stage's options
-  std::vector<TimeSpread> spread;
+  std::vector<std::vector<Keeping>> keeping = {};  // of every stage's options
+  std::vector<bool> copies_gradients = {};         // of every stage: StageGradients::copies
+  std::vector<TimeSpread> spread = {};
 };
 
 // Sizes of the chain relate to the memory that is live when the call is made: fixed + input.bytes is that

@@ -135,12 +135,13 @@ int64_t version_sum(const std::vector<at::Tensor>& tensors) {
 // Positions in the model's list of parameters, by tensor.
 using Positions = std::unordered_map<void*, size_t>;
 
-// Adds a parameter to the model's list and to a stage's, unless it is there.
+// Adds a parameter to the model's list and to a stage's, which stays ascending, unless it is there.
 void register_parameter(const at::Tensor& parameter, PreparedModel& model, Positions& known,
                         std::vector<size_t>& own) {
   auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
   if (fresh) model.parameters.push_back(parameter);
-  if (std::find(own.begin(), own.end(), entry->second) == own.end()) own.push_back(entry->second);
+  const auto place = std::lower_bound(own.begin(), own.end(), entry->second);
+  if (place == own.end() || *place != entry->second) own.insert(place, entry->second);
 }
 
 std::vector<size_t> register_parameters(const Piece& piece, PreparedModel& model,

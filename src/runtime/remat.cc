@@ -183,9 +183,8 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   const Measuring alone;
   instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
   Measured measured = measure(instance->planned->model, inputs, loss, measuring);
-  instance->planned->chain = std::move(measured.chain);
-  instance->planned->keeping = std::move(measured.keeping);
   instance->spread = std::move(measured.spread);
+  instance->planned->set_measured(std::move(measured));
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
   return *instances.back();
@@ -411,7 +410,7 @@ Profile Remat::profile() const {
   plan();
   const State::Instance& instance = *state_->last;
   return describe(instance.planned->model, instance.example_shape,
-                  {instance.problem(), instance.planned->keeping, instance.spread});
+                  {.chain = instance.problem(), .spread = instance.spread});
 }
 
 StepReport Remat::last_step() const { return state_->report; }

@@ -27,34 +27,28 @@ thread_local int stages_running = 0;
 // from: leaf tensors would need a node each, and the engine takes longer over a node than over all else here.
 class SinkScope {
  public:
-  SinkScope(const std::vector<at::Tensor>& parameters, const SharedNode<ParameterSink>& sink)
-      : parameters_(parameters) {
+  // `positions`: of those that are meant, of those that the sink is for; ascending.
+  SinkScope(const std::vector<size_t>& positions, const std::vector<at::Tensor>& all,
+            const SharedNode<ParameterSink>& sink)
+      : positions_(positions), all_(all) {
     ++stages_running;
-    for (size_t p = 0; p < parameters.size(); ++p) {
-      autograd::impl::set_gradient_edge(parameters[p],
-                                        Edge(sink.pointer, static_cast<uint32_t>(p)));
+    uint32_t place = 0;
+    for (size_t position : positions) {
+      while (sink.node->positions[place] != position) ++place;
+      autograd::impl::set_gradient_edge(all[position], Edge(sink.pointer, place));
     }
   }
   ~SinkScope() {
     --stages_running;
-    for (const at::Tensor& parameter : parameters_) {
-      autograd::impl::set_gradient_edge(parameter, Edge());
-    }
+    for (size_t position : positions_) autograd::impl::set_gradient_edge(all_[position], Edge());
   }
   SinkScope(const SinkScope&) = delete;
   SinkScope& operator=(const SinkScope&) = delete;
 
  private:
-  const std::vector<at::Tensor>& parameters_;
+  const std::vector<size_t>& positions_;
+  const std::vector<at::Tensor>& all_;
 };
-
-std::vector<at::Tensor> own_parameters(const PreparedStage& stage,
-                                       const std::vector<at::Tensor>& all) {
-  std::vector<at::Tensor> own;
-  own.reserve(stage.parameters.size());
-  for (size_t position : stage.parameters) own.push_back(all[position]);
-  return own;
-}
 
 // Starts a backward pass: hands out gradients that nobody else holds, so that autograd may free or
 // overwrite them as early as in plain training.
@@ -119,29 +113,48 @@ Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& gi
   return leaves;
 }
 
+// For autograd, what the stage is given comes from nodes of ours. It is no leaf, so that a first operation in place is
+// allowed, as after a real stage.
+void end_at_sinks(const PreparedStage& stage, const Tensors& given, Kept& kept) {
+  kept.inputs.resize(given.size());
+  for (size_t e = 0; e < given.size(); ++e) {
+    if (!stage.traits.input_needs_grad[e]) continue;
+    kept.inputs[e] = make_node<Sink>(given[e]);
+    autograd::impl::set_gradient_edge(given[e], Edge(kept.inputs[e].pointer, 0));
+  }
+}
+
+void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
+  SharedNode<Boundary> boundary = make_node<Boundary>(kept.boundaries.size());
+  for (size_t e = 0; e < given.size(); ++e) {
+    if (!stage.traits.input_needs_grad[e]) continue;
+    boundary.node->add_next_edge(std::move(kept.roots[e]));
+    const uint32_t place = boundary.node->add_input_metadata(given[e]);
+    autograd::impl::set_gradient_edge(given[e], Edge(boundary.pointer, place));
+  }
+  kept.roots.clear();
+  kept.boundaries.push_back(std::move(boundary));
+}
+
 // Runs the stage while autograd records it. `same_bits`: if not null, becomes whether what Keeping::rebuild would make
 // again has the same bits.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
                                 const std::vector<at::Tensor>& parameters, const Keeping& keeping,
-                                bool* same_bits = nullptr) {
+                                Kept kept, bool* same_bits = nullptr) {
   AutocastCacheOff no_cache;
-  Kept kept;
   Tensors given = detached(input);
-  kept.inputs.resize(given.size());
-  for (size_t e = 0; e < given.size(); ++e) {
-    if (stage.traits.copies_input) given[e] = given[e].clone();
-    if (!stage.traits.input_needs_grad[e]) continue;
-    kept.inputs[e] = make_node<Sink>(given[e]);
-    // Not a leaf, so that a first operation in place is allowed, as after a real stage.
-    autograd::impl::set_gradient_edge(given[e], Edge(kept.inputs[e].pointer, 0));
+  if (stage.traits.copies_input) {
+    for (at::Tensor& tensor : given) tensor = tensor.clone();
   }
-  const std::vector<at::Tensor> own = own_parameters(stage, parameters);
-  if (!own.empty()) kept.parameters = make_node<ParameterSink>(own);
-
+  if (kept.roots.empty()) {
+    end_at_sinks(stage, given, kept);
+  } else {
+    go_on(stage, given, kept);
+  }
   Tensors outputs;
   {
     at::AutoGradMode with_grad(true);
-    SinkScope sinks(own, kept.parameters);
+    SinkScope sinks(stage.parameters, parameters, kept.parameters);
     const bool as_it_is = keeping == Keeping{};
     KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), keeping, same_bits);
     outputs = copy_aliases(stage.traits, stage.stage.forward(given));
@@ -155,6 +168,53 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
 }
 
 }  // namespace
+
+// One walk of autograd through the graphs of stages in a row, from the last to the first.
+class BackwardPass {
+ public:
+  BackwardPass(Kept& kept, const Crossing& crossing)
+      : kept_(kept), crossing_(crossing), feeder_(make_node<Feeder>(trigger_)) {
+    for (SharedNode<Boundary>& boundary : kept_.boundaries) boundary.node->pass = this;
+  }
+  ~BackwardPass() {
+    for (SharedNode<Boundary>& boundary : kept_.boundaries) boundary.node->pass = nullptr;
+  }
+  BackwardPass(const BackwardPass&) = delete;
+  BackwardPass& operator=(const BackwardPass&) = delete;
+
+  void feed(Edge edge, at::Tensor value) { feeder_.node->add(std::move(edge), std::move(value)); }
+
+  void run(const std::vector<at::Tensor>& parameters) {
+    if (feeder_.node->num_outputs() == 0) return;
+    static const std::vector<size_t> none;
+    const SharedNode<ParameterSink>& sink = kept_.parameters;
+    feeder_.node->sink = sink.node;
+    const SinkScope sinks(sink.node ? sink.node->positions : none, parameters, sink);
+    autograd::Engine::get_default_engine().execute({Edge(feeder_.pointer, 0)}, {trigger_},
+                                                   /*keep_graph=*/false, /*create_graph=*/false,
+                                                   /*accumulate_grad=*/true);
+  }
+
+  // The stage behind the boundary is done: its graph goes, with all that its nodes hold.
+  void cross(size_t number) {
+    autograd::Node& behind = number + 1 < kept_.boundaries.size()
+                                 ? static_cast<autograd::Node&>(*kept_.boundaries[number + 1].node)
+                                 : *feeder_.node;
+    behind.set_next_edges({});
+    if (crossing_) crossing_(number);
+  }
+
+ private:
+  Kept& kept_;
+  const Crossing& crossing_;
+  const at::Tensor trigger_ = at::empty({0});
+  SharedNode<Feeder> feeder_;
+};
+
+variable_list Boundary::apply(variable_list&& gradients) {
+  if (pass != nullptr) pass->cross(number);
+  return std::move(gradients);
+}
 
 bool within_stage() { return stages_running > 0; }
 
@@ -170,61 +230,75 @@ Tensors run_fast(const PreparedStage& stage, const Tensors& input,
   return copy_aliases(stage.traits, stage.stage.forward(given));
 }
 
+Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& parameters) {
+  Kept kept;
+  if (!positions.empty()) {
+    kept.parameters = make_node<ParameterSink>(std::move(positions), parameters);
+  }
+  return kept;
+}
+
+std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
+                                  const std::vector<at::Tensor>& parameters, const Keeping& keeping,
+                                  Kept pass) {
+  return record(stage, input, parameters, keeping, std::move(pass));
+}
+
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
                                   const Keeping& keeping) {
-  return record(stage, input, parameters, keeping);
+  return record(stage, input, parameters, keeping, begin_pass(stage.parameters, parameters));
 }
 
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
                         const std::vector<at::Tensor>& parameters) {
   bool same = false;
-  record(stage, input, parameters, {.rebuild = true}, &same);
+  record(stage, input, parameters, {.rebuild = true}, begin_pass(stage.parameters, parameters),
+         &same);
   return same;
 }
 
-Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
-                     const std::vector<at::Tensor>& parameters, GradientBook& book) {
+StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
+                            const std::vector<at::Tensor>& parameters, GradientBook& book,
+                            const Crossing& crossing) {
   AutocastCacheOff no_cache;
-  const at::Tensor trigger = at::empty({0});
-  SharedNode<Feeder> feeder = make_node<Feeder>(trigger);
-  feeder.node->sink = kept.parameters.node;
-  for (size_t p = 0; p < stage.parameters.size(); ++p) {
-    at::Tensor& sum = book[stage.parameters[p]];
-    const Edge edge(kept.parameters.pointer, static_cast<uint32_t>(p));
-    if (sum.defined()) feeder.node->add(edge, std::move(sum));
-    sum = at::Tensor();
+  ParameterSink* const sink = kept.parameters.node;
+  {
+    BackwardPass pass(kept, crossing);
+    for (size_t p = 0; sink != nullptr && p < sink->positions.size(); ++p) {
+      at::Tensor& sum = book[sink->positions[p]];
+      if (!sum.defined()) continue;
+      pass.feed(Edge(kept.parameters.pointer, static_cast<uint32_t>(p)), std::move(sum));
+      sum = at::Tensor();
+    }
+    for (size_t e = 0; e < kept.roots.size(); ++e) {
+      if (!kept.roots[e].is_valid() || e >= gradients.size() || !gradients[e].defined()) continue;
+      pass.feed(std::move(kept.roots[e]), std::move(gradients[e]));
+    }
+    gradients.clear();
+    kept.roots.clear();
+    pass.run(parameters);
   }
-  for (size_t e = 0; e < kept.roots.size(); ++e) {
-    if (!kept.roots[e].is_valid() || e >= gradients.size() || !gradients[e].defined()) continue;
-    feeder.node->add(std::move(kept.roots[e]), std::move(gradients[e]));
+  kept.boundaries.clear();  // and the graphs behind them
+  StageGradients result;
+  for (SharedNode<Sink>& input : kept.inputs) {
+    result.inputs.push_back(input.node ? std::move(input.node->value) : at::Tensor());
   }
-  gradients.clear();
-  kept.roots.clear();
-  if (feeder.node->num_outputs() > 0) {
-    const std::vector<at::Tensor> own = own_parameters(stage, parameters);
-    const SinkScope sinks(own, kept.parameters);
-    autograd::Engine::get_default_engine().execute({Edge(feeder.pointer, 0)}, {trigger},
-                                                   /*keep_graph=*/false, /*create_graph=*/false,
-                                                   /*accumulate_grad=*/true);
+  if (sink == nullptr) return result;
+  if (sink->reached_apart) {
+    throw InputError(
+        "stage '" + stage.stage.name +
+        "' runs autograd by itself while its backward runs (torch.utils.checkpoint with "
+        "use_reentrant=True?), so that the order of sums is not plain training's: take "
+        "use_reentrant=False, or leave it out, since the plan decides what runs again");
   }
-  feeder = {};
-  Tensors result;
-  for (SharedNode<Sink>& sink : kept.inputs) {
-    result.push_back(sink.node ? std::move(sink.node->value) : at::Tensor());
-  }
-  if (!kept.parameters.node) return result;
-  if (kept.parameters.node->reached_apart) {
-    throw InputError("stage '" + stage.stage.name +
-                     "' runs autograd by itself while its backward runs (torch.utils.checkpoint with "
-                     "use_reentrant=True?), so that the order of sums is not plain training's: take "
-                     "use_reentrant=False, or leave it out, since the plan decides what runs again");
-  }
-  std::vector<at::Tensor> values = std::move(kept.parameters.node->values);
-  values.resize(stage.parameters.size());  // none, where no gradient came
+  std::vector<at::Tensor> values = std::move(sink->values);
+  values.resize(sink->positions.size());  // none, where no gradient came
   for (size_t p = 0; p < values.size(); ++p) {
-    const size_t position = stage.parameters[p];
-    book[position] = deliverable(std::move(values[p]), parameters[position], result);
+    const size_t position = sink->positions[p];
+    const void* const made = values[p].defined() ? values[p].unsafeGetTensorImpl() : nullptr;
+    book[position] = deliverable(std::move(values[p]), parameters[position], result.inputs);
+    result.copies |= book[position].defined() && book[position].unsafeGetTensorImpl() != made;
   }
   return result;
 }

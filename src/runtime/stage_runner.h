@@ -1,12 +1,14 @@
 // The three ways in which a stage runs: forward without keeping anything, forward keeping what its
 // backward needs (in one of several ways, saved/keep_less.h), backward. The profile measures exactly these functions and the executor calls exactly
-// these functions, so that what was measured is what happens.
+// these functions, so that what was measured is what happens. Only that the executor lets autograd walk back through
+// several stages in one pass where a plan runs them one right after the other (passes.h).
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +34,7 @@ struct StageTraits {
 struct PreparedStage {
   Stage stage;
   StageTraits traits;
-  std::vector<size_t> parameters;  // positions in the model's list of parameters, in module order
+  std::vector<size_t> parameters;  // positions in the model's list of parameters, ascending
 };
 
 // Takes the gradient that reaches one tensor, where autograd would go on to what made it.
@@ -47,14 +49,16 @@ struct Sink final : torch::autograd::Node {
   }
 };
 
-// The same for all parameters of a stage.
+// The same for all parameters of the stages of a pass.
 struct ParameterSink final : torch::autograd::Node {
+  const std::vector<size_t> positions;  // in the model's list of parameters, ascending
   std::vector<at::Tensor> values;
-  int task = -1;              // the backward pass that it belongs to
+  int task = -1;               // the backward pass that it belongs to
   bool reached_apart = false;  // by another one, which ran within it
 
-  explicit ParameterSink(const std::vector<at::Tensor>& parameters) {
-    for (const at::Tensor& parameter : parameters) add_input_metadata(parameter);
+  ParameterSink(std::vector<size_t> own, const std::vector<at::Tensor>& all)
+      : positions(std::move(own)) {
+    for (size_t position : positions) add_input_metadata(all[position]);
   }
   std::string name() const override { return "reprise::ParameterSink"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -67,11 +71,26 @@ struct ParameterSink final : torch::autograd::Node {
   }
 };
 
-// The recorded graph of one run of a stage, by its ends. Holds what autograd saved, not the output.
+class BackwardPass;
+
+// Where the graph of a stage goes on into that of the stage before it, of the same pass.
+struct Boundary final : torch::autograd::Node {
+  size_t number;                 // in Kept::boundaries
+  BackwardPass* pass = nullptr;  // the one under way
+
+  explicit Boundary(size_t n) : number(n) {}
+  std::string name() const override { return "reprise::Boundary"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+};
+
+// The recorded graph of one run of a stage, or of several in a row, by its ends. Holds what autograd saved, not the
+// output.
 struct Kept {
-  torch::autograd::edge_list roots;      // per output; invalid where no gradient flows
-  std::vector<SharedNode<Sink>> inputs;  // per input; null where no gradient is wanted
-  SharedNode<ParameterSink> parameters;  // null if the stage has none
+  torch::autograd::edge_list
+      roots;  // per output of the last stage; invalid where no gradient flows
+  std::vector<SharedNode<Sink>> inputs;  // per input of the first; null where no gradient is wanted
+  SharedNode<ParameterSink> parameters;  // of all of them; null if they have none
+  std::vector<SharedNode<Boundary>> boundaries;  // between them, in the order of the forward
 };
 
 // Gradients of the model's parameters as far as they are complete, by position. A parameter of several
@@ -85,7 +104,15 @@ bool within_stage();
 Tensors run_fast(const PreparedStage& stage, const Tensors& input,
                  const std::vector<at::Tensor>& parameters);
 
-// x_i -> x_{i+1} and what the backward needs, kept as one of the stage's options says.
+// The beginning of a pass through stages that have these parameters (positions, ascending).
+Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& parameters);
+
+// x_i -> x_{i+1} and what the backward needs, kept as one of the stage's options says. `pass`: as it began, or what
+// the stage before has kept, which made x_i; what is returned holds that, too.
+std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
+                                  const std::vector<at::Tensor>& parameters, const Keeping& keeping,
+                                  Kept pass);
+// The same, as a pass of its own.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
                                   const Keeping& keeping = {});
@@ -94,11 +121,21 @@ std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& inp
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
                         const std::vector<at::Tensor>& parameters);
 
-// g_{i+1} -> g_i; adds to the book. Gives back what was kept while autograd walks it, and g_{i+1} as soon
-// as autograd has read it. The uses of a shared parameter are added one after the other to its running
-// sum, in the order of plain training.
-Tensors run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
-                     const std::vector<at::Tensor>& parameters, GradientBook& book);
+struct StageGradients {
+  Tensors inputs;       // g_i of the first stage
+  bool copies = false;  // memory for gradients of parameters was taken when the pass was over
+};
+
+// Called when the backward of the stage behind Kept::boundaries[number] is over, before that of the stage before it
+// begins; on the thread that autograd runs on.
+using Crossing = std::function<void(size_t number)>;
+
+// g_{j} -> g_i, by the stages i..j-1 that were kept in one pass; adds to the book. `stage`: the last of them. Gives
+// back what was kept while autograd walks it, and gradients of outputs as soon as autograd has read them. The uses of a
+// shared parameter are added one after the other to its running sum, in the order of plain training.
+StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
+                            const std::vector<at::Tensor>& parameters, GradientBook& book,
+                            const Crossing& crossing = {});
 
 // A backward pass that ended in an exception leaves what it had not come to, with the gradients in it, in
 // the queue of this thread until another pass runs. Runs an empty one.

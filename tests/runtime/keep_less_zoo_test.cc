@@ -49,9 +49,7 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
   state.restore();
 
   auto planned = std::make_shared<PlannedModel>(prepare(model.stages, inputs));
-  Measured measured = measure(planned->model, inputs, loss, quick());
-  planned->chain = std::move(measured.chain);
-  planned->keeping = std::move(measured.keeping);
+  planned->set_measured(measure(planned->model, inputs, loss, quick()));
   const Graph graph = lower(planned->chain);
   for (const std::string name : {"smaller", "rebuild"}) {
     SCOPED_TRACE(name);

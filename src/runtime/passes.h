@@ -1,0 +1,40 @@
+// Which stages a plan lets autograd walk back through in one pass. A pass costs a call of autograd's engine and nodes
+// of its own where it ends: with one for each stage, that is most of what planned training takes more than plain
+// training does.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "prepare.h"
+#include "reprise/run/interpreter.h"
+
+namespace reprise::runtime {
+
+// Stages begin..end-1. The program keeps them one right after the other as autograd does it, and runs their backwards
+// one right after the other; values may be freed in between.
+struct Pass {
+  size_t begin = 0, end = 0;
+  std::vector<size_t> parameters;  // of its stages, each once: positions, ascending
+  std::vector<std::vector<ValueIndex>> freed =
+      {};  // after the backward of stage begin + 1 + k, before the next one
+
+  bool operator==(const Pass&) const = default;
+};
+
+// Of a whole program: in the order of the stages.
+class Passes {
+ public:
+  // As long as possible. `goes_on`: per stage, whether a pass may go on with it; it may always begin there.
+  Passes(const std::vector<PreparedStage>& stages, const Program& program,
+         const std::vector<bool>& goes_on);
+
+  const std::vector<Pass>& all() const { return all_; }
+  const Pass& of(size_t stage) const { return all_[of_[stage]]; }
+
+ private:
+  std::vector<Pass> all_;
+  std::vector<size_t> of_;  // per stage
+};
+
+}  // namespace reprise::runtime
