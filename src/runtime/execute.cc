@@ -17,12 +17,7 @@ void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actio
   for (size_t i = 0; i < chain.stages.size(); ++i) {
     saved_stage.insert(saved_stage.end(), chain.stages[i].options.size(), i);
   }
-  // A copy of its input, or of a gradient, is made in the pass of the stage alone when it was measured.
-  std::vector<bool> goes_on;
-  for (size_t i = 0; i < model.stages.size(); ++i) {
-    goes_on.push_back(!model.stages[i].traits.copies_input && !copies_gradients[i]);
-  }
-  passes = std::make_shared<const Passes>(model.stages, *program, goes_on);
+  passes = std::make_shared<const Passes>(model.stages, *program, copies_gradients);
 }
 
 Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)

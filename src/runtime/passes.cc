@@ -49,11 +49,11 @@ void add(std::vector<size_t>& positions, const std::vector<size_t>& others) {
 }  // namespace
 
 Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
-               const std::vector<bool>& goes_on) {
+               const std::vector<bool>& copies_gradients) {
   const std::vector<Program::Step>& steps = program.steps();
   const std::vector<Runs> runs = find_runs(steps, {stages.size()});
   for (size_t i = 0; i < stages.size(); ++i) {
-    const bool joins = i > 0 && goes_on[i] && runs[i - 1].once && runs[i].once &&
+    const bool joins = i > 0 && !copies_gradients[i] && runs[i - 1].once && runs[i].once &&
                        follows(steps, runs[i - 1].kept, runs[i].kept) &&
                        follows(steps, runs[i].backward, runs[i - 1].backward);
     if (!joins) {

@@ -25,9 +25,10 @@ struct Pass {
 // Of a whole program: in the order of the stages.
 class Passes {
  public:
-  // As long as possible. `goes_on`: per stage, whether a pass may go on with it; it may always begin there.
+  // As long as possible. `copies_gradients`: per stage, whether memory for that was taken at the end of its backward
+  // when it was measured. A pass takes it at its own end, so that only its first stage may.
   Passes(const std::vector<PreparedStage>& stages, const Program& program,
-         const std::vector<bool>& goes_on);
+         const std::vector<bool>& copies_gradients);
 
   const std::vector<Pass>& all() const { return all_; }
   const Pass& of(size_t stage) const { return all_[of_[stage]]; }
