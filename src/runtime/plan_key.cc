@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 
+#include <unordered_set>
 #include <utility>
 
 namespace reprise::runtime {
@@ -20,8 +21,9 @@ void add(const torch::nn::Module& module, ModelContents& contents) {
 
 ModelContents contents_of(const std::vector<Stage>& stages) {
   ModelContents contents;
+  std::unordered_set<const torch::nn::Module*> seen;  // stages of an unrolled loop have the same one
   for (const Stage& stage : stages) {
-    if (stage.module) add(*stage.module, contents);
+    if (stage.module && seen.insert(stage.module.get()).second) add(*stage.module, contents);
   }
   return contents;
 }
