@@ -42,6 +42,11 @@ Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
   }
 }
 
+void Step::measure_with(StepMeter* meter) {
+  meter_ = meter;
+  passes_ = std::make_shared<const Passes>(planned_->model.stages);
+}
+
 template <class Work>
 void Step::guarded(Work&& work) {
   try {
@@ -217,11 +222,7 @@ void Step::check_outputs(size_t stage) const {
 // What the stage's kept run adds itself to.
 Kept Step::pass_before(size_t stage) {
   const Pass& pass = passes_->of(stage);
-  if (meter_ != nullptr || stage == pass.begin) {
-    const PreparedStage& prepared = planned_->model.stages[stage];
-    return begin_pass(meter_ != nullptr ? prepared.parameters : pass.parameters,
-                      planned_->model.parameters);
-  }
+  if (stage == pass.begin) return begin_pass(pass.parameters, planned_->model.parameters);
   Kept kept = std::move(*kept_[stage - 1]);
   kept_[stage - 1].reset();
   return kept;
@@ -229,8 +230,7 @@ Kept Step::pass_before(size_t stage) {
 
 void Step::run_backward_op(size_t stage, size_t option) {
   const Pass& pass = passes_->of(stage);
-  const size_t begin = meter_ != nullptr ? stage : pass.begin;
-  if (meter_ == nullptr && stage + 1 != pass.end) return;  // done, with the last stage of the pass
+  if (stage + 1 != pass.end) return;  // done, with the last stage of the pass
   const auto give_up_output = [&](size_t s, size_t o) {
     // What the run consumes is autograd's alone from here on.
     if (planned_->chain.stages[s].options[o].reads_output) activations_[s + 1].clear();
@@ -242,9 +242,9 @@ void Step::run_backward_op(size_t stage, size_t option) {
       run_backward(planned_->model.stages[stage], std::move(kept), std::move(gradients_[stage + 1]),
                    planned_->model.parameters, book_, [&](size_t boundary) {
                      for (ValueIndex value : pass.freed[boundary]) free(value);
-                     give_up_output(begin + boundary, 0);
+                     give_up_output(pass.begin + boundary, 0);
                    });
-  gradients_[begin] = std::move(gradients.inputs);
+  gradients_[pass.begin] = std::move(gradients.inputs);
   gradients_[stage + 1].clear();
 }
 

@@ -71,7 +71,7 @@ class Step final : public Backend {
   const std::shared_ptr<const Program>& program() const { return program_; }
 
   // Before the step: measure its runs with this, which must outlive it. Each stage is a pass of its own then.
-  void measure_with(StepMeter* meter) { meter_ = meter; }
+  void measure_with(StepMeter* meter);
 
   void run(const RunStep& step) override;
   void free(ValueIndex value) override;

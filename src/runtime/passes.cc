@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "reprise/model/lower.h"
 
@@ -39,14 +40,11 @@ bool follows(const std::vector<Program::Step>& steps, size_t first, size_t secon
                       [](const Program::Step& step) { return step.kind == ActionKind::kRun; });
 }
 
-void add(std::vector<size_t>& positions, const std::vector<size_t>& others) {
-  std::vector<size_t> all;
-  std::set_union(positions.begin(), positions.end(), others.begin(), others.end(),
-                 std::back_inserter(all));
-  positions = std::move(all);
-}
-
 }  // namespace
+
+Passes::Passes(const std::vector<PreparedStage>& stages) {
+  for (const PreparedStage& stage : stages) begin(stage);
+}
 
 Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
                const std::vector<bool>& copies_gradients) {
@@ -57,17 +55,31 @@ Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
                        follows(steps, runs[i - 1].kept, runs[i].kept) &&
                        follows(steps, runs[i].backward, runs[i - 1].backward);
     if (!joins) {
-      all_.push_back({.begin = i, .end = i, .parameters = {}});
-    } else {
-      std::vector<ValueIndex>& freed = all_.back().freed.emplace_back();
-      for (size_t s = runs[i].backward + 1; s < runs[i - 1].backward; ++s) {
-        freed.push_back(steps[s].value);
-      }
+      begin(stages[i]);
+      continue;
     }
-    all_.back().end = i + 1;
-    add(all_.back().parameters, stages[i].parameters);
-    of_.push_back(all_.size() - 1);
+    go_on(stages[i]);
+    std::vector<ValueIndex>& freed = all_.back().freed.emplace_back();
+    for (size_t s = runs[i].backward + 1; s < runs[i - 1].backward; ++s) {
+      freed.push_back(steps[s].value);
+    }
   }
+}
+
+void Passes::begin(const PreparedStage& stage) {
+  const size_t i = of_.size();
+  of_.push_back(all_.size());
+  all_.push_back({.begin = i, .end = i + 1, .parameters = stage.parameters});
+}
+
+void Passes::go_on(const PreparedStage& stage) {
+  of_.push_back(all_.size() - 1);
+  Pass& pass = all_.back();
+  ++pass.end;
+  std::vector<size_t> both;
+  std::set_union(pass.parameters.begin(), pass.parameters.end(), stage.parameters.begin(),
+                 stage.parameters.end(), std::back_inserter(both));
+  pass.parameters = std::move(both);
 }
 
 }  // namespace reprise::runtime

@@ -16,8 +16,8 @@ namespace reprise::runtime {
 struct Pass {
   size_t begin = 0, end = 0;
   std::vector<size_t> parameters;  // of its stages, each once: positions, ascending
-  std::vector<std::vector<ValueIndex>> freed =
-      {};  // after the backward of stage begin + 1 + k, before the next one
+  // Between the backward of stage begin + 1 + k and that of the stage before it.
+  std::vector<std::vector<ValueIndex>> freed = {};
 
   bool operator==(const Pass&) const = default;
 };
@@ -25,6 +25,8 @@ struct Pass {
 // Of a whole program: in the order of the stages.
 class Passes {
  public:
+  // Each stage by itself.
+  explicit Passes(const std::vector<PreparedStage>& stages);
   // As long as possible. `copies_gradients`: per stage, whether memory for that was taken at the end of its backward
   // when it was measured. A pass takes it at its own end, so that only its first stage may.
   Passes(const std::vector<PreparedStage>& stages, const Program& program,
@@ -34,6 +36,9 @@ class Passes {
   const Pass& of(size_t stage) const { return all_[of_[stage]]; }
 
  private:
+  void begin(const PreparedStage& stage);
+  void go_on(const PreparedStage& stage);
+
   std::vector<Pass> all_;
   std::vector<size_t> of_;  // per stage
 };

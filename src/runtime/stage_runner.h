@@ -1,7 +1,7 @@
 // The three ways in which a stage runs: forward without keeping anything, forward keeping what its
 // backward needs (in one of several ways, saved/keep_less.h), backward. The profile measures exactly these functions and the executor calls exactly
-// these functions, so that what was measured is what happens. Only that the executor lets autograd walk back through
-// several stages in one pass where a plan runs them one right after the other (passes.h).
+// these functions, so that what was measured is what happens; but it lets autograd walk back through several stages in
+// one pass where the plan runs them in a row (passes.h).
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -19,7 +19,7 @@
 
 namespace reprise::runtime {
 
-// What is known about a stage once it was observed (observe.h).
+// What is known about a stage once it was prepared (prepare.h).
 struct StageTraits {
   bool random = false;          // draws random numbers
   bool copies_input = false;    // changes its input in place: it is given a copy
@@ -86,8 +86,7 @@ struct Boundary final : torch::autograd::Node {
 // The recorded graph of one run of a stage, or of several in a row, by its ends. Holds what autograd saved, not the
 // output.
 struct Kept {
-  torch::autograd::edge_list
-      roots;  // per output of the last stage; invalid where no gradient flows
+  torch::autograd::edge_list roots;      // per output of the last; invalid where no gradient flows
   std::vector<SharedNode<Sink>> inputs;  // per input of the first; null where no gradient is wanted
   SharedNode<ParameterSink> parameters;  // of all of them; null if they have none
   std::vector<SharedNode<Boundary>> boundaries;  // between them, in the order of the forward
@@ -130,7 +129,7 @@ struct StageGradients {
 // begins; on the thread that autograd runs on.
 using Crossing = std::function<void(size_t number)>;
 
-// g_{j} -> g_i, by the stages i..j-1 that were kept in one pass; adds to the book. `stage`: the last of them. Gives
+// g_j -> g_i, by the stages i..j-1 that were kept in one pass; adds to the book. `stage`: the last of them. Gives
 // back what was kept while autograd walks it, and gradients of outputs as soon as autograd has read them. The uses of a
 // shared parameter are added one after the other to its running sum, in the order of plain training.
 StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
