@@ -88,6 +88,7 @@ class StageOption:
     reads_input: bool = True
     reads_output: bool = True
     consumes: bool = False
+    consumes_input: bool = False
     exactness: str = "bitwise"
 
 

@@ -15,6 +15,7 @@ StageOption read_option(const Element& element) {
   if (const auto flag = object.optional("reads_input")) option.reads_input = flag->boolean();
   if (const auto flag = object.optional("reads_output")) option.reads_output = flag->boolean();
   if (const auto flag = object.optional("consumes")) option.consumes = flag->boolean();
+  if (const auto flag = object.optional("consumes_input")) option.consumes_input = flag->boolean();
   option.forward = read_cost(object.required("forward"));
   option.backward = read_cost(object.required("backward"));
   if (const auto word = object.optional("exactness")) option.exactness = read_exactness(*word);
@@ -66,7 +67,8 @@ void write_option(Writer& writer, const StageOption& option) {
       .field("saved_bytes", option.saved)
       .field("reads_input", option.reads_input)
       .field("reads_output", option.reads_output)
-      .field("consumes", option.consumes);
+      .field("consumes", option.consumes)
+      .field("consumes_input", option.consumes_input);
   write_cost(writer.key("forward"), option.forward);
   write_cost(writer.key("backward"), option.backward);
   writer.field("exactness", to_string(option.exactness)).close();

@@ -76,6 +76,32 @@ void validate_stage(const Stage& stage, const std::string& pointer, Sums& sums) 
   }
 }
 
+bool reads_output(const Stage& stage) {
+  return std::any_of(stage.options.begin(), stage.options.end(),
+                     [](const StageOption& option) { return option.reads_output; });
+}
+
+void check_consumed_input(const Chain& chain, size_t i) {
+  const std::vector<StageOption>& options = chain.stages[i].options;
+  for (size_t o = 0; o < options.size(); ++o) {
+    if (!options[o].consumes_input) continue;
+    const Location here{.pointer = fmt::format("/stages/{}/options/{}/consumes_input", i, o)};
+    if (!options[o].reads_input) {
+      throw InputError("the backward cannot give back the input of the stage: it does not read it",
+                       here);
+    }
+    if (i == 0) {
+      throw InputError("the first stage cannot give back its input: that is the caller's", here);
+    }
+    if (reads_output(chain.stages[i - 1])) {
+      throw InputError(
+          "the backward cannot give back the input of the stage: the backward of the stage before "
+          "reads it later",
+          here);
+    }
+  }
+}
+
 }  // namespace
 
 Bytes boundary_bytes(const Chain& chain, size_t boundary) {
@@ -98,12 +124,10 @@ void validate(const Chain& chain) {
   }
   for (size_t i = 0; i < chain.stages.size(); ++i) {
     validate_stage(chain.stages[i], fmt::format("/stages/{}", i), sums);
+    check_consumed_input(chain, i);
   }
   sums.add(chain.loss.cost, "/loss");
-  const std::vector<StageOption>& last = chain.stages.back().options;
-  const bool output_read =
-      std::any_of(last.begin(), last.end(), [](const StageOption& o) { return o.reads_output; });
-  if (chain.loss.consumes && output_read) {
+  if (chain.loss.consumes && reads_output(chain.stages.back())) {
     throw InputError(
         "the loss cannot give back the last output: an option of the last stage reads it in its "
         "backward",

@@ -74,8 +74,9 @@ Op backward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex
     variant.workspace = option.backward.workspace;
     variant.reads = {index.gradient(i + 1), saved++};
     if (option.reads_output) variant.reads.push_back(index.activation(i + 1));
-    if (option.consumes) variant.consumes = variant.reads;  // never x_i: the stage before owns it
+    if (option.consumes) variant.consumes = variant.reads;
     if (option.reads_input) variant.reads.push_back(index.activation(i));
+    if (option.consumes_input) variant.consumes.push_back(index.activation(i));
     variant.writes = {index.gradient(i), index.weight_gradient(i)};
     variant.exactness = option.exactness;
     op.variants.push_back(std::move(variant));

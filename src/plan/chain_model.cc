@@ -24,6 +24,7 @@ KeepOption make_option(const Chain& chain, size_t i, const StageOption& option, 
     keep.backward += boundary_gradient_bytes(chain, i + 1).count() + saved;
     if (option.reads_output) keep.backward += output;
   }
+  if (option.consumes_input) keep.backward -= boundary_bytes(chain, i).count();
   keep.cost = total_time(option) - least;
   keep.reads_input = option.reads_input;
   keep.reads_output = option.reads_output;

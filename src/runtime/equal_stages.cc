@@ -12,8 +12,8 @@ namespace reprise::runtime {
 namespace {
 
 std::string bytes_of(const StageOption& option) {
-  return fmt::format("|{} {} {} {} {} {} {}", option.name, option.saved.count(),
-                     option.reads_input, option.reads_output, option.consumes,
+  return fmt::format("|{} {} {} {} {} {} {} {}", option.name, option.saved.count(),
+                     option.reads_input, option.reads_output, option.consumes, option.consumes_input,
                      option.forward.workspace.count(), option.backward.workspace.count());
 }
 

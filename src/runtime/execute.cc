@@ -231,18 +231,20 @@ Kept Step::pass_before(size_t stage) {
 void Step::run_backward_op(size_t stage, size_t option) {
   const Pass& pass = passes_->of(stage);
   if (stage + 1 != pass.end) return;  // done, with the last stage of the pass
-  const auto give_up_output = [&](size_t s, size_t o) {
+  const auto give_up = [&](size_t s, size_t o) {
     // What the run consumes is autograd's alone from here on.
-    if (planned_->chain.stages[s].options[o].reads_output) activations_[s + 1].clear();
+    const StageOption& ran = planned_->chain.stages[s].options[o];
+    if (ran.reads_output) activations_[s + 1].clear();
+    if (ran.consumes_input) activations_[s].clear();
   };
   Kept kept = std::move(*kept_[stage]);
   kept_[stage].reset();
-  give_up_output(stage, option);
+  give_up(stage, option);
   StageGradients gradients =
       run_backward(planned_->model.stages[stage], std::move(kept), std::move(gradients_[stage + 1]),
                    planned_->model.parameters, book_, [&](size_t boundary) {
                      for (ValueIndex value : pass.freed[boundary]) free(value);
-                     give_up_output(pass.begin + boundary, 0);
+                     give_up(pass.begin + boundary, 0);
                    });
   gradients_[pass.begin] = std::move(gradients.inputs);
   gradients_[stage + 1].clear();

@@ -89,6 +89,29 @@ TEST(ModelError, MalformedChainsAreRefusedAtTheirFault) {
   }
 }
 
+// Nothing may read it later: not the caller, and no option of the stage before.
+TEST(ModelError, AConsumedInputIsRefusedUnlessTheStageIsItsLastReader) {
+  const auto place = [](const Chain& chain) {
+    return refusal<Chain>(chain, [](const Chain& c) { validate(c); });
+  };
+  Chain first = example_chain();
+  first.stages[0].options[1].consumes_input = true;
+  EXPECT_EQ(place(first), "/stages/0/options/1/consumes_input");
+
+  Chain chain = example_chain();
+  StageOption& option = chain.stages[1].options[0];
+  option.consumes_input = true;
+  chain.stages[0].options[0].reads_output = chain.stages[0].options[1].reads_output = false;
+  EXPECT_NO_THROW(validate(chain));
+  for (StageOption& before : chain.stages[0].options) {
+    before.reads_output = true;
+    EXPECT_EQ(place(chain), "/stages/1/options/0/consumes_input");
+    before.reads_output = false;
+  }
+  option.reads_input = false;
+  EXPECT_EQ(place(chain), "/stages/1/options/0/consumes_input");
+}
+
 // The last output must not be read by any option, not only by the first.
 TEST(ModelError, AConsumingLossIsRefusedIfAnyLastOptionReadsTheOutput) {
   Chain chain = example_chain();

@@ -18,6 +18,7 @@ StageOption some_option(Dice& dice, int64_t number) {
   option.reads_input = dice.coin();
   option.reads_output = dice.coin();
   option.consumes = dice.coin();
+  option.consumes_input = dice.below(4) == 3;
   option.forward = some_cost(dice);
   option.backward = some_cost(dice);
   if (number > 0) option.exactness = some_exactness(dice);

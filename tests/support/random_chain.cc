@@ -69,6 +69,11 @@ class Draw {
   const RandomChainOptions options_;
 };
 
+bool read_output(const Stage& stage) {
+  return std::any_of(stage.options.begin(), stage.options.end(),
+                     [](const StageOption& o) { return o.reads_output; });
+}
+
 RandomChainOptions effective(RandomChainOptions options) {
   if (!options.founding_model) return options;
   options.max_options = 1;
@@ -90,11 +95,14 @@ Chain random_chain(std::mt19937_64& random, const RandomChainOptions& requested)
   chain.input.gradient = options.own_gradients ? draw.size() : chain.input.bytes;
   const int64_t stages = draw.between(options.min_stages, options.max_stages);
   for (int i = 0; i < stages; ++i) chain.stages.push_back(draw.stage(i));
+  for (size_t i = 1; i < chain.stages.size() && options.consumes; ++i) {
+    if (read_output(chain.stages[i - 1])) continue;
+    for (StageOption& option : chain.stages[i].options) {
+      option.consumes_input = option.reads_input && draw.coin();
+    }
+  }
   chain.loss.cost = draw.cost();
-  const auto& last = chain.stages.back().options;
-  chain.loss.consumes =
-      options.consumes && draw.coin() &&
-      std::none_of(last.begin(), last.end(), [](const StageOption& o) { return o.reads_output; });
+  chain.loss.consumes = options.consumes && draw.coin() && !read_output(chain.stages.back());
   return chain;
 }
 
@@ -110,9 +118,9 @@ std::string describe(const Chain& chain) {
     for (const StageOption& o : stage.options) {
       options += fmt::format(
           R"({}{{"name": "{}", "saved_bytes": {}, "reads_input": {}, "reads_output": {}, )"
-          R"("consumes": {}, "forward": {}, "backward": {}, "exactness": "{}"}})",
+          R"("consumes": {}, "consumes_input": {}, "forward": {}, "backward": {}, "exactness": "{}"}})",
           options.empty() ? "" : ", ", o.name, o.saved.count(), o.reads_input, o.reads_output,
-          o.consumes, cost(o.forward), cost(o.backward), to_string(o.exactness));
+          o.consumes, o.consumes_input, cost(o.forward), cost(o.backward), to_string(o.exactness));
     }
     stages += fmt::format(
         R"({}{{"name": "{}", "output_bytes": {}, "output_gradient_bytes": {}, )"

@@ -73,6 +73,7 @@ TEST(ReadChain, FillsInTheDefaults) {
                              .reads_input = true,
                              .reads_output = true,
                              .consumes = false,
+                             .consumes_input = false,
                              .forward = {Nanos(11), Bytes(0)},
                              .backward = {Nanos(30), Bytes(0)},
                              .exactness = Exactness::kBitwise};
@@ -123,6 +124,8 @@ TEST(RoundTrip, EveryFormat) {
   chain.name = "quotes \" and \\ and \xC3\xA9 and \n";
   chain.stages[0].options[1].exactness = Exactness::kRounding;
   chain.stages[0].options[1].consumes = true;
+  for (StageOption& option : chain.stages[0].options) option.reads_output = false;
+  chain.stages[1].options[0].consumes_input = true;
   chain.stages[1].output_gradient = Bytes(3);
   chain.stages[1].random = true;
   EXPECT_EQ(parse_chain(to_json(chain)), chain);

@@ -88,6 +88,18 @@ TEST(Lower, AConsumingBackwardGivesBackAllButTheStagesInput) {
   EXPECT_NO_THROW(validate(graph));
 }
 
+TEST(Lower, ABackwardThatGivesBackItsStagesInputConsumesIt) {
+  Chain chain = example_chain();
+  for (StageOption& option : chain.stages[0].options) option.reads_output = false;
+  StageOption& option = chain.stages[1].options[0];
+  option.consumes_input = true;
+  EXPECT_EQ(names(lower(chain), lower(chain).ops[3].variants[0].consumes), Names{"x1"});
+  option.consumes = true;
+  const Graph graph = lower(chain);
+  EXPECT_EQ(names(graph, graph.ops[3].variants[0].consumes), (Names{"g2", "s1.keep", "x2", "x1"}));
+  EXPECT_NO_THROW(validate(graph));
+}
+
 TEST(Lower, AConsumingLossGivesBackTheLastOutput) {
   Chain chain = example_chain();
   chain.stages[1].options[0].reads_output = false;

@@ -37,6 +37,9 @@ struct StageOption {
   // it), as autograd does while it walks a stage. These bytes are then not counted while it runs, and
   // backward.workspace is what it needs above the level at its end.
   bool consumes = false;
+  // It gives back x_i in the same way. Then it reads x_i, and nothing else reads it later: the stage is not
+  // the first, and no option of the stage before reads its output.
+  bool consumes_input = false;
   Cost forward;
   Cost backward;
   Exactness exactness = Exactness::kBitwise;
@@ -85,7 +88,8 @@ Bytes boundary_bytes(const Chain& chain, size_t boundary);
 Bytes boundary_gradient_bytes(const Chain& chain, size_t boundary);
 
 // Throws InputError (with a JSON pointer) unless the chain is well formed: at least one stage, options
-// with unique legal names, no negative number, and sums of all sizes and times that fit 64 bits.
+// with unique legal names, no negative number, nothing given back that is read later, and sums of all
+// sizes and times that fit 64 bits.
 void validate(const Chain& chain);
 
 // The chain without the options that are less exact than `allowed`. Throws InputError if a stage loses
