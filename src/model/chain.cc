@@ -86,17 +86,12 @@ void check_consumed_input(const Chain& chain, size_t i) {
   for (size_t o = 0; o < options.size(); ++o) {
     if (!options[o].consumes_input) continue;
     const Location here{.pointer = fmt::format("/stages/{}/options/{}/consumes_input", i, o)};
-    if (!options[o].reads_input) {
-      throw InputError("the backward cannot give back the input of the stage: it does not read it",
-                       here);
-    }
     if (i == 0) {
       throw InputError("the first stage cannot give back its input: that is the caller's", here);
     }
     if (reads_output(chain.stages[i - 1])) {
       throw InputError(
-          "the backward cannot give back the input of the stage: the backward of the stage before "
-          "reads it later",
+          "the stage cannot give back its input: the backward of the stage before reads it later",
           here);
     }
   }

@@ -47,6 +47,7 @@ Op forward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex 
     variant.time = option.forward.time;
     variant.workspace = option.forward.workspace;
     variant.writes.push_back(saved++);
+    if (option.consumes_input && !option.reads_input) variant.consumes = variant.reads;
     variant.exactness = option.exactness;
     op.variants.push_back(std::move(variant));
   }
@@ -75,8 +76,10 @@ Op backward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex
     variant.reads = {index.gradient(i + 1), saved++};
     if (option.reads_output) variant.reads.push_back(index.activation(i + 1));
     if (option.consumes) variant.consumes = variant.reads;
-    if (option.reads_input) variant.reads.push_back(index.activation(i));
-    if (option.consumes_input) variant.consumes.push_back(index.activation(i));
+    if (option.reads_input) {
+      variant.reads.push_back(index.activation(i));
+      if (option.consumes_input) variant.consumes.push_back(index.activation(i));
+    }
     variant.writes = {index.gradient(i), index.weight_gradient(i)};
     variant.exactness = option.exactness;
     op.variants.push_back(std::move(variant));

@@ -32,7 +32,7 @@
 //          g_{l+1} + x_{i+1} + s + of <= m                                          (forward) and
 //          g_{i+1} + s + [ro] x_{i+1} + W(i+1,l) + g_i + w_i + ob - u <= m           (backward)
 //          (a backward that gives back what it reads: W(i+1,l) + g_i + w_i + ob - u <= m;
-//          one that gives back x_i: x_i less, there and in D)
+//          a run that gives back x_i: x_i less, there and in D)
 // Check- S(i,j) + C(j, l, m - x_j, 0) + C(i, j-1, m - W(j,l), p) for i < j <= l, if
 // point    g_{l+1} + x_{i+1} + off_i <= m, and g_{l+1} + x_k + x_{k+1} + off_k <= m for i < k < j
 // Drop   S(i,k) + f + b + C(k+1, l, m - s - x_{k+1}, ro) + D(i, k, o, m - W(k+1,l), p)

@@ -24,20 +24,29 @@ KeepOption make_option(const Chain& chain, size_t i, const StageOption& option, 
     keep.backward += boundary_gradient_bytes(chain, i + 1).count() + saved;
     if (option.reads_output) keep.backward += output;
   }
-  if (option.consumes_input) keep.backward -= boundary_bytes(chain, i).count();
+  if (option.consumes_input) {
+    const int64_t input = boundary_bytes(chain, i).count();
+    if (option.reads_input) {
+      keep.backward -= input;
+    } else {  // from a level that an earlier operation has left behind
+      keep.forward = std::max<int64_t>(0, keep.forward - input);
+    }
+  }
   keep.cost = total_time(option) - least;
   keep.reads_input = option.reads_input;
   keep.reads_output = option.reads_output;
   return keep;
 }
 
-// "fast" and every option's forward, without those that another one beats.
+// "fast" and every option's forward, without those that another one beats, or that give back the input, which a
+// sweep may begin with again.
 std::vector<SweepVariant> make_sweeps(const Stage& stage) {
   const int64_t output = stage.output.count();
   std::vector<SweepVariant> all{
       {output + stage.forward.workspace.count(), stage.forward.time.count(), 0}};
   for (size_t o = 0; o < stage.options.size(); ++o) {
     const StageOption& option = stage.options[o];
+    if (option.consumes_input && !option.reads_input) continue;
     all.push_back({output + option.saved.count() + option.forward.workspace.count(),
                    option.forward.time.count(), static_cast<int32_t>(o + 1)});
   }

@@ -115,6 +115,10 @@ void Step::run(const RunStep& step) {
   const size_t op = static_cast<size_t>(step.op);
   if (op < index_.stages) {
     run_forward_op(op, step);
+    if (step.variant == 0) return;
+    const StageOption& ran =
+        planned_->chain.stages[op].options[static_cast<size_t>(step.variant - 1)];
+    if (ran.consumes_input && !ran.reads_input) activations_[op].clear();
   } else {
     run_backward_op(2 * index_.stages - op, static_cast<size_t>(step.variant));
   }
@@ -235,7 +239,7 @@ void Step::run_backward_op(size_t stage, size_t option) {
     // What the run consumes is autograd's alone from here on.
     const StageOption& ran = planned_->chain.stages[s].options[o];
     if (ran.reads_output) activations_[s + 1].clear();
-    if (ran.consumes_input) activations_[s].clear();
+    if (ran.reads_input && ran.consumes_input) activations_[s].clear();
   };
   Kept kept = std::move(*kept_[stage]);
   kept_[stage].reset();

@@ -173,18 +173,15 @@ class Measurement {
     x.clear();
     const int64_t held = input - (without_output - memory_count(model_.device).live);
     option.reads_input = held > 0;
-    // Of a tuple, the backward may read only a part. Where nothing else needs x_i by then, it is given
-    // back after the forward run, and the part that stays is the stage's own.
     const size_t i = measured_.chain.stages.size() - 1;
-    const bool nobody_else = i > 0 && !reads_output(measured_.chain.stages[i - 1]);
-    if (held > 0 && held < input && nobody_else) {
+    const bool needed_later = i == 0 || reads_output(measured_.chain.stages[i - 1]);
+    option.consumes_input = held > 0 && !needed_later;
+    // Of a tuple, the backward may read only a part: that is the stage's own from now on, and the rest goes.
+    if (option.consumes_input && held < input) {
       option.reads_input = false;
       option.saved += Bytes(held);
-      // Until x_i is given back that part counts twice; as far as there is workspace, it makes up for it.
-      option.forward.workspace =
-          Bytes(std::max<int64_t>(0, option.forward.workspace.count() - held));
+      option.forward.workspace += Bytes(input - held);
     }
-    option.consumes_input = option.reads_input && nobody_else;
   }
 
   static bool reads_output(const reprise::Stage& stage) {
@@ -310,12 +307,13 @@ class Measurement {
     if (!option.reads_output) y.clear();
     Tensors g = gradient.restore();
     StageGradients made;
-    const int64_t freed =
-        storage_bytes(g) + option.saved.count() + (option.reads_output ? row.output.count() : 0) +
-        (option.consumes_input ? measured_.chain.stages[i - 1].output.count() : 0);
+    const bool gives_input = option.consumes_input && option.reads_input;
+    const int64_t freed = storage_bytes(g) + option.saved.count() +
+                          (option.reads_output ? row.output.count() : 0) +
+                          (gives_input ? measured_.chain.stages[i - 1].output.count() : 0);
     Reading reading = read([&, &y = y, &kept = kept] {
       y.clear();  // of a tuple, autograd may hold a part only
-      if (option.consumes_input) x.clear();
+      if (gives_input) x.clear();
       made = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);
     });
     option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));

@@ -89,7 +89,8 @@ class Generator {
     runs_.resize(before);
   }
 
-  // All variants but those that another beats in both time and memory.
+  // All variants but those that another beats in both time and memory, or that give back the input, which is
+  // stored or may be.
   std::vector<int32_t> sweep_variants(size_t k) const {
     const std::vector<Variant>& all = graph_.ops[k].variants;
     const auto memory = [&](const Variant& variant) {
@@ -101,8 +102,9 @@ class Generator {
     };
     std::vector<int32_t> variants;
     for (size_t v = 0; v < all.size(); ++v) {
-      bool beaten = false;
+      bool beaten = !all[v].consumes.empty();
       for (size_t other = 0; other < all.size(); ++other) {
+        if (!all[other].consumes.empty()) continue;
         const bool no_worse =
             all[other].time <= all[v].time && memory(all[other]) <= memory(all[v]);
         const bool better = all[other].time < all[v].time || memory(all[other]) < memory(all[v]);

@@ -20,7 +20,7 @@ struct PeakAndTime {
 // A persistent schedule is a series of forward passes. A pass starts at the last activation that is
 // still stored and ends at the stage whose backward is next (the first pass: at the loss). Every
 // stage on the way is either kept for its backward, with one of its options, or swept, in any
-// variant; the input of a swept stage may be stored, and is if the stage before it was kept. What
+// variant that gives nothing back; the input of a swept stage may be stored, and is if the stage before it was kept. What
 // is stored or kept stays until its stage is reversed. After a pass every backward that can run
 // does.
 //

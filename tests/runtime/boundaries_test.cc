@@ -1,5 +1,6 @@
 // What may go from one stage to the next: tuples, views, tensors passed on or changed in place.
 #include "fixture.h"
+#include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/lower.h"
 
@@ -101,6 +102,33 @@ TEST_F(BoundaryTest, PartsOfOneTensorAsATuple) {
   for (Stage& stage : dense_stages(2)) stages.push_back(stage);
   stages[6].name = "a", stages[7].name = "b";
   expect_same_steps(stages, {rows_});
+}
+
+// A sequence that gets shorter: the backward reads the state, and the rest goes with the forward. That is where
+// most memory is needed.
+TEST_F(BoundaryTest, ATupleOfWhichTheBackwardReadsASmallPart) {
+  std::vector<Stage> stages;
+  for (int i = 0; i < 5; ++i) {
+    nn::Linear linear(64, 64);
+    stages.push_back({fmt::format("step{}", i), linear.ptr(), [linear](const Tensors& x) mutable {
+                        const at::Tensor state = (linear->forward(x[0]) + x[1].select(1, 0)).sin();
+                        return Tensors{state, x[1].narrow(1, 1, x[1].size(1) - 1).contiguous()};
+                      }});
+  }
+  nn::Linear head(64, 4);
+  stages.push_back({"head", head.ptr(),
+                    [head](const Tensors& x) mutable { return Tensors{head->forward(x[0])}; }});
+  const Tensors inputs{rows_, at::randn({256, 9, 64})};
+  expect_same_steps(stages, inputs);
+
+  const auto remat =
+      reprise::runtime::remat(stages, inputs, {.loss = mean_square, .measure = quick()});
+  const reprise::StageOption& option = remat->chain().stages[1].options[0];
+  EXPECT_TRUE(option.consumes_input && !option.reads_input);
+  const Plan& plan = *remat->plan().plan;
+  const Timeline timeline = simulate(lower(remat->chain()), plan.actions);
+  const Action& peak = plan.actions.at(static_cast<size_t>(timeline.peak_action));
+  EXPECT_EQ(peak.id, "F1");
 }
 
 TEST_F(BoundaryTest, AFirstOperationInPlace) {

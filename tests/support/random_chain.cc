@@ -98,7 +98,7 @@ Chain random_chain(std::mt19937_64& random, const RandomChainOptions& requested)
   for (size_t i = 1; i < chain.stages.size() && options.consumes; ++i) {
     if (read_output(chain.stages[i - 1])) continue;
     for (StageOption& option : chain.stages[i].options) {
-      option.consumes_input = option.reads_input && draw.coin();
+      option.consumes_input = draw.coin();
     }
   }
   chain.loss.cost = draw.cost();

@@ -97,6 +97,20 @@ TEST(Lower, ABackwardThatGivesBackItsStagesInputConsumesIt) {
   option.consumes = true;
   const Graph graph = lower(chain);
   EXPECT_EQ(names(graph, graph.ops[3].variants[0].consumes), (Names{"g2", "s1.keep", "x2", "x1"}));
+  EXPECT_TRUE(graph.ops[1].variants[1].consumes.empty());
+  EXPECT_NO_THROW(validate(graph));
+}
+
+TEST(Lower, AnInputThatTheBackwardDoesNotReadIsConsumedByTheForwardThatKeeps) {
+  Chain chain = example_chain();
+  for (StageOption& option : chain.stages[0].options) option.reads_output = false;
+  StageOption& option = chain.stages[1].options[0];
+  option.consumes_input = true;
+  option.reads_input = false;
+  const Graph graph = lower(chain);
+  EXPECT_TRUE(graph.ops[1].variants[0].consumes.empty());  // "fast": a sweep may come again
+  EXPECT_EQ(names(graph, graph.ops[1].variants[1].consumes), Names{"x1"});
+  EXPECT_TRUE(graph.ops[3].variants[0].consumes.empty());
   EXPECT_NO_THROW(validate(graph));
 }
 

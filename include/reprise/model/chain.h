@@ -37,8 +37,9 @@ struct StageOption {
   // it), as autograd does while it walks a stage. These bytes are then not counted while it runs, and
   // backward.workspace is what it needs above the level at its end.
   bool consumes = false;
-  // It gives back x_i in the same way. Then it reads x_i, and nothing else reads it later: the stage is not
-  // the first, and no option of the stage before reads its output.
+  // x_i is given back in the same way, by the backward, or where that does not read it, by the forward of this
+  // option. Nothing else may read it later: the stage is not the first, and no option of the one before
+  // reads its output.
   bool consumes_input = false;
   Cost forward;
   Cost backward;
