@@ -152,6 +152,27 @@ TEST_F(StateTest, TheBytesOfAResNet50ThatTheDocumentNames) {
   EXPECT_EQ(live() - before, 257'088);
 }
 
+// As LibTorch's own kernels may differ in their first run in a process (docs/runtime.md, limits).
+TEST_F(StateTest, AStageWhoseVeryFirstRunDiffersIsTakenAsItIsFromThenOn) {
+  nn::Linear first(64, 64), second(64, 4);
+  const auto warm = std::make_shared<bool>(false);
+  const std::vector<Stage> stages{
+      {"first", first.ptr(),
+       [first, warm](const Tensors& x) mutable {
+         const double factor = std::exchange(*warm, true) ? 1.0 : 1.5;
+         return Tensors{first->forward(x[0]).tanh() * factor};
+       }},
+      layer("second", second)};
+  const StepState state(stages, {rows_});
+  const auto planned =
+      reprise::runtime::remat(stages, {rows_}, {.loss = mean_square, .measure = quick()});
+  const Bits expected = plain_steps(stages, {rows_}, mean_square, 1)[0];
+  state.restore();
+  planned->set_budget(smallest_budget(*planned));
+  EXPECT_EQ(difference(expected, planned_step(*planned, stages, {rows_}, mean_square)), "");
+  EXPECT_EQ(planned->last_step().predicted_peak, planned->last_step().measured_peak);
+}
+
 TEST_F(StateTest, WhatCodeWritesIntoBuffersBetweenForwardAndBackwardStays) {
   const std::vector<Stage> plain = conv_stages();
   const StepState state(plain, {images_});
