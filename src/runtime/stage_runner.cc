@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
+#include <mutex>
 #include <set>
 
 #include "autocast.h"
@@ -130,16 +131,33 @@ void end_at_sinks(const PreparedStage& stage, const Tensors& given, Kept& kept) 
   }
 }
 
+// Stands where a gradient comes to the stage before. Autograd takes nodes that were made later first, so that then
+// nothing is left to do in the stage behind.
+class CrossingHook final : public autograd::FunctionPreHook {
+ public:
+  CrossingHook(size_t number, std::shared_ptr<PassUnderWay> under_way)
+      : number_(number), under_way_(std::move(under_way)) {}
+  variable_list operator()(const variable_list& gradients) override;
+
+ private:
+  const size_t number_;
+  const std::shared_ptr<PassUnderWay> under_way_;
+};
+
+// For autograd, what the stage is given is what the stage before returned.
 void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
-  SharedNode<Boundary> boundary = make_node<Boundary>(kept.boundaries.size());
+  if (!kept.under_way) kept.under_way = std::make_shared<PassUnderWay>();
+  const size_t number = kept.roots_before.size();
   for (size_t e = 0; e < given.size(); ++e) {
     if (!stage.traits.input_needs_grad[e]) continue;
-    boundary.node->add_next_edge(std::move(kept.roots[e]));
-    const uint32_t place = boundary.node->add_input_metadata(given[e]);
-    autograd::impl::set_gradient_edge(given[e], Edge(boundary.pointer, place));
+    const Edge& root = kept.roots[e];
+    // Before hooks of the user's on the tensor, which are the stage's that returned it.
+    auto& hooks = root.function->tensor_pre_hooks();
+    hooks.insert(hooks.begin(), std::make_unique<CrossingHook>(number, kept.under_way));
+    autograd::impl::set_gradient_edge(given[e], root);
   }
+  kept.roots_before.push_back(std::move(kept.roots));
   kept.roots.clear();
-  kept.boundaries.push_back(std::move(boundary));
 }
 
 // Runs the stage while autograd records it. `same_bits`: if not null, becomes whether what Keeping::rebuild would make
@@ -179,11 +197,14 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
 class BackwardPass {
  public:
   BackwardPass(Kept& kept, const Crossing& crossing)
-      : kept_(kept), crossing_(crossing), feeder_(make_node<Feeder>(trigger_)) {
-    for (SharedNode<Boundary>& boundary : kept_.boundaries) boundary.node->pass = this;
+      : kept_(kept),
+        crossing_(crossing),
+        last_(kept.roots_before.size()),
+        feeder_(make_node<Feeder>(trigger_)) {
+    if (kept_.under_way) kept_.under_way->pass = this;
   }
   ~BackwardPass() {
-    for (SharedNode<Boundary>& boundary : kept_.boundaries) boundary.node->pass = nullptr;
+    if (kept_.under_way) kept_.under_way->pass = nullptr;
   }
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
@@ -191,7 +212,26 @@ class BackwardPass {
   void feed(Edge edge, at::Tensor value) { feeder_.node->add(std::move(edge), std::move(value)); }
 
   void run(const std::vector<at::Tensor>& parameters) {
-    if (feeder_.node->num_outputs() == 0) return;
+    if (feeder_.node->num_outputs() > 0) walk(parameters);
+    cross(0);  // where no gradient came
+  }
+
+  // The stages behind stage `number` are done: their graphs go, with all that the nodes hold.
+  void cross(size_t number) {
+    const std::scoped_lock lock(mutex_);  // autograd has a thread for each kind of device
+    while (last_ > number) {
+      if (last_ < kept_.roots_before.size()) {
+        kept_.roots_before[last_].clear();
+      } else {
+        feeder_.node->set_next_edges({});
+      }
+      --last_;
+      if (crossing_) crossing_(last_);
+    }
+  }
+
+ private:
+  void walk(const std::vector<at::Tensor>& parameters) {
     static const std::vector<size_t> none;
     const SharedNode<ParameterSink>& sink = kept_.parameters;
     feeder_.node->sink = sink.node;
@@ -201,26 +241,22 @@ class BackwardPass {
                                                    /*accumulate_grad=*/true);
   }
 
-  // The stage behind the boundary is done: its graph goes, with all that its nodes hold.
-  void cross(size_t number) {
-    autograd::Node& behind = number + 1 < kept_.boundaries.size()
-                                 ? static_cast<autograd::Node&>(*kept_.boundaries[number + 1].node)
-                                 : *feeder_.node;
-    behind.set_next_edges({});
-    if (crossing_) crossing_(number);
-  }
-
- private:
   Kept& kept_;
   const Crossing& crossing_;
+  std::mutex mutex_;
+  size_t last_;  // of the stages of the pass that are not done
   const at::Tensor trigger_ = at::empty({0});
   SharedNode<Feeder> feeder_;
 };
 
-variable_list Boundary::apply(variable_list&& gradients) {
-  if (pass != nullptr) pass->cross(number);
-  return std::move(gradients);
+namespace {
+
+variable_list CrossingHook::operator()(const variable_list& gradients) {
+  if (under_way_->pass != nullptr) under_way_->pass->cross(number_);
+  return gradients;
 }
+
+}  // namespace
 
 bool within_stage() { return stages_running > 0; }
 
@@ -285,7 +321,7 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
     kept.roots.clear();
     pass.run(parameters);
   }
-  kept.boundaries.clear();  // and the graphs behind them
+  kept.roots_before.clear();  // and the graphs behind them
   StageGradients result;
   for (SharedNode<Sink>& input : kept.inputs) {
     result.inputs.push_back(input.node ? std::move(input.node->value) : at::Tensor());

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,14 +74,9 @@ struct ParameterSink final : torch::autograd::Node {
 
 class BackwardPass;
 
-// Where the graph of a stage goes on into that of the stage before it, of the same pass.
-struct Boundary final : torch::autograd::Node {
-  size_t number;                 // in Kept::boundaries
-  BackwardPass* pass = nullptr;  // the one under way
-
-  explicit Boundary(size_t n) : number(n) {}
-  std::string name() const override { return "reprise::Boundary"; }
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+// The pass under way through the graph that its hooks stand in; null before and after.
+struct PassUnderWay {
+  BackwardPass* pass = nullptr;
 };
 
 // The recorded graph of one run of a stage, or of several in a row, by its ends. Holds what autograd saved, not the
@@ -89,7 +85,9 @@ struct Kept {
   torch::autograd::edge_list roots;      // per output of the last; invalid where no gradient flows
   std::vector<SharedNode<Sink>> inputs;  // per input of the first; null where no gradient is wanted
   SharedNode<ParameterSink> parameters;  // of all of them; null if they have none
-  std::vector<SharedNode<Boundary>> boundaries;  // between them, in the order of the forward
+  std::vector<torch::autograd::edge_list>
+      roots_before;                              // of the others, in the order of the forward
+  std::shared_ptr<PassUnderWay> under_way = {};  // null for a single stage
 };
 
 // Gradients of the model's parameters as far as they are complete, by position. A parameter of several
@@ -125,8 +123,8 @@ struct StageGradients {
   bool copies = false;  // memory for gradients of parameters was taken when the pass was over
 };
 
-// Called when the backward of the stage behind Kept::boundaries[number] is over, before that of the stage before it
-// begins; on the thread that autograd runs on.
+// Called when the backward of stage number + 1 of a pass is over, before that of stage `number` begins; on the thread
+// that autograd runs on.
 using Crossing = std::function<void(size_t number)>;
 
 // g_j -> g_i, by the stages i..j-1 that were kept in one pass; adds to the book. `stage`: the last of them. Gives

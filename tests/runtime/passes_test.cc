@@ -11,6 +11,7 @@ namespace reprise::runtime {
 namespace {
 
 namespace nn = torch::nn;
+using testing::Bits;
 using testing::bits_now;
 using testing::dense;
 using testing::dense_stages;
@@ -208,6 +209,47 @@ TEST_F(PassTest, WhereNoGradientComesThePassGoesOnWithoutIt) {
     return dense({x[0].detach()});
   };
   expect_same_steps(stages, {rows_});
+}
+
+// A hook of the user's on what a stage returns is that stage's: when it runs, the stage behind is gone.
+TEST_F(PassTest, AHookOnAnOutputThatTakesMemory) {
+  std::vector<int> notes;
+  std::vector<Stage> stages = with_probes(dense_stages(6), notes);
+  stages[0].forward = [probed = stages[0].forward](const Tensors& x) {
+    Tensors y = probed(x);
+    if (y[0].requires_grad()) {
+      y[0].register_hook([](const at::Tensor&) { at::empty({1 << 20}); });
+    }
+    return y;
+  };
+  expect_same_steps(stages, {rows_}, mean_square, false);
+}
+
+TEST_F(PassTest, AStageThatReturnsAParameterBesideItsResult) {
+  nn::Linear first(64, 64), last(64, 4);
+  nn::Linear middle[] = {nn::Linear(64, 64), nn::Linear(64, 64), nn::Linear(64, 64)};
+  std::vector<Stage> stages{{"first", first.ptr(), [first](const Tensors& x) mutable {
+                               return Tensors{first->forward(x[0]).tanh(), first->weight};
+                             }}};
+  for (nn::Linear& linear : middle) {
+    stages.push_back(
+        {fmt::format("middle{}", stages.size()), linear.ptr(), [linear](const Tensors& x) mutable {
+           return Tensors{linear->forward(x[0]).matmul(x[1]).tanh(), x[1].sin()};
+         }});
+  }
+  stages.push_back({"last", last.ptr(), [last](const Tensors& x) mutable {
+                      return Tensors{last->forward(x[0]) + x[1].mean()};
+                    }});
+  const Bits expected = plain_steps(stages, {rows_}, mean_square, 1)[0];
+  auto model = reprise::runtime::remat(stages, {rows_}, {.loss = mean_square, .measure = quick()});
+  for (const Bytes budget : {smallest_budget(*model), largest_budget(*model)}) {
+    model->set_budget(budget);
+    drop_gradients(stages, {});
+    EXPECT_EQ(difference(expected, planned_step(*model, stages, {rows_}, mean_square)), "");
+    // The plan counts the parameter as part of the boundary, too.
+    EXPECT_LE(model->last_step().measured_peak, model->last_step().predicted_peak);
+  }
+  drop_gradients(stages, {});
 }
 
 TEST_F(PassTest, AStageThatFailsInThePassLeavesAllAsItWas) {
