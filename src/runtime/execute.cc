@@ -116,6 +116,7 @@ void Step::run(const RunStep& step) {
   if (op < index_.stages) {
     run_forward_op(op, step);
     if (step.variant == 0) return;
+    // Only now: what watches and replays a run looks at its input.
     const StageOption& ran =
         planned_->chain.stages[op].options[static_cast<size_t>(step.variant - 1)];
     if (ran.consumes_input && !ran.reads_input) activations_[op].clear();
