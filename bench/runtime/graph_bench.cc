@@ -24,6 +24,9 @@ using runtime::ModelConfig;
 
 // Of the search for the smallest peak, which takes longer than plans: there is no end to it in long graphs.
 const Nanos kFloorLimit(10'000'000'000);
+// A step that rounds otherwise is so far from plain training at most: of the largest number, or so many times what the last
+// bits of the parameters do (near kinks rounding decides who gets a gradient, and more from layer to layer).
+constexpr double kRounding = 1e-4, kTimesLastBit = 10;
 
 // Parameters and momentum, and their values from before.
 class Descent {
@@ -87,6 +90,7 @@ class ModelBench {
       expected_ = work_.snapshot(loss);
       if (descent_) expected_values_ = descent_->values();
     }
+    if (options_.rounding) tolerance_ = std::max(kRounding, kTimesLastBit * last_bit_error());
     result_.level = level;
     restore();
     runtime::reset_peak(c10::kCPU);
@@ -157,12 +161,50 @@ class ModelBench {
   void verify(const std::string& what, Step&& step) {
     restore();
     const at::Tensor loss = step();
-    const std::string different = difference(expected_, work_.snapshot(loss));
+    const Snapshot now = work_.snapshot(loss);
+    if (options_.rounding) {
+      const double error = error_of(now);
+      if (error < tolerance_ && expected_.random == now.random) return;
+      throw std::runtime_error(
+          fmt::format("{} is {:.1e} from plain training, of the largest number", what, error));
+    }
+    const std::string different = difference(expected_, now);
     if (descent_ && descent_->values() != expected_values_) {
       throw std::runtime_error(what + " differs from plain training: parameters or momentum");
     }
     if (!different.empty())
       throw std::runtime_error(what + " differs from plain training: " + different);
+  }
+
+  // Of a step that just ran.
+  double error_of(const Snapshot& now) const {
+    const std::vector<std::vector<char>> values =
+        descent_ ? descent_->values() : std::vector<std::vector<char>>{};
+    return std::max({largest_error(expected_.gradients, now.gradients),
+                     largest_error(expected_.buffers, now.buffers),
+                     largest_error(expected_values_, values)});
+  }
+
+  // Of a plain step from parameters that are next to the real ones.
+  double last_bit_error() {
+    restore();
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& parameter : work_.parameters) {
+      before.push_back(parameter.detach().clone());
+      const at::Tensor way = at::arange(parameter.numel()).remainder_(2).mul_(2).sub_(1);
+      const at::Tensor towards = parameter + way.view(parameter.sizes());
+      at::Tensor(parameter).copy_(at::nextafter(parameter, towards));
+    }
+    at::Tensor loss;
+    {
+      at::AutoGradMode grad_mode(true);
+      loss = plain();
+    }
+    const double error = error_of(work_.snapshot(loss));
+    for (size_t p = 0; p < before.size(); ++p) at::Tensor(work_.parameters[p]).copy_(before[p]);
+    restore();
+    return error;
   }
 
   void chain_mode() {
@@ -201,6 +243,7 @@ class ModelBench {
   runtime::CaptureOptions capture_options() {
     runtime::CaptureOptions options{.modules = modules_, .measure = measure_};
     if (descent_) options.optimizer = runtime::per_parameter(descent_->optimizer());
+    options.alternatives.allow = allowed();
     return options;
   }
 
@@ -241,8 +284,13 @@ class ModelBench {
   double smallest_peak(const Graph& graph) const {
     const PlanResult none =
         plan(graph, {.budget = graph.fixed,
-                     .time_limit = options_.quick ? limit() : std::max(limit(), kFloorLimit)});
+                     .time_limit = options_.quick ? limit() : std::max(limit(), kFloorLimit),
+                     .allow = allowed()});
     return share_of(none.smallest_budget.value_or(none.baseline.peak).count());
+  }
+
+  Exactness allowed() const {
+    return options_.rounding ? Exactness::kRounding : Exactness::kBitwise;
   }
 
   Nanos limit() const { return Nanos(static_cast<int64_t>(options_.time_limit * 1e9)); }
@@ -296,6 +344,7 @@ class ModelBench {
   Snapshot start_, expected_;
   std::optional<Descent> descent_;
   std::vector<std::vector<char>> expected_values_;
+  double tolerance_ = 0;  // where rounding is allowed
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   runtime::MeasureOptions measure_;
   std::vector<double> times_;  // plain, ms

@@ -14,6 +14,7 @@ struct GraphBenchOptions {
   double time_limit = 2;
   bool quick = false;
   bool consume = false;        // the step of an optimizer is part of both sides
+  bool rounding = false;       // graph mode may use alternatives that leave other bits
   bool micro_batches = false;  // graph mode chooses a number of parts for each budget
 };
 
@@ -40,7 +41,8 @@ struct GraphResult {
   std::vector<GraphRow> rows;
 };
 
-// Throws std::runtime_error if a step's bits, or a peak, are not those of plain training or of the plan.
+// Throws std::runtime_error if a step's bits, or a peak, are not those of plain training or of the plan; with `rounding`
+// if its numbers are further from plain training's than the last bits of the parameters explain.
 GraphResult bench_graph_mode(const runtime::ModelConfig& config, const GraphBenchOptions& options);
 
 // Of at least one.

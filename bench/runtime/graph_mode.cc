@@ -78,11 +78,15 @@ int run(int argc, char** argv) {
       "--consume-gradients", options.consume,
       "Descent with momentum is part of every step; graph mode updates each parameter when its "
       "gradient is complete. Without chain mode");
+  app.add_flag("--allow-rounding", options.rounding,
+               "Graph mode may use alternatives that leave other bits; numbers are compared up to "
+               "rounding");
   app.add_flag("--micro-batches", options.micro_batches,
                "Graph mode runs the step in parts along the batch, as many as are the fastest; "
                "plain training "
                "does not. Without chain mode")
-      ->excludes("--consume-gradients");
+      ->excludes("--consume-gradients")
+      ->excludes("--allow-rounding");
   app.add_flag("--quick", options.quick,
                "Tiny sizes, to see that it works; its times mean nothing");
   app.add_option("-o,--output", output, "Markdown goes to this file (default: standard output)");

@@ -104,12 +104,13 @@ std::string difference(const Snapshot& a, const Snapshot& b) {
   return text;
 }
 
-double gradient_error(const Snapshot& a, const Snapshot& b) {
+double largest_error(const std::vector<std::vector<char>>& a,
+                     const std::vector<std::vector<char>>& b) {
   constexpr double kWrong = std::numeric_limits<double>::infinity();
-  if (a.gradients.size() != b.gradients.size()) return kWrong;
+  if (a.size() != b.size()) return kWrong;
   double error = 0, largest = 0;
-  for (size_t i = 0; i < a.gradients.size(); ++i) {
-    const std::vector<char>&x = a.gradients[i], &y = b.gradients[i];
+  for (size_t i = 0; i < a.size(); ++i) {
+    const std::vector<char>&x = a[i], &y = b[i];
     if (x.size() != y.size()) return kWrong;
     for (size_t at = 0; at + sizeof(float) <= x.size(); at += sizeof(float)) {
       float u = 0, v = 0;

@@ -43,8 +43,9 @@ struct Workload {
 
 // Parts of two snapshots that differ in a bit ("gradient 3; "), at most a few; empty when none does.
 std::string difference(const Snapshot& a, const Snapshot& b);
-// Largest difference of a gradient's element over the largest element of all gradients (float32).
-double gradient_error(const Snapshot& a, const Snapshot& b);
+// Largest difference of an element over the largest element of all (float32); infinite if one is no number.
+double largest_error(const std::vector<std::vector<char>>& a,
+                     const std::vector<std::vector<char>>& b);
 
 // From now on malloc keeps freed pages mapped, so that no step pays for faulting them in again: what an
 // arena does anyway, and a favour to plain training.

@@ -152,7 +152,9 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
     const std::string to = report.parts > 1 ? ", to accumulation by hand" : "";
     if (report.largest_difference) {
       row(text, "first step", "-", fmt::format("{:.1g} off", *report.largest_difference),
-          fmt::format("loss, {}, of their largest element{}: rounding is allowed", what, to));
+          fmt::format("loss, {}, of their largest element{}: rounding is allowed; {:.1g} if each "
+                      "parameter moves by its last bit",
+                      what, to, *report.last_bit_difference));
     } else {
       row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
           fmt::format("loss, {}{}, buffers, random state, bit by bit{}", what,
@@ -187,7 +189,10 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
     json["compared_step_ns"] = report.planned_time->count();
   }
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
-  if (report.largest_difference) json["largest_difference"] = *report.largest_difference;
+  if (report.largest_difference) {
+    json["largest_difference"] = *report.largest_difference;
+    json["last_bit_difference"] = *report.last_bit_difference;
+  }
   json["micro_batches"] = report.parts;
   if (report.captured) {
     json["arena_bytes"] = report.captured->arena_height.count();
@@ -246,13 +251,17 @@ int infeasible(const runtime::TrainReport& report) {
   return kInfeasible;
 }
 
-// Of sums in another order, in float32, with room to spare.
+// Of sums in another order, in float32, with room to spare; and so many times what the last bits of parameters do.
 constexpr double kLargestRounding = 1e-3;
+constexpr double kTimesLastBit = 10;
 
 // A promise that does not hold is the program's failure, however good the numbers are.
 int verdict(const runtime::TrainReport& report) {
-  const bool same = report.largest_difference ? *report.largest_difference <= kLargestRounding
-                                              : report.gradients_equal.value_or(true);
+  const bool same =
+      report.largest_difference
+          ? *report.largest_difference <=
+                std::max(kLargestRounding, kTimesLastBit * *report.last_bit_difference)
+          : report.gradients_equal.value_or(true);
   const bool kept = same && report.measured_peak <= report.budget;
   if (!kept) complain("the run broke its promise; please report this");
   return kept ? kDone : kBroken;

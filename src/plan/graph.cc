@@ -39,12 +39,18 @@
 // Tests: oracle/graph_planner_test.cc (between the optimum and the budget),
 // oracle/schedule_ledger_test.cc (costs are the simulator's), and every graph planner's in
 // property/graph_planner_test.cc.
+#include <algorithm>
+#include <memory>
+
+#include "plan/admissible.h"
 #include "plan/by_level.h"
 #include "plan/candidates.h"
+#include "plan/graph_carry.h"
 #include "plan/graph_possible.h"
 #include "plan/graph_question.h"
 #include "plan/planners.h"
 #include "plan/search_control.h"
+#include "reprise/model/errors.h"
 
 namespace reprise::internal {
 
@@ -52,14 +58,56 @@ namespace {
 
 // Of the time that is left after the starts, for a first plan without what is impossible.
 constexpr double kForFirst = 0.5;
+// Of all time, for the search without what is of other bits.
+constexpr double kForExact = 0.5;
+
+// A schedule with the graph that it is of.
+struct Start {
+  Graph graph;
+  ScheduleModel model;
+  std::optional<FoundSchedule> found;
+
+  explicit Start(Graph of) : graph(std::move(of)), model(graph) {}
+
+  // As one of another graph with these ops, and more.
+  std::vector<Schedule> in(const ScheduleModel& other) const {
+    std::optional<Schedule> schedule;
+    if (found) schedule = carried_over(model, found->schedule, other);
+    return schedule ? std::vector{*std::move(schedule)} : std::vector<Schedule>{};
+  }
+};
+
+// The best schedule without what leaves other bits, if the graph has such: few ways that are slow and small (a layer in
+// parts) lead a search away from what many others do together. Null: there is none.
+std::unique_ptr<const Start> find_exact(const GraphProblem& problem, int threads,
+                                        const SearchControl& control) {
+  const auto is_exact = [](const Op& op) {
+    return std::ranges::all_of(op.variants, [](const Variant& variant) {
+      return variant.exactness == Exactness::kBitwise;
+    });
+  };
+  if (std::ranges::all_of(problem.graph.ops, is_exact)) return nullptr;
+  std::unique_ptr<Start> start;
+  try {
+    start = std::make_unique<Start>(restrict_exactness(problem.graph, Exactness::kBitwise));
+  } catch (const InputError&) {
+    return nullptr;  // some op has no other way
+  }
+  SearchControl part = control.part(kForExact);
+  start->found =
+      find_schedule(start->model, problem.budget, problem.goal(), threads, {}, part, kForFirst)
+          .best;
+  return start;
+}
 
 // The best schedule of a graph without what cannot be part of a plan.
-std::optional<GraphFinding> find_possible(const PossibleGraph& possible,
+std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const Start* start,
                                           const GraphProblem& problem, int threads,
                                           SearchControl& control, std::vector<Run>& runs) {
   const ScheduleModel model(possible.graph);
   GraphFinding found =
-      find_schedule(model, problem.budget, problem.goal(), threads, {}, control, kForFirst);
+      find_schedule(model, problem.budget, problem.goal(), threads,
+                    start ? start->in(model) : std::vector<Schedule>{}, control, kForFirst);
   if (!found.best) return std::nullopt;
   for (const Run& run : runs_of(model, found.best->schedule)) {
     runs.push_back(possible.runs[run.op][run.variant]);
@@ -76,12 +124,14 @@ Answer search_graph(const GraphProblem& problem) {
   const int threads = thread_count(problem.options.threads);
   std::vector<Run> runs;
   std::optional<GraphFinding> found;
+  const std::unique_ptr<const Start> start = find_exact(problem, threads, control);
   if (const auto possible = leave_out_impossible(graph, problem.budget, control)) {
-    found = find_possible(*possible, problem, threads, control, runs);
+    found = find_possible(*possible, start.get(), problem, threads, control, runs);
   }
   if (!found) {
     const ScheduleModel model(graph);
-    found = find_schedule(model, problem.budget, problem.goal(), threads, {}, control);
+    found = find_schedule(model, problem.budget, problem.goal(), threads,
+                          start ? start->in(model) : std::vector<Schedule>{}, control);
     // A plan at all is worth more than the reserve.
     const bool fits = found->best || found->smallest.peak <= problem.budget.count();
     if (fits) runs = runs_of(model, found->best ? found->best->schedule : found->smallest.schedule);

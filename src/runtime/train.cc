@@ -6,18 +6,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <limits>
 #include <numeric>
 #include <set>
 #include <string>
 #include <variant>
 
 #include "median.h"
-#include "park.h"
+#include "outcome.h"
 #include "planned_steps.h"
 #include "prepare.h"
-#include "random_state.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/data.h"
@@ -68,12 +65,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
   return optimizer;
 }
 
-// Tensors and step counts of an optimizer that make_optimizer() made.
-struct OptimizerState {
-  Parked tensors;
-  std::vector<int64_t> steps;
-};
-
 Tensors state_tensors(torch::optim::Optimizer& optimizer, const Tensors& parameters,
                       std::vector<int64_t>* steps) {
   Tensors all;
@@ -95,14 +86,6 @@ OptimizerState state_of(torch::optim::Optimizer& optimizer, const Tensors& param
   state.tensors = Parked(state_tensors(optimizer, parameters, &state.steps));
   return state;
 }
-
-// Everything a step leaves behind, outside the memory that is counted.
-struct Outcome {
-  Parked loss, gradients, buffers;
-  RandomState random;
-  Parked parameters = {};
-  OptimizerState state = {};
-};
 
 class Training {
  public:
@@ -270,7 +253,8 @@ class Training {
       if (!whole) plain = try_step(Kind::kByHand, time, true);
       report_.gradients_equal = equal(*plain, *planned);
       if (!*report_.gradients_equal && rounds()) {
-        report_.largest_difference = difference(*plain, *planned);
+        report_.largest_difference = difference(*plain, *planned, parameters_);
+        report_.last_bit_difference = difference(*plain, moved_step(), parameters_);
       } else if (!*report_.gradients_equal) {
         report_.plain_repeats = equal(*plain, *try_step(Kind::kByHand, time, true));
       }
@@ -280,20 +264,14 @@ class Training {
     report_.planned_time = median(planned_times);
   }
 
-  static bool equal(const Outcome& a, const Outcome& b) {
-    return equal(a.loss, b.loss) && equal(a.gradients, b.gradients) &&
-           equal(a.buffers, b.buffers) && a.random == b.random &&
-           equal(a.parameters, b.parameters) && equal(a.state.tensors, b.state.tensors) &&
-           a.state.steps == b.state.steps;
-  }
-
-  static bool equal(const Parked& a, const Parked& b) {
-    const Tensors x = a.restore(), y = b.restore();
-    if (x.size() != y.size()) return false;
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (!bitwise_equal(x[i], y[i])) return false;
-    }
-    return true;
+  // A plain step from parameters that differ in their last bits.
+  Outcome moved_step() {
+    const Parked parameters(parameters_);
+    move_by_last_bit(parameters_);
+    Nanos time;
+    std::optional<Outcome> result = try_step(Kind::kByHand, time, true);
+    put_back(parameters_, parameters);
+    return *std::move(result);
   }
 
   // Whether the plan runs anything that need not leave the bits of plain training.
@@ -310,33 +288,6 @@ class Training {
     return std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
       return others.contains(action.id + "/" + action.variant);
     });
-  }
-
-  // Of loss, gradients and parameters (over what the step changed them by); infinite where something else differs, too.
-  double difference(const Outcome& a, const Outcome& b) const {
-    const bool same =
-        equal(a.buffers, b.buffers) && a.random == b.random && a.state.steps == b.state.steps;
-    if (!same) return std::numeric_limits<double>::infinity();
-    return std::max({difference(a.loss, b.loss, {}), difference(a.gradients, b.gradients, {}),
-                     difference(a.parameters, b.parameters, parameters_),
-                     difference(a.state.tensors, b.state.tensors, {})});
-  }
-
-  static double difference(const Parked& a, const Parked& b, const Tensors& start) {
-    const Tensors x = a.restore(), y = b.restore();
-    double largest = 0;
-    for (size_t i = 0; i < std::max(x.size(), y.size()); ++i) {
-      if (i >= x.size() || i >= y.size() || x[i].defined() != y[i].defined()) {
-        return std::numeric_limits<double>::infinity();
-      }
-      if (bitwise_equal(x[i], y[i])) continue;
-      const at::Tensor change = i < start.size() ? x[i] - start[i] : x[i];
-      const double relative = ((x[i] - y[i]).abs().max() / change.abs().max()).item<double>();
-      // A NaN or an infinity that only one of them has is no rounding.
-      largest = std::max(
-          largest, std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity());
-    }
-    return largest;
   }
 
   bool make_plan() {

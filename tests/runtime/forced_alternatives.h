@@ -71,13 +71,20 @@ inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string
   return count;
 }
 
+// Largest difference over the largest element.
+inline double apart(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return 1;
+  if (!a.defined()) return 0;
+  return ((a - b).abs().max() / a.abs().max().clamp_min(1e-20)).item<double>();
+}
+
 // A plan without a limit that uses this kind (empty: all of them) wherever it can; of several ways for one
 // operation the `pick`-th.
 inline Plan forced(const CapturedStep& step, const std::string& kind, size_t pick) {
   const Graph graph = favouring(step.graph(), kind, pick);
-  const PlanResult result = plan(graph, {.planner = "graph",
-                                         .time_limit = Nanos(300'000'000),
-                                         .allow = Exactness::kApproximate});
+  const PlanResult result = plan(
+      graph,
+      {.planner = "graph", .time_limit = Nanos(300'000'000), .allow = Exactness::kApproximate});
   Plan plan = result.plan.value();
   const Timeline timeline = simulate(step.graph(), plan);
   plan.peak = timeline.peak;

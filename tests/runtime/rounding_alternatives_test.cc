@@ -49,13 +49,6 @@ struct Head : nn::Module {
   at::Tensor embedding, weight, bias;
 };
 
-// Largest difference over the largest element.
-double apart(const at::Tensor& a, const at::Tensor& b) {
-  if (a.defined() != b.defined()) return 1;
-  if (!a.defined()) return 0;
-  return ((a - b).abs().max() / a.abs().max().clamp_min(1e-20)).item<double>();
-}
-
 TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
   install_cpu_allocator();
   at::manual_seed(3);

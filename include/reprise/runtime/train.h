@@ -81,9 +81,11 @@ struct TrainReport {
   // optimizer state in their place. Of a step in parts: as gradients accumulated by hand.
   std::optional<bool> gradients_equal;
   // Where they are not equal and the plan uses an alternative of other rounding: the largest difference of an element
-  // of loss, gradients or optimizer state over the largest element of its tensor, of parameters over the largest
-  // change of one; infinite where buffers or random state differ, or not both are numbers.
-  std::optional<double> largest_difference;
+  // of loss, gradients, buffers or optimizer state over the largest element of its tensor, of parameters over the largest
+  // change of one; infinite where random state or whole numbers differ, or not both are numbers. And the same of plain
+  // training, if each parameter moves to the next number: near kinks (ReLU, max pooling) that changes which element
+  // gets a gradient, and more from layer to layer.
+  std::optional<double> largest_difference, last_bit_difference;
   // Where they are not equal: whether a second plain step has the bits of the first one.
   std::optional<bool> plain_repeats;
   Bytes predicted_peak, measured_peak;  // the largest of all steps

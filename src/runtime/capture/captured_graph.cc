@@ -206,10 +206,17 @@ class Lowering {
 
   void add_call(size_t c, bool is_loss) {
     const Call& call = recording_.calls[c];
+    op_of_[c] = static_cast<OpIndex>(result_.graph.ops.size());
+    add_call(c, op_id(call, ""), is_loss ? Phase::kLoss : call.phase);
+  }
+
+  // In all its ways.
+  void add_call(size_t c, std::string id, Phase phase) {
+    const Call& call = recording_.calls[c];
     const bool replay = has_replay(c);
     Op op;
-    op.id = op_id(call, "");
-    op.phase = is_loss ? Phase::kLoss : call.phase;
+    op.id = std::move(id);
+    op.phase = phase;
     op.random = call.random;
     op.once = runs_once(c);
     result_.works.emplace_back();
@@ -219,7 +226,6 @@ class Lowering {
     for (const OtherWay* way : ways_[c]) {
       add_variant(op, way->name, way->work, Role::kAny, way->exactness);
     }
-    op_of_[c] = static_cast<OpIndex>(result_.graph.ops.size());
     result_.graph.ops.push_back(std::move(op));
   }
 
@@ -231,11 +237,18 @@ class Lowering {
 
   void add_piece(const Realization& realization, const Realization::Piece& piece) {
     if (!stands(realization)) return;
-    const Call& first = recording_.calls[static_cast<size_t>(realization.calls[0])];
+    const int32_t begin = piece.of < 0 ? realization.calls[0] : piece.of;
+    const Call& first = recording_.calls[static_cast<size_t>(begin)];
+    pieces_[&realization].push_back(static_cast<OpIndex>(result_.graph.ops.size()));
+    if (piece.as_it_is) {
+      const auto c = static_cast<size_t>(piece.after);
+      add_call(c, op_id(recording_.calls[c], "." + realization.name), recording_.calls[c].phase);
+      return;
+    }
     Op op;
     op.id = op_id(first, "." + piece.name);
     // What a forward pass leaves for a backward belongs to the forward pass.
-    op.phase = first.phase == Phase::kForward || piece.after < realization.calls[0]
+    op.phase = first.phase == Phase::kForward || piece.after < begin
                    ? recording_.calls[static_cast<size_t>(piece.after)].phase
                    : first.phase;
     for (const int32_t work : piece.works) {
@@ -247,7 +260,6 @@ class Lowering {
     for (size_t k = 0; k < piece.works.size(); ++k) {
       add_variant(op, piece.names[k], piece.works[k], Role::kAny, realization.exactness);
     }
-    pieces_[&realization].push_back(static_cast<OpIndex>(result_.graph.ops.size()));
     result_.graph.ops.push_back(std::move(op));
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,14 +24,18 @@ struct OtherWay {
 // Several calls done by other operations: a realization of a choice.
 struct Realization {
   struct Piece {
-    std::string name = {};                // behind the name of the first call: "weights"
+    std::string name = {};                // behind the name of a call: "weights"
     int32_t after = -1;                   // the call that it stands behind
     std::vector<int32_t> works = {};      // its variants, the first without conditions
     std::vector<std::string> names = {};  // of the variants
+    bool as_it_is = false;                // that call in all its ways, and no works of its own
+    int32_t of = -1;                      // the call that it is named after; -1: the first
   };
 
   std::string name = {};            // of the row: "two-call-convolution"
   std::vector<int32_t> calls = {};  // that it stands for
+  // Those of them whose work its pieces do in another way, where the others run as they are; empty: all.
+  std::vector<int32_t> changed = {};
   std::vector<Piece> pieces = {};
   Exactness exactness = Exactness::kBitwise;
 };
@@ -60,6 +65,8 @@ class Rewriter {
   // The last call before c, a backward call, that reads the value, or the one that makes it; -1: that is a backward
   // call, too, or c is not the last reader.
   int32_t last_forward_use(int32_t value, int32_t c) const;
+  // Bytes of a value of the step.
+  int64_t largest() const { return largest_; }
   // Whether so many bytes less are worth the planner's time.
   bool is_worthwhile(int64_t bytes) const { return bytes * kWorthwhile > largest_; }
 
@@ -67,8 +74,8 @@ class Rewriter {
   int32_t add_work(Work work);
   const Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(OtherWay way) { found_.ways.push_back(std::move(way)); }
-  // If one stands for more calls already, this one does the others as they are. Nothing happens if one stands for
-  // some of its calls only.
+  // If one stands for more calls already, this one does the others as they are, and there is one more for each that
+  // changes other calls: both together. Nothing happens if one stands for some of its calls only.
   void add(Realization realization);
   // One more variant of a piece of a realization that was found.
   void add_variant(size_t realization, size_t piece, int32_t work, std::string name);
@@ -79,12 +86,14 @@ class Rewriter {
  private:
   // Makes it stand for all these calls; false if they are not more.
   bool widen(Realization& realization, const std::vector<int32_t>& calls) const;
+  // What two of the same calls change, in one; none if they change the same call.
+  std::optional<Realization> both(const Realization& a, const Realization& b) const;
 
   static constexpr int64_t kWorthwhile = 64;  // that part of the largest value
 
   Recording& recording_;
   Works& works_;
-  int64_t largest_ = 0;                        // bytes of a value of the step
+  int64_t largest_ = 0;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
   std::vector<bool> is_updated_, is_written_;  // by external
@@ -102,6 +111,8 @@ bool fills_storage(const TensorRef& ref, const Recording& recording);
 bool covers_storage(const TensorRef& ref, const Recording& recording);
 // The argument of this name; null if there is none.
 const Argument* argument_of(const Call& call, const char* name);
+// The smallest type for positions in the last dimensions of a tensor.
+at::ScalarType type_of_positions(const Geometry& input, size_t dimensions);
 // An operator with all its arguments from the stack.
 Kernel kernel_of(const c10::OperatorHandle& op);
 
@@ -113,6 +124,7 @@ void cross_entropy_by_rows(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);
 void linear_cross_entropy(Rewriter& rewriter);
+void batch_norm_by_samples(Rewriter& rewriter);
 void one_bit_mask(Rewriter& rewriter);
 void small_indices(Rewriter& rewriter);
 void late_gradient(Rewriter& rewriter);

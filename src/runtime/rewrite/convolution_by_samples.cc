@@ -59,12 +59,6 @@ at::Tensor run_samples(const Kernel& kernel, const Stack& stack, size_t operands
   return part[0].toTensor();
 }
 
-// Samples of the k-th of so many parts: the first, and how many.
-std::pair<int64_t, int64_t> samples_of(int64_t k, int64_t parts, int64_t samples) {
-  const int64_t first = samples * k / parts;
-  return {first, samples * (k + 1) / parts - first};
-}
-
 Kernel in_parts(Kernel kernel, size_t operands, Geometry result, int64_t parts) {
   return [=](Stack& stack) {
     at::Tensor all = at::empty_strided(result.sizes, result.strides, stack[0].toTensor().options());
@@ -251,12 +245,13 @@ void convolution_by_samples(Rewriter& rewriter) {
     if (work < 0) continue;
     rewriter.add(OtherWay{static_cast<int32_t>(i), work, variant_name(is_forward)});
   }
+  constexpr size_t kInputPiece = 1;
   for (size_t r = 0; r < rewriter.found().realizations.size(); ++r) {
     const Realization& realization = rewriter.found().realizations[r];
     if (realization.name != "two-call-convolution") continue;
-    const Call& call = recording.calls[static_cast<size_t>(realization.calls[0])];
-    constexpr size_t kInputPiece = 1;
-    const int32_t whole = realization.pieces[kInputPiece].works[0];
+    const Realization::Piece& piece = realization.pieces[kInputPiece];
+    const Call& call = recording.calls[static_cast<size_t>(piece.after)];
+    const int32_t whole = piece.works[0];
     const int32_t work = by_samples.work_for(rewriter.work(whole), false, call.outputs[0][0]);
     if (work >= 0) rewriter.add_variant(r, kInputPiece, work, variant_name(false));
   }

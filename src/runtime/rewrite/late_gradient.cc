@@ -105,7 +105,7 @@ void add_late(Rewriter& rewriter, const Lateness& lateness, Realization realizat
   for (size_t k = 0; k < realization.pieces.size(); ++k) {
     if ((which >> k & 1) == 0) continue;
     Realization::Piece& piece = realization.pieces[k];
-    piece.after = lateness.place_for(rewriter.work(piece.works.front()), realization.calls[0]);
+    piece.after = lateness.place_for(rewriter.work(piece.works.front()), piece.after);
     if (piece.after < 0) return;
     piece.name = piece.name.empty() ? "late" : "late." + piece.name;
   }

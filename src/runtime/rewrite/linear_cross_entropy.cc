@@ -20,7 +20,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "rewrite/alternative.h"
+#include "rewrite/pattern.h"
 
 namespace reprise::runtime {
 namespace {
@@ -141,10 +141,9 @@ void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
   for (at::Tensor& result : results) stack.emplace_back(std::move(result));
 }
 
-class Finder {
+class Finder : private Pattern {
  public:
-  explicit Finder(const Rewriter& rewriter)
-      : rewriter_(rewriter), recording_(rewriter.recording()) {}
+  using Pattern::Pattern;
 
   // The head whose loss is call c; none if it is not one.
   std::optional<Head> head_at(int32_t c) const {
@@ -165,9 +164,9 @@ class Finder {
         (type != at::kFloat && type != at::kDouble)) {
       return std::nullopt;
     }
-    const auto& log_readers = rewriter_.readers(log.index);
+    const auto& log_readers = readers(log);
     if (!only_read_by(logits, {head.softmax}) || log_readers.size() != 2 || log_readers[0] != c ||
-        rewriter_.is_result(log.index)) {
+        is_result(log)) {
       return std::nullopt;
     }
     head.softmax_backward = log_readers[1];
@@ -176,31 +175,11 @@ class Finder {
   }
 
  private:
-  const Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
-  const std::string& name(int32_t c) const { return call(c).op.operator_name().name; }
-  const TensorRef& argument(int32_t c, const char* which) const {
-    return argument_of(call(c), which)->tensors[0];
-  }
-  const c10::IValue& constant(int32_t c, const char* which) const {
-    return argument_of(call(c), which)->constant;
-  }
   int64_t reduction(int32_t c) const { return constant(c, "reduction").toInt(); }
   static bool is_none(int64_t reduction) { return reduction == at::Reduction::None; }
 
-  // The call of this name that makes all of the tensor; -1: another one does.
-  int32_t maker(const TensorRef& ref, const char* wanted) const {
-    if (ref.memory != Memory::kValue) return -1;
-    const StepValue& value = recording_.values[static_cast<size_t>(ref.index)];
-    const bool is_it = value.maker >= 0 && value.previous < 0 && name(value.maker) == wanted;
-    return is_it ? value.maker : -1;
-  }
-
   bool is_matrix(const TensorRef& ref) const {
-    return ref.geometry.sizes.size() == 2 && fills_storage(ref, recording_);
-  }
-
-  bool only_read_by(const TensorRef& ref, const std::vector<int32_t>& calls) const {
-    return rewriter_.readers(ref.index) == calls && !rewriter_.is_result(ref.index);
+    return ref.geometry.sizes.size() == 2 && fills_storage(ref, recording());
   }
 
   // Not beta and alpha of another kind.
@@ -222,10 +201,10 @@ class Finder {
     }
     const TensorRef& gradient = call(c).outputs[0][0];
     if (gradient.memory != Memory::kValue || gradient.geometry != log.geometry ||
-        rewriter_.is_result(gradient.index)) {
+        is_result(gradient)) {
       return false;
     }
-    for (const int32_t reader : rewriter_.readers(gradient.index)) {
+    for (const int32_t reader : readers(gradient)) {
       std::optional<Head::Use> use = use_of(reader, gradient);
       if (!use) return false;
       head.uses.push_back(std::move(*use));
@@ -235,7 +214,7 @@ class Finder {
 
   std::optional<Head::Use> use_of(int32_t c, const TensorRef& gradient) const {
     const TensorRef& made = call(c).outputs[0][0];
-    if (made.memory != Memory::kValue || maker(made, name(c).c_str()) != c || !is_matrix(made)) {
+    if (made.memory != Memory::kValue || maker(made) != c || !is_matrix(made)) {
       return std::nullopt;
     }
     if (call(c).name() == "sum.dim_IntList" && argument(c, "self") == gradient &&
@@ -254,9 +233,6 @@ class Finder {
     if (left == transposed) return Head::Use{Product::kOfWeight, c, right};
     return std::nullopt;
   }
-
-  const Rewriter& rewriter_;
-  const Recording& recording_;
 };
 
 Realization::Piece piece_of(Rewriter& rewriter, const char* name, int32_t after, Work work) {

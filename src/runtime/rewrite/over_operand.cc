@@ -18,6 +18,11 @@ bool same_look(const TensorRef& a, const TensorRef& b, const Recording& recordin
 
 int64_t blocks_in_cache(int64_t bytes) { return std::max(kLeastBlocks, bytes / kBlockBytes); }
 
+std::pair<int64_t, int64_t> samples_of(int64_t k, int64_t parts, int64_t samples) {
+  const int64_t first = samples * k / parts;
+  return {first, samples * (k + 1) / parts - first};
+}
+
 at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first, int64_t count) {
   const at::Tensor tensor = operand.isTensor() ? operand.toTensor() : at::Tensor();
   return tensor.defined() ? tensor.narrow(dimension, first, count) : tensor;

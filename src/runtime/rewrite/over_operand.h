@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "rewrite/alternative.h"
 
@@ -12,6 +13,9 @@ namespace reprise::runtime {
 
 // Of an operand of so many bytes: small enough that three of them stay in the cache, at least eight.
 int64_t blocks_in_cache(int64_t bytes);
+
+// The k-th of so many parts of something: where it begins, and how long it is.
+std::pair<int64_t, int64_t> samples_of(int64_t k, int64_t parts, int64_t samples);
 
 // Elements [first, first + count) of an operand's dimension; undefined if the operand is.
 at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first, int64_t count);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "reprise/model/errors.h"
 #include "rewrite/alternative.h"
@@ -24,6 +25,10 @@ constexpr std::array kRows = {
     Row{"linear-cross-entropy-by-rows",
         "a linear layer, cross-entropy and their backwards some rows at a time, the logits twice",
         linear_cross_entropy, Exactness::kRounding},
+    Row{"batch-norm-by-samples",
+        "a convolution, batch norm, activation, max pooling and their backwards some samples at a "
+        "time, by the statistics of the whole batch, the convolution four times",
+        batch_norm_by_samples, Exactness::kRounding},
     Row{"in-place", "element-wise operations and soft-max write over an operand that ends there",
         in_place},
     Row{"two-call-convolution",
@@ -208,11 +213,16 @@ void Rewriter::add(Realization realization) {
   if (other >= 0 && !widen(realization, found_.realizations[static_cast<size_t>(other)].calls)) {
     return;
   }
+  std::vector<Realization> together;
+  for (const Realization& one : found_.realizations) {
+    if (auto two = both(one, realization)) together.push_back(*std::move(two));
+  }
   for (const int32_t c : realization.calls) {
     int32_t& first = stands_for_[static_cast<size_t>(c)];
     if (first < 0) first = static_cast<int32_t>(found_.realizations.size());
   }
   found_.realizations.push_back(std::move(realization));
+  std::ranges::move(together, std::back_inserter(found_.realizations));
 }
 
 void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, std::string name) {
@@ -221,28 +231,46 @@ void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, std::
   one.names.push_back(std::move(name));
 }
 
+namespace {
+
+bool contains(const std::vector<int32_t>& list, int32_t c) {
+  return std::find(list.begin(), list.end(), c) != list.end();
+}
+
+}  // namespace
+
 bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls) const {
-  const auto has = [](const std::vector<int32_t>& list, int32_t c) {
-    return std::find(list.begin(), list.end(), c) != list.end();
-  };
-  if (!std::all_of(realization.calls.begin(), realization.calls.end(),
-                   [&](int32_t c) { return has(calls, c); })) {
+  if (!std::ranges::all_of(realization.calls, [&](int32_t c) { return contains(calls, c); })) {
     return false;
   }
+  if (realization.changed.empty()) {
+    realization.changed = realization.calls;
+    for (Realization::Piece& piece : realization.pieces) piece.of = realization.calls.front();
+  }
   for (const int32_t c : calls) {
-    if (has(realization.calls, c)) continue;
-    const Call& call = recording_.calls[static_cast<size_t>(c)];
-    if (call.random || !call.effects.empty() || reads_written(work(c))) return false;
-    Realization::Piece as_it_is{call.name(), c, {c}, {"default"}};
-    for (const OtherWay& way : found_.ways) {
-      if (way.call != c || way.exactness > realization.exactness) continue;
-      as_it_is.works.push_back(way.work);
-      as_it_is.names.push_back(way.name);
-    }
-    realization.pieces.push_back(std::move(as_it_is));
+    if (contains(realization.calls, c)) continue;
+    if (recording_.calls[static_cast<size_t>(c)].random) return false;
+    realization.pieces.push_back({.after = c, .as_it_is = true});
   }
   realization.calls = calls;
   return true;
+}
+
+std::optional<Realization> Rewriter::both(const Realization& a, const Realization& b) const {
+  if (a.calls != b.calls || a.changed.empty() || b.changed.empty()) return std::nullopt;
+  if (std::ranges::any_of(a.changed, [&](int32_t c) { return contains(b.changed, c); })) {
+    return std::nullopt;
+  }
+  Realization two = a;
+  two.name += "+" + b.name;
+  two.exactness = std::max(a.exactness, b.exactness);
+  std::ranges::copy(b.changed, std::back_inserter(two.changed));
+  std::erase_if(two.pieces, [&](const Realization::Piece& piece) {
+    return piece.as_it_is && contains(b.changed, piece.after);
+  });
+  std::ranges::copy_if(b.pieces, std::back_inserter(two.pieces),
+                       [](const Realization::Piece& piece) { return !piece.as_it_is; });
+  return two;
 }
 
 bool fills_storage(const TensorRef& ref, const Recording& recording) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <optional>
 
 #include "rewrite/alternative.h"
 
@@ -36,17 +35,6 @@ const Pooling* pooling_of(const Call& call) {
            call.op.operator_name().overload_name.empty();
   });
   return found == kPoolings.end() ? nullptr : found;
-}
-
-// The smallest type for positions in a plane; none if there is none smaller than theirs.
-std::optional<at::ScalarType> type_for(const Geometry& input, size_t dimensions) {
-  int64_t elements = 1;
-  for (size_t d = input.sizes.size() - dimensions; d < input.sizes.size(); ++d) {
-    elements *= input.sizes[d];
-  }
-  if (elements - 1 <= std::numeric_limits<int16_t>::max()) return at::kShort;
-  if (elements - 1 <= std::numeric_limits<int32_t>::max()) return at::kInt;
-  return std::nullopt;
 }
 
 Kernel narrowing(at::ScalarType type) {
@@ -80,6 +68,16 @@ Kernel widening(const c10::OperatorHandle& backward) {
 
 }  // namespace
 
+at::ScalarType type_of_positions(const Geometry& input, size_t dimensions) {
+  int64_t elements = 1;
+  for (size_t d = input.sizes.size() - dimensions; d < input.sizes.size(); ++d) {
+    elements *= input.sizes[d];
+  }
+  if (elements - 1 <= std::numeric_limits<int16_t>::max()) return at::kShort;
+  if (elements - 1 <= std::numeric_limits<int32_t>::max()) return at::kInt;
+  return at::kLong;
+}
+
 void small_indices(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
   for (size_t i = 0; i < recording.calls.size(); ++i) {
@@ -92,19 +90,19 @@ void small_indices(Rewriter& rewriter) {
     if (input.sizes.size() != pooling->dimensions + 2 || input != result.geometry) continue;
     if (!covers_storage(indices, recording) || !covers_storage(result, recording)) continue;
     const int32_t behind = rewriter.last_forward_use(indices.index, c);
-    const auto type = type_for(input, pooling->dimensions);
-    if (behind < 0 || !type || rewriter.is_result(indices.index)) continue;
+    const at::ScalarType type = type_of_positions(input, pooling->dimensions);
+    if (behind < 0 || type == at::kLong || rewriter.is_result(indices.index)) continue;
     const int64_t before = recording.values[static_cast<size_t>(indices.index)].bytes;
     const int64_t bytes = before / static_cast<int64_t>(sizeof(int64_t)) *
-                          static_cast<int64_t>(c10::elementSize(*type));
+                          static_cast<int64_t>(c10::elementSize(type));
     const auto op = c10::Dispatcher::singleton().findSchema({pooling->backward, "grad_input"});
     if (!rewriter.is_worthwhile(before - bytes) || !op) continue;
 
     TensorRef small = indices;
     small.index = rewriter.add_value(bytes);
-    small.geometry.dtype = *type;
+    small.geometry.dtype = type;
     Work narrow{.name = call.name() + " narrows indices",
-                .kernel = narrowing(*type),
+                .kernel = narrowing(type),
                 .arguments = {{.kind = ArgumentKind::kTensor, .tensors = {indices}}},
                 .made = {{0, 0, small.index}}};
     Work widen{.name = call.name() + " of small indices",
