@@ -75,6 +75,10 @@ struct Start {
     if (found) schedule = carried_over(model, found->schedule, other);
     return schedule ? std::vector{*std::move(schedule)} : std::vector<Schedule>{};
   }
+
+  std::vector<Run> runs_in(const Graph& other) const {
+    return carried_over(graph, runs_of(model, found->schedule), other).value();
+  }
 };
 
 // The best schedule without what leaves other bits, if the graph has such: few ways that are slow and small (a layer in
@@ -138,6 +142,7 @@ Answer search_graph(const GraphProblem& problem) {
   }
   Candidates candidates(graph, found->best ? problem.goal() : problem.budget);
   if (!runs.empty()) candidates.consider(std::move(runs));
+  if (start && start->found) candidates.consider(start->runs_in(graph));
   if (!found->near) {
     consider_dtr(graph, candidates.fits() ? problem.goal() : problem.budget, candidates, control);
   }

@@ -8,17 +8,33 @@
 namespace reprise::internal {
 namespace {
 
+// By op of `from`: where the op of this id stands in `to`; -1: it is not there.
+std::vector<int32_t> positions_in(const Graph& from, const Graph& to) {
+  std::unordered_map<std::string_view, int32_t> by_id;
+  for (size_t o = 0; o < to.ops.size(); ++o) by_id.emplace(to.ops[o].id, static_cast<int32_t>(o));
+  std::vector<int32_t> positions;
+  for (const Op& op : from.ops) {
+    const auto found = by_id.find(op.id);
+    positions.push_back(found == by_id.end() ? -1 : found->second);
+  }
+  return positions;
+}
+
+std::optional<int32_t> same_variant(const Op& from, int32_t variant, const Op& to) {
+  const std::string& name = from.variants[static_cast<size_t>(variant)].name;
+  const auto same = std::find_if(to.variants.begin(), to.variants.end(),
+                                 [&](const Variant& one) { return one.name == name; });
+  if (same == to.variants.end()) return std::nullopt;
+  return static_cast<int32_t>(same - to.variants.begin());
+}
+
 class Carrier {
  public:
-  Carrier(const ScheduleModel& from, const ScheduleModel& to) : from_(from), to_(to) {
-    std::unordered_map<std::string_view, int32_t> by_id;
+  Carrier(const ScheduleModel& from, const ScheduleModel& to)
+      : from_(from), to_(to), there_(positions_in(from.graph(), to.graph())) {
     const std::vector<Op>& ops = to.graph().ops;
-    for (size_t o = 0; o < ops.size(); ++o) by_id.emplace(ops[o].id, static_cast<int32_t>(o));
-    for (const Op& op : from.graph().ops) {
-      const auto found = by_id.find(op.id);
-      there_.push_back(found == by_id.end() ? -1 : found->second);
-    }
-    before_.assign(ops.size() + 1, 0);
+    there_.push_back(static_cast<int32_t>(ops.size()));
+    before_.assign(ops.size() + 2, 0);
     for (const int32_t position : there_) {
       if (position >= 0) ++before_[static_cast<size_t>(position) + 1];
     }
@@ -67,13 +83,13 @@ class Carrier {
   }
 
   bool set_variants(const Schedule& schedule, Schedule& result) const {
-    for (size_t o = 0; o < there_.size(); ++o) {
+    for (size_t o = 0; o < from_.graph().ops.size(); ++o) {
       const auto op = static_cast<OpIndex>(o);
       if (!from_.active(schedule, op)) continue;
       if (there_[o] < 0) return false;
       const auto other = static_cast<size_t>(there_[o]);
-      const std::optional<int32_t> variant = same_variant(op, schedule.variant[o]);
-      const std::optional<int32_t> on_demand = same_variant(op, schedule.on_demand[o]);
+      const std::optional<int32_t> variant = same_way(op, schedule.variant[o]);
+      const std::optional<int32_t> on_demand = same_way(op, schedule.on_demand[o]);
       if (!variant || !on_demand) return false;
       result.variant[other] = *variant;
       result.on_demand[other] = *on_demand;
@@ -82,19 +98,16 @@ class Carrier {
   }
 
   // kPutOff and kFastest stay what they are.
-  std::optional<int32_t> same_variant(OpIndex op, int32_t variant) const {
+  std::optional<int32_t> same_way(OpIndex op, int32_t variant) const {
     if (variant < 0) return variant;
-    const Op &here = from_.graph().ops[static_cast<size_t>(op)],
-             &other = to_.graph().ops[static_cast<size_t>(there_[static_cast<size_t>(op)])];
-    const std::string& name = here.variants[static_cast<size_t>(variant)].name;
-    const auto same = std::find_if(other.variants.begin(), other.variants.end(),
-                                   [&](const Variant& one) { return one.name == name; });
-    if (same == other.variants.end()) return std::nullopt;
-    return static_cast<int32_t>(same - other.variants.begin());
+    const auto o = static_cast<size_t>(op);
+    return same_variant(from_.graph().ops[o], variant,
+                        to_.graph().ops[static_cast<size_t>(there_[o])]);
   }
 
   const ScheduleModel &from_, &to_;
-  std::vector<int32_t> there_;   // by op of `from`: its position in `to`; -1: it is not there
+  // By op of `from`, and behind all: its position in `to`; -1: it is not there.
+  std::vector<int32_t> there_;
   std::vector<int32_t> before_;  // by position in `to`: ops of `from` that stand before it
 };
 
@@ -103,6 +116,21 @@ class Carrier {
 std::optional<Schedule> carried_over(const ScheduleModel& from, const Schedule& schedule,
                                      const ScheduleModel& to) {
   return Carrier(from, to).run(schedule);
+}
+
+std::optional<std::vector<Run>> carried_over(const Graph& from, const std::vector<Run>& runs,
+                                             const Graph& to) {
+  const std::vector<int32_t> there = positions_in(from, to);
+  std::vector<Run> result;
+  for (const Run& run : runs) {
+    const int32_t op = there[static_cast<size_t>(run.op)];
+    if (op < 0) return std::nullopt;
+    const auto variant = same_variant(from.ops[static_cast<size_t>(run.op)], run.variant,
+                                      to.ops[static_cast<size_t>(op)]);
+    if (!variant) return std::nullopt;
+    result.push_back({op, *variant});
+  }
+  return result;
 }
 
 }  // namespace reprise::internal

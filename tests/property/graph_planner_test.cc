@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "support/graph_families.h"
 #include "support/planner_matrix.h"
 #include "support/planner_questions.h"
+#include "support/some_rounding.h"
 
 namespace reprise::testing {
 namespace {
@@ -43,6 +45,37 @@ void expect_sound_refusal(const Graph& graph, const PlanResult& result) {
                           [&](const Op& op) { return op.id == result.blocking_op; }));
   const PlanResult enough = plan(graph, with(result.planner, *result.smallest_budget));
   EXPECT_TRUE(found(enough));
+}
+
+// What is allowed in addition makes no plan slower, and is not used where it is not allowed.
+TEST(GraphPlanner, AllowingMoreIsNeverSlower) {
+  int both = 0, faster = 0;
+  for (GraphFamily family : graph_families()) {
+    family.graphs /= 5;
+    for_graphs(family, [&](const Graph& exact, std::mt19937_64& random) {
+      const Graph graph = some_rounding(exact, random);
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(random() % (plain + 2)));
+      PlanOptions options = with("graph", budget);
+      SCOPED_TRACE("budget " + std::to_string(budget.count()));
+      const auto result_of = [&](Exactness allow) -> std::optional<PlanResult> {
+        options.allow = allow;
+        try {
+          return plan(graph, options);
+        } catch (const InputError&) {
+          return std::nullopt;  // some op has no exact way
+        }
+      };
+      const auto less = result_of(Exactness::kBitwise), more = result_of(Exactness::kRounding);
+      if (!less || !less->plan) return;
+      ASSERT_TRUE(more && more->plan);
+      EXPECT_LE(more->plan->time, less->plan->time);
+      ++both;
+      faster += more->plan->time < less->plan->time;
+    });
+  }
+  EXPECT_GT(both, 25);
+  EXPECT_GT(faster, 5);
 }
 
 TEST_P(GraphPlanners, PlansFitAndAreVerified) {

@@ -10,9 +10,12 @@
 #include "plan/planners.h"
 #include "plan/revolve.h"
 #include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
+#include "support/build_graph.h"
 
 namespace reprise::testing {
 namespace {
@@ -148,6 +151,30 @@ TEST(KeepAll, RunsOnlyVariantsAndRealizationsThatAreAllowed) {
   Graph without = graph;
   without.ops[1].variants.pop_back();
   EXPECT_THROW(plan(without, options), InputError);
+}
+
+// The rough way leaves a mask beside its result, and one of two readers of it needs nothing else.
+TEST(GraphPlanner, WaysThatReadWhatNoAllowedOneWritesAreLeftOut) {
+  Graph graph = two_op_graph();
+  const ValueIndex x = 0, y = 1, z = 2, mask = add_value(graph, "mask", 1);
+  graph.ops[0].variants.push_back(make_variant(1, {x}, {y, mask}));
+  graph.ops[0].variants.back().name = "rough";
+  graph.ops[0].variants.back().exactness = Exactness::kRounding;
+  graph.ops[1].variants.push_back(make_variant(1, {mask}, {z}));
+  graph.ops[1].variants.back().name = "of mask";
+  for (const char* planner : {"graph", "keep_all", "dtr"}) {
+    SCOPED_TRACE(planner);
+    PlanOptions options;
+    options.planner = planner;
+    const PlanResult exact = plan(graph, options);
+    ASSERT_TRUE(exact.plan.has_value());
+    EXPECT_EQ(exact.plan->time, Nanos(3));
+    EXPECT_TRUE(verify(graph, *exact.plan, exact.budget, problem_id(graph)).empty());
+
+    Graph without = graph;
+    without.ops[1].variants.erase(without.ops[1].variants.begin());
+    EXPECT_THROW(plan(without, options), InputError);
+  }
 }
 
 }  // namespace
