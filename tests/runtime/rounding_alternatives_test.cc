@@ -16,7 +16,7 @@ constexpr const char* kName = "linear-cross-entropy-by-rows";
 
 struct Case {
   int64_t rows, width, classes;
-  bool bias, weighted, ignored, summed, in_sequence, tied, frozen;
+  bool bias, weighted, ignored, summed, in_sequence, tied, scaled, frozen;
 };
 
 Case random_case(std::mt19937_64& random) {
@@ -27,6 +27,7 @@ Case random_case(std::mt19937_64& random) {
   Case one{2 * between(1, 300),
            between(1, 24),
            between(2, 90),
+           coin(),
            coin(),
            coin(),
            coin(),
@@ -53,13 +54,14 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
   install_cpu_allocator();
   at::manual_seed(3);
   std::mt19937_64 random(5);
-  size_t used = 0;
+  size_t used = 0, at_once = 0;
   for (int k = 0; k < 40; ++k) {
     const Case one = random_case(random);
-    SCOPED_TRACE(fmt::format(
-        "{}: {}x{} to {}, bias {}, weighted {}, ignored {}, summed {}, tied {}, frozen {}", k,
-        one.rows, one.width, one.classes, one.bias, one.weighted, one.ignored, one.summed, one.tied,
-        one.frozen));
+    SCOPED_TRACE(
+        fmt::format("{}: {}x{} to {}, bias {}, weighted {}, ignored {}, summed {}, tied {}, scaled "
+                    "{}, frozen {}",
+                    k, one.rows, one.width, one.classes, one.bias, one.weighted, one.ignored,
+                    one.summed, one.tied, one.scaled, one.frozen));
     auto head = std::make_shared<Head>(one);
     const std::vector<Stage> stages{{"head", head, {}}};
     const at::Tensor ids = at::randint(one.classes, {one.rows}, at::kLong);
@@ -77,7 +79,7 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
       if (one.ignored) options.ignore_index(1);
       if (one.summed) options.reduction(torch::kSum);
       const at::Tensor loss = F::cross_entropy(logits.flatten(0, -2), in[1], options);
-      (loss * 0.5).backward();
+      (one.scaled ? loss * 0.5 : loss).backward();
       return Tensors{loss};
     };
     if (one.tied && one.frozen) continue;  // nothing to train
@@ -87,21 +89,27 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
          .alternatives = {.only = {}, .without = {}, .allow = Exactness::kRounding}});
     drop_gradients(stages, inputs);
     const StepResult expected = snapshot(stages, inputs, step(inputs)[0]);
-    const Plan plan = forced(captured, kName, 0);
-    used += uses(captured, plan, kName) > 0;
-    captured.use(plan);
-    for (int n = 0; n < 2; ++n) {
-      drop_gradients(stages, inputs);
-      const StepResult now = snapshot(stages, inputs, captured.run(inputs));
-      EXPECT_LT(apart(expected.loss, now.loss), 1e-5);
-      ASSERT_EQ(expected.gradients.size(), now.gradients.size());
-      for (size_t g = 0; g < expected.gradients.size(); ++g) {
-        EXPECT_LT(apart(expected.gradients[g], now.gradients[g]), 1e-5) << "gradient " << g;
+    for (const size_t pick : {0, 1}) {
+      const Plan plan = forced(captured, kName, pick);
+      used += uses(captured, plan, kName) > 0;
+      at_once += std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
+        return action.id.find(".at-once") != std::string::npos;
+      });
+      captured.use(plan);
+      for (int n = 0; n < 2; ++n) {
+        drop_gradients(stages, inputs);
+        const StepResult now = snapshot(stages, inputs, captured.run(inputs));
+        EXPECT_LT(apart(expected.loss, now.loss), 1e-5);
+        ASSERT_EQ(expected.gradients.size(), now.gradients.size());
+        for (size_t g = 0; g < expected.gradients.size(); ++g) {
+          EXPECT_LT(apart(expected.gradients[g], now.gradients[g]), 1e-5) << "gradient " << g;
+        }
+        EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
       }
-      EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
     }
   }
-  EXPECT_GT(used, 30U);
+  EXPECT_GT(used, 60U);
+  EXPECT_GT(at_once, 10U);
 }
 
 // What the head reads is written behind it: the backward would see other numbers.

@@ -226,8 +226,7 @@ class Builder {
     for (size_t g = 0; g < gradients.size(); ++g) {
       if (gradients[g].memory != Memory::kNone) normed_.gradients[g] = gradients[g].geometry;
     }
-    for (size_t a = 0; a <= NormedConvolution::kGroups; ++a)
-      shared_.push_back(convolution.arguments[a]);
+    for (size_t a = 0; a <= Convolution::kGroups; ++a) shared_.push_back(convolution.arguments[a]);
     shared_.push_back(*argument_of(norm, "weight"));
     shared_.push_back(*argument_of(norm, "bias"));
   }

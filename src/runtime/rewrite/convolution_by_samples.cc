@@ -23,6 +23,7 @@
 #include "capture/replay.h"
 #include "capture/tensors.h"
 #include "rewrite/alternative.h"
+#include "rewrite/convolution.h"
 #include "rewrite/over_operand.h"
 
 namespace reprise::runtime {
@@ -34,18 +35,8 @@ constexpr int64_t kLeastParts =
     3;  // a part is there in both layouts: two take as much as the whole
 constexpr int64_t kLeastElements = 4096;  // of a result: in fewer, another order may not show
 
-// Of aten::convolution.
-enum Operand : size_t {
-  kInput,
-  kWeight,
-  kBias,
-  kStride,
-  kPadding,
-  kDilation,
-  kTransposed,
-  kOutputPadding,
-  kGroups
-};
+using Operand = Convolution::Operand;
+using enum Convolution::Operand;
 
 // Those of the backward stand behind the gradient of the result.
 size_t index_of(Operand operand, bool is_forward) { return operand + (is_forward ? 0U : 1U); }

@@ -1,9 +1,10 @@
 // A linear layer and cross-entropy behind it, the head of a language model: logits, their log-soft-max and both
 // gradients are rows x classes, often the largest tensors of the step. Some rows at a time, none of them exists
 // as a whole: the loss is a sum over blocks of rows, and the backward computes the logits of a block again (one
-// product more), their gradient, and what that adds to the gradients of input, weight and bias. The idea is that
-// of P.-L. Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training", arXiv 2410.10989, section 3.2,
-// where the gradients are made in the forward pass.
+// product more), their gradient, and what that adds to the gradients of input, weight and bias. Where nothing in between
+// reads the loss, forward and backward of a block run together, at the place of the backward, and nothing is computed
+// twice. The idea is that of P.-L. Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training", arXiv
+// 2410.10989, section 3.2, where the gradients are made in the forward pass.
 //
 // Sums over rows are sums of sums over blocks: other rounding.
 #include <ATen/core/Reduction.h>
@@ -52,7 +53,8 @@ struct Constants {
   std::vector<Product> products;
 };
 
-// Both kernels begin with these, the backward goes on with kGradOutput, kTotalWeight and the products' operands.
+// All kernels begin with these, the backward goes on with kGradOutput, kTotalWeight and the products' operands. Without a
+// total weight it is also the forward.
 enum Operand : size_t { kInput, kWeight, kBias, kTarget, kClassWeight, kGradOutput, kTotalWeight };
 constexpr size_t kOthers = kTotalWeight + 1;
 
@@ -112,11 +114,24 @@ void add(Product product, const at::Tensor& gradient, const c10::IValue& other, 
   }
 }
 
-// One result for each product.
+// What the classes of all rows weigh together.
+at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                        int64_t ignored, at::ScalarType type) {
+  const at::Tensor counts = target.ne(ignored);
+  if (!weight) return counts.sum(type);
+  return weight->index_select(0, target.where(counts, 0)).mul_(counts).sum();
+}
+
+// One result for each product, and the loss if this is the forward, too.
 void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
   const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
   const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
   const int64_t rows = input.size(0), classes = stack[kWeight].toTensor().size(1);
+  const bool is_forward = !defined(stack[kTotalWeight]);
+  const at::Tensor total =
+      is_forward ? total_weight(target, weight, constants.ignored, input.scalar_type())
+                 : stack[kTotalWeight].toTensor();
+  at::Tensor sum = is_forward ? at::zeros({}, input.options()) : at::Tensor();
   std::vector<at::Tensor> results;
   for (size_t k = 0; k < constants.products.size(); ++k) {
     const Product product = constants.products[k];
@@ -129,16 +144,23 @@ void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
   }
   for_blocks(rows, [&](int64_t first, int64_t count) {
     const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
-    at::Tensor gradient = at::nll_loss_backward(
-        stack[kGradOutput].toTensor(), log, target.narrow(0, first, count), weight,
-        constants.reduction, constants.ignored, stack[kTotalWeight].toTensor());
+    const at::Tensor classes_of_block = target.narrow(0, first, count);
+    if (is_forward) {
+      sum.add_(std::get<0>(at::nll_loss_forward(log, classes_of_block, weight, at::Reduction::Sum,
+                                                constants.ignored)));
+    }
+    at::Tensor gradient =
+        at::nll_loss_backward(stack[kGradOutput].toTensor(), log, classes_of_block, weight,
+                              constants.reduction, constants.ignored, total);
     at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
     for (size_t k = 0; k < results.size(); ++k) {
       add(constants.products[k], gradient, stack[kOthers + k], first, results[k]);
     }
   });
+  if (is_forward && constants.reduction == at::Reduction::Mean) sum.div_(total);
   stack.clear();
   for (at::Tensor& result : results) stack.emplace_back(std::move(result));
+  stack.emplace_back(std::move(sum));
 }
 
 class Finder : private Pattern {
@@ -172,6 +194,15 @@ class Finder : private Pattern {
     head.softmax_backward = log_readers[1];
     if (!find_backward(head, log)) return std::nullopt;
     return head;
+  }
+
+  // Whether nothing reads the loss, or the total weight, before the last gradient is made.
+  bool waits(const Head& head) const {
+    const TensorRef &loss = call(head.loss).outputs[0][0], &total = call(head.loss).outputs[1][0];
+    const std::vector<int32_t>& later = readers(loss);
+    return loss.memory == Memory::kValue && only_read_by(total, {head.loss_backward}) &&
+           std::all_of(later.begin(), later.end(),
+                       [&](int32_t c) { return c > head.uses.back().call; });
   }
 
  private:
@@ -297,6 +328,16 @@ void linear_cross_entropy(Rewriter& rewriter) {
       run_backward(stack, constants);
     };
     if (rewriter.reads_written(forward) || rewriter.reads_written(backward)) continue;
+    if (finder.waits(*head)) {
+      Work both = backward;
+      both.name += "_and_forward";
+      both.arguments[kTotalWeight] = nothing;
+      both.made.push_back({head->uses.size(), 0, loss.outputs[0][0].index});
+      Realization at_once = realization;
+      at_once.pieces.push_back(
+          piece_of(rewriter, "at-once", head->uses.back().call, std::move(both)));
+      rewriter.add(std::move(at_once));
+    }
     realization.pieces.push_back(piece_of(rewriter, "loss", c, std::move(forward)));
     realization.pieces.push_back(
         piece_of(rewriter, "gradients", head->uses.back().call, std::move(backward)));

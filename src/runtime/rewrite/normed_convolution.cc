@@ -17,7 +17,7 @@ namespace reprise::runtime {
 namespace {
 
 using Stack = std::vector<c10::IValue>;
-using Operand = NormedConvolution::Operand;
+using enum Convolution::Operand;
 using enum NormedConvolution::Operand;
 using enum NormedConvolution::Gradient;
 
@@ -113,7 +113,9 @@ class Part {
   }
 
  private:
-  std::vector<int64_t> list(Operand which) const { return stack_[which].toIntVector(); }
+  std::vector<int64_t> list(Convolution::Operand which) const {
+    return stack_[which].toIntVector();
+  }
 
   const Stack& stack_;
   const NormedConvolution& layer_;

@@ -20,22 +20,14 @@
 #include <vector>
 
 #include "capture/recording.h"
+#include "rewrite/convolution.h"
 
 namespace reprise::runtime {
 
 struct NormedConvolution {
-  // What the kernels take begins with the nine arguments of aten::convolution.
+  // What the kernels take begins with the arguments of aten::convolution.
   enum Operand : size_t {
-    kInput,
-    kWeight,
-    kBias,
-    kStride,
-    kPadding,
-    kDilation,
-    kTransposed,
-    kOutputPadding,
-    kGroups,
-    kScale,  // of the batch norm
+    kScale = Convolution::kGroups + 1,  // of the batch norm
     kShift,
     // Of the statistics.
     kRunningMean,

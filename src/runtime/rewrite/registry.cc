@@ -23,7 +23,7 @@ struct Row {
 constexpr std::array kRows = {
     // Before those that would take some of its calls.
     Row{"linear-cross-entropy-by-rows",
-        "a linear layer, cross-entropy and their backwards some rows at a time, the logits twice",
+        "a linear layer, cross-entropy and their backwards some rows at a time",
         linear_cross_entropy, Exactness::kRounding},
     Row{"batch-norm-by-samples",
         "a convolution, batch norm, activation, max pooling and their backwards some samples at a "

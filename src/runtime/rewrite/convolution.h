@@ -1,0 +1,22 @@
+// The arguments of aten::convolution.
+#pragma once
+
+#include <cstddef>
+
+namespace reprise::runtime {
+
+struct Convolution {
+  enum Operand : size_t {
+    kInput,
+    kWeight,
+    kBias,
+    kStride,
+    kPadding,
+    kDilation,
+    kTransposed,
+    kOutputPadding,
+    kGroups
+  };
+};
+
+}  // namespace reprise::runtime
