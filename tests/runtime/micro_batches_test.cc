@@ -204,5 +204,69 @@ TEST_F(MicroBatchesTest, WhatCannotBeDividedIsRefused) {
   EXPECT_THROW(in_parts(part(), 2)({at::ones({})}), InputError);
 }
 
+// The body sees the whole batch, and so do its batch norms.
+TEST_F(MicroBatchesTest, OfTheTailHaveTheBitsOfDoingItByHand) {
+  const size_t last = stages_.size() - 1;
+  const auto forward = [&](Tensors x, size_t from, size_t to) {
+    for (size_t k = from; k < to; ++k) x = stages_[k].forward(x);
+    return x[0];
+  };
+  const BodyFunction body = [&](const Tensors& in) {
+    return Tensors{forward({in[0]}, 0, last), in[1], in[2]};
+  };
+  const auto tail_loss = [&](const Tensors& in) {
+    return at::cross_entropy_loss(forward({in[0]}, last, stages_.size()) * in[2], in[1]);
+  };
+  const PartFunction part = [&](const Tensors& in, double share) {
+    at::Tensor loss = tail_loss(in);
+    if (share != 1) loss = loss * share;
+    loss.backward();
+    return Tensors{loss};
+  };
+  const StepState state(stages_, inputs_);
+  for (const int64_t parts : {1, 2, 3}) {
+    SCOPED_TRACE(parts);
+    state.restore();
+    std::vector<Bits> expected;
+    for (int step = 0; step < 3; ++step) {
+      drop_gradients(stages_, {});
+      const at::Tensor whole = body(inputs_)[0];
+      at::Tensor sum;
+      std::vector<at::Tensor> gradients;
+      for (int64_t p = 0, begin = 0; p < parts; ++p) {
+        const int64_t end = 7 * (p + 1) / parts;
+        const at::Tensor rows = whole.slice(0, begin, end).detach().requires_grad_();
+        at::Tensor loss = tail_loss({rows, inputs_[1].slice(0, begin, end), mask_});
+        if (parts > 1) loss = loss * (static_cast<double>(end - begin) / 7);
+        loss.backward();
+        gradients.push_back(rows.grad());
+        sum = sum.defined() ? sum + loss.detach() : loss.detach();
+        begin = end;
+      }
+      whole.backward(at::cat(gradients));
+      expected.push_back(bits_now(stages_, {}, sum));
+    }
+    state.restore();
+    drop_gradients(stages_, {});
+    MicroBatchOptions all = options({parts}, "100%");
+    all.body = body;
+    MicroBatches found = micro_batches(part, inputs_, all);
+    ASSERT_TRUE(found.chosen.result.plan);
+    const Graph& graph = found.step.graph();
+    const Bytes floor = *plan(graph, {.budget = graph.fixed}).smallest_budget;
+    for (const Bytes budget : {found.chosen.result.budget, floor}) {
+      SCOPED_TRACE(budget.count());
+      found.step.plan({.budget = budget});
+      state.restore();
+      for (const Bits& bits : expected) {
+        drop_gradients(stages_, {});
+        const at::Tensor loss = found.step.run(inputs_);
+        EXPECT_EQ(difference(bits, bits_now(stages_, {}, loss)), "");
+        EXPECT_EQ(found.step.last_step().predicted_peak, found.step.last_step().measured_peak);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace reprise::runtime::testing

@@ -32,7 +32,17 @@ using PartFunction = std::function<Tensors(const Tensors& inputs, double share)>
 // a part are added to those of the parts before. Throws InputError when there are fewer rows than parts.
 StepFunction in_parts(PartFunction part, int64_t parts);
 
+// What the whole batch goes through before it is divided.
+using BodyFunction = std::function<Tensors(const Tensors& inputs)>;
+
+// The tail of a step in parts: what `body` returns is divided in place of the inputs (the first of it says how long the
+// batch is), and forward and backward of each part run together. Then the backward of the body runs, from the gradients
+// of all parts. A batch norm in the body sees the whole batch. In one part it is plain training.
+StepFunction in_parts(BodyFunction body, PartFunction part, int64_t parts);
+
 struct MicroBatchOptions {
+  // Optional: only what is behind it runs in parts.
+  BodyFunction body = {};
   // Tried in ascending order, until two in a row are slower than one before them, or one costs no time at
   // all. Each is captured at the memory that it takes without a plan: leave out what the machine has no room for.
   std::vector<int64_t> parts = {1, 2, 4, 8, 16};

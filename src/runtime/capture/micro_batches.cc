@@ -1,7 +1,9 @@
 #include "reprise/runtime/micro_batches.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <optional>
@@ -16,7 +18,9 @@ namespace {
 
 int64_t rows_of(const Tensors& inputs) {
   if (inputs.empty() || !inputs[0].defined() || inputs[0].dim() == 0) {
-    throw InputError("a step in parts needs a first input with the batch in its dimension 0");
+    throw InputError(
+        "a step in parts needs a first input, or result of its body, with the batch in its "
+        "dimension 0");
   }
   return inputs[0].size(0);
 }
@@ -58,6 +62,53 @@ void add(Tensors& sums, const Tensors& outputs) {
   }
 }
 
+// Between a body and the parts behind it: gradients of the parts, side by side, are those of the body's results.
+class Seam {
+ public:
+  explicit Seam(const Tensors& whole) : whole_(whole), gradients_(whole.size()) {}
+
+  // The next part of the whole, without the body behind it.
+  static Tensors cut(const Tensors& slices) {
+    Tensors leaves;
+    for (const at::Tensor& slice : slices) {
+      const bool wants = slice.defined() && slice.requires_grad();
+      leaves.push_back(wants ? slice.detach().requires_grad_() : slice);
+    }
+    return leaves;
+  }
+
+  // The gradients of what was cut, whose first row is this one of the whole.
+  void collect(const Tensors& leaves, int64_t first) {
+    at::NoGradGuard no_grad;
+    for (size_t k = 0; k < leaves.size(); ++k) {
+      if (!leaves[k].defined() || !leaves[k].requires_grad()) continue;
+      const at::Tensor gradient = leaves[k].grad();
+      if (!gradient.defined()) continue;
+      at::Tensor& all = gradients_[k];
+      if (leaves[k].sizes() == whole_[k].sizes()) {  // given to each part as it is
+        all = all.defined() ? all + gradient : gradient;
+        continue;
+      }
+      if (!all.defined()) all = at::zeros_like(whole_[k]);
+      all.narrow(0, first, gradient.size(0)).copy_(gradient);
+    }
+  }
+
+  void backward() {
+    Tensors roots, gradients;
+    for (size_t k = 0; k < whole_.size(); ++k) {
+      if (!gradients_[k].defined()) continue;
+      roots.push_back(whole_[k]);
+      gradients.push_back(gradients_[k]);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  }
+
+ private:
+  const Tensors& whole_;
+  Tensors gradients_;
+};
+
 // Where a whole batch only just has a plan, a few parts may be slower than it and more of them faster again.
 constexpr int kMostSlower = 2;
 
@@ -84,6 +135,27 @@ std::string refusal(const PartsTried& closest) {
 }
 
 }  // namespace
+
+StepFunction in_parts(BodyFunction body, PartFunction part, int64_t parts) {
+  return [body = std::move(body), part = std::move(part), parts](const Tensors& inputs) {
+    const Tensors whole = body(inputs);
+    if (parts == 1) return part(whole, 1.0);
+    Seam seam(whole);
+    int64_t first = 0;
+    const StepFunction tail = in_parts(
+        [&](const Tensors& slices, double share) {
+          const Tensors leaves = Seam::cut(slices);
+          Tensors outputs = part(leaves, share);
+          seam.collect(leaves, first);
+          first += slices[0].size(0);
+          return outputs;
+        },
+        parts);
+    Tensors sums = tail(whole);
+    seam.backward();
+    return sums;
+  };
+}
 
 StepFunction in_parts(PartFunction part, int64_t parts) {
   if (parts < 1) throw InputError(fmt::format("a step cannot have {} parts", parts));
@@ -120,7 +192,8 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   int slower = 0;  // in a row
   for (const int64_t parts : numbers) {
     if (parts > rows && numbers.size() > 1) continue;
-    CapturedStep step(in_parts(part, parts), sample, options.capture);
+    CapturedStep step(options.body ? in_parts(options.body, part, parts) : in_parts(part, parts),
+                      sample, options.capture);
     if (planning.budget.relative()) {
       planning.budget = planning.budget.resolve(baseline(step.graph()).peak);
     }
