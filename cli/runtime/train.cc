@@ -23,7 +23,7 @@ struct Arguments {
   runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
               optimizer = "sgd", save_plan, save_profile, save_log, report;
-  std::string micro_batches = "1";
+  std::string micro_batches = "1", parts_from;
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
@@ -69,6 +69,7 @@ runtime::TrainOptions train_options(const Arguments& arguments) {
   options.momentum = arguments.momentum;
   options.consume_gradients = arguments.consume_gradients;
   options.micro_batches = micro_batches(arguments.micro_batches);
+  options.parts_from = arguments.parts_from;
   options.seed = arguments.seed;
   options.check = !arguments.no_check;
   options.test_samples = arguments.test;
@@ -283,6 +284,9 @@ int run(const Arguments& arguments) {
         "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
         "loop");
   }
+  if (!arguments.parts_from.empty() && arguments.micro_batches == "1") {
+    throw InputError("--parts-from needs --micro-batches auto, or a number of them");
+  }
   if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0 ||
       arguments.momentum < 0 || arguments.momentum >= 1) {
     throw InputError(
@@ -388,6 +392,8 @@ void add_train(CLI::App& app, Action& action) {
        "random "
        "numbers than the whole batch, the same bits as accumulating by hand",
        "N");
+  text("--parts-from", arguments->parts_from,
+       "with --micro-batches: the whole batch goes through the stages before this one", "STAGE");
   command->add_option("--test", arguments->test, "test samples at the end (default 2000; 0: none)")
       ->type_name("N");
   command->add_option("--seed", arguments->seed, "of weights, data order and dropout (default 1)")

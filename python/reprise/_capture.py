@@ -52,7 +52,19 @@ class _Recorded:
         return self._run(tensors, {})
 
     def part(self, tensors: list[torch.Tensor], share: float) -> list[torch.Tensor]:
-        outputs = self._run(tensors, {"share": share})
+        return self._added_up(self._run(tensors, {"share": share}))
+
+    def behind(
+        self, body: _Recorded, tensors: list[torch.Tensor], share: float
+    ) -> list[torch.Tensor]:
+        """The same of what a body returned."""
+        assert body.outputs is not None
+        results = rebuild(body.outputs, tensors)
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        outputs, self.outputs = flatten(self.step(*results, share=share), "what the step returns")
+        return self._added_up(outputs)
+
+    def _added_up(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         if self.outputs is not None and self.outputs.constants():
             raise InputError(
                 "what the parts of a step return is added up: tensors only, not "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,9 +28,15 @@ class MicroBatchedStep(CapturedStep):
     tried: list[PartsTried]
 
     def __init__(
-        self, numbers: Sequence[int], budget: Budget, plan: dict[str, Any], **capture: Any
+        self,
+        numbers: Sequence[int],
+        body: Callable[..., Any] | None,
+        budget: Budget,
+        plan: dict[str, Any],
+        **capture: Any,
     ) -> None:
         self._numbers = list(numbers)
+        self._body = body
         self._budget = budget
         self._first_plan = plan
         super().__init__(**capture)
@@ -41,8 +48,10 @@ class MicroBatchedStep(CapturedStep):
         if plan is None:
             budget = budget_for(self._budget, tensors[0].device)
             plan = plan_options(budget=budget, **self._first_plan)
+        body = None if self._body is None else _Recorded(self._body, recorded.inputs)
+        part = recorded.part if body is None else functools.partial(recorded.behind, body)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
-            recorded.part, tensors, parts=self._numbers, plan=plan, **options
+            part, body, tensors, parts=self._numbers, plan=plan, **options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
         # Captured again for other inputs, it stays what it is.
@@ -55,6 +64,7 @@ class MicroBatchedStep(CapturedStep):
 def micro_batches(
     part: Callable[..., Any],
     *sample: Any,
+    body: Callable[..., Any] | None = None,
     budget: Budget = None,
     parts: Sequence[int] = (1, 2, 4, 8, 16),
     planner: str = "graph",
@@ -79,6 +89,11 @@ def micro_batches(
     divided; the others are given as they are. Part k of n has the rows from rows * k // n to
     rows * (k + 1) // n. The step is called with the whole batch.
 
+    `body(*inputs, **keywords)`: what the whole batch goes through first, batch norms and all. Then
+    only the tail of the step is in parts: `part(*results, share=...)` gets rows of what the body
+    returned, a tensor or a tuple of what it needs (activations, targets), forward and backward of
+    each part run together, and then the backward of the body.
+
     `parts`: the numbers to try, in ascending order, until two in a row are slower than one before
     them, or one costs no time at all. Each is captured at the memory that it takes without a plan:
     where the whole batch does not fit the machine, leave out 1. A share of the budget ("30%") is of
@@ -93,8 +108,11 @@ def micro_batches(
     """
     if not all(isinstance(number, int) for number in parts):
         raise InputError(f"parts= are whole numbers, not {parts!r}")
+    if modules is None:
+        modules = modules_of(part) + ([] if body is None else modules_of(body))
     return MicroBatchedStep(
         parts,
+        body,
         budget,
         {
             "planner": planner,
@@ -107,7 +125,7 @@ def micro_batches(
         step=part,
         arguments=sample,
         keywords=keywords,
-        modules=modules_of(part) if modules is None else modules,
+        modules=modules,
         on_miss=on_miss,
         alternatives=alternatives,
         optimizer=optimizer,

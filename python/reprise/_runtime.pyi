@@ -28,6 +28,7 @@ class CapturedStep:
     @staticmethod
     def in_parts(
         part: Callable[[list[Tensor], float], list[Tensor]],
+        body: Callable[[list[Tensor]], list[Tensor]] | None,
         sample: Sequence[Tensor],
         *,
         parts: Sequence[int],

@@ -1,5 +1,10 @@
 #include "planned_steps.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
@@ -59,6 +64,22 @@ class ChainSteps final : public PlannedSteps {
   Remat remat_;
 };
 
+size_t position_of(const Model& model, const std::string& stage) {
+  const auto found = std::find_if(model.stages.begin(), model.stages.end(),
+                                  [&](const Stage& one) { return one.name == stage; });
+  if (found != model.stages.end()) return static_cast<size_t>(found - model.stages.begin());
+  std::vector<std::string> names;
+  for (const Stage& one : model.stages) names.push_back(one.name);
+  throw InputError(
+      fmt::format("the model has no stage \"{}\"; it has {}", stage, fmt::join(names, ", ")));
+}
+
+// From one stage to before another.
+Tensors run_stages(const Model& model, Tensors x, size_t from, size_t to) {
+  for (size_t k = from; k < to; ++k) x = model.stages[k].forward(x);
+  return x;
+}
+
 class GraphSteps final : public PlannedSteps {
  public:
   GraphSteps(const Model& model, const TrainOptions& options,
@@ -78,7 +99,9 @@ class GraphSteps final : public PlannedSteps {
     if (!options_.planner.empty()) options.plan.planner = options_.planner;
     options.plan.observer = options_.observer;
     options.infeasible_is_an_answer = true;
-    found_.emplace(micro_batches(training_part(model_), {batch.input, batch.target}, options));
+    if (!options_.parts_from.empty()) options.body = training_body(model_, options_.parts_from);
+    found_.emplace(micro_batches(training_part(model_, options_.parts_from),
+                                 {batch.input, batch.target}, options));
     return found_->chosen.result;
   }
   Profile profile() const override { return found_->step.profile(); }
@@ -114,19 +137,32 @@ std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const Train
   return std::make_unique<ChainSteps>(model, options);
 }
 
-PartFunction training_part(const Model& model) {
-  return [&model](const Tensors& in, double share) {
-    at::Tensor loss = model.loss(run_stages(model, in[0]), in[1]);
+PartFunction training_part(const Model& model, const std::string& from) {
+  const size_t first = from.empty() ? 0 : position_of(model, from);
+  return [&model, first](const Tensors& in, double share) {
+    const Tensors x(in.begin(), in.end() - 1);
+    at::Tensor loss = model.loss(run_stages(model, x, first, model.stages.size())[0], in.back());
     if (share != 1) loss = loss * share;
     loss.backward();
     return Tensors{loss};
   };
 }
 
+BodyFunction training_body(const Model& model, const std::string& from) {
+  return [&model, last = position_of(model, from)](const Tensors& in) {
+    Tensors x = run_stages(model, {in[0]}, 0, last);
+    x.push_back(in[1]);
+    return x;
+  };
+}
+
+StepFunction training_step(const Model& model, const std::string& from, int64_t parts) {
+  if (from.empty()) return in_parts(training_part(model), parts);
+  return in_parts(training_body(model, from), training_part(model, from), parts);
+}
+
 at::Tensor run_stages(const Model& model, const at::Tensor& input) {
-  Tensors x{input};
-  for (const Stage& stage : model.stages) x = stage.forward(x);
-  return std::move(x)[0];
+  return run_stages(model, {input}, 0, model.stages.size())[0];
 }
 
 }  // namespace reprise::runtime

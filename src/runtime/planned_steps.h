@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "reprise/model/profile.h"
 #include "reprise/plan/plan.h"
@@ -45,8 +46,12 @@ class PlannedSteps {
 std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
                                                  std::shared_ptr<ParameterOptimizer> optimizer);
 
-// Forward, loss and backward of plain training, of the whole batch or of some of its rows.
-PartFunction training_part(const Model& model);
+// Forward, loss and backward of plain training, of the whole batch or of some of its rows. `from`: of the stages from
+// this one on, where training_body() runs those before it; empty: of all. Both throw InputError if there is no such stage.
+PartFunction training_part(const Model& model, const std::string& from = "");
+BodyFunction training_body(const Model& model, const std::string& from);
+// Of plain training, or of accumulation by hand in so many parts.
+StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
 // The stages one after the other; what the plain training step computes.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);

@@ -145,7 +145,7 @@ class Training {
   at::Tensor run_step(Kind kind) {
     if (kind == Kind::kPlanned) return planned_->run(batch_);
     const int64_t parts = kind == Kind::kByHand ? planned_->parts() : 1;
-    return in_parts(training_part(model_), parts)({batch_.input, batch_.target})[0];
+    return training_step(model_, options_.parts_from, parts)({batch_.input, batch_.target})[0];
   }
 
   void drop_gradients() {
@@ -393,6 +393,9 @@ TrainReport train(const TrainOptions& options) {
   if (options.micro_batches < 0 ||
       (options.micro_batches != 1 && options.mode != TrainMode::kGraph)) {
     throw InputError("micro-batches are of graph mode, and at least one");
+  }
+  if (!options.parts_from.empty() && options.micro_batches == 1) {
+    throw InputError("a stage from which on a step is in parts needs more than one micro-batch");
   }
   install_cpu_allocator();
   at::manual_seed(options.seed);

@@ -107,6 +107,17 @@ class TrainTest(ProgramTest):
         refused = self.train(*GPT, "--micro-batches", "2", expect=BAD_INPUT)
         self.assertIn("--mode graph", refused.stderr)
 
+    def test_only_the_tail_in_parts(self):
+        tail = [*GPT, "--mode", "graph", "--budget", "60%", "--steps", "1", "--parts-from"]
+        report = json.loads(self.train(*tail, "norm", "--micro-batches", "2", "--json").stdout)
+        self.assertEqual(report["micro_batches"], 2)
+        self.assertTrue(report["gradients_equal"])
+        self.assertTrue(report["peaks_equal"])
+        refused = self.train(*tail, "nothing", "--micro-batches", "2", expect=BAD_INPUT)
+        self.assertIn("it has ", refused.stderr)
+        refused = self.train(*tail, "norm", expect=BAD_INPUT)
+        self.assertIn("--micro-batches auto", refused.stderr)
+
     def test_rounding_where_it_is_allowed(self):
         wide = ["--model", "gpt", "--input", "4x128", "--width", "16", "--layers", "1", "--heads", "2",
                 "--vocabulary", "4096", "--mode", "graph", "--steps", "2"]
@@ -118,6 +129,7 @@ class TrainTest(ProgramTest):
         report = json.loads(self.train(*allowed, "--json").stdout)
         self.assertFalse(report["gradients_equal"])
         self.assertLess(report["largest_difference"], 1e-4)
+        self.assertLess(report["last_bit_difference"], 1e-4)
         self.assertTrue(report["peaks_equal"])
         self.assertLessEqual(report["measured_peak_bytes"], int(budget))
         self.assertIn("rounding is allowed", self.train(*allowed).stdout)

@@ -114,3 +114,51 @@ def test_numbers_of_parts_are_whole() -> None:
     for parts in (("2",), (2.5,)):
         with pytest.raises(reprise.InputError, match="whole numbers"):
             reprise.micro_batches(lambda inputs, share: inputs.sum(), x, parts=parts)  # type: ignore[arg-type]
+
+
+def test_only_the_tail_is_in_parts() -> None:
+    torch.manual_seed(7)
+    trunk = nn.Sequential(nn.Linear(64, 96), nn.BatchNorm1d(96), nn.ReLU())
+    head = nn.Linear(96, 10)
+    plain_trunk, plain_head = copy.deepcopy(trunk), copy.deepcopy(head)
+
+    def body(x: Any, y: Any) -> Any:
+        return trunk(x), y
+
+    def part(h: Any, y: Any, share: float = 1.0) -> Any:
+        loss = F.cross_entropy(head(h), y) * share
+        loss.backward()
+        return loss
+
+    x, y = batch()
+    step = reprise.micro_batches(part, x, y, body=body, parts=[2])
+    for _ in range(2):
+        for module in (trunk, head, plain_trunk, plain_head):
+            module.zero_grad()
+        loss = step(x, y)
+        whole = plain_trunk(x)  # by hand
+        losses, gradients = [], []
+        for rows in (slice(0, 125), slice(125, 250)):
+            h = whole[rows].detach().requires_grad_()
+            losses.append(F.cross_entropy(plain_head(h), y[rows]) * 0.5)
+            losses[-1].backward()
+            gradients.append(h.grad)
+        whole.backward(torch.cat(gradients))
+        assert torch.equal(loss, losses[0].detach() + losses[1].detach())
+        assert_same_bits(state_of(trunk), state_of(plain_trunk))
+        assert_same_bits(state_of(head), state_of(plain_head))
+    report = step.report()
+    assert report.measured_peak_bytes == report.predicted_peak_bytes
+
+
+def test_a_body_must_return_tensors_to_divide() -> None:
+    def part(h: Any, share: float = 1.0) -> Any:
+        loss = h.sum() * share
+        loss.backward()
+        return loss
+
+    weight = torch.ones(4, requires_grad=True)
+    with pytest.raises(reprise.InputError, match="dimension 0"):
+        reprise.micro_batches(
+            part, torch.randn(4), body=lambda x: (x * weight).sum(), parts=[2]
+        )

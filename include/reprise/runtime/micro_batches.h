@@ -8,6 +8,8 @@
 //   MicroBatches found = micro_batches(part, {x, y}, {.plan = {.budget = "30%"}});
 //   at::Tensor loss = found.step.run({x, y});
 //
+// With MicroBatchOptions::body only the tail of a step is in parts.
+//
 // Nothing is computed twice for it, so where the batch is large enough it is the cheapest way to save
 // memory. It is another computation than the whole batch at once: sums are rounded in another order, each part
 // draws its own random numbers, and a batch norm in training mode sees the rows of its part. The same

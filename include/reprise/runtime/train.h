@@ -39,7 +39,7 @@ struct TrainOptions {
   Budget budget = {};              // a share is of plain training's measured peak
   TrainMode mode = TrainMode::kChain;
   AlternativeOptions alternatives = {};
-  std::string planner = {};              // empty: the mode's own
+  std::string planner = {};  // empty: the mode's own
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
@@ -51,6 +51,8 @@ struct TrainOptions {
   bool consume_gradients = false;
   // Graph mode: parts of a step along the batch (micro_batches.h). 0: the number with the fastest plan.
   int64_t micro_batches = 1;
+  // The stage from which on a step is in parts, the whole batch goes through those before it. Empty: all are in parts.
+  std::string parts_from = {};
   uint64_t seed = 1;
   // Runs plain training first (it needs its full memory), for the comparison and the check of the first
   // step. Without: shares of the budget are of the predicted plain peak.

@@ -158,14 +158,15 @@ class CapturedStep {
   }
 
   // micro_batches(): the step, the number of its parts, and what was tried.
-  static py::tuple in_parts(const rt::PartFunction& part, const Tensors& sample,
-                            std::vector<int64_t> parts, const py::dict& plan,
+  static py::tuple in_parts(const rt::PartFunction& part, const rt::BodyFunction& body,
+                            const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
                             const std::vector<py::object>& modules, bool recapture,
                             const std::optional<std::vector<Text>>& alternatives,
                             const py::object& optimizer, const Text& name,
                             const ObserverArgument& observer) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
+        .body = body,
         .parts = std::move(parts),
         .capture =
             step->capture_options(modules, recapture, alternatives, optimizer, name, observer),
@@ -335,10 +336,10 @@ void bind_captured_step(py::module_& m) {
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
            py::arg("observer"))
-      .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("sample"),
-                  py::kw_only(), py::arg("parts"), py::arg("plan"), py::arg("modules"),
-                  py::arg("recapture"), py::arg("alternatives"), py::arg("optimizer"),
-                  py::arg("name"), py::arg("observer"))
+      .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
+                  py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
+                  py::arg("modules"), py::arg("recapture"), py::arg("alternatives"),
+                  py::arg("optimizer"), py::arg("name"), py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
