@@ -12,7 +12,8 @@
 //
 // Schedules are those of graph_schedule.h: the ops in the order of plain training, what is missing
 // made again right before it is read. schedule_ledger.h costs each exactly. The steps, in
-// graph_question.cc but for the last:
+// graph_question.cc but for the last. Where the graph has alternatives that leave other bits, they are first done for the
+// graph without these; the schedule is one of the starts for the whole graph (graph_carry.h):
 // 0. what cannot be part of a plan within the budget is left out (graph_possible.h); the rest of the
 //    steps for what is left, and for the whole graph if that brings no plan;
 // 1. the bound of graph_bound.h, raised by graph_split.h; if its peak is above the budget, no plan
@@ -37,7 +38,7 @@
 // Not handled: orders of the forward ops that no put-off op comes to.
 //
 // Tests: oracle/graph_planner_test.cc (between the optimum and the budget),
-// oracle/schedule_ledger_test.cc (costs are the simulator's), and every graph planner's in
+// oracle/schedule_ledger_test.cc (costs are the simulator's), oracle/graph_carry_test.cc, and every graph planner's in
 // property/graph_planner_test.cc.
 #include <algorithm>
 #include <memory>

@@ -314,6 +314,7 @@ class Builder {
     for (const auto* one : {&normed_.activation, &normed_.pooling}) {
       if (*one) name = fmt::format("{}, {}", name, (*one)->name());
     }
+    if (normed_.gradients[NormedConvolution::kOfInput]) name = fmt::format("{}, input", name);
     return {.name = std::move(name), .kernel = std::move(kernel), .arguments = shared_};
   }
 
