@@ -80,6 +80,13 @@ class ModelBench {
     if (options.consume) descent_.emplace(work_.parameters);
   }
 
+  double plain_time() {
+    for (int k = 0; k < 2; ++k) plain();
+    for (int r = 0; r < options_.rounds; ++r) times_.push_back(timed([&] { plain(); }));
+    restore();
+    return smallest(times_);
+  }
+
   GraphResult run() {
     for (int k = 0; k < 2; ++k) plain();
     runtime::reset_peak(c10::kCPU);
@@ -267,7 +274,7 @@ class ModelBench {
       row.predicted = static_cast<double>(found.chosen.result.plan->time.count()) /
                       static_cast<double>(found.tried.front().result.baseline.time.count());
     }
-    if (!times_.empty()) result_.plain_time = smallest(times_);
+    result_.plain_time = times_.empty() ? plain_time() : smallest(times_);
   }
 
   void graph_mode() {
@@ -278,7 +285,7 @@ class ModelBench {
     result_.ops = captured.graph().ops.size();
     result_.floor = smallest_peak(captured.graph());
     for (GraphRow& row : result_.rows) graph_row(captured, row);
-    result_.plain_time = smallest(times_);
+    result_.plain_time = times_.empty() ? plain_time() : smallest(times_);
   }
 
   double smallest_peak(const Graph& graph) const {
@@ -352,6 +359,10 @@ class ModelBench {
 };
 
 }  // namespace
+
+double plain_step_time(const ModelConfig& config, const GraphBenchOptions& options) {
+  return ModelBench(config, options).plain_time();
+}
 
 GraphResult bench_graph_mode(const ModelConfig& config, const GraphBenchOptions& options) {
   return ModelBench(config, options).run();

@@ -34,8 +34,9 @@ struct GraphRow {
 struct GraphResult {
   runtime::ModelConfig config;
   size_t ops = 0;
-  double capture = 0;     // s
-  double plain_time = 0;  // ms, smallest
+  double capture = 0;             // s
+  double plain_time = 0;          // ms, smallest
+  double default_plain_time = 0;  // the same with the default malloc
   int64_t plain_peak = 0, level = 0;
   double floor = 0;  // smallest peak that graph mode found a plan for, as a share
   std::vector<GraphRow> rows;
@@ -44,6 +45,9 @@ struct GraphResult {
 // Throws std::runtime_error if a step's bits, or a peak, are not those of plain training or of the plan; with `rounding`
 // if its numbers are further from plain training's than the last bits of the parameters explain.
 GraphResult bench_graph_mode(const runtime::ModelConfig& config, const GraphBenchOptions& options);
+
+// A step of plain training, ms, the least of so many as there are rounds.
+double plain_step_time(const runtime::ModelConfig& config, const GraphBenchOptions& options);
 
 // Of at least one.
 double smallest(const std::vector<double>& values);

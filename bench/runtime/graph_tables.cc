@@ -27,13 +27,15 @@ std::string ratio_text(const std::vector<double>& ratios) {
 
 std::string markdown_of_parts(const GraphResult& result) {
   std::string text = fmt::format(
-      "\n### {}, {}\n\nPlain training of the whole batch: {:.1f} ms, peak {:.1f} MB above "
+      "\n### {}, {}\n\nPlain training of the whole batch: {:.1f} ms ({:.1f} with the default "
+      "malloc), "
+      "peak {:.1f} MB above "
       "parameters, buffers "
       "and batch.\n\n"
       "| budget | parts | time (least) | peak | predicted | gap | captured and planned in | arena "
       "/ "
       "live |\n|---|---|---|---|---|---|---|---|\n",
-      result.config.model, shape(result.config), result.plain_time,
+      result.config.model, shape(result.config), result.plain_time, result.default_plain_time,
       static_cast<double>(result.plain_peak - result.level) / 1e6);
   for (const GraphRow& row : result.rows) {
     text += row.planned
@@ -49,13 +51,14 @@ std::string markdown_of_parts(const GraphResult& result) {
 std::string markdown(const GraphResult& result) {
   std::string text = fmt::format(
       "\n### {}, {}\n\n{} operations, captured and measured in {:.1f} s. Plain training: {:.1f} "
-      "ms, peak {:.1f} "
+      "ms ({:.1f} with the default malloc), peak {:.1f} "
       "MB above parameters, buffers and batch. Smallest peak with a plan found: {:.3f}.\n\n"
       "| budget | graph mode, time (least) | peak | predicted | gap | planned in | arena / live | "
       "chain mode, "
       "time (least) | peak |\n|---|---|---|---|---|---|---|---|---|\n",
       result.config.model, shape(result.config), result.ops, result.capture, result.plain_time,
-      static_cast<double>(result.plain_peak - result.level) / 1e6, result.floor);
+      result.default_plain_time, static_cast<double>(result.plain_peak - result.level) / 1e6,
+      result.floor);
   for (const GraphRow& row : result.rows) {
     text += fmt::format("| {:.2f} |", row.share);
     if (row.planned) {
@@ -73,11 +76,15 @@ std::string markdown(const GraphResult& result) {
 }
 
 nlohmann::ordered_json to_json(const GraphResult& result) {
-  nlohmann::ordered_json json = {
-      {"model", result.config.model},    {"shape", shape(result.config)},
-      {"operations", result.ops},        {"plain_ms", result.plain_time},
-      {"plain_peak", result.plain_peak}, {"level", result.level},
-      {"floor", result.floor},           {"rows", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {{"model", result.config.model},
+                                 {"shape", shape(result.config)},
+                                 {"operations", result.ops},
+                                 {"plain_ms", result.plain_time},
+                                 {"plain_default_malloc_ms", result.default_plain_time},
+                                 {"plain_peak", result.plain_peak},
+                                 {"level", result.level},
+                                 {"floor", result.floor},
+                                 {"rows", nlohmann::ordered_json::array()}};
   for (const GraphRow& row : result.rows) {
     json["rows"].push_back({{"share", row.share},
                             {"parts", row.parts},
