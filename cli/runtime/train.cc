@@ -224,7 +224,17 @@ std::string step_text(const runtime::TrainStep& step) {
   return text;
 }
 
-int infeasible(const runtime::TrainReport& report) {
+// What else lowers the smallest budget, of what is not asked for already: ", or try ...".
+std::string what_else(const Arguments& arguments) {
+  if (arguments.mode != "graph") return ", or try --mode graph";
+  std::vector<std::string> all;
+  if (!arguments.consume_gradients) all.emplace_back("--consume-gradients");
+  if (arguments.micro_batches == "1") all.emplace_back("--micro-batches auto");
+  if (arguments.alternatives.allow == Exactness::kBitwise) all.emplace_back("--allow rounding");
+  return all.empty() ? "" : fmt::format(", or try {}", fmt::join(all, " or "));
+}
+
+int infeasible(const runtime::TrainReport& report, const Arguments& arguments) {
   const PlanResult& result = report.plan;
   if (result.termination != Termination::kInfeasible) {
     std::string text = "out of time: no plan was found";
@@ -241,12 +251,11 @@ int infeasible(const runtime::TrainReport& report) {
   if (result.smallest_budget) {
     text += fmt::format(
         "\nThe smallest {} is {} bytes ({}{}), needed by {}.\n"
-        "Ask for --budget {} or more, make the batch smaller, or try {}.",
+        "Ask for --budget {} or more, make the batch smaller{}.",
         of_graph ? "budget with a plan found" : "feasible budget", result.smallest_budget->count(),
         format_bytes(*result.smallest_budget),
         share_of_plain(*result.smallest_budget, result.baseline), result.blocking_op,
-        result.smallest_budget->count(),
-        of_graph ? "--consume-gradients or --micro-batches auto" : "--mode graph");
+        result.smallest_budget->count(), what_else(arguments));
   }
   complain(text);
   return kInfeasible;
@@ -319,7 +328,7 @@ int run(const Arguments& arguments) {
   status.wipe();
   if (!arguments.save_profile.empty())
     write_output(arguments.save_profile, to_json(report.profile));
-  if (!report.plan.plan) return infeasible(report);
+  if (!report.plan.plan) return infeasible(report, arguments);
   if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
   if (!arguments.save_log.empty() && report.run_log) {
     write_output(arguments.save_log, to_json(*report.run_log));
