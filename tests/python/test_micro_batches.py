@@ -159,6 +159,4 @@ def test_a_body_must_return_tensors_to_divide() -> None:
 
     weight = torch.ones(4, requires_grad=True)
     with pytest.raises(reprise.InputError, match="dimension 0"):
-        reprise.micro_batches(
-            part, torch.randn(4), body=lambda x: (x * weight).sum(), parts=[2]
-        )
+        reprise.micro_batches(part, torch.randn(4), body=lambda x: (x * weight).sum(), parts=[2])
