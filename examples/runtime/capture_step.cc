@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <iostream>
+#include <string>
 
 namespace rt = reprise::runtime;
 
@@ -15,12 +16,13 @@ struct HourglassImpl : torch::nn::Module {
     register_module("middle", middle);
     register_module("up", up);
   }
-  torch::Tensor forward(const torch::Tensor& x) {
+  torch::Tensor features(const torch::Tensor& x) {
     torch::Tensor wide = down->forward(x);
     torch::Tensor small = torch::gelu(middle->forward(torch::avg_pool2d(wide, 2)));
     torch::Tensor large = torch::upsample_nearest2d(small, {32, 32});
-    return up->forward(torch::cat({wide, large}, 1));
+    return torch::cat({wide, large}, 1);
   }
+  torch::Tensor forward(const torch::Tensor& x) { return up->forward(features(x)); }
   torch::nn::Sequential down{
       torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 32, 3).padding(1)),  torch::nn::GELU(),
       torch::nn::Conv2d(torch::nn::Conv2dOptions(32, 32, 3).padding(1)), torch::nn::GELU(),
@@ -57,6 +59,23 @@ rt::MicroBatches record_parts(Hourglass model, const torch::Tensor& x, const tor
 }
 // [/parts]
 
+// [tail]
+// Only what is behind the features in parts: the whole batch goes through the body.
+rt::MicroBatches record_tail(Hourglass model, const torch::Tensor& x, const torch::Tensor& y) {
+  auto body = [model](const rt::Tensors& in) mutable {
+    return rt::Tensors{model->features(in[0]), in[1]};
+  };
+  auto tail = [model](const rt::Tensors& in, double share) mutable {
+    torch::Tensor loss = share * torch::cross_entropy_loss(model->up->forward(in[0]), in[1]);
+    loss.backward();
+    return rt::Tensors{loss};
+  };
+  return rt::micro_batches(
+      tail, {x, y},
+      {.body = body, .capture = {.modules = {model.ptr()}}, .plan = {.budget = "50%"}});
+}
+// [/tail]
+
 }  // namespace
 
 int main() {
@@ -76,11 +95,15 @@ int main() {
               << report.measured_peak.count() << " B of a budget of " << report.budget.count()
               << " B, " << report.served << " allocations in the arena\n";
   }
-  rt::MicroBatches parts = record_parts(model, x, y);
-  const float loss = parts.step.run({x, y}).item<float>();
-  std::cout << "in " << parts.chosen.parts << " parts: loss " << loss << ", peak "
-            << parts.step.last_step().measured_peak.count() << " B of a budget of "
-            << parts.step.last_step().budget.count() << " B\n";
+  const auto report_parts = [&](const std::string& what, rt::MicroBatches parts) {
+    const float loss = parts.step.run({x, y}).item<float>();
+    std::cout << what << " in " << parts.chosen.parts << " parts: loss " << loss << ", peak "
+              << parts.step.last_step().measured_peak.count() << " B of a budget of "
+              << parts.step.last_step().budget.count() << " B\n";
+    optimizer.zero_grad();
+  };
+  report_parts("the step", record_parts(model, x, y));
+  report_parts("its tail", record_tail(model, x, y));
   const reprise::PlanResult& planned = step.planned();
   std::cout << "plain training: " << planned.baseline.peak.count()
             << " B; time of a step, predicted: " << reprise::format_duration(planned.plan->time)

@@ -41,6 +41,26 @@ class MicroBatchesTest : public RuntimeTest {
     all.plan.time_limit = Nanos(200'000'000);
     return all;
   }
+  // Steps in a row from the state, at the budget that was asked for and at the smallest.
+  void expect_steps(MicroBatches& found, const StepState& state,
+                    const std::vector<Bits>& expected) const {
+    const Graph& graph = found.step.graph();
+    const Bytes floor = *plan(graph, {.budget = graph.fixed}).smallest_budget;
+    for (const Bytes budget : {found.chosen.result.budget, floor}) {
+      SCOPED_TRACE(budget.count());
+      found.step.plan({.budget = budget});
+      state.restore();
+      for (const Bits& bits : expected) {
+        drop_gradients(stages_, {});
+        const at::Tensor loss = found.step.run(inputs_);
+        EXPECT_EQ(difference(bits, bits_now(stages_, {}, loss)), "");
+        const CapturedStepReport report = found.step.last_step();
+        EXPECT_EQ(report.measured_peak, report.predicted_peak);
+        EXPECT_LE(report.measured_peak, budget);
+        EXPECT_EQ(report.fallbacks, 0);
+      }
+    }
+  }
 
   std::vector<Stage> stages_;
   at::Tensor mask_ = at::ones({10});
@@ -73,22 +93,7 @@ TEST_F(MicroBatchesTest, HaveTheBitsOfAccumulationByHandInThePredictedBytes) {
     MicroBatches found = micro_batches(part(), inputs_, options({parts}, "100%"));
     EXPECT_EQ(found.chosen.parts, parts);
     ASSERT_TRUE(found.chosen.result.plan);
-    const Graph& graph = found.step.graph();
-    const Bytes floor = *plan(graph, {.budget = graph.fixed}).smallest_budget;
-    for (const Bytes budget : {found.chosen.result.budget, floor}) {
-      SCOPED_TRACE(budget.count());
-      found.step.plan({.budget = budget});
-      state.restore();
-      for (const Bits& bits : expected) {
-        drop_gradients(stages_, {});
-        const at::Tensor loss = found.step.run(inputs_);
-        EXPECT_EQ(difference(bits, bits_now(stages_, {}, loss)), "");
-        const CapturedStepReport report = found.step.last_step();
-        EXPECT_EQ(report.measured_peak, report.predicted_peak);
-        EXPECT_LE(report.measured_peak, budget);
-        EXPECT_EQ(report.fallbacks, 0);
-      }
-    }
+    expect_steps(found, state, expected);
   }
   state.restore();
   drop_gradients(stages_, {});
@@ -252,19 +257,7 @@ TEST_F(MicroBatchesTest, OfTheTailHaveTheBitsOfDoingItByHand) {
     all.body = body;
     MicroBatches found = micro_batches(part, inputs_, all);
     ASSERT_TRUE(found.chosen.result.plan);
-    const Graph& graph = found.step.graph();
-    const Bytes floor = *plan(graph, {.budget = graph.fixed}).smallest_budget;
-    for (const Bytes budget : {found.chosen.result.budget, floor}) {
-      SCOPED_TRACE(budget.count());
-      found.step.plan({.budget = budget});
-      state.restore();
-      for (const Bits& bits : expected) {
-        drop_gradients(stages_, {});
-        const at::Tensor loss = found.step.run(inputs_);
-        EXPECT_EQ(difference(bits, bits_now(stages_, {}, loss)), "");
-        EXPECT_EQ(found.step.last_step().predicted_peak, found.step.last_step().measured_peak);
-      }
-    }
+    expect_steps(found, state, expected);
   }
 }
 
