@@ -80,6 +80,20 @@ void find_makers_and_readers(GraphFacts& facts, const std::vector<Part>& parts) 
   }
 }
 
+void find_sources(GraphFacts& facts) {
+  for (const std::vector<OpIndex>& makers : facts.makers) {
+    std::vector<ValueIndex>& sources = facts.made_from.emplace_back();
+    for (size_t m = 0; m < makers.size(); ++m) {
+      const std::vector<ValueIndex>& reads = facts.first_reads[makers[m]];
+      if (m == 0) {
+        sources = reads;
+      } else {
+        keep_common(sources, reads);
+      }
+    }
+  }
+}
+
 void find_groups(GraphFacts& facts) {
   std::vector<OpIndex>& group = facts.group;
   group.resize(facts.graph.ops.size());
@@ -243,6 +257,7 @@ GraphFacts::GraphFacts(const Graph& whole) : graph(whole), certain(whole.ops.siz
     first_time.push_back(time_of_first_run(op));
   }
   find_makers_and_readers(*this, parts_of(graph));
+  find_sources(*this);
   find_groups(*this);
   find_needs(*this);
   least_time = sum_of_first_runs(*this);

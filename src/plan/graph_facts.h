@@ -30,6 +30,7 @@ struct GraphFacts {
   std::vector<OpIndex> group;                 // by op: equal for ops that can make the same value
   std::vector<std::vector<ValueIndex>> first_reads;  // by op: what its first run reads for certain
   std::vector<Nanos> first_time;                     // by op: the least time of its first run
+  std::vector<std::vector<ValueIndex>> made_from;    // by value: what the first run of every maker reads
   // Sets of values that are read whenever the ops from `after` on have not run yet, by the time that `last` runs:
   // the reads of an ordered op, or what the ordered ops of all realizations of a choice read.
   struct Need {

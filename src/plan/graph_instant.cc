@@ -131,29 +131,42 @@ bool Instant::stays(ValueIndex value) const {
 }
 
 // What has run and been live by the time of an op, this one at the latest, in every plan that runs this
-// variant of b, when a value is live then (-1: none).
+// variant of b, when a value is live then (-1: none). Of a value with several makers it is not known which has run,
+// only what each of them has read.
 void Instant::force(OpIndex until, ValueIndex live) {
-  std::vector<OpIndex> open;
+  std::vector<OpIndex> open_ops;
+  std::vector<ValueIndex> open_values;
   const auto force_op = [&](OpIndex op) {
     if (forced_op_[op]) return;
     forced_op_[op] = 1;
-    open.push_back(op);
+    open_ops.push_back(op);
   };
-  if (live >= 0) {
-    forced_value_[live] = 1;
-    if (facts_.makers[live].size() == 1) force_op(facts_.makers[live].front());
-  }
+  const auto force_value = [&](ValueIndex value) {
+    if (forced_value_[value]) return;
+    forced_value_[value] = 1;
+    if (facts_.makers[value].size() == 1) {
+      force_op(facts_.makers[value].front());
+    } else {
+      open_values.push_back(value);
+    }
+  };
+  if (live >= 0) force_value(live);
   for (OpIndex op = 0; op <= until; ++op) {
     const bool runs = facts_.certain[op] || op == op_;
     if (runs && runs_once(facts_.graph.ops[op])) force_op(op);
   }
-  while (!open.empty()) {
-    const OpIndex op = open.back();
-    open.pop_back();
+  while (!open_ops.empty() || !open_values.empty()) {
+    if (open_ops.empty()) {
+      const ValueIndex value = open_values.back();
+      open_values.pop_back();
+      for (const ValueIndex source : facts_.made_from[value]) force_value(source);
+      continue;
+    }
+    const OpIndex op = open_ops.back();
+    open_ops.pop_back();
     for (const ValueIndex value : op == op_ ? variant_.reads : facts_.first_reads[op]) {
-      forced_value_[value] = 1;
+      force_value(value);
       if (op != op_ && taken_by_every_first_run(facts_.graph.ops[op], value)) gone_[value] = 1;
-      if (facts_.makers[value].size() == 1) force_op(facts_.makers[value].front());
     }
   }
 }

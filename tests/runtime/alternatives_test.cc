@@ -97,9 +97,10 @@ TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
     return capture(step, inputs, {.measure = quick(), .alternatives = std::move(options)}).graph();
   };
   EXPECT_EQ(kinds_in(graph({.only = {"two-call-convolution"}})), Names{"two-call-convolution"});
-  // Whether a convolution may run by samples depends on the machine.
+  // Whether a convolution may run by samples, a batch norm in two steps, depends on the machine.
   const Names some =
-      kinds_in(graph({.without = {"in-place", "cross-entropy-by-rows", "convolution-by-samples"}}));
+      kinds_in(graph({.without = {"in-place", "cross-entropy-by-rows", "convolution-by-samples",
+                                  "two-step-batch-norm"}}));
   EXPECT_EQ(some, (Names{"batch-norm-by-channels", "late-gradient", "one-bit-mask",
                          "two-call-convolution"}));
   try {

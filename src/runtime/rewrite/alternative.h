@@ -121,6 +121,7 @@ void in_place(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
 void convolution_by_samples(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
+void two_step_batch_norm(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);
 void linear_cross_entropy(Rewriter& rewriter);

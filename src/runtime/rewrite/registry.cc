@@ -41,6 +41,10 @@ constexpr std::array kRows = {
     Row{"cross-entropy-by-rows",
         "the backward of log-soft-max and negative log likelihood as one, some rows at a time",
         cross_entropy_by_rows},
+    Row{"two-step-batch-norm",
+        "a batch norm as two operations: the statistics of the batch, once, and what normalises by "
+        "them",
+        two_step_batch_norm},
     Row{"batch-norm-by-channels",
         "the backward of a batch norm some channels at a time, over one of its operands",
         batch_norm_by_channels},
