@@ -127,6 +127,28 @@ TEST(GraphBoundOfChoices, APlaceThatIsNeededAnywayIsCountedOnce) {
   }
 }
 
+// o has two makers, of which a plan runs one. Whichever it was, c was there for it: made again, it costs its maker's time.
+TEST(GraphBoundOfChoices, WhatAllMakersOfAValueReadWasThere) {
+  const Graph graph = parse_graph(R"(
+{"format": "reprise.graph", "version": 1, "name": "two makers", "values": [
+  {"id": "x", "bytes": 0, "kind": "input"}, {"id": "c", "bytes": 40, "kind": "activation"},
+  {"id": "o", "bytes": 40, "kind": "activation"}, {"id": "m", "bytes": 1, "kind": "saved"},
+  {"id": "l", "bytes": 0, "kind": "gradient"}, {"id": "g", "bytes": 0, "kind": "gradient"}
+], "ops": [
+  {"id": "f", "phase": "forward", "variants": [{"name": "k", "ns": 10, "workspace_bytes": 0, "reads": ["x"], "writes": ["c"]}]},
+  {"id": "n", "phase": "forward", "variants": [{"name": "k", "ns": 4, "workspace_bytes": 0, "reads": ["c"], "writes": ["o"]}]},
+  {"id": "s", "phase": "forward", "variants": [{"name": "k", "ns": 1, "workspace_bytes": 0, "reads": ["c"], "writes": ["m"]}], "once": true},
+  {"id": "w", "phase": "forward", "variants": [{"name": "k", "ns": 2, "workspace_bytes": 0, "reads": ["c", "m"], "writes": ["o"]}]},
+  {"id": "r", "phase": "forward", "variants": [{"name": "k", "ns": 1, "workspace_bytes": 0, "reads": ["o"], "writes": ["l"]}], "once": true},
+  {"id": "loss", "phase": "loss", "variants": [{"name": "k", "ns": 1, "workspace_bytes": 100, "reads": ["l"], "writes": []}]},
+  {"id": "b", "phase": "backward", "variants": [{"name": "k", "ns": 1, "workspace_bytes": 0, "reads": ["o"], "writes": ["g"]}]}
+], "choices": [{"id": "ch", "realizations": [["n"], ["s", "w"]]}], "results": ["g"]}
+)");
+  EXPECT_EQ(least_time_of_any_plan(graph, 101), 28);  // f and w again
+  EXPECT_EQ(bound_of(graph, 101).time.count(), 28);
+  EXPECT_EQ(bound_of(graph, 141).time.count(), 16);
+}
+
 // What is live at D is not known at A, which is before it: v is made for the first time in between.
 TEST(GraphBoundOfCases, WhatALaterOpForcesHasNotRunAtAnEarlierOne) {
   const Graph graph = parse_graph(R"(
