@@ -105,6 +105,8 @@ class Rewriter {
 Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
                                const AlternativeOptions& options);
 
+// Whether elements lie row after row, without gaps.
+bool is_in_rows(const Geometry& geometry);
 // Whether the tensor is all of its storage, row after row.
 bool fills_storage(const TensorRef& ref, const Recording& recording);
 // Whether it is all of its storage, each element once, in whatever order.

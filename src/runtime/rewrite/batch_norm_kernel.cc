@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "prepare.h"
+#include "rewrite/alternative.h"
 #include "rewrite/channel_norm.h"
 
 namespace reprise::runtime {
@@ -193,15 +194,6 @@ bool has_bits_of_aten() {
   return true;
 }
 
-bool is_in_rows(const Geometry& geometry) {
-  int64_t stride = 1;
-  for (size_t d = geometry.sizes.size(); d-- > 0;) {
-    if (geometry.sizes[d] != 1 && geometry.strides[d] != stride) return false;
-    stride *= geometry.sizes[d];
-  }
-  return !geometry.conjugate && !geometry.negative;
-}
-
 // A single channel, or a single pixel, looks like another memory format, for which ATen sums in another order.
 bool has_channels_and_pixels(const Geometry& input) {
   int64_t pixels = 1;
@@ -218,6 +210,7 @@ bool fits_batch_norm_kernel(const Call& call, const Recording& recording) {
     for (const TensorRef& ref : argument.tensors) {
       if (ref.memory == Memory::kNone) continue;
       if (ref.geometry.dtype != at::kFloat || !is_in_rows(ref.geometry)) return false;
+      if (ref.geometry.conjugate || ref.geometry.negative) return false;
     }
   }
   const bool backward = call.op.operator_name().name == "aten::native_batch_norm_backward";

@@ -277,15 +277,17 @@ std::optional<Realization> Rewriter::both(const Realization& a, const Realizatio
   return two;
 }
 
-bool fills_storage(const TensorRef& ref, const Recording& recording) {
-  if (ref.memory != Memory::kValue || ref.geometry.offset != 0) return false;
+bool is_in_rows(const Geometry& geometry) {
   int64_t stride = 1;
-  for (size_t d = ref.geometry.sizes.size(); d-- > 0;) {
-    if (ref.geometry.sizes[d] != 1 && ref.geometry.strides[d] != stride) return false;
-    stride *= ref.geometry.sizes[d];
+  for (size_t d = geometry.sizes.size(); d-- > 0;) {
+    if (geometry.sizes[d] != 1 && geometry.strides[d] != stride) return false;
+    stride *= geometry.sizes[d];
   }
-  const int64_t bytes = stride * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype));
-  return bytes == recording.values[static_cast<size_t>(ref.index)].bytes;
+  return true;
+}
+
+bool fills_storage(const TensorRef& ref, const Recording& recording) {
+  return is_in_rows(ref.geometry) && covers_storage(ref, recording);
 }
 
 bool covers_storage(const TensorRef& ref, const Recording& recording) {
