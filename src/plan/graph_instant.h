@@ -38,7 +38,9 @@ struct Assumption {
 // whatever is read after b is live at b or written by b (granted) or after b. A result is live at the
 // end. time: every op of a plan has a first run, of a choice the ops of one realization: least_time.
 // A value is charged only when its maker - the only one that this plan can have - has run by the time
-// of b: because what b or an op of the same kind before it reads cannot be there otherwise (`forced`).
+// of b: because what b or an op of the same kind before it reads cannot be there otherwise (`forced`). Where several
+// ops can make what was read, it is not known which has run, but what the first run of every one of them reads was
+// there (GraphFacts::made_from), and so on.
 // Then the run that makes it after b is one more, with a variant for replays. One run makes several
 // values, so ops that share a value (`group`) pay for the dearest one only; different groups have no
 // op in common.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <vector>
 
 // The loops are plain; the compiler writes them twice, and the processor decides when the program starts.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -70,28 +71,32 @@ template <class Place>
 void pool_plane(const float* input, float* output, Place* places, const PlanePooling& pooling) {
   const Side &rows = pooling.rows, &columns = pooling.columns;
   std::array<float, kChunk> maxima;
-  std::array<int32_t, kChunk> found;
-  for (int64_t y = 0; y < rows.output; ++y) {
-    const Range taps = taps_of(rows, y);
-    const int64_t first_row = first_of(rows, y, taps);
-    for (int64_t x = 0; x < columns.output; x += kChunk) {
-      const Range chunk{x, std::min(x + kChunk, columns.output)};
-      const int64_t count = chunk.end - chunk.begin;
+  std::array<int32_t, kChunk> found, first_column;
+  std::vector<Range> windows(static_cast<size_t>(columns.kernel));  // by tap
+  for (int64_t x = 0; x < columns.output; x += kChunk) {
+    // The same in every row, and full of divisions.
+    const Range chunk{x, std::min(x + kChunk, columns.output)};
+    const int64_t count = chunk.end - chunk.begin;
+    for (int64_t k = 0; k < count; ++k) {
+      first_column[k] = static_cast<int32_t>(first_of(columns, x + k, taps_of(columns, x + k)));
+    }
+    for (int64_t j = 0; j < columns.kernel; ++j) windows[j] = windows_of(columns, j, chunk);
+    for (int64_t y = 0; y < rows.output; ++y) {
+      const Range taps = taps_of(rows, y);
+      const int64_t first_row = first_of(rows, y, taps);
       for (int64_t k = 0; k < count; ++k) {
-        const int64_t column = first_of(columns, x + k, taps_of(columns, x + k));
         maxima[k] = -std::numeric_limits<float>::infinity();
-        found[k] = static_cast<int32_t>(first_row * columns.input + column);
+        found[k] = static_cast<int32_t>(first_row * columns.input) + first_column[k];
       }
       for (int64_t i = taps.begin; i < taps.end; ++i) {
         const int64_t row = first_row + (i - taps.begin) * rows.dilation;
         for (int64_t j = 0; j < columns.kernel; ++j) {
-          const Range windows = windows_of(columns, j, chunk);
-          if (windows.begin >= windows.end) continue;
-          const int64_t place = row * columns.input + windows.begin * columns.stride -
-                                columns.padding + j * columns.dilation;
-          take_each(input + place, columns.stride, static_cast<int32_t>(place),
-                    windows.end - windows.begin, &maxima[windows.begin - x],
-                    &found[windows.begin - x]);
+          const auto [begin, end] = windows[j];
+          if (begin >= end) continue;
+          const int64_t place =
+              row * columns.input + begin * columns.stride - columns.padding + j * columns.dilation;
+          take_each(input + place, columns.stride, static_cast<int32_t>(place), end - begin,
+                    &maxima[begin - x], &found[begin - x]);
         }
       }
       for (int64_t k = 0; k < count; ++k) {
