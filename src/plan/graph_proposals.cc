@@ -1,5 +1,6 @@
 // The steps of the local search over the schedules of a graph.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "plan/graph_anneal.h"
@@ -9,9 +10,12 @@ namespace reprise::internal {
 namespace {
 
 constexpr double kLargeMoves = 0.05;  // share of the proposals that change many gaps
-constexpr int kDropsToFit = 4;        // after such a one
+constexpr int kDropsToFit = 8;        // after such a one
 constexpr int kDraws = 30;            // until a gap across the peak is found
 constexpr int kDrawsOfOps = 8;        // the same for an op that makes what is there
+constexpr double kTrades = 0.05;      // share of the proposals that pay for one thing with others
+constexpr int kMostTraded = 8;        // gaps
+constexpr int kToCompare = 4;         // gaps that are drawn, of which the best is taken
 
 }  // namespace
 
@@ -23,6 +27,10 @@ void Annealer::propose(const Course& course) {
     large_ = true;
     if (course.others != nullptr && below(2) == 0) return take_over(*course.others);
     return copy_block();
+  }
+  if (!model_.graph().choices.empty() && uniform() < kTrades) {
+    large_ = true;
+    return trade();
   }
   if (!moves_.flexible.empty() && uniform() < 0.15) {
     change_variant();
@@ -100,10 +108,18 @@ void Annealer::take_over(const std::vector<FoundSchedule>& others) {
   }
 }
 
-// After a change of many gaps: drops at the peak where that helps at once.
+// Another realization, which may take much longer or hold much more than the one before: by itself it would
+// not be accepted. So what it frees is spent at once on values that are kept again, and what it needs is made good
+// by make_fit().
+void Annealer::trade() {
+  change_realization();
+  for (uint64_t count = below(kMostTraded); count > 0; --count) keep_again(kToCompare);
+}
+
+// After a large change: drops at the peak where that helps at once.
 bool Annealer::make_fit(const Course& course) {
   for (int k = 0; k < kDropsToFit && ledger_.peak() > course.goal.peak; ++k) {
-    drop_at_peak();
+    drop_at_peak(kToCompare);
     if (!ledger_.settle()) return false;
   }
   return true;
@@ -114,23 +130,39 @@ void Annealer::set_gap(int32_t gap, Keeping keeping) {
   changing_.push_back(gap);
 }
 
-void Annealer::drop_at_peak() {
+// Of so many that it draws what frees most bytes for the time of its maker.
+void Annealer::drop_at_peak(int candidates) {
   const int32_t position = ledger_.peak_position();
-  for (int draw = 0; draw < kDraws && !moves_.gaps.empty(); ++draw) {
+  int32_t best = -1;
+  double most = -1;
+  for (int draw = 0; draw < kDraws * candidates && candidates > 0 && !moves_.gaps.empty(); ++draw) {
     const int32_t index = moves_.gaps[below(moves_.gaps.size())];
     const Gap& gap = model_.gaps()[index];
     if (gap.begin > position || gap.end < position) continue;
-    const Keeping now = ledger_.schedule().gaps[index];
-    if (now == Keeping::kDrop) continue;
+    if (ledger_.schedule().gaps[index] == Keeping::kDrop) continue;
     if (!ledger_.passes(gap.value, position) && !ledger_.touches(gap.value, position)) continue;
-    set_gap(index, now == Keeping::kKeep && below(4) != 0 ? Keeping::kOnReplay : Keeping::kDrop);
-    return;
+    const double worth = static_cast<double>(model_.bytes(gap.value)) /
+                         (1 + static_cast<double>(model_.replay_time(gap.value)));
+    if (worth > most) std::tie(most, best) = std::pair(worth, index);
+    --candidates;
   }
+  if (best < 0) return;
+  const bool is_kept = ledger_.schedule().gaps[best] == Keeping::kKeep;
+  set_gap(best, is_kept && below(4) != 0 ? Keeping::kOnReplay : Keeping::kDrop);
 }
 
-void Annealer::keep_again() {
+// Of so many that it draws what saves most time for its bytes.
+void Annealer::keep_again(int candidates) {
   if (dropped_.empty()) return;
-  const int32_t gap = dropped_[below(dropped_.size())];
+  int32_t gap = -1;
+  double most = -1;
+  for (; candidates > 0; --candidates) {
+    const int32_t index = dropped_[below(dropped_.size())];
+    const ValueIndex value = model_.gaps()[index].value;
+    const double worth = static_cast<double>(model_.replay_time(value)) /
+                         (1 + static_cast<double>(model_.bytes(value)));
+    if (worth > most) std::tie(most, gap) = std::pair(worth, index);
+  }
   const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
   set_gap(gap, below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
 }
