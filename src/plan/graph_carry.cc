@@ -48,7 +48,11 @@ class Carrier {
       const Gap& gap = to_.gaps()[g];
       // What `from` does with the value behind the last of its ops up to where the gap begins.
       const int32_t same = from_.gap_before(gap.value, before_[static_cast<size_t>(gap.begin) + 1]);
-      if (!gap.fixed && same >= 0) result.gaps[g] = schedule.gaps[static_cast<size_t>(same)];
+      if (gap.fixed || same < 0) continue;
+      const Keeping keeping = schedule.gaps[static_cast<size_t>(same)];
+      // In a later part of a gap: what was made again in an earlier one is kept.
+      const bool is_kept = keeping == Keeping::kOnReplay && is_same_gap(g, same);
+      result.gaps[g] = is_kept ? Keeping::kKeep : keeping;
     }
     for (const Early& early : schedule.early) {
       const int32_t position = there_[static_cast<size_t>(early.position)];
@@ -62,6 +66,14 @@ class Carrier {
   }
 
  private:
+  // Whether the gap before this one of `to` is another part of the same gap of `from`.
+  bool is_same_gap(size_t g, int32_t same) const {
+    const Gap& gap = to_.gaps()[g];
+    if (static_cast<int32_t>(g) == to_.first_gap(gap.value)) return false;
+    const auto begin = static_cast<size_t>(to_.gaps()[g - 1].begin);
+    return from_.gap_before(gap.value, before_[begin + 1]) == same;
+  }
+
   bool set_realizations(const Schedule& schedule, Schedule& result) const {
     std::unordered_map<std::string_view, size_t> by_id;
     const std::vector<Choice>& choices = to_.graph().choices;
