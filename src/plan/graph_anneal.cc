@@ -102,6 +102,12 @@ double Annealer::cost(const SearchGoal& goal) const {
 
 // --- Repair ----------------------------------------------------------------------------------------
 
+// Bytes for the time of the maker alone.
+double Annealer::worth_of_dropping(ValueIndex value) const {
+  return static_cast<double>(model_.bytes(value)) /
+         (1 + static_cast<double>(model_.replay_time(value)));
+}
+
 // Gaps of values that are in memory throughout the position of the peak, those first that free most
 // for the time they take.
 std::vector<int32_t> Annealer::droppable() const {
@@ -114,9 +120,7 @@ std::vector<int32_t> Annealer::droppable() const {
     if (gap < 0 || model_.gaps()[gap].fixed) continue;
     if (ledger_.schedule().gaps[gap] == Keeping::kDrop) continue;
     if (!ledger_.passes(value, position) && !ledger_.touches(value, position)) continue;
-    const double worth = static_cast<double>(model_.bytes(value)) /
-                         (1 + static_cast<double>(model_.replay_time(value)));
-    ranked.emplace_back(-worth, gap);
+    ranked.emplace_back(-worth_of_dropping(value), gap);
   }
   const size_t count = std::min(ranked.size(), kTrials);
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),

@@ -87,6 +87,7 @@ class Annealer {
     enum Part : char { kGap, kVariant, kRealization } part;
     int32_t at, to;  // gap, position or choice
   };
+  double worth_of_dropping(ValueIndex value) const;
   std::vector<int32_t> droppable() const;
   std::vector<Remedy> remedies() const;
   void add_ways_of(int32_t position, std::vector<Remedy>& found) const;

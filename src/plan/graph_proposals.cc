@@ -141,8 +141,7 @@ void Annealer::drop_at_peak(int candidates) {
     if (gap.begin > position || gap.end < position) continue;
     if (ledger_.schedule().gaps[index] == Keeping::kDrop) continue;
     if (!ledger_.passes(gap.value, position) && !ledger_.touches(gap.value, position)) continue;
-    const double worth = static_cast<double>(model_.bytes(gap.value)) /
-                         (1 + static_cast<double>(model_.replay_time(gap.value)));
+    const double worth = worth_of_dropping(gap.value);
     if (worth > most) std::tie(most, best) = std::pair(worth, index);
     --candidates;
   }
