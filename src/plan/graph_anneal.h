@@ -108,7 +108,6 @@ class Annealer {
   void trade();
   bool make_fit(const Course& course);
   size_t some_length() { return size_t{1} << below(6); }
-  int some_candidates() { return 1 << below(3); }
   void set_gap(int32_t gap, Keeping keeping);
   void drop_at_peak(int candidates = 1);
   void keep_again(int candidates = 1);
