@@ -31,7 +31,9 @@ class Lowering {
     }
     for (const Realization& realization : alternatives.realizations) {
       for (const Realization::Piece& piece : realization.pieces) {
-        realizations_[static_cast<size_t>(piece.after)].emplace_back(&realization, &piece);
+        auto& here = realizations_[static_cast<size_t>(piece.after)];
+        // A call as it is stands before what belongs behind it.
+        here.emplace(piece.as_it_is ? here.begin() : here.end(), &realization, &piece);
       }
     }
     find_needed();

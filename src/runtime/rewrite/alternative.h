@@ -128,6 +128,7 @@ void batch_norm_by_channels(Rewriter& rewriter);
 void group_norm_by_groups(Rewriter& rewriter);
 void linear_cross_entropy(Rewriter& rewriter);
 void batch_norm_by_samples(Rewriter& rewriter);
+void backward_by_result(Rewriter& rewriter);
 void one_bit_mask(Rewriter& rewriter);
 void small_indices(Rewriter& rewriter);
 void late_gradient(Rewriter& rewriter);

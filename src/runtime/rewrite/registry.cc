@@ -51,6 +51,11 @@ constexpr std::array kRows = {
     Row{"group-norm-by-groups",
         "the backward of a group norm some groups at a time, over one of its operands",
         group_norm_by_groups},
+    Row{"backward-by-result",
+        "the backward of hard tanh (ReLU6) or leaky ReLU looks at the result in place of the "
+        "input, "
+        "or of a copy of it, which is then not made",
+        backward_by_result},
     Row{"one-bit-mask",
         "of an activation with a kink, or of dropout's factors, one bit an element is kept for the "
         "backward",
