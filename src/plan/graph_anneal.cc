@@ -96,7 +96,8 @@ void Annealer::remember() {
 }
 
 double Annealer::cost(const SearchGoal& goal) const {
-  const auto over = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - goal.peak));
+  auto over = static_cast<double>(std::max<int64_t>(0, ledger_.peak() - goal.peak));
+  if (over > 0 && goal.elsewhere > 0) over += goal.elsewhere * (ledger_.excess(goal.peak) - over);
   return goal.time_weight * static_cast<double>(ledger_.time()) + goal.memory_weight * over;
 }
 
@@ -251,10 +252,12 @@ std::optional<FoundSchedule> Annealer::walk(const Schedule& schedule) {
 }
 
 std::optional<FoundSchedule> Annealer::repair(const Schedule& schedule, double rate,
-                                              const SearchControl& control) {
+                                              int64_t hopeless, const SearchControl& control) {
   if (!assign(schedule)) return std::nullopt;
   tune(rate, control);
-  while (ledger_.peak() > budget_ && !control.out_of_time() && drop_something(rate)) continue;
+  while (ledger_.peak() > budget_ && ledger_.time() < hopeless && !control.out_of_time()) {
+    if (!drop_something(rate)) break;
+  }
   return found();
 }
 

@@ -19,10 +19,13 @@ struct FoundSchedule {
   Schedule schedule;
 };
 
-// What a search minimises: time_weight * time + memory_weight * (peak beyond the goal).
+// What a search minimises: time_weight * time + memory_weight * (bytes beyond the goal): those of the peak, and a part of
+// those at each other position. Where many positions are too high, the peak alone does not tell whether a change
+// that helps at one of them led anywhere.
 struct SearchGoal {
   double time_weight = 1, memory_weight = 1;
   int64_t peak = 0;
+  double elsewhere = 0.1;  // that part
 };
 
 // What can be changed in the schedules of a graph.
@@ -57,8 +60,8 @@ class Annealer {
   // Takes a schedule as it is. None if it cannot run.
   std::optional<FoundSchedule> walk(const Schedule& schedule);
   // Takes a schedule as it is, then drops at its peak what frees most bytes for the time it takes,
-  // until it fits or nothing is left to drop. None if it cannot run.
-  std::optional<FoundSchedule> repair(const Schedule& schedule, double rate,
+  // until it fits, nothing is left to drop or it takes `hopeless`. None if it cannot run.
+  std::optional<FoundSchedule> repair(const Schedule& schedule, double rate, int64_t hopeless,
                                       const SearchControl& control);
 
   struct Course {

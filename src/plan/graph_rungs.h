@@ -1,5 +1,5 @@
-// Schedules to start a search from: what one instant keeps, and rungs in the ladders of values that
-// are made one from the other.
+// Schedules to start a search from: what one instant keeps at some price of a byte, and rungs in the ladders of values
+// that are made one from the other; mixes of two such.
 #pragma once
 
 #include <vector>
@@ -12,9 +12,9 @@
 
 namespace reprise::internal {
 
-// The fastest within the budget, for ladders of several lengths, otherwise those with the smallest
-// peaks; none where the bound has no instant. Without a limit of time the same question has the same answer. O(some dozens of
-// minimum cuts and walks over the graph).
+// The best for ladders of several lengths, by their times and what they are above the budget; none where the bound has
+// no instant. Without a limit of time the same question has the same answer. O(a hundred minimum cuts and walks over
+// the graph).
 std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Schedule& base,
                                            const GraphFacts& facts, const GraphBound& bound,
                                            Bytes budget, const SearchControl& control);

@@ -14,14 +14,15 @@ constexpr size_t kPool = 8;          // schedules that are annealed first
 constexpr size_t kWalkers = 4;       // of a graph that is not small
 constexpr size_t kSmallGraph = 100;  // gaps
 constexpr size_t kLargeGraph = 5000;
-constexpr size_t kRepairs = 4;  // of a large graph
+constexpr size_t kRepairs = 4;    // of a large graph
+constexpr int64_t kHopeless = 2;  // a repair ends that takes such a part more than the best plan
 // What is less than such a part of the time is not worth more effort; the second of a large graph.
 constexpr int64_t kNear = 10'000, kNearOfLarge = 2'000;
 constexpr int64_t kMostSteps = 40'000;  // of a round
 constexpr size_t kShortRounds = 3;      // the first ones: an eighth of the steps, a quarter, a half
 // Within such a part of the bound two idle rounds are enough; no other course follows.
 constexpr int64_t kClose = 500, kCloseEnough = 200;
-constexpr int kCourses = 4;
+constexpr int kIdleCourses = 3;                      // in a row: the search is over
 constexpr double kAbove = 1.1, kLargestPrice = 256;  // in raise_price()
 constexpr int64_t kStepsToFit = 4'000;
 constexpr double kFitWeight = 32, kFitHeat = 1;  // in fit()
@@ -101,12 +102,13 @@ void GraphSearch::repair(const std::vector<Schedule>& schedules, bool counts_as_
                          const SearchControl& control) {
   control_.report(-1);
   const SearchControl& limit = best_ ? control : control_;
+  const int64_t hopeless = best_ ? best_->time + best_->time / kHopeless : INT64_MAX;
   std::vector<std::optional<FoundSchedule>> found(schedules.size());
   for (const auto& walker : walkers_) walker->start(++seed_);
   const size_t walkers = std::min(walkers_.size(), schedules.size());
   in_parallel(walkers, [&](size_t w) {
     for (size_t k = w; k < schedules.size(); k += walkers) {
-      found[k] = walkers_[w]->repair(schedules[k], rate_, limit);
+      found[k] = walkers_[w]->repair(schedules[k], rate_, hopeless, limit);
     }
   });
   for (size_t w = 0; w < walkers; ++w) collect(*walkers_[w], counts_as_smallest);
@@ -228,7 +230,7 @@ void GraphSearch::shrink(int64_t least_peak, const SearchControl& control) {
       const size_t turn = (w + walkers_.size() * static_cast<size_t>(round)) / 2;
       const bool other = w % 2 == 1 && !small_.empty();
       const FoundSchedule& from = other ? small_[turn % small_.size()] : before;
-      const SearchGoal goal{0.01 / std::max(rate_, 1e-9), 1, 0};
+      const SearchGoal goal{0.01 / std::max(rate_, 1e-9), 1, 0, 0};
       const double share = other || round == 0 ? 0.05 : w == 0 ? 0.02 : 0.005;
       const double hot = share * static_cast<double>(from.peak);
       walkers_[w]->anneal(from.schedule, {goal, hot, steps, true, 0}, control);
@@ -336,13 +338,13 @@ void GraphSearch::improve(int64_t bound) {
   if (!best_) return;
   starts_.push_back(*best_);
   const std::vector<FoundSchedule> starts = std::move(starts_);
-  // Each longer than the one before, and none knows what the others found.
   const bool has_more = walkers_.size() > 1 && moves_.gaps.size() < kLargeGraph;
-  for (int course = 0; course < (has_more ? kCourses : 1); ++course) {
+  // None knows what the others found. Behind the first one they are twice and four times as long, in turn.
+  for (int course = 0, idle = 0; idle < kIdleCourses; ++course) {
     const int64_t before = best_->time;
-    run_course(starts, course, bound);
-    if (control_.out_of_time() || is_within(bound, kCloseEnough)) return;
-    if (course > 0 && !gains(before, best_->time)) return;
+    run_course(starts, course == 0 ? 0 : 2 - course % 2, bound);
+    if (!has_more || control_.out_of_time() || is_within(bound, kCloseEnough)) return;
+    if (course > 0) idle = gains(before, best_->time) ? 0 : idle + 1;
   }
 }
 

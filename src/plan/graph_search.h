@@ -51,8 +51,8 @@ class GraphSearch {
   void fit(int64_t bound);
 
   // From the best schedule, or a start that came near it, looks for faster ones. Ends at `bound`,
-  // when rounds in a row find nothing better, or when time is up; far from the bound, when another
-  // course from the same starts brings nothing either.
+  // when rounds in a row find nothing better, or when time is up; far from the bound, when some other
+  // courses from the same starts bring nothing either.
   void improve(int64_t bound);
 
  private:

@@ -34,6 +34,9 @@ class PeakTree {
 
   int64_t largest() const { return largest_[1]; }
 
+  // The sum of what the numbers are above a limit. O(log count) for each that is.
+  double excess(int64_t limit) const { return excess_below(1, limit); }
+
   // The first `count` of them. O(count * log count).
   std::vector<int64_t> numbers(size_t count) const {
     std::vector<int64_t> all(largest_.begin() + static_cast<std::ptrdiff_t>(size_),
@@ -52,6 +55,12 @@ class PeakTree {
   }
 
  private:
+  double excess_below(size_t node, int64_t limit) const {
+    if (largest_[node] <= limit) return 0;
+    if (node >= size_) return static_cast<double>(largest_[node] - limit);
+    limit -= added_[node];
+    return excess_below(2 * node, limit) + excess_below(2 * node + 1, limit);
+  }
   void raise(size_t node, int64_t amount) {
     largest_[node] += amount;
     if (node < size_) added_[node] += amount;

@@ -32,6 +32,8 @@ class ScheduleLedger {
   int64_t peak() const { return std::max(model_.always(), tree_.largest()); }
   // The first that reaches the peak; the number of ops for the end.
   int32_t peak_position() const { return static_cast<int32_t>(tree_.where()); }
+  // What the levels of all positions are above a limit, added up. O(log ops) for each that is.
+  double excess(int64_t limit) const { return tree_.excess(limit); }
   // The largest level while the runs of each position run, and at the end. O(positions).
   std::vector<int64_t> levels() const;
   int64_t run_count() const { return run_count_; }

@@ -135,6 +135,12 @@ TEST_P(ScheduleLedgers, CostWhatTheSimulatorSays) {
       if (runs) {
         ASSERT_EQ(fresh.runs(), ledger.runs());
         expect_costs_of_simulator(graph, ledger);
+        const int64_t limit = ledger.peak() - static_cast<int64_t>(random() % 20);
+        double excess = 0;
+        for (const int64_t level : ledger.levels()) {
+          excess += static_cast<double>(std::max<int64_t>(0, level - limit));
+        }
+        EXPECT_EQ(ledger.excess(limit), excess);
         expect_random_numbers_of_plain_training(graph, ledger);
       }
       if (runs && random() % 2 == 0) {

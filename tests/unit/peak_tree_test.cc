@@ -24,6 +24,10 @@ TEST(PeakTree, IsWhatAListOfNumbersIs) {
       ASSERT_EQ(tree.largest(), *largest);
       ASSERT_EQ(tree.where(), static_cast<size_t>(largest - numbers.begin()));
       ASSERT_EQ(tree.numbers(count), numbers);
+      const auto limit = static_cast<int64_t>(random() % 41) - 20;
+      int64_t excess = 0;
+      for (const int64_t number : numbers) excess += std::max<int64_t>(0, number - limit);
+      ASSERT_EQ(tree.excess(limit), static_cast<double>(excess));
     }
   }
 }
