@@ -39,7 +39,7 @@
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kFewInstants = 64, kPromising = 12;
+constexpr size_t kFewInstants = 64, kPromising = 24;
 
 class Bounding {
  public:

@@ -73,6 +73,11 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
   for (const Assumption& later : assumptions) {
     if (is_inside(later.first, later.last) && later.live) need(later.value, kSource);
   }
+  for (const ValueIndex value : stretch.wanted) {
+    if (const auto node = node_of(value)) {
+      wanted_.push_back({flow_.add_arc(kSource, *node, 0), value});
+    }
+  }
   add_eithers();
   // nodes_ grows: what is needed to make what is needed.
   for (size_t k = 0; k < nodes_.size(); ++k) {
@@ -277,9 +282,43 @@ std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* t
   for (const Instead& instead : insteads_) {
     flow_.set_capacity(instead.arc, price * instead.bytes + unit * instead.cost);
   }
+  for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, 0);
   *total = flow_.cut(kSource, kSink);
   if (*total >= MaxFlow::kInfinite) return std::nullopt;
   return current_line();
+}
+
+std::optional<Instant::Paid> Instant::pay(const Prices& prices) {
+  const auto of = [](std::span<const Amount> list, ValueIndex value) {
+    return list.empty() ? Amount{0} : list[static_cast<size_t>(value)];
+  };
+  for (const Node& node : nodes_) {
+    const Amount bytes = facts_.graph.values[node.value].bytes.count();
+    const Amount price = prices.byte * bytes + of(prices.live, node.value);
+    flow_.set_capacity(node.keep, node.can_keep ? price : MaxFlow::kInfinite);
+  }
+  for (const Step& step : steps_) flow_.set_capacity(step.arc, prices.unit * step.cost);
+  // Which of its places is live is not known: no more than its bytes can be asked for.
+  for (const Instead& instead : insteads_) {
+    flow_.set_capacity(instead.arc, prices.byte * instead.bytes + prices.unit * instead.cost);
+  }
+  for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, of(prices.missed, one.value));
+  Paid paid;
+  paid.total = flow_.cut(kSource, kSink);
+  if (paid.total >= MaxFlow::kInfinite) return std::nullopt;
+  Line line = current_line();
+  paid.bytes = line.bytes;
+  paid.live = std::move(line.kept);
+  for (const Wanted& one : wanted_) {
+    if (!flow_.on_source_side(flow_.head(one.arc))) paid.missed.push_back(one.value);
+  }
+  return paid;
+}
+
+std::vector<ValueIndex> Instant::values() const {
+  std::vector<ValueIndex> values;
+  for (const Node& node : nodes_) values.push_back(node.value);
+  return values;
 }
 
 std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {

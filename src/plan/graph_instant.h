@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/graph_facts.h"
@@ -70,6 +71,9 @@ struct Assumption {
 // what is live at c by assumption, in place of all others, the claim holds of the runs after b that are over
 // when c has run. So the bounds of stretches that follow each other count different runs, and add up; but then
 // what was `gone` must not be charged in L, which stands for a run before b.
+//
+// Links. What is live at c, and was not made before b for certain or by c itself, is in L or in R of the stretch until
+// c, or granted. `wanted` are such values: pay() puts a price on each that is in neither.
 class Instant {
  public:
   using Amount = MaxFlow::Amount;
@@ -77,6 +81,21 @@ class Instant {
   struct Stretch {
     OpIndex until = -1;            // c; -1: to the end
     bool follows_another = false;  // runs before b are counted there
+    std::vector<ValueIndex> wanted = {};
+  };
+
+  // In parts of a nanosecond, `unit` of them one. By value; empty: nothing.
+  struct Prices {
+    Amount unit = 1;
+    Amount byte = 0;                 // of L
+    std::span<const Amount> live;    // of a value in L, beside its bytes
+    std::span<const Amount> missed;  // of a wanted value that is neither in L nor in R
+  };
+  struct Paid {
+    Amount total = 0;
+    Amount bytes = 0;                // of L
+    std::vector<ValueIndex> live;    // L
+    std::vector<ValueIndex> missed;  // of the wanted ones
   };
 
   Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
@@ -98,6 +117,15 @@ class Instant {
   const std::vector<std::vector<ValueIndex>>& kept() const { return kept_; }
   // After least_time(): the best lambda, in time per byte; 0: nothing need be dropped.
   double price() const { return price_; }
+
+  // The cheapest way at these prices. None: there is no way.
+  std::optional<Paid> pay(const Prices& prices);
+  // Bytes for L within a budget.
+  Amount room(int64_t budget) const { return budget - base_; }
+  // Time of the variant beyond the fastest.
+  int64_t extra() const { return extra_; }
+  // Values that L or R can hold, and that are not granted.
+  std::vector<ValueIndex> values() const;
 
   // What to keep when each value has a price in time of its own. Empty if there is no such set.
   std::vector<ValueIndex> cheapest(const std::vector<double>& prices);
@@ -134,6 +162,10 @@ class Instant {
     std::vector<ValueIndex> places;  // that can be live
     ValueIndex smallest;             // of them
     int64_t bytes, cost;
+  };
+  struct Wanted {
+    size_t arc;  // that is cut when it is missed
+    ValueIndex value;
   };
   struct Line {
     Amount cost = 0, bytes = 0;  // cost + lambda * bytes bounds from above what the cut can be
@@ -172,6 +204,7 @@ class Instant {
   std::vector<Charge> charges_;
   std::vector<Step> steps_;
   std::vector<Instead> insteads_;
+  std::vector<Wanted> wanted_;
   MaxFlow flow_;
   std::vector<std::vector<ValueIndex>> kept_;
   double price_ = 0;

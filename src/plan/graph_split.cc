@@ -6,7 +6,8 @@
 // open cases the least holds for every plan. What is not live at one instant and is live at a later one
 // was made again in between: so the cases tie the instants together. What is made again before an instant and
 // what is made again after it are different runs: the bounds of stretches of time that follow each other add up
-// (Instant::Stretch).
+// (Instant::Stretch). And the highest instant with each of the others, where what is live at the later one was there
+// before (graph_pairs.h).
 //
 // Best first (A. H. Land and A. G. Doig, "An automatic method of solving discrete programming
 // problems", Econometrica 28(3), 1960). A case is split at the instant with the highest bound
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "plan/graph_moment.h"
+#include "plan/graph_pairs.h"
 
 namespace reprise::internal {
 namespace {
@@ -33,6 +35,8 @@ constexpr size_t kMostCases = 2'000, kMostWork = 200'000;
 // On each side of the highest instant: of all plans, and in a case.
 constexpr int kMostStretches = 7, kMostStretchesOfCase = 3;
 constexpr size_t kLargeGraph = 600;  // ops; so few cases raise nothing there
+constexpr double kForPairs = 0.3;    // of the time, where there are cases, too
+constexpr size_t kFirsts = 3;        // instants that are paired with all others
 
 class Splitting {
  public:
@@ -47,7 +51,9 @@ class Splitting {
       for (Moment& moment : moments_) find_deciding_ops(facts, moment, budget_, control);
     }
     Case whole{root.time.count(), {}, {}};
-    if (look_at_all(whole)) open_.push(std::move(whole));
+    if (!look_at_all(whole)) return;
+    look_at_pairs(whole, has_cases_ ? control.part(kForPairs) : control);
+    open_.push(std::move(whole));
   }
 
   Nanos run() {
@@ -104,6 +110,30 @@ class Splitting {
       add_doubts(part, k, *least);
     }
     return !part.stretches_help || look_at_stretches(part, times);
+  }
+
+  // The highest of all instants with each of the others, then the next ones.
+  void look_at_pairs(Case& whole, const SearchControl& control) {
+    std::vector<std::pair<int64_t, size_t>> ranked;
+    for (size_t k = 0; k < moments_.size(); ++k) {
+      if (control.out_of_time()) return;
+      const std::optional<MomentCost> cost = cost_of(k, whole, {});
+      if (cost) ranked.emplace_back(-cost->time, k);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    if (!has_cases_) {  // for cases it was done
+      for (Moment& moment : moments_) find_deciding_ops(facts_, moment, budget_, control);
+    }
+    for (size_t a = 0; a < std::min(ranked.size(), kFirsts); ++a) {
+      for (size_t b = a + 1; b < ranked.size(); ++b) {
+        if (control.out_of_time()) return;
+        const auto [first, second] = std::minmax(ranked[a].second, ranked[b].second);
+        const int64_t enough = whole.time - facts_.least_time.count();
+        const auto cost =
+            cost_of_pair(facts_, moments_[first], moments_[second], budget_, enough, control);
+        if (cost) raise(whole, *cost);
+      }
+    }
   }
 
   // Of stretches from the highest of all instants on, and before it.

@@ -10,8 +10,8 @@ namespace reprise::internal {
 
 // No valid plan within the budget takes less; at least `root.time`, the bound of bound_graph(). Ends
 // when the cases have become too many, or when time is up. Without a limit of time the same question
-// has the same answer. O(cases) times a dozen instants, or, where stretches of time add up, a
-// hundred.
+// has the same answer. O(cases) times two dozen instants, or, where stretches of time add up,
+// some hundred; and once some dozens of pairs of instants.
 Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
                   const SearchControl& control);
 

@@ -1,5 +1,5 @@
-// What moments and stretches of time demand in a case, against exhaustive search over the plans that the case's
-// assumptions are true of.
+// What moments, stretches of time and pairs of moments demand, against exhaustive search over all plans, of a case those
+// that its assumptions are true of.
 #include "plan/graph_moment.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "oracle/exhaustive.h"
+#include "plan/graph_pairs.h"
+#include "plan/search_control.h"
 #include "reprise/check/simulate.h"
 #include "support/graph_families.h"
 #include "support/random_graph.h"
@@ -86,6 +88,7 @@ Case random_case(std::mt19937_64& random, const Graph& graph, const std::vector<
 
 struct Record {
   int64_t asked = 0, with_a_plan = 0, exact = 0;
+  int64_t pairs = 0, more = 0, exact_pairs = 0;
 };
 
 class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
@@ -120,8 +123,52 @@ class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
     record_.exact += most == extra;
   }
 
+  // Of all pairs.
+  void expect_bounds_of_pairs(const Graph& graph, const std::vector<Moment>& moments,
+                              int64_t budget) {
+    const GraphFacts facts(graph);
+    const std::optional<int64_t> best = least_time_of_any_plan(graph, budget, {});
+    if (!best) return;
+    const int64_t extra = *best - facts.least_time.count();
+    const internal::SearchControl control(PlanOptions{}, "test");
+    int64_t single = 0, most = 0;
+    for (size_t k = 0; k < moments.size(); ++k) {
+      single = std::max(single, cost_of_moment(facts, moments[k], budget).value().time);
+      for (size_t later = k + 1; later < moments.size(); ++later) {
+        SCOPED_TRACE("pair of ops " + graph.ops[moments[k].first].id + " and " +
+                     graph.ops[moments[later].first].id);
+        const auto pair = cost_of_pair(facts, moments[k], moments[later], budget, -1, control);
+        ASSERT_TRUE(pair) << "there is a plan of " << *best;
+        ASSERT_LE(*pair, extra);
+        most = std::max(most, *pair);
+      }
+    }
+    ++record_.pairs;
+    record_.more += most > single;
+    record_.exact_pairs += std::max(most, single) == extra;
+  }
+
   Record record_;
 };
+
+TEST_P(GraphMoments, OfAPairDemandNoMoreThanAnyPlan) {
+  for_graphs(GetParam(), [&](const Graph& graph, std::mt19937_64& random) {
+    std::vector<Moment> moments = moments_of(GraphFacts(graph));
+    for (int question = 0; question < 2; ++question) {
+      for (Moment& moment : moments) mean_any(random, moment);
+      const std::vector<reprise::Run> runs = random_runs(random, graph, 8);
+      const int64_t peak = simulate(graph, with_frees(graph, runs)).peak.count();
+      const auto budget = peak + 2 - static_cast<int64_t>(random() % 8);
+      SCOPED_TRACE("budget " + std::to_string(budget));
+      expect_bounds_of_pairs(graph, moments, budget);
+      if (HasFatalFailure()) return;
+    }
+  });
+  std::cout << GetParam().name << ": " << record_.pairs
+            << " questions, pairs demand more than moments in " << record_.more
+            << ", equal to the least time in " << record_.exact_pairs << "\n";
+  EXPECT_GT(record_.exact_pairs, 0);
+}
 
 TEST_P(GraphMoments, DemandNoMoreThanThePlansOfTheirCase) {
   for_graphs(GetParam(), [&](const Graph& graph, std::mt19937_64& random) {
