@@ -4,26 +4,19 @@
 
 #include <random>
 
-#include "forced_alternatives.h"
 #include "rewrite/channel_norm.h"
+#include "same_bits.h"
 
 namespace reprise::runtime::testing {
 namespace {
 
 namespace F = torch::nn::functional;
 
-using Function = std::function<at::Tensor(const at::Tensor&)>;
 using Random = std::mt19937_64;
 
 int64_t between(Random& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
-
-struct Activation {
-  const char* name;
-  Function apply;
-  std::vector<double> kinks;  // where its formula changes, or its result ends
-};
 
 const std::vector<Activation>& activations() {
   static const std::vector<Activation> all = {
@@ -58,65 +51,10 @@ const std::vector<Activation>& activations() {
   return all;
 }
 
-// Random numbers, and the neighbours of the kinks, zeros of both signs, subnormal and large numbers.
-at::Tensor around(const std::vector<double>& kinks, at::Tensor x) {
-  const double tiny = x.scalar_type() == at::kDouble ? 1e-310 : 1e-40;
-  std::vector<double> special{0.0, -0.0, tiny, -tiny, 1e4, -1e4};
-  for (const double kink : kinks) {
-    for (const double step : {0.0, 1e-7, -1e-7, 1e-2, -1e-2, 0.5, -0.5}) {
-      special.push_back(kink * (1 + step) + (kink == 0 ? step : 0));
-    }
-  }
-  at::Tensor flat = x.flatten();
-  for (int64_t i = 0; i < flat.numel(); i += 3) {
-    flat[i] = special[static_cast<size_t>(i / 3) % special.size()];
-  }
-  return flat.view(x.sizes());
-}
-
 at::Tensor laid_out(const at::Tensor& x, int64_t layout) {
   if (layout == 1 && x.dim() == 4) return x.contiguous(at::MemoryFormat::ChannelsLast);
   if (layout == 2 && x.dim() >= 2) return x.transpose(0, 1).contiguous().transpose(0, 1);
   return x.contiguous();
-}
-
-// Where a plan may use alternatives, and how often it did.
-struct Coverage {
-  std::map<std::string, size_t> uses;  // by kind and what it was tried on
-};
-
-// One step with alternatives of a kind (empty: of all), on the heap and in the arena.
-void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& inputs,
-                      const StepFunction& step, const std::string& what, Coverage& coverage,
-                      const std::string& wanted = "") {
-  const std::vector<Stage> stages{{"all", module, {}}};
-  const StepState state(stages, inputs);
-  CapturedStep captured(step, inputs, {.measure = quick()});
-  state.restore();
-  drop_gradients(stages, inputs);
-  const Bits expected = bits_now(stages, inputs, step(inputs)[0]);
-  for (const size_t pick : {0, 1, 2, 3}) {
-    const Plan plan = forced(captured, wanted, pick);
-    for (const AlternativeInfo& kind : alternatives()) {
-      coverage.uses[kind.name + " of " + what] += uses(captured, plan, kind.name);
-    }
-    captured.use(plan);
-    for (int n = 0; n < 2; ++n) {
-      SCOPED_TRACE(fmt::format("way {}, step {}", pick, n));
-      state.restore();
-      drop_gradients(stages, inputs);
-      const at::Tensor loss = captured.run(inputs);
-      EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)).substr(0, 100), "");
-      EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
-    }
-  }
-  state.restore();
-}
-
-const std::vector<std::pair<std::string, at::ScalarType>>& types() {
-  static const std::vector<std::pair<std::string, at::ScalarType>> all = {
-      {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float64", at::kDouble}};
-  return all;
 }
 
 class AlternativesProperty : public RuntimeTest {};
@@ -151,58 +89,6 @@ TEST_F(AlternativesProperty, ActivationsAroundTheirKinks) {
   }
   for (const auto& [type, scalar] : types()) {
     EXPECT_GT(coverage.uses["in-place of " + type], activations().size()) << type;
-  }
-}
-
-// Infinite numbers and none at all, at every place of a vector register and behind the last.
-TEST_F(AlternativesProperty, ResultsTellTheSideOfAKink) {
-  const std::vector<Activation> all = {
-      {"relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); }, {0, 6}},
-      {"relu6 over its input",
-       [](const at::Tensor& x) {
-         at::Tensor y = x * 1;
-         return at::hardtanh_(y, 0, 6);
-       },
-       {0, 6}},
-      {"hardtanh of odd bounds",
-       [](const at::Tensor& x) { return at::hardtanh(x, -0.1, 0.3); },
-       {-0.1, 0.3}},
-      {"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 0.1); }, {0}},
-      {"leaky_relu of no slope", [](const at::Tensor& x) { return at::leaky_relu(x, 0); }, {0}},
-      // Nothing is to be had from these.
-      {"leaky_relu that turns", [](const at::Tensor& x) { return at::leaky_relu(x, -1); }, {0}},
-      {"hardtanh of one value", [](const at::Tensor& x) { return at::hardtanh(x, 1, 1); }, {1}},
-  };
-  Coverage coverage;
-  for (const Activation& activation : all) {
-    for (const auto& [type, scalar] : types()) {
-      for (const int64_t length : {1, 7, 8, 33, 70, 1001}) {
-        SCOPED_TRACE(fmt::format("{}, {}, {} elements", activation.name, type, length));
-        at::Tensor x = around(activation.kinks, at::randn({length})).to(scalar);
-        if (scalar != at::kBFloat16) {
-          for (int64_t i = 1; i < length; i += 5) {
-            x[i] = i % 3 == 0 ? std::nan("") : i % 3 == 1 ? INFINITY : -INFINITY;
-          }
-        }
-        auto module = std::make_shared<nn::Module>();
-        const at::Tensor weight = module->register_parameter("weight", at::randn({length}, scalar));
-        expect_same_bits(
-            module, {x.requires_grad_()},
-            [&](const Tensors& in) {
-              const at::Tensor loss = (activation.apply(in[0] * 1) * weight).sum();
-              loss.backward();
-              return Tensors{loss};
-            },
-            std::string(activation.name) + " in " + type, coverage, "backward-by-result");
-      }
-    }
-  }
-  for (size_t k = 0; k < all.size(); ++k) {
-    for (const auto& [type, scalar] : types()) {
-      const bool tells = k < 5 && scalar != at::kBFloat16;
-      const std::string what = fmt::format("{} in {}", all[k].name, type);
-      EXPECT_EQ(coverage.uses["backward-by-result of " + what] > 0, tells) << what;
-    }
   }
 }
 
