@@ -6,8 +6,8 @@
 // open cases the least holds for every plan. What is not live at one instant and is live at a later one
 // was made again in between: so the cases tie the instants together. What is made again before an instant and
 // what is made again after it are different runs: the bounds of stretches of time that follow each other add up
-// (Instant::Stretch). And the highest instant with each of the others, where what is live at the later one was there
-// before (graph_pairs.h).
+// (Instant::Stretch). And of the highest instants each is paired with all others: what is live at the later one was
+// there before (graph_pairs.h).
 //
 // Best first (A. H. Land and A. G. Doig, "An automatic method of solving discrete programming
 // problems", Econometrica 28(3), 1960). A case is split at the instant with the highest bound
