@@ -106,7 +106,7 @@ def self_test():
         "include/reprise/model/a.h": '#include "reprise/check/simulate.h"\n',
         "include/reprise/reprise.h": '#include "reprise/plan/plan.h"\n',
         "src/check/b.cc": '#include "reprise/model/graph.h"\n#include "reprise/plan/plan.h"\n',
-        "src/check/c.cc": '#include "reprise/run/interpreter.h"\n#include "plan/step_function.h"\n',
+        "src/check/c.cc": '#include "reprise/run/interpreter.h"\n#include "plan/chain/step_function.h"\n',
         "src/io/d.cc": "#include <vector>\n\n  # include <c10/core/Device.h>\n",
         "src/plan/e.cc": "#include <reprise/reprise.h>\n",
         "src/report/f.cc": '#include "reprise/plan/plan.h"\n#include <reprise/runtime/remat.h>\n',

@@ -13,7 +13,7 @@
 
 #include "common/run_info.h"
 #include "families.h"
-#include "measure.h"
+#include "runtime/chain/measure.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "tables.h"

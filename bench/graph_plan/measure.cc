@@ -1,4 +1,4 @@
-#include "measure.h"
+#include "runtime/chain/measure.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/run_info.h"
-#include "measure.h"
+#include "runtime/chain/measure.h"
 
 namespace reprise::bench {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::bench {
 

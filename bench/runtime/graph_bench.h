@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::bench {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "reprise/runtime/measure.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::bench {
 

@@ -6,7 +6,7 @@
 
 #include "command.h"
 #include "reprise/runtime/alternatives.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::cli {
 

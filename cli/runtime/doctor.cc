@@ -14,8 +14,8 @@
 #include "output.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
-#include "reprise/runtime/data.h"
-#include "reprise/runtime/train.h"
+#include "training/data.h"
+#include "training/train.h"
 
 namespace reprise::cli {
 namespace {

@@ -1,5 +1,5 @@
 // reprise train: the main job.
-#include "reprise/runtime/train.h"
+#include "training/train.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -3,10 +3,8 @@
 
 #include "reprise/runtime/allocator.h"      // IWYU pragma: export
 #include "reprise/runtime/capture.h"        // IWYU pragma: export
-#include "reprise/runtime/data.h"           // IWYU pragma: export
 #include "reprise/runtime/measure.h"        // IWYU pragma: export
 #include "reprise/runtime/micro_batches.h"  // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export
 #include "reprise/runtime/stage.h"          // IWYU pragma: export
-#include "reprise/runtime/zoo.h"            // IWYU pragma: export

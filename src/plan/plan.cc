@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/admissible.h"
-#include "plan/candidates.h"
+#include "plan/common/admissible.h"
+#include "plan/common/candidates.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"

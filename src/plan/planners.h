@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "plan/candidates.h"
-#include "plan/search_control.h"
+#include "plan/common/candidates.h"
+#include "plan/common/search_control.h"
 #include "reprise/model/frontier.h"
 #include "reprise/plan/registry.h"
 
@@ -21,7 +21,7 @@ Answer revolve_chain(const ChainProblem& problem);
 Curve revolve_frontier(const ChainProblem& problem);
 
 Answer exact_chain(const ChainProblem& problem);  // chain.cc
-Curve exact_frontier(const ChainProblem& problem);  // chain_frontier.cc
+Curve exact_frontier(const ChainProblem& problem);  // chain/frontier.cc
 
 Answer slots_chain(const ChainProblem& problem);
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fault/faults.h"
-#include "plan/by_level.h"
+#include "plan/common/by_level.h"
 #include "reprise/check/explain.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"

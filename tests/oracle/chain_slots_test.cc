@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "plan/chain_cells.h"
-#include "plan/chain_model.h"
-#include "plan/chain_table.h"
-#include "plan/search_control.h"
-#include "plan/slot_table.h"
+#include "plan/chain/cells.h"
+#include "plan/chain/model.h"
+#include "plan/chain/table.h"
+#include "plan/common/search_control.h"
+#include "plan/chain_slots/table.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"

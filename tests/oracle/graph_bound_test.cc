@@ -1,6 +1,6 @@
 // The bound on every plan of a graph against exhaustive search: never above the least time of any
 // plan, at every budget, and never a word about infeasibility that is not true.
-#include "plan/graph_bound.h"
+#include "plan/graph/bound/bound.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <string>
 
 #include "oracle/exhaustive.h"
-#include "plan/graph_facts.h"
-#include "plan/graph_split.h"
+#include "plan/common/graph_facts.h"
+#include "plan/graph/bound/split.h"
 #include "reprise/check/simulate.h"
 #include "reprise/io/json.h"
 #include "reprise/model/lower.h"

@@ -1,5 +1,5 @@
 // A schedule that is carried over to a graph with more ways to do the same costs what it did.
-#include "plan/graph_carry.h"
+#include "plan/graph/carry.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "plan/admissible.h"
-#include "plan/graph_question.h"
-#include "plan/schedule_ledger.h"
+#include "plan/common/admissible.h"
+#include "plan/graph/question.h"
+#include "plan/graph/schedule/ledger.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "support/graph_families.h"

@@ -1,6 +1,6 @@
 // What moments, stretches of time and pairs of moments demand, against exhaustive search over all plans, of a case those
 // that its assumptions are true of.
-#include "plan/graph_moment.h"
+#include "plan/graph/bound/moment.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "oracle/exhaustive.h"
-#include "plan/graph_pairs.h"
-#include "plan/search_control.h"
+#include "plan/graph/bound/pairs.h"
+#include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 #include "support/graph_families.h"
 #include "support/random_graph.h"

@@ -1,6 +1,6 @@
 // What is left out of a graph for a budget: never anything that some plan within the budget needs to be
 // as fast as it is.
-#include "plan/graph_possible.h"
+#include "plan/graph/possible.h"
 
 #include <gtest/gtest.h>
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "oracle/exhaustive.h"
-#include "plan/graph_bound.h"
-#include "plan/graph_facts.h"
-#include "plan/graph_schedule.h"
-#include "plan/graph_sections.h"
-#include "plan/schedule_ledger.h"
-#include "plan/search_control.h"
+#include "plan/graph/bound/bound.h"
+#include "plan/common/graph_facts.h"
+#include "plan/graph/schedule/schedule.h"
+#include "plan/graph/starts/sections.h"
+#include "plan/graph/schedule/ledger.h"
+#include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 #include "reprise/plan/plan.h"
 

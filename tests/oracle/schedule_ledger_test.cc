@@ -1,6 +1,6 @@
 // What a ledger says a schedule costs, after any number of changes and of changes taken back, is
 // what the simulator says.
-#include "plan/schedule_ledger.h"
+#include "plan/graph/schedule/ledger.h"
 
 #include <gtest/gtest.h>
 

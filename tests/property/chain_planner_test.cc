@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "plan/chain_cells.h"
-#include "plan/chain_classes.h"
-#include "plan/chain_merge.h"
-#include "plan/chain_model.h"
-#include "plan/chain_search.h"
-#include "plan/chain_table.h"
-#include "plan/search_control.h"
+#include "plan/chain/cells.h"
+#include "plan/chain/classes.h"
+#include "plan/chain/merge.h"
+#include "plan/chain/model.h"
+#include "plan/chain/search.h"
+#include "plan/chain/table.h"
+#include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"

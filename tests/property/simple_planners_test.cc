@@ -6,9 +6,9 @@
 #include <set>
 #include <vector>
 
-#include "plan/candidates.h"
+#include "plan/common/candidates.h"
 #include "plan/planners.h"
-#include "plan/revolve.h"
+#include "plan/baselines/revolve.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"

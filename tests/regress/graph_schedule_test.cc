@@ -1,7 +1,7 @@
 // Defects that were in the schedules of graphs once.
 #include <gtest/gtest.h>
 
-#include "plan/schedule_ledger.h"
+#include "plan/graph/schedule/ledger.h"
 #include "reprise/check/simulate.h"
 #include "support/build_graph.h"
 

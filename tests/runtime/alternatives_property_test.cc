@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "rewrite/channel_norm.h"
+#include "runtime/rewrite/norm/channel_norm.h"
 #include "same_bits.h"
 
 namespace reprise::runtime::testing {

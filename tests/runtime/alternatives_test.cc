@@ -2,7 +2,7 @@
 // step leaves the bits of plain training, in the predicted bytes.
 #include "forced_alternatives.h"
 #include "reprise/model/errors.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 #include "small_models.h"
 
 namespace reprise::runtime::testing {

@@ -3,7 +3,7 @@
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 #include "small_models.h"
 
 namespace reprise::runtime::testing {

@@ -1,5 +1,5 @@
 // The kernels of batch norms leave the bits of ATen's: statistics, normalising, the backward over either operand.
-#include "rewrite/channel_norm.h"
+#include "runtime/rewrite/norm/channel_norm.h"
 
 #include <array>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "forced_alternatives.h"
-#include "prepare.h"
+#include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 #include "small_models.h"
 #include "step_cases.h"
 #include "support/scale.h"

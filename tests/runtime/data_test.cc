@@ -1,6 +1,6 @@
 // Promises of the data sets (runtime/data.h): what the files say arrives in the batches, every kind
 // of damage is an InputError that names the file, and nothing is random but by the stream's seed.
-#include "reprise/runtime/data.h"
+#include "training/data.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -12,7 +12,7 @@
 #include <set>
 
 #include "reprise/model/errors.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::runtime {
 namespace {

@@ -4,7 +4,7 @@
 #include "faulty_allocator.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 #include "small_models.h"
 #include "step_cases.h"
 #include "support/scale.h"

@@ -1,13 +1,13 @@
 // Options of stages: what a stage keeps in less memory leaves the same bits, in the predicted bytes, and
 // what must not be touched is not.
-#include "saved/keep_less.h"
+#include "runtime/chain/saved/keep_less.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 
 #include "fixture.h"
-#include "prepare.h"
-#include "stage_runner.h"
+#include "runtime/chain/prepare.h"
+#include "runtime/chain/stage_runner.h"
 
 namespace reprise::runtime {
 namespace {

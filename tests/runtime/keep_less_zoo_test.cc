@@ -2,9 +2,9 @@
 // bytes.
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "execute.h"
+#include "runtime/chain/execute.h"
 #include "fixture.h"
-#include "measure.h"
+#include "runtime/chain/measure.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
 #include "small_models.h"

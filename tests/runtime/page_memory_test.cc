@@ -1,5 +1,5 @@
 // The memory of an arena in pages: every block is its own, wherever its pages are.
-#include "capture/page_memory.h"
+#include "runtime/arena/page_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <random>
 
-#include "capture/arena.h"
+#include "runtime/arena/arena.h"
 #include "reprise/pack/pack.h"
 #include "support/random_blocks.h"
 

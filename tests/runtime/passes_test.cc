@@ -1,5 +1,5 @@
 // Stages that autograd walks back through in one pass: which they are, and that nothing but the number of passes tells.
-#include "passes.h"
+#include "runtime/chain/passes.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>

@@ -1,11 +1,11 @@
 // The kernels of max pooling find ATen's maxima, in ATen's places, and leave the bits of its backward.
-#include "rewrite/plane_pooling.h"
+#include "runtime/rewrite/activation/plane_pooling.h"
 
 #include <limits>
 #include <random>
 
 #include "fixture.h"
-#include "prepare.h"
+#include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
-#include "runtime/stage_runner.h"
+#include "runtime/chain/stage_runner.h"
 #include "support/scale.h"
 
 namespace reprise::runtime::testing {

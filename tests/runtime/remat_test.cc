@@ -10,7 +10,7 @@
 #include "plain_step.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::runtime {
 namespace {

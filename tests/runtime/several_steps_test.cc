@@ -3,7 +3,7 @@
 #include <torch/optim/adam.h>
 
 #include "fixture.h"
-#include "runtime/stage_runner.h"
+#include "runtime/chain/stage_runner.h"
 
 namespace reprise::runtime {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 namespace reprise::runtime::testing {
 

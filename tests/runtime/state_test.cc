@@ -5,8 +5,8 @@
 #include <torch/optim/sgd.h>
 
 #include "fixture.h"
-#include "reprise/runtime/zoo.h"
-#include "runtime/stage_runner.h"
+#include "training/zoo.h"
+#include "runtime/chain/stage_runner.h"
 
 namespace reprise::runtime {
 namespace {

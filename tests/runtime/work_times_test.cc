@@ -1,5 +1,5 @@
 // One time for each kind of work, from samples of works alone and in the order of plain training.
-#include "capture/work_times.h"
+#include "runtime/graph/work_times.h"
 
 #include <gtest/gtest.h>
 

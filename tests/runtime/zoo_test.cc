@@ -1,7 +1,7 @@
 // Promises of the model zoo (runtime/zoo.h), for every model: the published number of parameters,
 // the right output, stages that neither change nor alias their input and that remember nothing; and
 // that what does not fit is refused with an InputError.
-#include "reprise/runtime/zoo.h"
+#include "training/zoo.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

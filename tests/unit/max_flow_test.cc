@@ -1,4 +1,4 @@
-#include "plan/max_flow.h"
+#include "plan/graph/bound/max_flow.h"
 
 #include <gtest/gtest.h>
 

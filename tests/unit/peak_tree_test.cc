@@ -1,4 +1,4 @@
-#include "plan/peak_tree.h"
+#include "plan/graph/schedule/peak_tree.h"
 
 #include <gtest/gtest.h>
 

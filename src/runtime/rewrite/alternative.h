@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "capture/recording.h"
-#include "capture/updates.h"
-#include "capture/work.h"
+#include "runtime/step/recording.h"
+#include "runtime/graph/updates.h"
+#include "runtime/step/work.h"
 #include "reprise/runtime/alternatives.h"
 
 namespace reprise::runtime {

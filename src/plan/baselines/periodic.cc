@@ -1,0 +1,120 @@
+// Checkpoints at regular distances: T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training Deep Nets with
+// Sublinear Memory Cost", arXiv 1604.06174, section 4; what checkpoint_sequential of PyTorch
+// offers.
+//
+// The stages are cut into segments. All but the last run forward fast, only their inputs stay; the
+// last runs forward with its first options and backward; then every other segment, from the back,
+// runs forward again with its first options and backward.
+//
+// Candidates:
+// - by count: k = 1..L segments of nearly equal numbers of stages (k = 1: plain training);
+// - by bytes: greedy segments of at most T kept bytes, for every T at which the cut differs.
+//
+// | paper             | here                                                               |
+// |-------------------|--------------------------------------------------------------------|
+// | n, k              | chain.stages.size(), number of segments                            |
+// | budget b (Alg. 3) | threshold T: kept bytes (saved + output) at which a segment closes |
+//
+// Complexity: O(L) candidates by count and up to O(L^2) by bytes, each simulated in O(L).
+//
+// Not handled: more than one re-run a stage; any option but the first.
+//
+// Tests: property/simple_planners_test.cc, and every planner's in
+// property/planner_property_test.cc.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "plan/common/candidates.h"
+#include "plan/planners.h"
+#include "plan/common/search_control.h"
+#include "reprise/model/lower.h"
+
+namespace reprise::internal {
+namespace {
+
+using Cuts = std::vector<size_t>;  // where each segment begins; the first at 0
+
+std::vector<Run> periodic_runs(size_t stages, const Cuts& cuts) {
+  const ChainIndex index{stages};
+  std::vector<Run> runs;
+  for (size_t i = 0; i < cuts.back(); ++i) runs.push_back({index.forward(i), 0});
+  size_t end = stages;
+  for (size_t segment = cuts.size(); segment-- > 0;) {
+    for (size_t i = cuts[segment]; i < end; ++i) runs.push_back({index.forward(i), 1});
+    if (end == stages) runs.push_back({index.loss(), 0});
+    for (size_t i = end; i-- > cuts[segment];) runs.push_back({index.backward(i), 0});
+    end = cuts[segment];
+  }
+  return runs;
+}
+
+Cuts cut_by_count(size_t stages, size_t segments) {
+  Cuts cuts;
+  for (size_t s = 0; s < segments; ++s) cuts.push_back(s * stages / segments);
+  return cuts;
+}
+
+struct BytesCut {
+  Cuts cuts;
+  int64_t next = 0;  // the smallest threshold with other cuts; 0 when there is none
+};
+
+// Closes a segment before the stage that would take it beyond the threshold. A stage larger than
+// the threshold is a segment of its own.
+BytesCut cut_by_bytes(const std::vector<int64_t>& kept, int64_t threshold) {
+  BytesCut cut{{0}, 0};
+  int64_t sum = kept[0];
+  for (size_t i = 1; i < kept.size(); ++i) {
+    if (sum + kept[i] <= threshold) {
+      sum += kept[i];
+      continue;
+    }
+    cut.next = cut.next == 0 ? sum + kept[i] : std::min(cut.next, sum + kept[i]);
+    cut.cuts.push_back(i);
+    sum = kept[i];
+  }
+  return cut;
+}
+
+}  // namespace
+
+bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control) {
+  const size_t stages = chain.stages.size();
+  for (size_t segments = 1; segments <= stages; ++segments) {
+    if (control.out_of_time()) return false;
+    control.report(-1);
+    candidates.consider(periodic_runs(stages, cut_by_count(stages, segments)));
+  }
+  std::vector<int64_t> kept;
+  for (const Stage& stage : chain.stages) {
+    kept.push_back((stage.options.front().saved + stage.output).count());
+  }
+  Cuts before;
+  int64_t threshold = 0;
+  do {
+    if (control.out_of_time()) return false;
+    control.report(-1);
+    const BytesCut cut = cut_by_bytes(kept, threshold);
+    if (cut.cuts != before) candidates.consider(periodic_runs(stages, cut.cuts));
+    before = cut.cuts;
+    threshold = cut.next;
+  } while (threshold > 0);
+  return true;
+}
+
+Answer periodic_chain(const ChainProblem& problem) {
+  SearchControl control(problem.options, "periodic");
+  Candidates candidates(problem.graph, problem.budget);
+  const bool all = consider_periodic(problem.chain, candidates, control);
+  return candidates.answer(least_time(problem.chain), all);
+}
+
+Curve periodic_frontier(const ChainProblem& problem) {
+  SearchControl control(problem.options, "periodic");
+  Candidates candidates(problem.graph, problem.budget);
+  consider_periodic(problem.chain, candidates, control);
+  return {candidates.curve(least_time(problem.chain))};
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,107 @@
+// Binomial checkpointing: A. Griewank, A. Walther, "Algorithm 799: revolve", ACM TOMS 26(1), 2000.
+// Optimal when all stages are equal, only stage inputs are stored and each state takes one of s
+// slots. Here the schedules for s = 1..L are applied to the chain as it is; true sizes and times
+// decide, by simulation, which are within the budget and which of these is the fastest.
+//
+// | paper        | here                                                               |
+// |--------------|--------------------------------------------------------------------|
+// | l steps      | stages of a segment                                                |
+// | c, snapshots | slots; the input of a segment takes one of them                    |
+// | beta(c, r)   | binomial(slots + r, slots): stages that r re-runs each can reverse |
+// | t(l, c)      | fast runs of the schedule; revolve_split() keeps it least          |
+//
+// To reverse stage i is to run F_i with its first option, then (once, at the end) the loss, then
+// B_i.
+//
+// Complexity: O(runs) a schedule; for s = 1 that is L^2 / 2, beyond a few slots O(L log L).
+//
+// Tests: property/simple_planners_test.cc (against the dynamic program for t), and every planner's
+// in property/planner_property_test.cc.
+#include "plan/baselines/revolve.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "plan/common/candidates.h"
+#include "plan/planners.h"
+#include "plan/common/search_control.h"
+#include "reprise/model/lower.h"
+
+namespace reprise::internal {
+namespace {
+
+// min(binomial(slots + repeats, slots), limit); 0 if repeats < 0.
+int64_t reach(int64_t slots, int64_t repeats, int64_t limit) {
+  if (repeats < 0) return 0;
+  int64_t value = 1;
+  for (int64_t k = 1; k <= std::min(slots, repeats); ++k) {
+    value = value * (std::max(slots, repeats) + k) / k;  // a binomial itself: no rounding
+    if (value >= limit) return limit;
+  }
+  return value;
+}
+
+}  // namespace
+
+size_t revolve_split(size_t stages, size_t slots) {
+  const auto n = static_cast<int64_t>(stages), s = static_cast<int64_t>(slots);
+  int64_t repeats = 0;
+  while (reach(s, repeats, n) < n) ++repeats;
+  // beta(s, r-1) < n <= beta(s, r). The left part is optimal between beta(s, r-2) and beta(s, r-1)
+  // stages if the right one then has between beta(s-1, r-1) and beta(s-1, r).
+  const int64_t left = std::max(reach(s, repeats - 2, n), n - reach(s - 1, repeats, n));
+  return static_cast<size_t>(std::clamp<int64_t>(left, 1, n - 1));
+}
+
+std::vector<Run> revolve_runs(size_t stages, size_t slots) {
+  struct Segment {
+    size_t first, end, slots;
+  };
+  const ChainIndex index{stages};
+  std::vector<Run> runs;
+  std::vector<Segment> stack{{0, stages, slots}};
+  while (!stack.empty()) {
+    const Segment s = stack.back();
+    stack.pop_back();
+    const size_t length = s.end - s.first;
+    if (length == 1) {
+      runs.push_back({index.forward(s.first), 1});
+      if (s.end == stages) runs.push_back({index.loss(), 0});
+      runs.push_back({index.backward(s.first), 0});
+      continue;
+    }
+    // With one slot left only the segment's input is stored: reverse its last stage alone.
+    const size_t split = s.slots == 1 ? s.end - 1 : s.first + revolve_split(length, s.slots);
+    for (size_t i = s.first; i < split; ++i) runs.push_back({index.forward(i), 0});
+    stack.push_back({s.first, split, s.slots});
+    stack.push_back({split, s.end, s.slots == 1 ? 1 : s.slots - 1});
+  }
+  return runs;
+}
+
+bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control) {
+  // From many slots to one: the schedules with few take longest to write down.
+  for (size_t slots = chain.stages.size(); slots > 0; --slots) {
+    if (control.out_of_time()) return false;
+    control.report(-1);
+    candidates.consider(revolve_runs(chain.stages.size(), slots));
+  }
+  return true;
+}
+
+Answer revolve_chain(const ChainProblem& problem) {
+  SearchControl control(problem.options, "revolve");
+  Candidates candidates(problem.graph, problem.budget);
+  const bool all = consider_revolve(problem.chain, candidates, control);
+  return candidates.answer(least_time(problem.chain), all);
+}
+
+Curve revolve_frontier(const ChainProblem& problem) {
+  SearchControl control(problem.options, "revolve");
+  Candidates candidates(problem.graph, problem.budget);
+  consider_revolve(problem.chain, candidates, control);
+  return {candidates.curve(least_time(problem.chain))};
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,150 @@
+// The recurrence of a chain in one place: all ways to begin a segment. Everything that walks the
+// recurrence (the smallest memory, the curves, what surrounds a cell, the way back to a plan) sees
+// it through for_each_branch(). Symbols are those of chain.cc's table.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/chain/cells.h"
+#include "plan/chain/model.h"
+#include "plan/chain/step_function.h"
+
+namespace reprise::internal {
+
+// The cost of sweeping from x_i to x_j as a function of memory beyond what is held: S(i,j) and its
+// tests. One step where every stage on the way has one way to be swept.
+class Sweep {
+ public:
+  Sweep(const ChainModel& model, size_t first)
+      : model_(model), first_(first), end_(first), steps_{{0, 0}} {}
+
+  void extend();  // by one stage
+  size_t end() const { return end_; }
+  const StepFunction& steps() const { return steps_; }
+  int64_t smallest_memory() const { return steps_.front().memory; }
+  int64_t least_cost() const { return steps_.back().cost; }
+
+ private:
+  const ChainModel& model_;
+  size_t first_;
+  size_t end_;
+  StepFunction steps_;
+};
+
+// At least so much memory is needed by each cell, whatever branches it takes: every backward (and the
+// loss) runs while the weight gradients of the stages behind it lie there. O(1) a cell.
+class LeastMemory {
+ public:
+  explicit LeastMemory(const ChainModel& model);
+
+  int64_t of(const Cell& cell) const;
+
+ private:
+  int64_t largest(size_t first, size_t last) const;  // of needs_[first..last]
+
+  const ChainModel& model_;
+  // [0][k]: what B_k needs beyond W(0,l), its input included; [n][k]: the largest of 2^n from k on.
+  std::vector<std::vector<int64_t>> needs_;
+};
+
+enum class BranchKind {
+  kLoss,        // runs the loss
+  kKeep,        // keeps stage `at` with `option`, then runs the rest of the segment
+  kCheckpoint,  // sweeps to x_at, runs the segment from there on, then the one before it
+  kDrop,        // sweeps to x_at, keeps stage `at` with `option`, drops x_at, and goes on like kCheckpoint
+  kReverse,     // the backward of a stage whose forward has run
+};
+
+// m -> cost + right(m - right_shift) + left(m - left_shift) for m >= from. The right part runs
+// first; slots are -1 where there is no such part.
+struct Branch {
+  BranchKind kind = BranchKind::kLoss;
+  int64_t from = 0;
+  int64_t cost = 0;
+  int64_t right = -1;
+  int64_t right_shift = 0;
+  int64_t left = -1;
+  int64_t left_shift = 0;
+  size_t at = 0;
+  size_t option = 0;
+};
+
+// Calls visit(branch) for all branches of the cell: keeping first, then by length of the sweep.
+// done(cost, memory) may stop the enumeration: all further branches cost at least so much and need
+// at least so much memory.
+template <class Visit, class Done>
+void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cell& cell,
+                     const Visit& visit, const Done& done) {
+  const auto i = static_cast<size_t>(cell.first), l = static_cast<size_t>(cell.last);
+  if (i == model.stages) {
+    visit(Branch{.kind = BranchKind::kLoss, .from = model.loss[cell.pinned]});
+    return;
+  }
+  // What lies there while the forwards of the segment run: g_{l+1}, or the package P.
+  int64_t held = model.g[l + 1];
+  if (cell.option >= 0) {
+    const auto o = static_cast<size_t>(cell.option);
+    held = model.package(l, model.options[l][o]);
+    if (i == l) {
+      visit(Branch{.kind = BranchKind::kReverse,
+                   .from = std::max(held, model.options[l][o].backward),
+                   .at = l,
+                   .option = o});
+      return;
+    }
+  }
+  const auto slot = [&](size_t first, size_t last, bool pinned, int option) {
+    return static_cast<int64_t>(cells.slot(first, last, pinned, option));
+  };
+  for (size_t o = 0; o < model.options[i].size(); ++o) {
+    const KeepOption& option = model.options[i][o];
+    const int64_t u = model.given_back(i, option, cell.pinned);
+    Branch keep{.kind = BranchKind::kKeep,
+                .from = std::max(held + option.forward,
+                                 model.weights(i + 1, l) + option.backward - u),
+                .cost = option.cost,
+                .at = i,
+                .option = o};
+    if (i < l) {
+      keep.right = slot(i + 1, l, option.reads_output, cell.option);
+      keep.right_shift = option.saved + model.x[i + 1] - u;
+    }
+    visit(keep);
+  }
+  Sweep sweep(model, i);
+  for (size_t j = i + 1; j <= l; ++j) {
+    sweep.extend();
+    if (done(sweep.least_cost(), held + sweep.smallest_memory())) return;
+    for (const Step& step : sweep.steps()) {
+      visit(Branch{.kind = BranchKind::kCheckpoint,
+                   .from = held + step.memory,
+                   .cost = step.cost,
+                   .right = slot(j, l, false, cell.option),
+                   .right_shift = model.x[j],
+                   .left = slot(i, j - 1, cell.pinned, -1),
+                   .left_shift = model.weights(j, l),
+                   .at = j});
+    }
+    if (cells.dropping() == Dropping::kNothing || j == l) continue;
+    for (size_t o = 0; o < model.options[j].size(); ++o) {
+      const KeepOption& option = model.options[j][o];
+      if (!option.reads_input) continue;
+      for (const Step& step : sweep.steps()) {
+        visit(Branch{.kind = BranchKind::kDrop,
+                     .from = held + std::max(step.memory, model.x[j] + option.forward),
+                     .cost = step.cost + option.cost,
+                     .right = slot(j + 1, l, option.reads_output, cell.option),
+                     .right_shift = option.saved + model.x[j + 1],
+                     .left = slot(i, j, cell.pinned, static_cast<int>(o)),
+                     .left_shift = model.weights(j + 1, l),
+                     .at = j,
+                     .option = o});
+      }
+    }
+  }
+}
+
+}  // namespace reprise::internal

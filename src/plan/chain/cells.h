@@ -1,0 +1,68 @@
+// Which cells the recurrence of a chain needs, and which of them are equal. Two segments with equal
+// stages, equal first boundary and equal pinning have the same cell: it is stored and computed
+// once, so a chain of repeated blocks has O(L * block) cells instead of O(L^2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/chain/model.h"
+
+namespace reprise::internal {
+
+// The segment of stages first..last (last = L: and the loss). option < 0: C, from the forward of
+// stage `first` on. Otherwise D: the forward of stage `last` has run already, with this option.
+struct Cell {
+  int32_t first = 0;
+  int32_t last = 0;
+  int32_t slot = 0;
+  int16_t option = -1;
+  bool pinned = false;
+
+  size_t length() const { return static_cast<size_t>(last - first); }
+};
+
+// What may be dropped of a kept stage before its backward runs: nothing (persistent schedules), or
+// its input, which is then computed again.
+enum class Dropping { kNothing, kInputs };
+
+class ChainCells {
+ public:
+  // share = false keeps equal cells apart. O(L^2) time and memory; complete() is false, and there is
+  // nothing to ask for, when that is too much.
+  ChainCells(const ChainModel& model, bool share, Dropping dropping = Dropping::kNothing);
+
+  bool complete() const { return !order_.empty(); }
+  Dropping dropping() const { return dropping_; }
+  bool shared() const { return shared_; }  // whether some cell stands for several segments
+
+  // Where the value of a cell is kept.
+  size_t slot(size_t first, size_t last, bool pinned, int option = -1) const {
+    const auto of_class = static_cast<size_t>(classes_[row_[first] + last - first]);
+    const size_t pin = pinned && depends_on_pin_[first] ? 1 : 0;
+    return base_[of_class] + 2 * static_cast<size_t>(option + 1) + pin;
+  }
+  size_t slots() const { return base_.back(); }
+
+  // One cell a slot that is needed, shorter segments first: a cell depends on shorter ones only.
+  const std::vector<Cell>& order() const { return order_; }
+  // Where the cells of each length end in order().
+  const std::vector<size_t>& length_ends() const { return length_ends_; }
+
+ private:
+  bool classify(const ChainModel& model, bool share);
+  void list_cells(const ChainModel& model);
+  void sort_by_length(size_t stages);
+
+  Dropping dropping_;
+  bool shared_ = false;
+  std::vector<size_t> row_;  // where row `first` begins in classes_
+  std::vector<int32_t> classes_;
+  std::vector<size_t> base_;  // the first slot of each class, and the number of slots
+  std::vector<bool> depends_on_pin_;
+  std::vector<Cell> order_;
+  std::vector<size_t> length_ends_;
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,101 @@
+#include "plan/chain/classes.h"
+
+#include <algorithm>
+
+#include "plan/common/candidates.h"
+#include "plan/chain/bound.h"
+#include "plan/planners.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::internal {
+namespace {
+
+// Of so few the smallest memory is known within some 10 ms, whatever the time limit.
+constexpr size_t kFewCells = 50'000;
+
+constexpr const char* kPersistent = "persistent";
+constexpr const char* kDroppedInputs = "persistent+dropped-inputs";
+
+}  // namespace
+
+const char* class_name(Dropping dropping) {
+  return dropping == Dropping::kNothing ? kPersistent : kDroppedInputs;
+}
+
+std::vector<Dropping> wanted_classes(const std::string& name) {
+  if (name == kPersistent) return {Dropping::kNothing};
+  if (name.empty() || name == kDroppedInputs) return {Dropping::kNothing, Dropping::kInputs};
+  throw InputError("planner 'chain' has no schedule class '" + name + "'; it has '" + kPersistent +
+                   "' and '" + kDroppedInputs + "'");
+}
+
+Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
+                   const std::optional<Trace>& known, int threads, SearchControl& control) {
+  Outcome outcome{cells.dropping()};
+  Bracket& bracket = outcome.bracket;
+  bracket.best = known;
+  improve_by_blocks(model, cells.dropping(), memory, cells.complete() ? kWorthwhileGain : 0,
+                    threads, bracket, control);
+  if (!bracket.best && cells.complete()) {
+    const SearchSpace space{model, cells, threads};
+    SearchControl patient = cells.order().size() <= kFewCells ? control.untimed() : control;
+    const std::vector<int64_t> floors = smallest_memory(model, cells, threads, patient);
+    if (floors.empty()) return outcome;
+    outcome.floor = floors[space.root()];
+    if (outcome.floor > memory) {
+      outcome.smallest = greedy(space, floors, outcome.floor).runs;
+      return outcome;
+    }
+    bracket.best = greedy(space, floors, memory);
+  }
+  if (bracket.best) {
+    const LossBound bound(model, cells.dropping(), memory);
+    bracket.lower = std::min(bound.lower(), bracket.best->cost);
+  }
+  return outcome;
+}
+
+void finish_search(const SearchSpace& space, int64_t memory, Outcome& outcome,
+                   SearchControl& control) {
+  if (!outcome.bracket.best || !space.cells.complete()) return;
+  narrow(space, memory, {}, outcome.bracket, control);
+}
+
+Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
+                     const std::optional<Trace>& known, int threads, SearchControl& control) {
+  const ChainCells cells(model, /*share=*/true, dropping);
+  Outcome outcome = quick_plan(model, cells, memory, known, threads, control);
+  finish_search({model, cells, threads}, memory, outcome, control);
+  return outcome;
+}
+
+Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome) {
+  const Bracket& bracket = outcome.bracket;
+  Answer answer;
+  answer.schedule_class = class_name(outcome.dropping);
+  answer.search_memory = bracket.memory;
+  if (bracket.best) {
+    answer.termination = bracket.proven(model) ? Termination::kOptimal : Termination::kFeasible;
+    answer.runs = bracket.best->runs;
+    answer.lower_bound = Nanos(model.time_of(bracket.lower));
+  } else if (outcome.infeasible()) {
+    answer.termination = Termination::kInfeasible;
+    answer.smallest_budget = Bytes(outcome.floor + bytes_outside(model));
+    answer.blocking_op = peak_op(problem.graph, outcome.smallest);
+  }
+  return answer;
+}
+
+Answer simplest_plan(const ChainProblem& problem, const char* planner) {
+  PlanOptions options = problem.options;
+  options.time_limit =
+      Nanos(static_cast<int64_t>(static_cast<double>(options.time_limit.count()) * kReserve));
+  SearchControl control(options, planner);
+  Candidates candidates(problem.graph, problem.budget);
+  candidates.consider(plain_runs(problem.graph));
+  consider_revolve(problem.chain, candidates, control);
+  consider_periodic(problem.chain, candidates, control);
+  return candidates.answer(least_time(problem.chain), false);
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,86 @@
+// The tables of a chain's recurrence: the smallest memory of every segment, and what every segment
+// costs as a function of memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/chain/bound.h"
+#include "plan/chain/branches.h"
+#include "plan/chain/cells.h"
+#include "plan/chain/model.h"
+#include "plan/common/search_control.h"
+#include "plan/chain/step_function.h"
+#include "reprise/model/units.h"
+
+namespace reprise::internal {
+
+// The smallest m at which each cell is feasible, by slot. Exact: every argument of the recurrence
+// is a shift of m, so feasibility has a recurrence of its own. O(L) a cell. Empty when the control
+// said stop.
+std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& cells, int threads,
+                                     SearchControl& control);
+
+class Surroundings;  // chain/surroundings.h
+
+struct CurveLimits {
+  int64_t memory = kInfeasible;  // bytes beyond fixed and x_0 that a plan may use
+  int64_t cost = kInfeasible;    // of the best plan known: dearer plans are of no use
+  // Every cost of a branch is rounded down to a multiple of this: the curves are lower bounds, with
+  // fewer steps. Memory stays exact, so that the plan behind a curve is feasible all the same.
+  int64_t grid = 1;
+  // Both for the same memory: cells and steps that no plan within `cost` has are left out.
+  const LossBound* bound = nullptr;
+  const Surroundings* around = nullptr;
+  int threads = 1;
+};
+
+// A share of the branches of a cell: every `of`-th, from `number` on.
+struct Portion {
+  size_t cell = 0;  // in ChainCells::order()
+  int number = 0;
+  int of = 1;
+};
+
+class CurveTable {
+ public:
+  // Computes every cell within the limits. Stops early when the control says so, or when the tables
+  // outgrow the limit on their size; complete() tells.
+  CurveTable(const ChainModel& model, const ChainCells& cells, const CurveLimits& limits,
+             SearchControl& control);
+
+  bool complete() const { return complete_; }
+  const CurveLimits& limits() const { return limits_; }
+  Steps curve(size_t slot) const { return curves_[slot]; }
+  Bytes memory() const { return Bytes(bytes_); }
+  // Of a cell that ends with the loss: the least that a step of the branch weighs (LossBound), given
+  // that there is a bound to weigh by and that the branch has a right part.
+  LossBound::Wide least_weight_of(const Branch& branch) const;
+  size_t cells() const { return used_; }  // that some plan within the limits may have
+
+ private:
+  StepFunction compute(const Cell& cell, const Portion& portion, Envelope& envelope) const;
+  bool set_caps(const Cell& cell, int64_t least_memory, Envelope& envelope) const;
+  int64_t least_around(const Cell& cell, int64_t memory) const;
+  void prune(const Cell& cell, StepFunction& curve) const;
+  void weigh(const Cell& cell, const StepFunction& curve);
+  size_t weight_index(size_t first, int64_t slot) const {
+    return 2 * first + static_cast<size_t>(slot) - cells_.slot(first, model_.stages, false);
+  }
+
+  const ChainModel& model_;
+  const ChainCells& cells_;
+  const SearchControl& control_;
+  LeastMemory least_memory_;
+  CurveLimits limits_;
+  std::vector<StepFunction> curves_;
+  // Of the cells that end with the loss, by first stage and pin.
+  std::vector<LossBound::Wide> least_weights_;
+  std::atomic<int64_t> bytes_ = 0;
+  std::atomic<size_t> used_ = 0;
+  bool complete_ = false;
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,97 @@
+#include "plan/common/candidates.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "reprise/check/simulate.h"
+
+namespace reprise::internal {
+
+std::string peak_op(const Graph& graph, const std::vector<Run>& runs) {
+  const std::vector<Action> actions = with_frees(graph, runs);
+  const Timeline timeline = simulate(graph, actions);
+  // When the initial level is the peak already, the first op is the first that needs it.
+  const int64_t at = timeline.peak_action;
+  if (graph.ops.empty()) return {};
+  return at < 0 ? graph.ops.front().id : actions[static_cast<size_t>(at)].id;
+}
+
+Nanos least_time(const Chain& chain) {
+  Nanos sum = chain.loss.cost.time;
+  for (const Stage& stage : chain.stages) {
+    std::optional<Nanos> least;
+    for (const StageOption& option : stage.options) {
+      const Nanos time = option.forward.time + option.backward.time;
+      least = least ? std::min(*least, time) : time;
+    }
+    sum += *least;
+  }
+  return sum;
+}
+
+Nanos least_time(const Graph& graph) {
+  std::vector<Nanos> times;
+  for (const Op& op : graph.ops) {
+    Nanos least = op.variants.front().time;
+    for (const Variant& variant : op.variants) least = std::min(least, variant.time);
+    times.push_back(least);
+  }
+  Nanos sum;
+  for (const Choice& choice : graph.choices) {
+    std::optional<Nanos> least;
+    for (const std::vector<OpIndex>& realization : choice.realizations) {
+      Nanos time;
+      for (const OpIndex op : realization) time += times[static_cast<size_t>(op)];
+      least = least ? std::min(*least, time) : time;
+    }
+    for (const std::vector<OpIndex>& realization : choice.realizations) {
+      for (const OpIndex op : realization) times[static_cast<size_t>(op)] = Nanos(0);
+    }
+    if (least) sum += *least;
+  }
+  for (const Nanos time : times) sum += time;
+  return sum;
+}
+
+void Candidates::consider(std::vector<Run> runs) {
+  const Timeline timeline = simulate(graph_, with_frees(graph_, runs));
+  Candidate candidate{std::move(runs), timeline.peak, timeline.time};
+  points_.push_back({candidate.peak, candidate.peak, candidate.time, Nanos()});
+  const auto speed = [](const Candidate& c) { return std::tuple(c.time, c.runs.size(), c.peak); };
+  const auto size = [](const Candidate& c) { return std::tuple(c.peak, c.time, c.runs.size()); };
+  if (!smallest_ || size(candidate) < size(*smallest_)) smallest_ = candidate;
+  if (candidate.peak > budget_) return;
+  if (!best_ || speed(candidate) < speed(*best_)) best_ = std::move(candidate);
+}
+
+Answer Candidates::answer(Nanos lower_bound, bool all) const {
+  Answer answer;
+  answer.lower_bound = lower_bound;
+  answer.search_memory = Bytes(static_cast<int64_t>(points_.capacity() * sizeof(FrontierPoint)));
+  if (best_) {
+    answer.termination =
+        best_->time == lower_bound ? Termination::kOptimal : Termination::kFeasible;
+    answer.runs = best_->runs;
+  } else if (all && smallest_) {
+    answer.termination = Termination::kInfeasible;
+    answer.smallest_budget = smallest_->peak;
+    answer.blocking_op = peak_op(graph_, smallest_->runs);
+  }
+  return answer;
+}
+
+std::vector<FrontierPoint> Candidates::curve(Nanos lower_bound) const {
+  std::vector<FrontierPoint> sorted = points_;
+  std::sort(sorted.begin(), sorted.end(), [](const FrontierPoint& a, const FrontierPoint& b) {
+    return std::tie(a.budget, a.time) < std::tie(b.budget, b.time);
+  });
+  std::vector<FrontierPoint> best;
+  for (FrontierPoint& point : sorted) {
+    if (!best.empty() && point.time >= best.back().time) continue;
+    point.lower_bound = lower_bound;
+    best.push_back(point);
+  }
+  return best;
+}
+
+}  // namespace reprise::internal

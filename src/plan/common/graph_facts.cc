@@ -1,0 +1,266 @@
+#include "plan/common/graph_facts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+namespace reprise::internal {
+namespace {
+
+void keep_common(std::vector<ValueIndex>& list, const std::vector<ValueIndex>& other) {
+  std::erase_if(list, [&](ValueIndex value) { return !contains(other, value); });
+}
+
+std::vector<ValueIndex> reads_of_every_first_run(const Op& op) {
+  std::optional<std::vector<ValueIndex>> common;
+  for (const Variant& variant : op.variants) {
+    if (!can_be_first(variant)) continue;
+    if (common) {
+      keep_common(*common, variant.reads);
+    } else {
+      common = variant.reads;
+    }
+  }
+  return common.value_or(std::vector<ValueIndex>());
+}
+
+Nanos time_of_first_run(const Op& op) {
+  std::optional<Nanos> least;
+  for (const Variant& variant : op.variants) {
+    if (can_be_first(variant)) least = least ? std::min(*least, variant.time) : variant.time;
+  }
+  return least.value_or(Nanos());
+}
+
+// Choices by op: which of them, and which of its realizations.
+struct Part {
+  int32_t choice = -1;
+  int32_t realization = -1;
+};
+
+std::vector<Part> parts_of(const Graph& graph) {
+  std::vector<Part> parts(graph.ops.size());
+  for (size_t c = 0; c < graph.choices.size(); ++c) {
+    const auto& realizations = graph.choices[c].realizations;
+    for (size_t r = 0; r < realizations.size(); ++r) {
+      for (const OpIndex op : realizations[r]) {
+        parts[op] = {static_cast<int32_t>(c), static_cast<int32_t>(r)};
+      }
+    }
+  }
+  return parts;
+}
+
+bool exclude_each_other(const Part& a, const Part& b) {
+  return a.choice >= 0 && a.choice == b.choice && a.realization != b.realization;
+}
+
+void find_makers_and_readers(GraphFacts& facts, const std::vector<Part>& parts) {
+  const Graph& graph = facts.graph;
+  facts.makers.resize(graph.values.size());
+  facts.readers.resize(graph.values.size());
+  const auto add = [](std::vector<OpIndex>& ops, OpIndex op) {
+    if (ops.empty() || ops.back() != op) ops.push_back(op);
+  };
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    const auto op = static_cast<OpIndex>(o);
+    for (const Variant& variant : graph.ops[o].variants) {
+      for (const ValueIndex value : variant.writes) add(facts.makers[value], op);
+      for (const ValueIndex value : variant.reads) add(facts.readers[value], op);
+    }
+  }
+  facts.one_maker.assign(graph.values.size(), 1);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const std::vector<OpIndex>& makers = facts.makers[v];
+    for (size_t a = 0; a < makers.size(); ++a) {
+      for (size_t b = 0; b < a; ++b) {
+        if (!exclude_each_other(parts[makers[a]], parts[makers[b]])) facts.one_maker[v] = 0;
+      }
+    }
+  }
+}
+
+void find_sources(GraphFacts& facts) {
+  for (const std::vector<OpIndex>& makers : facts.makers) {
+    std::vector<ValueIndex>& sources = facts.made_from.emplace_back();
+    for (size_t m = 0; m < makers.size(); ++m) {
+      const std::vector<ValueIndex>& reads = facts.first_reads[makers[m]];
+      if (m == 0) {
+        sources = reads;
+      } else {
+        keep_common(sources, reads);
+      }
+    }
+  }
+}
+
+void find_groups(GraphFacts& facts) {
+  std::vector<OpIndex>& group = facts.group;
+  group.resize(facts.graph.ops.size());
+  std::iota(group.begin(), group.end(), 0);
+  const auto root = [&](OpIndex op) {
+    while (group[op] != op) op = group[op] = group[group[op]];
+    return op;
+  };
+  for (const std::vector<OpIndex>& makers : facts.makers) {
+    for (const OpIndex maker : makers) group[root(maker)] = root(makers.front());
+  }
+  for (size_t o = 0; o < group.size(); ++o) group[o] = root(static_cast<OpIndex>(o));
+}
+
+// What the ordered ops of a realization read, each value once, and the first and the last of them.
+std::optional<GraphFacts::Need> need_of(const GraphFacts& facts,
+                                        const std::vector<OpIndex>& realization) {
+  std::optional<GraphFacts::Need> need;
+  for (const OpIndex op : realization) {
+    if (!runs_once(facts.graph.ops[op])) continue;
+    if (!need) need = GraphFacts::Need{op, op, {}};
+    need->after = std::min(need->after, op);
+    need->last = std::max(need->last, op);
+    for (const ValueIndex value : facts.first_reads[op]) {
+      if (!contains(need->values, value)) need->values.push_back(value);
+    }
+  }
+  return need;
+}
+
+// Nothing outside these ops touches the value, which is made from `from` only.
+bool is_made_from(const GraphFacts& facts, const std::vector<OpIndex>& realization,
+                  ValueIndex value, ValueIndex from) {
+  const auto& makers = facts.makers[value];
+  if (makers.empty() || contains(facts.graph.results, value)) return false;
+  for (const OpIndex maker : makers) {
+    for (const Variant& variant : facts.graph.ops[maker].variants) {
+      if (contains(variant.writes, value) && !contains(variant.reads, from)) return false;
+    }
+  }
+  const auto is_inside = [&](OpIndex op) {
+    return std::find(realization.begin(), realization.end(), op) != realization.end();
+  };
+  return std::all_of(makers.begin(), makers.end(), is_inside) &&
+         std::all_of(facts.readers[value].begin(), facts.readers[value].end(), is_inside);
+}
+
+Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& realization) {
+  Nanos time;
+  for (const OpIndex op : realization) time += facts.first_time[op];
+  return time;
+}
+
+// What the first realization reads and some others do not, if each of these has a value in its place. Of
+// several the largest: their places would be counted twice.
+std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choice& choice,
+                                            const std::vector<GraphFacts::Need>& needs,
+                                            OpIndex after, OpIndex last) {
+  const std::vector<Value>& values = facts.graph.values;
+  const auto place_of = [&](size_t r, ValueIndex value) {
+    std::optional<ValueIndex> least;
+    for (const ValueIndex other : needs[r].values) {
+      if (!is_made_from(facts, choice.realizations[r], other, value)) continue;
+      if (!least || values[other].bytes < values[*least].bytes) least = other;
+    }
+    return least;
+  };
+  Nanos fastest = time_of(facts, choice.realizations[0]);
+  for (const auto& realization : choice.realizations) {
+    fastest = std::min(fastest, time_of(facts, realization));
+  }
+  std::optional<GraphFacts::Either> best;
+  for (const ValueIndex value : needs[0].values) {
+    if (values[value].kind == ValueKind::kInput) continue;
+    if (best && values[value].bytes <= values[best->value].bytes) continue;
+    std::optional<GraphFacts::Either> either;
+    bool holds = true;
+    for (size_t r = 1; r < needs.size() && holds; ++r) {
+      if (contains(needs[r].values, value)) continue;
+      const std::optional<ValueIndex> place = place_of(r, value);
+      holds = place.has_value();
+      if (!holds) break;
+      const Nanos extra = time_of(facts, choice.realizations[r]) - fastest;
+      if (!either) either = GraphFacts::Either{after, last, value, {}, extra};
+      either->places.push_back(*place);
+      either->extra = std::min(either->extra, extra);
+    }
+    if (holds && either) best = either;
+  }
+  return best;
+}
+
+void find_needs_of(GraphFacts& facts, const Choice& choice) {
+  std::vector<GraphFacts::Need> needs;
+  for (const std::vector<OpIndex>& realization : choice.realizations) {
+    std::optional<GraphFacts::Need> need = need_of(facts, realization);
+    if (!need) return;
+    needs.push_back(std::move(*need));
+  }
+  GraphFacts::Need common = needs[0];
+  for (const GraphFacts::Need& need : needs) {
+    keep_common(common.values, need.values);
+    common.after = std::min(common.after, need.after);
+    common.last = std::max(common.last, need.last);
+  }
+  if (const auto either = either_of(facts, choice, needs, common.after, common.last)) {
+    facts.eithers.push_back(*either);
+  }
+  facts.needs.push_back(std::move(common));
+}
+
+void find_needs(GraphFacts& facts) {
+  const Graph& graph = facts.graph;
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    if (!facts.certain[o] || !runs_once(graph.ops[o])) continue;
+    const auto op = static_cast<OpIndex>(o);
+    facts.needs.push_back({op, op, facts.first_reads[o]});
+  }
+  for (const Choice& choice : graph.choices) find_needs_of(facts, choice);
+}
+
+Nanos sum_of_first_runs(const GraphFacts& facts) {
+  std::vector<char> in_choice(facts.graph.ops.size(), 0);
+  Nanos sum;
+  for (const Choice& choice : facts.graph.choices) {
+    std::optional<Nanos> least;
+    for (const std::vector<OpIndex>& realization : choice.realizations) {
+      for (const OpIndex op : realization) in_choice[op] = 1;
+      const Nanos time = time_of(facts, realization);
+      least = least ? std::min(*least, time) : time;
+    }
+    if (least) sum += *least;
+  }
+  for (size_t o = 0; o < in_choice.size(); ++o) {
+    if (!in_choice[o]) sum += facts.first_time[o];
+  }
+  return sum;
+}
+
+}  // namespace
+
+bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+bool takes(const Variant& variant, ValueIndex value) {
+  return contains(variant.consumes, value) ||
+         std::any_of(variant.reuses.begin(), variant.reuses.end(),
+                     [&](const auto& pair) { return pair.second == value; });
+}
+
+GraphFacts::GraphFacts(const Graph& whole) : graph(whole), certain(whole.ops.size(), 1) {
+  for (const Choice& choice : graph.choices) {
+    if (choice.realizations.size() == 1) continue;
+    for (const std::vector<OpIndex>& realization : choice.realizations) {
+      for (const OpIndex op : realization) certain[op] = 0;
+    }
+  }
+  for (const Op& op : graph.ops) {
+    first_reads.push_back(reads_of_every_first_run(op));
+    first_time.push_back(time_of_first_run(op));
+  }
+  find_makers_and_readers(*this, parts_of(graph));
+  find_sources(*this);
+  find_groups(*this);
+  find_needs(*this);
+  least_time = sum_of_first_runs(*this);
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,148 @@
+#include "plan/graph/carry.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace reprise::internal {
+namespace {
+
+// By op of `from`: where the op of this id stands in `to`; -1: it is not there.
+std::vector<int32_t> positions_in(const Graph& from, const Graph& to) {
+  std::unordered_map<std::string_view, int32_t> by_id;
+  for (size_t o = 0; o < to.ops.size(); ++o) by_id.emplace(to.ops[o].id, static_cast<int32_t>(o));
+  std::vector<int32_t> positions;
+  for (const Op& op : from.ops) {
+    const auto found = by_id.find(op.id);
+    positions.push_back(found == by_id.end() ? -1 : found->second);
+  }
+  return positions;
+}
+
+std::optional<int32_t> same_variant(const Op& from, int32_t variant, const Op& to) {
+  const std::string& name = from.variants[static_cast<size_t>(variant)].name;
+  const auto same = std::find_if(to.variants.begin(), to.variants.end(),
+                                 [&](const Variant& one) { return one.name == name; });
+  if (same == to.variants.end()) return std::nullopt;
+  return static_cast<int32_t>(same - to.variants.begin());
+}
+
+class Carrier {
+ public:
+  Carrier(const ScheduleModel& from, const ScheduleModel& to)
+      : from_(from), to_(to), there_(positions_in(from.graph(), to.graph())) {
+    const std::vector<Op>& ops = to.graph().ops;
+    there_.push_back(static_cast<int32_t>(ops.size()));
+    before_.assign(ops.size() + 2, 0);
+    for (const int32_t position : there_) {
+      if (position >= 0) ++before_[static_cast<size_t>(position) + 1];
+    }
+    for (size_t p = 1; p < before_.size(); ++p) before_[p] += before_[p - 1];
+  }
+
+  std::optional<Schedule> run(const Schedule& schedule) const {
+    Schedule result = to_.keep_all();
+    if (!set_realizations(schedule, result) || !set_variants(schedule, result)) return std::nullopt;
+    for (size_t g = 0; g < result.gaps.size(); ++g) {
+      const Gap& gap = to_.gaps()[g];
+      // What `from` does with the value behind the last of its ops up to where the gap begins.
+      const int32_t same = from_.gap_before(gap.value, before_[static_cast<size_t>(gap.begin) + 1]);
+      if (gap.fixed || same < 0) continue;
+      const Keeping keeping = schedule.gaps[static_cast<size_t>(same)];
+      // In a later part of a gap: what was made again in an earlier one is kept.
+      const bool is_kept = keeping == Keeping::kOnReplay && is_same_gap(g, same);
+      result.gaps[g] = is_kept ? Keeping::kKeep : keeping;
+    }
+    for (const Early& early : schedule.early) {
+      const int32_t position = there_[static_cast<size_t>(early.position)];
+      const ValueIndex value = from_.gaps()[static_cast<size_t>(early.gap)].value;
+      if (position < 0) return std::nullopt;
+      const int32_t gap = to_.gap_before(value, position);
+      if (gap >= 0) result.early.push_back({position, gap});
+    }
+    std::sort(result.early.begin(), result.early.end());
+    return result;
+  }
+
+ private:
+  // Whether the gap before this one of `to` is another part of the same gap of `from`.
+  bool is_same_gap(size_t g, int32_t same) const {
+    const Gap& gap = to_.gaps()[g];
+    if (static_cast<int32_t>(g) == to_.first_gap(gap.value)) return false;
+    const auto begin = static_cast<size_t>(to_.gaps()[g - 1].begin);
+    return from_.gap_before(gap.value, before_[begin + 1]) == same;
+  }
+
+  bool set_realizations(const Schedule& schedule, Schedule& result) const {
+    std::unordered_map<std::string_view, size_t> by_id;
+    const std::vector<Choice>& choices = to_.graph().choices;
+    for (size_t c = 0; c < choices.size(); ++c) by_id.emplace(choices[c].id, c);
+    for (size_t c = 0; c < schedule.realization.size(); ++c) {
+      const Choice& choice = from_.graph().choices[c];
+      const auto found = by_id.find(choice.id);
+      if (found == by_id.end()) return false;
+      std::vector<OpIndex> ops;
+      for (const OpIndex op : choice.realizations[static_cast<size_t>(schedule.realization[c])]) {
+        ops.push_back(there_[static_cast<size_t>(op)]);
+      }
+      const auto& all = choices[found->second].realizations;
+      const auto same = std::find(all.begin(), all.end(), ops);
+      if (same == all.end()) return false;
+      result.realization[found->second] = static_cast<int32_t>(same - all.begin());
+    }
+    return true;
+  }
+
+  bool set_variants(const Schedule& schedule, Schedule& result) const {
+    for (size_t o = 0; o < from_.graph().ops.size(); ++o) {
+      const auto op = static_cast<OpIndex>(o);
+      if (!from_.active(schedule, op)) continue;
+      if (there_[o] < 0) return false;
+      const auto other = static_cast<size_t>(there_[o]);
+      const std::optional<int32_t> variant = same_way(op, schedule.variant[o]);
+      const std::optional<int32_t> on_demand = same_way(op, schedule.on_demand[o]);
+      if (!variant || !on_demand) return false;
+      result.variant[other] = *variant;
+      result.on_demand[other] = *on_demand;
+    }
+    return true;
+  }
+
+  // kPutOff and kFastest stay what they are.
+  std::optional<int32_t> same_way(OpIndex op, int32_t variant) const {
+    if (variant < 0) return variant;
+    const auto o = static_cast<size_t>(op);
+    return same_variant(from_.graph().ops[o], variant,
+                        to_.graph().ops[static_cast<size_t>(there_[o])]);
+  }
+
+  const ScheduleModel &from_, &to_;
+  // By op of `from`, and behind all: its position in `to`; -1: it is not there.
+  std::vector<int32_t> there_;
+  std::vector<int32_t> before_;  // by position in `to`: ops of `from` that stand before it
+};
+
+}  // namespace
+
+std::optional<Schedule> carried_over(const ScheduleModel& from, const Schedule& schedule,
+                                     const ScheduleModel& to) {
+  return Carrier(from, to).run(schedule);
+}
+
+std::optional<std::vector<Run>> carried_over(const Graph& from, const std::vector<Run>& runs,
+                                             const Graph& to) {
+  const std::vector<int32_t> there = positions_in(from, to);
+  std::vector<Run> result;
+  for (const Run& run : runs) {
+    const int32_t op = there[static_cast<size_t>(run.op)];
+    if (op < 0) return std::nullopt;
+    const auto variant = same_variant(from.ops[static_cast<size_t>(run.op)], run.variant,
+                                      to.ops[static_cast<size_t>(op)]);
+    if (!variant) return std::nullopt;
+    result.push_back({op, *variant});
+  }
+  return result;
+}
+
+}  // namespace reprise::internal

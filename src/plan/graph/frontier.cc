@@ -1,0 +1,109 @@
+// The time/memory curve of a graph: single budgets from coarse to fine between the smallest peak that
+// the search finds and plain training's, each from the schedules of its neighbours.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "plan/common/by_level.h"
+#include "plan/graph/question.h"
+#include "plan/planners.h"
+#include "plan/common/search_control.h"
+
+namespace reprise::internal {
+namespace {
+
+// Single budgets are asked at 2, 3, 5, 9, ... points, up to this many.
+constexpr int64_t kMostSamples = 33;
+// Of the time that is left: for the smallest budget; for each of the others that many times its share.
+constexpr double kForSmallest = 0.2, kForSample = 2;
+
+class Samples {
+ public:
+  Samples(const GraphProblem& problem, SearchControl& control)
+      : model_(problem.graph),
+        threads_(thread_count(problem.options.threads)),
+        most_(problem.baseline.peak.count()),
+        control_(control) {}
+
+  std::vector<Answer> take() {
+    ask(most_);
+    SearchControl part = control_.part(kForSmallest);
+    const GraphFinding least = find_schedule(model_, Bytes(0), Bytes(0), threads_, {}, part);
+    keep(least.smallest.peak, least.smallest, least.bound.time);
+    ask(least.smallest.peak);
+    const int64_t low = least.smallest.peak;
+    for (int64_t parts = 2; parts < kMostSamples; parts *= 2) {
+      for (int64_t k = 1; k < parts; k += 2) {
+        if (control_.out_of_time()) return curve();
+        // Rounded to the side of plain training, whose budget is known to the byte.
+        ask(most_ - (most_ - low) / parts * (parts - k));
+      }
+    }
+    return curve();
+  }
+
+ private:
+  struct Sample {
+    FoundSchedule found;
+    Nanos bound;
+  };
+
+  // The fastest for the peak that it has; a bound for a larger budget holds for a smaller one, too.
+  void keep(int64_t peak, const FoundSchedule& found, Nanos bound) {
+    const auto [at, is_new] = samples_.try_emplace(peak, Sample{found, bound});
+    if (is_new) return;
+    at->second.bound = std::max(at->second.bound, std::min(bound, Nanos(found.time)));
+    if (found.time < at->second.found.time) at->second.found = found;
+  }
+
+  void ask(int64_t budget) {
+    left_ = std::max<int64_t>(1, left_ - 1);
+    std::vector<Schedule> seeds;
+    const auto above = samples_.upper_bound(budget);
+    if (above != samples_.begin()) seeds.push_back(std::prev(above)->second.found.schedule);
+    if (above != samples_.end()) {
+      // Nothing is to be found between two of the same time.
+      if (!seeds.empty() && std::prev(above)->second.found.time <= above->second.found.time) return;
+      seeds.push_back(above->second.found.schedule);
+    }
+    SearchControl part = control_.part(std::min(1.0, kForSample / static_cast<double>(left_)));
+    const GraphFinding found =
+        find_schedule(model_, Bytes(budget), Bytes(budget), threads_, seeds, part);
+    if (found.best) keep(found.best->peak, *found.best, found.bound.time);
+  }
+
+  std::vector<Answer> curve() const {
+    std::vector<Answer> points;
+    int64_t fastest = INT64_MAX;
+    for (const auto& [peak, sample] : samples_) {
+      if (sample.found.time >= fastest) continue;
+      fastest = sample.found.time;
+      Answer answer;
+      answer.lower_bound = std::min(sample.bound, Nanos(fastest));
+      answer.termination =
+          answer.lower_bound == Nanos(fastest) ? Termination::kOptimal : Termination::kFeasible;
+      answer.runs = runs_of(model_, sample.found.schedule);
+      points.push_back(std::move(answer));
+    }
+    return points;
+  }
+
+  const ScheduleModel model_;
+  const int threads_;
+  const int64_t most_;
+  SearchControl& control_;
+  int64_t left_ = kMostSamples;        // samples
+  std::map<int64_t, Sample> samples_;  // by peak
+};
+
+}  // namespace
+
+std::vector<Answer> graph_frontier(const GraphProblem& problem) {
+  SearchControl control(problem.options, "graph");
+  return Samples(problem, control).take();
+}
+
+}  // namespace reprise::internal

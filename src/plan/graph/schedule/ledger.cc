@@ -1,0 +1,442 @@
+#include "plan/graph/schedule/ledger.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+namespace reprise::internal {
+namespace {
+
+constexpr int64_t kNothingRuns = INT64_MIN / 4;
+
+}  // namespace
+
+ScheduleLedger::ScheduleLedger(const ScheduleModel& model)
+    : model_(model),
+      first_ran_(static_cast<int32_t>(model.graph().values.size())),
+      tree_(model.plain().size() + 1, kNothingRuns) {
+  const size_t ids = model.graph().values.size() + model.graph().ops.size();
+  const size_t count = model.plain().size() + 1;
+  positions_.resize(count);
+  marks_.resize(ids);
+  is_wanted_.resize(count);
+  is_wanted_local_.resize(count);
+  flags_.resize(ids);
+  live_now_.resize(ids);
+  last_.assign(model.graph().values.size(), -1);
+}
+
+void ScheduleLedger::clear() {
+  for (Position& position : positions_) {
+    position.ways.clear();
+    position.ids.clear();
+  }
+  for (std::vector<Mark>& marks : marks_) marks.clear();
+  local_.assign(positions_.size(), kNothingRuns);
+  tree_ = PeakTree(positions_.size(), kNothingRuns);
+  time_ = run_count_ = 0;
+  for (const int32_t p : wanted_) is_wanted_[p] = 0;
+  for (const int32_t p : wanted_local_) is_wanted_local_[p] = 0;
+  wanted_.clear();
+  wanted_local_.clear();
+}
+
+bool ScheduleLedger::assign(const Schedule& schedule) {
+  clear();
+  commit();
+  schedule_ = schedule;
+  logging_ = false;
+  for (int32_t p = 0; p <= end(); ++p) want(p);
+  const bool runs = settle();
+  logging_ = true;
+  commit();
+  return runs;
+}
+
+std::vector<Run> ScheduleLedger::runs() const {
+  std::vector<Run> runs;
+  for (const Position& position : positions_) {
+    for (const int32_t way : position.ways) {
+      if (way != model_.end_way()) runs.push_back(model_.way(way).run);
+    }
+  }
+  return runs;
+}
+
+std::vector<int64_t> ScheduleLedger::levels() const { return tree_.numbers(positions_.size()); }
+
+bool ScheduleLedger::passes(ValueIndex value, int32_t position) const {
+  const std::vector<Mark>& marks = marks_[value];
+  auto at = std::partition_point(marks.begin(), marks.end(),
+                                 [&](const Mark& mark) { return mark.position < position; });
+  while (at != marks.end() && (at->flags & kTouched) == 0) ++at;
+  if (at == marks.end() || at->position == position || (at->flags & kReadsFirst) == 0) return false;
+  return std::any_of(marks.begin(), at, [](const Mark& mark) { return mark.flags & kTouched; });
+}
+
+bool ScheduleLedger::touches(ValueIndex value, int32_t position) const {
+  const std::vector<Mark>& marks = marks_[value];
+  const auto at = std::partition_point(marks.begin(), marks.end(),
+                                       [&](const Mark& mark) { return mark.position < position; });
+  return at != marks.end() && at->position == position && (at->flags & kTouched);
+}
+
+// --- Changes of the schedule -----------------------------------------------------------------------
+
+void ScheduleLedger::want(int32_t position) {
+  if (is_wanted_[position]) return;
+  is_wanted_[position] = 1;
+  wanted_.push_back(position);
+  std::push_heap(wanted_.begin(), wanted_.end(), std::greater<>());
+}
+
+// The positions begin .. end that have anything to do with the value.
+void ScheduleLedger::want_around(ValueIndex value, int32_t begin, int32_t end) {
+  const std::vector<Mark>& marks = marks_[value];
+  auto at = std::partition_point(marks.begin(), marks.end(),
+                                 [&](const Mark& mark) { return mark.position < begin; });
+  for (; at != marks.end() && at->position <= end; ++at) want(at->position);
+}
+
+// Where ops run that draw random numbers after this one does in plain training.
+void ScheduleLedger::want_random_after(OpIndex op) {
+  if (!model_.graph().ops[op].random) return;
+  for (const OpIndex later : model_.random()) {
+    if (later <= op) continue;
+    want(later);
+    if (schedule_.variant[later] != kPutOff) continue;
+    for (const Variant& way : model_.graph().ops[later].variants) {
+      for (const ValueIndex value : way.writes) want_around(value, 0, end());
+    }
+  }
+}
+
+// Of the positions for which the gap is the one that is under way, or has ended last (gap_before()).
+int32_t ScheduleLedger::last_that_asks(int32_t gap) const {
+  const std::vector<Gap>& gaps = model_.gaps();
+  const auto next = static_cast<size_t>(gap) + 1;
+  const bool last = next == gaps.size() || gaps[next].value != gaps[gap].value;
+  return last ? end() : gaps[gap].end;
+}
+
+void ScheduleLedger::set_gap(int32_t gap, Keeping keeping) {
+  changes_.push_back({Part::kGap, gap, static_cast<int32_t>(schedule_.gaps[gap])});
+  schedule_.gaps[gap] = keeping;
+  const Gap& changed = model_.gaps()[gap];
+  want(changed.begin);
+  want_around(changed.value, changed.begin + 1, last_that_asks(gap));
+}
+
+void ScheduleLedger::set_variant(int32_t position, int32_t variant) {
+  int32_t& now = schedule_.variant[position];
+  changes_.push_back({Part::kVariant, position, now});
+  const bool puts_off = (now == kPutOff) != (variant == kPutOff);
+  now = variant;
+  want(position);
+  for (const ScheduleModel::Touch& touch : model_.touches(position)) {
+    const int32_t before = model_.gap_before(touch.value, position);
+    if (before < 0) continue;
+    want_around(touch.value, model_.gaps()[before].begin, last_that_asks(before));
+  }
+  if (!puts_off) return;
+  want(end());
+  want_random_after(position);
+  for (const Variant& way : model_.graph().ops[model_.plain()[position].op].variants) {
+    for (const ValueIndex value : way.writes) want_around(value, 0, end());
+  }
+}
+
+void ScheduleLedger::set_on_demand(int32_t position, int32_t variant) {
+  int32_t& now = schedule_.on_demand[position];
+  changes_.push_back({Part::kOnDemand, position, now});
+  now = variant;
+  for (const Variant& way : model_.graph().ops[model_.plain()[position].op].variants) {
+    for (const ValueIndex value : way.writes) want_around(value, 0, end());
+  }
+}
+
+void ScheduleLedger::set_realization(int32_t choice, int32_t realization) {
+  int32_t& now = schedule_.realization[choice];
+  changes_.push_back({Part::kRealization, choice, now});
+  now = realization;
+  want(end());
+  for (const std::vector<OpIndex>& ops : model_.graph().choices[choice].realizations) {
+    for (const OpIndex op : ops) {
+      want(op);
+      want_random_after(op);
+      for (const Variant& way : model_.graph().ops[op].variants) {
+        for (const ValueIndex value : way.writes) want_around(value, 0, end());
+      }
+    }
+  }
+}
+
+void ScheduleLedger::set_early(std::vector<Early> early) {
+  changes_.push_back({Part::kEarly, 0, 0});
+  std::vector<Early> difference;
+  std::set_symmetric_difference(early.begin(), early.end(), schedule_.early.begin(),
+                                schedule_.early.end(), std::back_inserter(difference));
+  for (const Early& changed : difference) {
+    if (changed.position < end()) want(changed.position);
+  }
+  early_before_.push_back(std::exchange(schedule_.early, std::move(early)));
+}
+
+bool ScheduleLedger::settle(int64_t most) {
+  // What becomes faster only further on must not be given up halfway.
+  const int64_t limit = most > INT64_MAX / 2 ? INT64_MAX : most + most / 4;
+  while (!wanted_.empty()) {
+    std::pop_heap(wanted_.begin(), wanted_.end(), std::greater<>());
+    const int32_t position = wanted_.back();
+    wanted_.pop_back();
+    is_wanted_[position] = 0;
+    if (!replay(position)) return false;
+    adopt(position);
+    if (time_ > limit) return false;
+  }
+  if (time_ > most) return false;
+  for (; raised_ < raises_.size(); ++raised_) {
+    const Raise& r = raises_[raised_];
+    tree_.add(static_cast<size_t>(r.first), static_cast<size_t>(r.last), r.amount);
+  }
+  for (const int32_t position : wanted_local_) {
+    is_wanted_local_[position] = 0;
+    const int64_t peak = local_peak(position);
+    if (peak == local_[position]) continue;
+    local_before_.push_back({position, local_[position]});
+    const auto where = static_cast<size_t>(position);
+    tree_.add(where, where, peak - local_[position]);
+    local_[position] = peak;
+  }
+  wanted_local_.clear();
+  return true;
+}
+
+void ScheduleLedger::commit() {
+  changes_.clear();
+  early_before_.clear();
+  marks_before_.clear();
+  positions_changed_.clear();
+  raises_.clear();
+  raised_ = 0;
+  local_before_.clear();
+}
+
+void ScheduleLedger::undo() {
+  for (; !changes_.empty(); changes_.pop_back()) {
+    const Change& last = changes_.back();
+    switch (last.part) {
+      case Part::kGap:
+        schedule_.gaps[last.at] = static_cast<Keeping>(last.before);
+        break;
+      case Part::kVariant:
+        schedule_.variant[last.at] = last.before;
+        break;
+      case Part::kOnDemand:
+        schedule_.on_demand[last.at] = last.before;
+        break;
+      case Part::kRealization:
+        schedule_.realization[last.at] = last.before;
+        break;
+      case Part::kEarly:
+        schedule_.early = std::move(early_before_.back());
+        early_before_.pop_back();
+        break;
+    }
+  }
+  for (auto mark = marks_before_.rbegin(); mark != marks_before_.rend(); ++mark) {
+    put_mark(mark->id, mark->position, mark->flags);
+  }
+  while (!positions_changed_.empty()) {
+    Position& position = positions_[positions_changed_.back()];
+    Position& before = positions_before_[positions_changed_.size() - 1];
+    count(position.ways, -1);
+    count(before.ways, 1);
+    std::swap(position, before);
+    positions_changed_.pop_back();
+  }
+  for (size_t k = 0; k < raised_; ++k) {
+    const Raise& r = raises_[k];
+    tree_.add(static_cast<size_t>(r.first), static_cast<size_t>(r.last), -r.amount);
+  }
+  for (auto local = local_before_.rbegin(); local != local_before_.rend(); ++local) {
+    const auto where = static_cast<size_t>(local->position);
+    tree_.add(where, where, local->peak - local_[local->position]);
+    local_[local->position] = local->peak;
+  }
+  for (const int32_t p : wanted_) is_wanted_[p] = 0;
+  for (const int32_t p : wanted_local_) is_wanted_local_[p] = 0;
+  wanted_.clear();
+  wanted_local_.clear();
+  commit();
+}
+
+// --- What follows from a position that was walked again --------------------------------------------
+
+bool ScheduleLedger::live_before(int32_t id, int32_t position) const {
+  const std::vector<Mark>& marks = marks_[id];
+  for (size_t k = marks.size(); k-- > 0;) {
+    if (marks[k].position < position && (marks[k].flags & kSet)) return marks[k].flags & kLive;
+  }
+  return false;
+}
+
+void ScheduleLedger::count(const std::vector<int32_t>& ways, int sign) {
+  run_count_ += sign * static_cast<int64_t>(ways.size());
+  for (const int32_t way : ways) time_ += sign * model_.way(way).time;
+}
+
+void ScheduleLedger::adopt(int32_t position) {
+  Position& now = positions_[position];
+  for (const int32_t id : now.ids) {
+    if (flags_[id] == 0) set_mark(id, position, 0);
+  }
+  for (const int32_t id : ids_now_) set_mark(id, position, flags_[id]);
+  const bool runs_change = now.ways != ways_now_;
+  if (!runs_change && now.ids == ids_now_) return;
+  count(now.ways, -1);
+  count(ways_now_, 1);
+  if (runs_change) want_local(position);
+  if (logging_) {
+    if (positions_before_.size() == positions_changed_.size()) positions_before_.emplace_back();
+    std::swap(positions_before_[positions_changed_.size()], now);
+    positions_changed_.push_back(position);
+  }
+  now.ways.assign(ways_now_.begin(), ways_now_.end());
+  now.ids.assign(ids_now_.begin(), ids_now_.end());
+}
+
+void ScheduleLedger::put_mark(int32_t id, int32_t position, uint8_t flags) {
+  std::vector<Mark>& marks = marks_[id];
+  const auto at = std::partition_point(marks.begin(), marks.end(),
+                                       [&](const Mark& mark) { return mark.position < position; });
+  if (at == marks.end() || at->position != position) {
+    if (flags != 0) marks.insert(at, {position, flags});
+  } else if (flags != 0) {
+    at->flags = flags;
+  } else {
+    marks.erase(at);
+  }
+}
+
+// What the value holds from the run that touches it before this position to this one, and on to the
+// next. `at`: the first mark that is not before the position.
+void ScheduleLedger::relink(ValueIndex value, int32_t position, size_t at, uint8_t before,
+                            uint8_t after) {
+  const std::vector<Mark>& marks = marks_[value];
+  int32_t last = -1;
+  for (size_t k = at; last < 0 && k-- > 0;) {
+    if (marks[k].flags & kTouched) last = marks[k].position;
+  }
+  size_t k = at;
+  while (k < marks.size() && (marks[k].position <= position || !(marks[k].flags & kTouched))) ++k;
+  const bool next_reads = k < marks.size() && (marks[k].flags & kReadsFirst);
+  const auto holds_until = [&](uint8_t flags) {
+    return last >= 0 && (flags & kTouched ? (flags & kReadsFirst) != 0 : next_reads);
+  };
+  const auto holds_on = [&](uint8_t flags) {
+    return next_reads && (last >= 0 || (flags & kTouched));
+  };
+  const int64_t bytes = model_.bytes(value);
+  const int64_t until = bytes * (holds_until(after) - holds_until(before));
+  const int64_t on = bytes * (holds_on(after) - holds_on(before));
+  if (until != 0) raises_.push_back({last + 1, position, until});
+  if (on != 0) raises_.push_back({position + 1, marks[k].position, on});
+  if (last >= 0) want_local(last);
+  want_local(position);
+}
+
+void ScheduleLedger::set_mark(int32_t id, int32_t position, uint8_t flags) {
+  std::vector<Mark>& marks = marks_[id];
+  const auto at = static_cast<size_t>(
+      std::partition_point(marks.begin(), marks.end(),
+                           [&](const Mark& mark) { return mark.position < position; }) -
+      marks.begin());
+  const bool there = at < marks.size() && marks[at].position == position;
+  const uint8_t before = there ? marks[at].flags : uint8_t{0};
+  if (before == flags) return;
+  if (logging_) marks_before_.push_back({id, position, before});
+  if ((before ^ flags) & (kTouched | kReadsFirst)) relink(id, position, at, before, flags);
+  put_mark(id, position, flags);
+  if ((before ^ flags) & (kSet | kLive)) spread(id, position, before, flags);
+}
+
+// Where the value is asked for until it is set again, if it is live now and was not, or the other
+// way round.
+void ScheduleLedger::spread(int32_t id, int32_t position, uint8_t before, uint8_t after) {
+  const bool until_here = live_before(id, position);
+  const bool old = before & kSet ? (before & kLive) != 0 : until_here;
+  const bool now = after & kSet ? (after & kLive) != 0 : until_here;
+  if (old == now) return;
+  const std::vector<Mark>& marks = marks_[id];
+  auto at = std::partition_point(marks.begin(), marks.end(),
+                                 [&](const Mark& mark) { return mark.position <= position; });
+  for (; at != marks.end(); ++at) {
+    if (at->flags & kAsked) want(at->position);
+    if (at->flags & kSet) return;
+  }
+}
+
+// --- Memory at one position ------------------------------------------------------------------------
+
+void ScheduleLedger::want_local(int32_t position) {
+  if (is_wanted_local_[position]) return;
+  is_wanted_local_[position] = 1;
+  wanted_local_.push_back(position);
+}
+
+// Whether the copy of the value that is there after this position is touched again.
+bool ScheduleLedger::goes_on(ValueIndex value, int32_t position) const {
+  const std::vector<Mark>& marks = marks_[value];
+  auto at = std::partition_point(marks.begin(), marks.end(),
+                                 [&](const Mark& mark) { return mark.position <= position; });
+  while (at != marks.end() && (at->flags & kTouched) == 0) ++at;
+  return at != marks.end() && (at->flags & kReadsFirst);
+}
+
+// The largest level while the runs of a position run, less what passes through it or comes into it.
+// A value is there from the run that writes it to the last one that touches it before it is written
+// again; taken values are gone while the run that takes them runs.
+int64_t ScheduleLedger::local_peak(int32_t position) {
+  const std::vector<int32_t>& ways = positions_[position].ways;
+  if (ways.empty()) return kNothingRuns;
+  const auto count = static_cast<int32_t>(ways.size());
+  level_change_.assign(ways.size() + 1, 0);
+  const auto end_life = [&](ValueIndex value) {
+    level_change_[last_[value] + 1] -= model_.bytes(value);
+    last_[value] = -1;
+  };
+  for (int32_t run = 0; run < count; ++run) {
+    const ScheduleModel::Way& way = model_.way(ways[run]);
+    for (const ValueIndex value : model_.reads(way)) {
+      if (!model_.is_input(value)) last_[value] = run;
+    }
+    for (const ValueIndex value : model_.taken(way)) {
+      level_change_[run] -= model_.bytes(value);
+      last_[value] = -1;
+    }
+    for (const ValueIndex value : model_.writes(way)) {
+      if (model_.is_input(value)) continue;
+      if (last_[value] >= 0) end_life(value);
+      last_[value] = run;
+      level_change_[run] += model_.bytes(value);
+    }
+  }
+  for (const int32_t id : positions_[position].ids) {
+    if (id >= first_ran_ || last_[id] < 0) continue;
+    if (goes_on(id, position)) {
+      last_[id] = -1;
+    } else {
+      end_life(id);
+    }
+  }
+  int64_t level = model_.always(), peak = INT64_MIN;
+  for (int32_t run = 0; run < count; ++run) {
+    level += level_change_[run];
+    peak = std::max(peak, level + model_.way(ways[run]).workspace);
+  }
+  return peak;
+}
+
+}  // namespace reprise::internal

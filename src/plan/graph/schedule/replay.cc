@@ -1,0 +1,265 @@
+// What a schedule runs at one position of plain training.
+#include <algorithm>
+#include <tuple>
+
+#include "plan/common/graph_facts.h"
+#include "plan/graph/schedule/ledger.h"
+
+namespace reprise::internal {
+namespace {
+
+// A schedule with more runs an op of plain training is no good, or has ops that take what each
+// other make.
+constexpr size_t kMostRuns = 200;
+
+}  // namespace
+
+// The flags of an id at the position that is walked.
+uint8_t& ScheduleLedger::flags(int32_t id) {
+  if (flags_[id] == 0) ids_now_.push_back(id);
+  return flags_[id];
+}
+
+bool ScheduleLedger::live(ValueIndex value) {
+  if (model_.is_input(value)) return true;
+  uint8_t& now = flags(value);
+  if ((now & (kAsked | kSet)) == 0) {
+    now |= kAsked;
+    live_now_[value] = live_before(value, position_);
+  }
+  return live_now_[value];
+}
+
+// Of an op that is a candidate for making something here: whether it has run matters only where its
+// variants have roles; of ops that were put off also at the end, and where others draw random numbers.
+bool ScheduleLedger::has_run(OpIndex op) {
+  const int32_t id = ran_id(op);
+  uint8_t& now = flags(id);
+  if ((now & (kAsked | kSet)) == 0) {
+    now |= kAsked;
+    live_now_[id] = live_before(id, position_);
+  }
+  return live_now_[id];
+}
+
+void ScheduleLedger::set_live(int32_t id, bool live) {
+  uint8_t& now = flags(id);
+  now = static_cast<uint8_t>(live ? now | kSet | kLive : (now | kSet) & ~kLive);
+  live_now_[id] = live;
+}
+
+bool ScheduleLedger::replay(int32_t position) {
+  for (const int32_t id : ids_now_) flags_[id] = 0;
+  ids_now_.clear();
+  ways_now_.clear();
+  made_.clear();
+  position_ = position;
+  if (position == end()) return make_rest() && make(model_.end_way(), false);
+  const OpIndex op = model_.plain()[position].op;
+  const int32_t variant = schedule_.variant[position];
+  if (!make_early()) return false;
+  const bool runs = model_.active(schedule_, op) && variant != kPutOff;
+  if (runs && !make(model_.way_of(op, variant), false)) return false;
+  finish();
+  return true;
+}
+
+bool ScheduleLedger::make_early() {
+  const auto& early = schedule_.early;
+  for (auto next = std::lower_bound(early.begin(), early.end(), Early{position_, 0});
+       next != early.end() && next->position == position_; ++next) {
+    const ValueIndex value = model_.gaps()[next->gap].value;
+    if (live(value)) continue;
+    const ScheduleModel::Way nobody{{position_, 0}, 0, 0, 0, 0, 0, 0, false, false};
+    const int32_t way = choose_way(value, nobody, position_);
+    if (way >= 0 && !make(way, true)) return false;
+  }
+  return true;
+}
+
+// Ops that were put off and that nothing needed.
+bool ScheduleLedger::make_rest() {
+  for (int32_t p = 0; p < end(); ++p) {
+    if (schedule_.variant[p] != kPutOff) continue;
+    const OpIndex op = model_.plain()[p].op;
+    if (!model_.active(schedule_, op) || has_run(op)) continue;
+    if (!make(fastest_first_way(op), false)) return false;
+  }
+  return true;
+}
+
+int32_t ScheduleLedger::fastest_first_way(OpIndex op) const {
+  int32_t fastest = -1;
+  const auto count = static_cast<int32_t>(model_.graph().ops[op].variants.size());
+  for (int32_t way = model_.way_of(op, 0); way < model_.way_of(op, count); ++way) {
+    if (!model_.way(way).first) continue;
+    if (fastest < 0 || model_.way(way).time < model_.way(fastest).time) fastest = way;
+  }
+  return fastest;
+}
+
+// If this is the first run of an op that draws random numbers: a way of the first op that draws
+// before it in plain training and has not run yet; -1: there is none.
+int32_t ScheduleLedger::before_random(OpIndex op) {
+  if (op < 0 || !model_.graph().ops[op].random) return -1;
+  if (schedule_.variant[op] == kPutOff ? has_run(op) : position_ != op) return -1;
+  for (const OpIndex earlier : model_.random()) {
+    if (earlier >= op) break;
+    if (schedule_.variant[earlier] != kPutOff || !model_.active(schedule_, earlier)) continue;
+    if (!has_run(earlier)) return fastest_first_way(earlier);
+  }
+  return -1;
+}
+
+// Runs an op after what it needs. `needed`: for a value, not because it is its turn.
+bool ScheduleLedger::make(int32_t way, bool needed) {
+  stack_.assign(1, {way, 0});
+  while (!stack_.empty()) {
+    Frame& frame = stack_.back();
+    const ScheduleModel::Way& reader = model_.way(frame.way);
+    const ScheduleModel::List reads = model_.reads(reader);
+    const auto count = static_cast<int32_t>(reads.size());
+    while (frame.next < count && live(reads[frame.next])) ++frame.next;
+    if (frame.next < count) {
+      const int32_t next = choose_way(reads[frame.next], reader, reader.run.op);
+      if (next < 0) return false;
+      stack_.push_back({next, 0});
+      continue;
+    }
+    const int32_t earlier = before_random(reader.run.op);
+    if (earlier >= 0) {
+      stack_.push_back({earlier, 0});
+      continue;
+    }
+    const int32_t done = frame.way;
+    const bool is_needed = needed || stack_.size() > 1;
+    const int32_t first = is_needed ? before_taken(reader) : -1;
+    if (first >= 0) {
+      stack_.push_back({first, 0});
+      continue;
+    }
+    stack_.pop_back();
+    if (!emit(done)) return false;
+    // What it took may be what another run that waits has found to be there.
+    if (reader.taken < reader.end) {
+      for (Frame& waiting : stack_) waiting.next = 0;
+    }
+    if (!is_needed) continue;
+    const ScheduleModel::List writes = model_.writes(reader);
+    made_.insert(made_.end(), writes.begin(), writes.end());
+  }
+  return true;
+}
+
+// Whether the schedule keeps the value from now on, for an op of plain training that reads it.
+bool ScheduleLedger::wanted_later(ValueIndex value) {
+  if (model_.is_input(value)) return false;
+  flags(value) |= kAsked;
+  if ((flags_[value] & kSet) == 0) live_now_[value] = live_before(value, position_);
+  const int32_t gap = model_.gap_before(value, position_);
+  if (gap < 0 || schedule_.gaps[gap] == Keeping::kDrop) return false;
+  const int32_t until = model_.gaps()[gap].end;
+  if (until == end()) return model_.is_result(value);
+  const int32_t variant = schedule_.variant[until];
+  if (variant == kPutOff) return true;
+  const Op& op = model_.graph().ops[model_.plain()[until].op];
+  return contains(op.variants[variant].reads, value);
+}
+
+// Of the ways that read what this one takes, one whose reads are there and that makes something which
+// is not there and is kept from now on; -1: there is none.
+int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
+  for (const ValueIndex taken : model_.taken(taker)) {
+    for (const int32_t candidate : model_.readers(taken)) {
+      const ScheduleModel::Way& way = model_.way(candidate);
+      const OpIndex op = way.run.op;
+      if (op == taker.run.op) continue;
+      const auto is_live = [&](ValueIndex value) { return live(value); };
+      const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
+      // Asked first: what this depends on beside the values (whether the op is active, and put off) is
+      // looked at again wherever one of its values was asked for.
+      if (std::ranges::none_of(model_.writes(way), is_missed)) continue;
+      if (!model_.active(schedule_, op)) continue;
+      if (before_random(op) >= 0) continue;  // that one may be the taker
+      if (!std::ranges::all_of(model_.reads(way), is_live)) continue;
+      if (model_.has_roles(op) ? (has_run(op) ? way.again : way.first) : way.first) {
+        return candidate;
+      }
+    }
+  }
+  return -1;
+}
+
+// The way that the schedule asks for; otherwise the one that gains most of what this reader needs
+// or is kept for later (makes less takes), then the fastest, then the smallest. Of ops `before`
+// one only (-1: of all), so that what they read in turn never leads back here.
+int32_t ScheduleLedger::choose_way(ValueIndex value, const ScheduleModel::Way& reader,
+                                   OpIndex before) {
+  int32_t best = -1;
+  std::tuple<int32_t, int64_t, int64_t> best_rank;
+  const std::vector<int32_t>& makers = model_.makers(value);
+  for (const int32_t candidate : makers) {
+    const ScheduleModel::Way& way = model_.way(candidate);
+    const OpIndex op = way.run.op;
+    if (before >= 0 && op >= before) continue;
+    const bool can = model_.has_roles(op) ? (has_run(op) ? way.again : way.first) : way.first;
+    if (!can || !model_.active(schedule_, op)) continue;
+    if (makers.size() == 1) return candidate;  // nearly always: no need to rank
+    if (schedule_.on_demand[op] == way.run.variant) return candidate;
+    const ScheduleModel::List reads = model_.reads(reader);
+    const auto useful = [&](ValueIndex other) {
+      return std::find(reads.begin(), reads.end(), other) != reads.end() || wanted_later(other);
+    };
+    int32_t gain = 0;
+    int64_t size = way.workspace;
+    for (const ValueIndex other : model_.writes(way)) {
+      size += model_.bytes(other);
+      gain += !live(other) && useful(other);
+    }
+    for (const ValueIndex other : model_.taken(way)) {
+      size -= model_.bytes(other);
+      gain -= live(other) && useful(other);
+    }
+    const std::tuple rank(-gain, way.time, size);
+    if (best >= 0 && rank >= best_rank) continue;
+    best = candidate;
+    best_rank = rank;
+  }
+  return best;
+}
+
+bool ScheduleLedger::emit(int32_t index) {
+  if (ways_now_.size() > kMostRuns * model_.plain().size()) return false;
+  ways_now_.push_back(index);
+  const ScheduleModel::Way& way = model_.way(index);
+  const OpIndex op = way.run.op;
+  if (op >= 0 && (model_.has_roles(op) || schedule_.variant[op] == kPutOff)) {
+    set_live(ran_id(op), true);
+  }
+  for (const ValueIndex value : model_.reads(way)) {
+    if (model_.is_input(value)) continue;
+    uint8_t& now = flags(value);
+    if ((now & kTouched) == 0) now |= kTouched | kReadsFirst;
+  }
+  for (const ValueIndex value : model_.taken(way)) set_live(value, false);
+  for (const ValueIndex value : model_.writes(way)) {
+    if (model_.is_input(value)) continue;
+    flags(value) |= kTouched;
+    set_live(value, true);
+  }
+  return true;
+}
+
+// Drops what the schedule does not keep behind this position.
+void ScheduleLedger::finish() {
+  for (const ScheduleModel::Touch& touch : model_.touches(position_)) {
+    if (schedule_.gaps[touch.gap] != Keeping::kKeep) set_live(touch.value, false);
+  }
+  for (const ValueIndex value : made_) {
+    if (model_.is_input(value)) continue;
+    const int32_t gap = model_.gap_before(value, position_ + 1);
+    if (gap < 0 || schedule_.gaps[gap] == Keeping::kDrop) set_live(value, false);
+  }
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,140 @@
+// One walker of the local search over the schedules of a graph.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "plan/graph/schedule/schedule.h"
+#include "plan/graph/schedule/ledger.h"
+#include "plan/common/search_control.h"
+#include "reprise/model/graph.h"
+
+namespace reprise::internal {
+
+// A schedule and what it costs.
+struct FoundSchedule {
+  int64_t time = 0, peak = 0, run_count = 0;
+  Schedule schedule;
+};
+
+// What a search minimises: time_weight * time + memory_weight * (bytes beyond the goal): those of the peak, and a part of
+// those at each other position. Where many positions are too high, the peak alone does not tell whether a change
+// that helps at one of them led anywhere.
+struct SearchGoal {
+  double time_weight = 1, memory_weight = 1;
+  int64_t peak = 0;
+  double elsewhere = 0.1;  // that part
+};
+
+// What can be changed in the schedules of a graph.
+struct ScheduleMoves {
+  explicit ScheduleMoves(const ScheduleModel& model);
+
+  std::vector<int32_t> gaps;                     // that can be dropped
+  std::vector<int32_t> flexible;                 // positions with several variants
+  std::vector<int32_t> repeatable;               // positions with several variants on demand
+  std::vector<int32_t> patient;                  // positions that may be put off
+  std::vector<std::vector<int32_t>> first_ways;  // by position: variants that may run there
+  std::vector<OpIndex> chosen;                   // ops of choices
+  double replays = 0;                            // time of making everything once again
+  // Ops that make something that can be dropped; by op: its kind (ops of a kind look alike, with
+  // what they read and write), and by kind: its ops.
+  std::vector<OpIndex> makers;
+  std::vector<int32_t> kind;
+  std::vector<std::vector<OpIndex>> alike;
+
+ private:
+  void find_kinds(const ScheduleModel& model);
+};
+
+class Annealer {
+ public:
+  // The model and the moves must outlive it.
+  Annealer(const ScheduleModel& model, const ScheduleMoves& moves, int64_t budget);
+
+  // Forgets what it has found and draws other numbers from now on.
+  void start(uint64_t seed);
+
+  // Takes a schedule as it is. None if it cannot run.
+  std::optional<FoundSchedule> walk(const Schedule& schedule);
+  // Takes a schedule as it is, then drops at its peak what frees most bytes for the time it takes,
+  // until it fits, nothing is left to drop or it takes `hopeless`. None if it cannot run.
+  std::optional<FoundSchedule> repair(const Schedule& schedule, double rate, int64_t hopeless,
+                                      const SearchControl& control);
+
+  struct Course {
+    SearchGoal goal;
+    double hot = 1;  // the first temperature
+    int64_t steps = 0;
+    bool until_it_fits = false;
+    int64_t bound = 0;                                   // on the time: ends when it is reached
+    const std::vector<FoundSchedule>* others = nullptr;  // from which parts may be taken over
+  };
+  // Simulated annealing from a schedule.
+  void anneal(const Schedule& from, const Course& course, const SearchControl& control);
+
+  // Since start(): the fastest schedule within the budget, on ties of fewer runs; the one with the
+  // smallest peak.
+  const std::optional<FoundSchedule>& best() const { return best_; }
+  const std::optional<FoundSchedule>& smallest() const { return smallest_; }
+
+ private:
+  bool assign(const Schedule& schedule);
+  void remember();
+  double cost(const SearchGoal& goal) const;
+  FoundSchedule found() const;
+  // One small change of a schedule.
+  struct Remedy {
+    enum Part : char { kGap, kVariant, kRealization } part;
+    int32_t at, to;  // gap, position or choice
+  };
+  double worth_of_dropping(ValueIndex value) const;
+  std::vector<int32_t> droppable() const;
+  std::vector<Remedy> remedies() const;
+  void add_ways_of(int32_t position, std::vector<Remedy>& found) const;
+  void add_realizations_of(OpIndex op, std::vector<Remedy>& found) const;
+  void add_ways_of_held(std::vector<Remedy>& found) const;
+  int64_t bytes_at_peak(OpIndex op) const;
+  void apply(const Remedy& remedy);
+  void run_otherwise(int32_t position, int32_t variant);
+  void tune(double rate, const SearchControl& control);
+  bool drop_something(double rate);
+  void take_up();
+  void note_gap(int32_t gap);
+  bool step(const Course& course, double temperature);
+
+  void propose(const Course& course);
+  void copy_block();
+  void take_over(const std::vector<FoundSchedule>& others);
+  void trade();
+  bool make_fit(const Course& course);
+  size_t some_length() { return size_t{1} << below(6); }
+  void set_gap(int32_t gap, Keeping keeping);
+  void drop_at_peak(int candidates = 1);
+  void keep_again(int candidates = 1);
+  void change_any();
+  void change_variant();
+  void change_on_demand();
+  void change_realization();
+  void change_early();
+  void put_off();
+  uint64_t below(size_t count) { return random_() % count; }
+  double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
+  const ScheduleModel& model_;
+  const ScheduleMoves& moves_;
+  const int64_t budget_;
+  ScheduleLedger ledger_;
+  std::mt19937_64 random_{1};
+  std::optional<FoundSchedule> best_, smallest_;
+  double current_ = 0;             // cost
+  bool over_ = false;              // the peak is beyond the goal
+  std::vector<int32_t> dropped_;   // gaps that are not kept
+  std::vector<int32_t> place_;     // by gap: in dropped_; -1
+  std::vector<int32_t> changing_;  // gaps of the proposal
+  bool large_ = false;             // the proposal changes many gaps
+};
+
+}  // namespace reprise::internal

@@ -1,0 +1,253 @@
+// The steps of the local search over the schedules of a graph.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "plan/graph/search/anneal.h"
+#include "plan/common/graph_facts.h"
+
+namespace reprise::internal {
+namespace {
+
+constexpr double kLargeMoves = 0.05;  // share of the proposals that change many gaps
+constexpr int kDropsToFit = 8;        // after such a one
+constexpr int kDraws = 30;            // until a gap across the peak is found
+constexpr int kDrawsOfOps = 8;        // the same for an op that makes what is there
+constexpr double kTrades = 0.05;      // share of the proposals that pay for one thing with others
+constexpr int kMostTraded = 8;        // gaps
+constexpr int kToCompare = 4;         // gaps that are drawn, of which the best is taken
+
+}  // namespace
+
+// One step away: something is dropped at the peak, something is kept again, a value is treated
+// otherwise, an op runs otherwise; or two of these at once.
+void Annealer::propose(const Course& course) {
+  large_ = false;
+  if (!moves_.makers.empty() && uniform() < kLargeMoves) {
+    large_ = true;
+    if (course.others != nullptr && below(2) == 0) return take_over(*course.others);
+    return copy_block();
+  }
+  if (!model_.graph().choices.empty() && uniform() < kTrades) {
+    large_ = true;
+    return trade();
+  }
+  if (!moves_.flexible.empty() && uniform() < 0.15) {
+    change_variant();
+    if (below(2) == 0) return;
+  }
+  if (!moves_.repeatable.empty() && uniform() < 0.1) {
+    change_on_demand();
+    if (below(2) == 0) return;
+  }
+  if (!moves_.gaps.empty() && uniform() < 0.1) {
+    change_early();
+    if (below(2) == 0) return;
+  }
+  if (!model_.graph().choices.empty() && uniform() < 0.1) {
+    change_realization();
+    if (below(2) == 0) return;
+  }
+  if (!moves_.patient.empty() && uniform() < 0.1) {
+    put_off();
+    if (below(2) == 0) return;
+  }
+  if (over_ && uniform() < 0.6) {
+    drop_at_peak();
+  } else if (uniform() < 0.4) {
+    keep_again();
+  } else if (uniform() < 0.6) {
+    keep_again();
+    drop_at_peak();
+  } else {
+    change_any();
+  }
+}
+
+// Ops in a row, and what they make: treated as others in a row that look alike; the others then as
+// these were, now and then.
+void Annealer::copy_block() {
+  const OpIndex to = moves_.makers[below(moves_.makers.size())];
+  const std::vector<OpIndex>& alike = moves_.alike[moves_.kind[to]];
+  const OpIndex from = alike[below(alike.size())];
+  if (from == to) return;
+  const bool exchange = below(2) == 0;
+  const auto count = static_cast<OpIndex>(moves_.kind.size());
+  const auto length = static_cast<OpIndex>(some_length());
+  for (OpIndex d = 0; d < length && std::max(from, to) + d < count; ++d) {
+    if (moves_.kind[from + d] != moves_.kind[to + d]) break;
+    const std::vector<Variant>& of = model_.graph().ops[from + d].variants;
+    const std::vector<Variant>& for_these = model_.graph().ops[to + d].variants;
+    for (size_t k = 0; k < of.front().writes.size(); ++k) {
+      const int32_t source = model_.first_gap(of.front().writes[k]);
+      const int32_t target = model_.first_gap(for_these.front().writes[k]);
+      const int32_t gaps = model_.first_gap(of.front().writes[k] + 1) - source;
+      for (int32_t g = 0; g < gaps; ++g) {
+        const Keeping there = ledger_.schedule().gaps[source + g];
+        const Keeping here = ledger_.schedule().gaps[target + g];
+        if (there == here || model_.gaps()[target + g].fixed) continue;
+        set_gap(target + g, there);
+        if (exchange) set_gap(source + g, here);
+      }
+    }
+  }
+}
+
+// Ops in a row, and what they make: treated as in another schedule.
+void Annealer::take_over(const std::vector<FoundSchedule>& others) {
+  const Schedule& other = others[below(others.size())].schedule;
+  const OpIndex first = moves_.makers[below(moves_.makers.size())];
+  const auto count = static_cast<OpIndex>(moves_.kind.size());
+  const OpIndex end = std::min(count, first + static_cast<OpIndex>(some_length()));
+  for (OpIndex op = first; op < end; ++op) {
+    for (const ValueIndex value : model_.graph().ops[op].variants.front().writes) {
+      for (int32_t g = model_.first_gap(value); g < model_.first_gap(value + 1); ++g) {
+        if (ledger_.schedule().gaps[g] != other.gaps[g]) set_gap(g, other.gaps[g]);
+      }
+    }
+  }
+}
+
+// Another realization, which may take much longer or hold much more than the one before: by itself it would
+// not be accepted. So what it frees is spent at once on values that are kept again, and what it needs is made good
+// by make_fit().
+void Annealer::trade() {
+  change_realization();
+  for (uint64_t count = below(kMostTraded); count > 0; --count) keep_again(kToCompare);
+}
+
+// After a large change: drops at the peak where that helps at once.
+bool Annealer::make_fit(const Course& course) {
+  for (int k = 0; k < kDropsToFit && ledger_.peak() > course.goal.peak; ++k) {
+    drop_at_peak(kToCompare);
+    if (!ledger_.settle()) return false;
+  }
+  return true;
+}
+
+void Annealer::set_gap(int32_t gap, Keeping keeping) {
+  ledger_.set_gap(gap, keeping);
+  changing_.push_back(gap);
+}
+
+// Of so many that it draws what frees most bytes for the time of its maker.
+void Annealer::drop_at_peak(int candidates) {
+  const int32_t position = ledger_.peak_position();
+  int32_t best = -1;
+  double most = -1;
+  for (int draw = 0; draw < kDraws * candidates && candidates > 0 && !moves_.gaps.empty(); ++draw) {
+    const int32_t index = moves_.gaps[below(moves_.gaps.size())];
+    const Gap& gap = model_.gaps()[index];
+    if (gap.begin > position || gap.end < position) continue;
+    if (ledger_.schedule().gaps[index] == Keeping::kDrop) continue;
+    if (!ledger_.passes(gap.value, position) && !ledger_.touches(gap.value, position)) continue;
+    const double worth = worth_of_dropping(gap.value);
+    if (worth > most) std::tie(most, best) = std::pair(worth, index);
+    --candidates;
+  }
+  if (best < 0) return;
+  const bool is_kept = ledger_.schedule().gaps[best] == Keeping::kKeep;
+  set_gap(best, is_kept && below(4) != 0 ? Keeping::kOnReplay : Keeping::kDrop);
+}
+
+// Of so many that it draws what saves most time for its bytes.
+void Annealer::keep_again(int candidates) {
+  if (dropped_.empty()) return;
+  int32_t gap = -1;
+  double most = -1;
+  for (; candidates > 0; --candidates) {
+    const int32_t index = dropped_[below(dropped_.size())];
+    const ValueIndex value = model_.gaps()[index].value;
+    const double worth = static_cast<double>(model_.replay_time(value)) /
+                         (1 + static_cast<double>(model_.bytes(value)));
+    if (worth > most) std::tie(most, gap) = std::pair(worth, index);
+  }
+  const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
+  set_gap(gap, below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
+}
+
+void Annealer::change_any() {
+  if (moves_.gaps.empty()) return;
+  const int32_t gap = moves_.gaps[below(moves_.gaps.size())];
+  const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
+  set_gap(gap, static_cast<Keeping>((now + 1 + below(2)) % 3));
+}
+
+void Annealer::change_variant() {
+  const int32_t position = moves_.flexible[below(moves_.flexible.size())];
+  const std::vector<int32_t>& ways = moves_.first_ways[position];
+  run_otherwise(position, ways[below(ways.size())]);
+}
+
+// Another variant of an op, and of those before it that would not write what it reads.
+void Annealer::run_otherwise(int32_t position, int32_t chosen) {
+  ledger_.set_variant(position, chosen);
+  const Graph& graph = model_.graph();
+  const std::vector<ValueIndex>& reads =
+      graph.ops[model_.plain()[position].op].variants[chosen].reads;
+  for (const int32_t p : moves_.flexible) {
+    if (p >= position) break;
+    const Op& maker = graph.ops[model_.plain()[p].op];
+    const auto writes_wanted = [&](int32_t way) {
+      const std::vector<ValueIndex>& writes = maker.variants[way].writes;
+      return std::count_if(writes.begin(), writes.end(),
+                           [&](ValueIndex value) { return contains(reads, value); });
+    };
+    const int32_t before = ledger_.schedule().variant[p];
+    if (before == kPutOff) continue;
+    const auto now = writes_wanted(before);
+    for (const int32_t way : moves_.first_ways[p]) {
+      if (writes_wanted(way) <= now) continue;
+      ledger_.set_variant(p, way);
+      break;
+    }
+  }
+}
+
+void Annealer::change_on_demand() {
+  const int32_t position = moves_.repeatable[below(moves_.repeatable.size())];
+  const size_t count = model_.graph().ops[model_.plain()[position].op].variants.size();
+  // One of them, or the fastest.
+  ledger_.set_on_demand(position, static_cast<int32_t>(below(count + 1)) - 1);
+}
+
+// Above the budget rather of an op that makes something that is there throughout the peak.
+void Annealer::change_realization() {
+  const std::vector<Choice>& choices = model_.graph().choices;
+  auto choice = static_cast<int32_t>(below(choices.size()));
+  for (int draw = 0; over_ && draw < kDrawsOfOps; ++draw) {
+    const OpIndex op = moves_.chosen[below(moves_.chosen.size())];
+    if (bytes_at_peak(op) == 0) continue;
+    choice = model_.choice(op);
+    break;
+  }
+  ledger_.set_realization(choice, static_cast<int32_t>(below(choices[choice].realizations.size())));
+}
+
+// A value of a gap is made before its time, or no longer.
+void Annealer::change_early() {
+  std::vector<Early> all = ledger_.schedule().early;
+  if (!all.empty() && below(2) == 0) {
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(below(all.size())));
+    ledger_.set_early(std::move(all));
+    return;
+  }
+  const bool dropped = !dropped_.empty() && below(4) != 0;
+  const int32_t index =
+      dropped ? dropped_[below(dropped_.size())] : moves_.gaps[below(moves_.gaps.size())];
+  const Gap& gap = model_.gaps()[index];
+  const auto length = static_cast<size_t>(gap.end - gap.begin);
+  const Early early{gap.begin + 1 + static_cast<int32_t>(below(length)), index};
+  all.insert(std::lower_bound(all.begin(), all.end(), early), early);
+  ledger_.set_early(std::move(all));
+  if (ledger_.schedule().gaps[index] != Keeping::kOnReplay) set_gap(index, Keeping::kOnReplay);
+}
+
+// Or no longer.
+void Annealer::put_off() {
+  const int32_t position = moves_.patient[below(moves_.patient.size())];
+  const bool waits = ledger_.schedule().variant[position] == kPutOff;
+  ledger_.set_variant(position, waits ? model_.plain()[position].variant : kPutOff);
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,69 @@
+// All memory of a replayed step at planned places in one block (Sekiyama et al. 2018: allocation k of a
+// replay gets the place that was planned for allocation k of the run that was recorded).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/arena/page_memory.h"
+#include "reprise/model/units.h"
+#include "reprise/pack/pack.h"
+#include "reprise/pack/pages.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+
+// The places of blocks that are asked for one after the other, in pages (of this system). No effort is made
+// below `enough`.
+PagedPacking placement(std::span<const Block> blocks, Bytes enough, Bytes page = system_page());
+
+// First records one run, which the heap serves; pack_blocks() then plans the places, and later runs are
+// served at these as long as they allocate and free exactly as the recorded one. At the first
+// difference the rest of the run is served by the heap, which is always safe, and counted.
+//
+// Memory: the block of `height()` bytes, from the first served run on until the arena and all that lies
+// in it are gone.
+class StepArena final : public BlockSource {
+ public:
+  StepArena() = default;
+  StepArena(const StepArena&) = delete;
+  StepArena& operator=(const StepArena&) = delete;
+
+  // A run of the step begins and ends. Blocks of the run before must be back by then.
+  void begin_run();
+  void end_run();
+
+  bool recorded() const { return recorded_; }
+  bool ready() const { return memory_ != nullptr; }
+  // Plans the places of what was recorded. Takes the memory if its height is at most `most`.
+  void pack_blocks(Bytes most);
+  Bytes height() const { return places_.height; }
+  Bytes live_bytes() const { return places_.live_bytes; }
+
+  // Of the last run.
+  int64_t served() const { return served_; }
+  int64_t fallbacks() const { return fallbacks_; }
+  bool contains(const void* data) const { return memory_ && memory_->contains(data); }
+
+  void* take(int64_t bytes) override;
+  void give_back(void* data, int64_t bytes) override;
+
+ private:
+  void* take_recorded(int64_t bytes);
+  void* take_planned(int64_t bytes);
+
+  std::vector<Block> blocks_;  // in the order of allocation; times count allocations and frees
+  PagedPacking places_;
+  std::unique_ptr<PageMemory> memory_;
+  std::unordered_map<const void*, size_t> live_;  // blocks, by address
+  bool recorded_ = false, running_ = false, diverged_ = false;
+  size_t next_ = 0;    // block
+  size_t placed_ = 0;  // live blocks that lie in the arena
+  int64_t clock_ = 0;  // of the run
+  int64_t served_ = 0, fallbacks_ = 0;
+};
+
+}  // namespace reprise::runtime

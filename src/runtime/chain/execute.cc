@@ -1,0 +1,271 @@
+#include "runtime/chain/execute.h"
+
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
+
+void PlannedModel::set_measured(Measured measured) {
+  chain = std::move(measured.chain);
+  keeping = std::move(measured.keeping);
+  copies_gradients = std::move(measured.copies_gradients);
+}
+
+void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
+  program = std::make_shared<const Program>(graph, actions);
+  saved_stage.clear();
+  for (size_t i = 0; i < chain.stages.size(); ++i) {
+    saved_stage.insert(saved_stage.end(), chain.stages[i].options.size(), i);
+  }
+  passes = std::make_shared<const Passes>(model.stages, *program, copies_gradients);
+}
+
+Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
+    : planned_(std::move(planned)),
+      program_(planned_->program),
+      passes_(planned_->passes),
+      index_{planned_->model.stages.size()},
+      activations_(index_.stages + 1),
+      gradients_(index_.stages + 1),
+      kept_(index_.stages),
+      random_(index_.stages),
+      wrote_still_(index_.stages),
+      book_(planned_->model.parameters.size()),
+      random_before_(planned_->model.device),
+      random_now_(random_before_),
+      autocast_(planned_->model.device),
+      number_(++planned_->last_step) {
+  for (const at::Tensor& tensor : input) input_versions_.push_back(version_of(tensor));
+  activations_[0] = std::move(input);
+  for (const at::Tensor& parameter : planned_->model.parameters) {
+    versions_.push_back(parameter._version());
+  }
+}
+
+void Step::measure_with(StepMeter* meter) {
+  meter_ = meter;
+  passes_ = std::make_shared<const Passes>(planned_->model.stages);
+}
+
+template <class Work>
+void Step::guarded(Work&& work) {
+  try {
+    work();
+  } catch (...) {
+    // Give everything back first: what is left must fit beside the caller's next step.
+    done_ = true;
+    activations_.clear();
+    gradients_.clear();
+    kept_.clear();
+    book_.clear();
+    random_before_.restore();
+    if (number_ == planned_->last_step) planned_->buffers.undo_step();
+    drain_backward_queue();
+    throw;
+  }
+}
+
+Tensors Step::forward() {
+  planned_->buffers.begin_step();
+  Tensors outputs;
+  guarded([&] {
+    walk(0, program_->loss());
+    Tensors& last = activations_[index_.stages];
+    outputs = planned_->chain.loss.consumes ? std::move(last) : last;
+    if (planned_->chain.loss.consumes) last.clear();
+  });
+  return outputs;
+}
+
+Tensors Step::backward(Tensors output_gradients) {
+  if (done_) {
+    throw InputError(
+        "this step's backward has run already and its memory is given back; run forward again "
+        "(retain_graph=true does not reach into a planned step)");
+  }
+  Tensors result;
+  guarded([&] {
+    AutocastScope autocast(autocast_, planned_->model.device);
+    gradients_[index_.stages] = std::move(output_gradients);
+    walk(program_->loss() + 1, program_->steps().size());
+    result = std::move(gradients_[0]);
+    result.resize(planned_->model.stages[0].traits.input_needs_grad.size());
+    for (at::Tensor& gradient : book_) result.push_back(std::move(gradient));
+  });
+  done_ = true;
+  activations_.clear();
+  return result;
+}
+
+void Step::walk(size_t begin, size_t end) {
+  if (meter_ != nullptr) {
+    meter_->execute(*program_, begin, end, *this);
+  } else {
+    execute(*program_, begin, end, *this);
+  }
+}
+
+void Step::undo() const {
+  if (number_ != planned_->last_step) return;
+  random_before_.restore();
+  planned_->buffers.undo_step();
+}
+
+void Step::run(const RunStep& step) {
+  const size_t op = static_cast<size_t>(step.op);
+  if (op < index_.stages) {
+    run_forward_op(op, step);
+    if (step.variant == 0) return;
+    // Only now: what watches and replays a run looks at its input.
+    const StageOption& ran =
+        planned_->chain.stages[op].options[static_cast<size_t>(step.variant - 1)];
+    if (ran.consumes_input && !ran.reads_input) activations_[op].clear();
+  } else {
+    run_backward_op(2 * index_.stages - op, static_cast<size_t>(step.variant));
+  }
+}
+
+void Step::check_unchanged(size_t stage) const {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  const char* const advice =
+      " was changed in place between the forward pass and the backward pass, "
+      "which runs the stage again; change it after backward()";
+  for (size_t e = 0; stage == 0 && e < input_versions_.size(); ++e) {
+    if (version_of(activations_[0][e]) == input_versions_[e]) continue;
+    throw InputError("the input of the model" + std::string(advice));
+  }
+  for (size_t p : prepared.parameters) {
+    if (planned_->model.parameters[p]._version() == versions_[p]) continue;
+    throw InputError("a parameter of stage '" + prepared.stage.name + "'" + advice);
+  }
+}
+
+void Step::run_forward_op(size_t stage, const RunStep& step) {
+  StepBuffers& buffers = planned_->buffers;
+  if (step.first) {
+    buffers.before_first_run(stage);
+    run_watched(stage, static_cast<size_t>(step.variant));
+    return;
+  }
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  if (wrote_still_[stage]) {
+    throw StageChanged(prepared.stage.name, "writes a buffer", false);
+  }
+  check_unchanged(stage);
+  std::optional<RandomState> current;
+  if (random_[stage]) {
+    current.emplace(planned_->model.device);
+    random_[stage]->restore();
+  }
+  buffers.begin_replay(stage, number_ == planned_->last_step);
+  auto put_back = [&] {
+    buffers.end_replay(stage);
+    if (current) current->restore();
+  };
+  try {
+    run_forward(stage, static_cast<size_t>(step.variant));
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
+}
+
+void Step::run_forward(size_t stage, size_t variant) {
+  const PreparedModel& model = planned_->model;
+  const PreparedStage& prepared = model.stages[stage];
+  if (variant == 0) {
+    activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
+  } else {
+    const Keeping& keeping = planned_->keeping[stage][variant - 1];
+    auto [outputs, kept] =
+        run_keep(prepared, activations_[stage], model.parameters, keeping, pass_before(stage));
+    activations_[stage + 1] = std::move(outputs);
+    kept_[stage] = std::move(kept);
+  }
+  check_outputs(stage);
+}
+
+// The first run of a stage, which shows what a plan must not take for granted: code may depend on attributes.
+void Step::run_watched(size_t stage, size_t variant) {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  const auto sum = [](const std::vector<at::Tensor>& tensors) {
+    int64_t versions = 0;
+    for (const at::Tensor& tensor : tensors) versions += version_of(tensor);
+    return versions;
+  };
+  const int64_t input = sum(activations_[stage]), still = sum(prepared.traits.still);
+  if (prepared.traits.random) random_[stage] = random_now_ = RandomState(planned_->model.device);
+  run_forward(stage, variant);
+  if (!prepared.traits.copies_input && sum(activations_[stage]) != input) {
+    planned_->outdated = true;
+    throw StageChanged(prepared.stage.name, "changes its input in place", false);
+  }
+  wrote_still_[stage] = sum(prepared.traits.still) != still;
+  if (wrote_still_[stage]) planned_->outdated = true;
+  if (!prepared.traits.random && !random_now_.is_now()) random_[stage] = random_now_;
+  if (random_[stage]) random_now_ = RandomState(planned_->model.device);
+}
+
+void Step::check_outputs(size_t stage) const {
+  const PreparedStage& prepared = planned_->model.stages[stage];
+  const std::vector<bool>& needs_grad = prepared.traits.output_needs_grad;
+  bool same = activations_[stage + 1].size() == needs_grad.size();
+  if (kept_[stage]) {
+    const auto& roots = kept_[stage]->roots;
+    for (size_t e = 0; same && e < roots.size(); ++e) same = roots[e].is_valid() == needs_grad[e];
+  }
+  if (same) return;
+  planned_->outdated = true;
+  throw StageChanged(prepared.stage.name,
+                     activations_[stage + 1].size() == needs_grad.size()
+                         ? "returns tensors that have gradients, or have none"
+                         : "returns another number of tensors",
+                     true);
+}
+
+// What the stage's kept run adds itself to.
+Kept Step::pass_before(size_t stage) {
+  const Pass& pass = passes_->of(stage);
+  if (stage == pass.begin) return begin_pass(pass.parameters, planned_->model.parameters);
+  Kept kept = std::move(*kept_[stage - 1]);
+  kept_[stage - 1].reset();
+  return kept;
+}
+
+void Step::run_backward_op(size_t stage, size_t option) {
+  const Pass& pass = passes_->of(stage);
+  if (stage + 1 != pass.end) return;  // done, with the last stage of the pass
+  const auto give_up = [&](size_t s, size_t o) {
+    // What the run consumes is autograd's alone from here on.
+    const StageOption& ran = planned_->chain.stages[s].options[o];
+    if (ran.reads_output) activations_[s + 1].clear();
+    if (ran.reads_input && ran.consumes_input) activations_[s].clear();
+  };
+  Kept kept = std::move(*kept_[stage]);
+  kept_[stage].reset();
+  give_up(stage, option);
+  StageGradients gradients =
+      run_backward(planned_->model.stages[stage], std::move(kept), std::move(gradients_[stage + 1]),
+                   planned_->model.parameters, book_, [&](size_t boundary) {
+                     for (ValueIndex value : pass.freed[boundary]) free(value);
+                     give_up(pass.begin + boundary, 0);
+                   });
+  gradients_[pass.begin] = std::move(gradients.inputs);
+  gradients_[stage + 1].clear();
+}
+
+void Step::free(ValueIndex value) {
+  const size_t v = static_cast<size_t>(value), boundaries = index_.stages + 1;
+  if (v < boundaries) {
+    activations_[v].clear();
+  } else if (v < 2 * boundaries) {
+    gradients_[v - boundaries].clear();
+  } else if (v >= 2 * boundaries + index_.stages) {
+    kept_[planned_->saved_stage[v - 2 * boundaries - index_.stages]].reset();
+  } else {
+    throw InternalError("a plan frees the weight gradients of a stage");
+  }
+}
+
+}  // namespace reprise::runtime

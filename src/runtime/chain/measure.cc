@@ -1,0 +1,451 @@
+#include "runtime/chain/measure.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "runtime/device/activity.h"
+#include "runtime/device/device.h"
+#include "runtime/chain/equal_stages.h"
+#include "runtime/state/park.h"
+#include "runtime/state/random_state.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Memory and time of one thing that runs.
+struct Reading {
+  int64_t before, after, peak;  // bytes
+};
+
+class Measurement {
+ public:
+  Measurement(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+              const MeasureOptions& options)
+      : model_(model), loss_(loss), options_(options), book_(model.parameters.size()) {
+    measured_.chain.name = options.name;
+    const int64_t input = storage_bytes(sample);
+    measured_.chain.input.bytes = Bytes(input);
+    // What was made before the allocator was installed is resident, too.
+    Tensors resident = sample;
+    resident.insert(resident.end(), model.parameters.begin(), model.parameters.end());
+    const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
+    measured_.chain.fixed = Bytes(std::max<int64_t>(0, level - input));
+    boundaries_.emplace_back(sample);
+    measured_.copies_gradients.resize(model.stages.size());
+  }
+
+  Measured run() {
+    const size_t n = model_.stages.size();
+    for (size_t i = 0; i < n; ++i) {
+      report(static_cast<double>(i) / static_cast<double>(4 * n), model_.stages[i].stage.name);
+      measure_forward(i);
+    }
+    Parked gradient = measure_loss();
+    for (size_t i = n; i-- > 0;) {
+      report(1 - static_cast<double>(3 * i) / static_cast<double>(4 * n),
+             model_.stages[i].stage.name);
+      gradient = measure_backward(i, gradient);
+    }
+    std::reverse(measured_.spread.begin() + static_cast<std::ptrdiff_t>(backward_times_),
+                 measured_.spread.end());
+    return std::move(measured_);
+  }
+
+ private:
+  void report(double fraction, const std::string& stage) const {
+    if (options_.observer) options_.observer({"profile", fraction, stage});
+  }
+
+  template <class Work>
+  Reading read(Work&& work) const {
+    const int64_t before = memory_count(model_.device).live;
+    reset_peak(model_.device);
+    work();
+    const MemoryCount after = memory_count(model_.device);
+    return {before, after.live, after.peak};
+  }
+
+  // Calls once(), which returns the nanoseconds of one run, as often as the options ask for.
+  template <class Once>
+  void repeat(Once&& once) const {
+    int64_t total = 0;
+    for (int runs = 0; runs < options_.min_repeats ||
+                       (total < options_.min_time.count() && runs < options_.max_repeats);
+         ++runs) {
+      total += once();
+    }
+  }
+
+  Nanos note_median(const std::string& op, const std::string& variant, std::vector<int64_t> times) {
+    std::sort(times.begin(), times.end());
+    const Nanos median(times[times.size() / 2]);
+    measured_.spread.push_back({op, variant, static_cast<int64_t>(times.size()),
+                                Nanos(times.front()), median, Nanos(times.back())});
+    return median;
+  }
+
+  template <class Once>
+  Nanos median_time(const std::string& op, const std::string& variant, Once&& once) {
+    std::vector<int64_t> times;
+    repeat([&] {
+      times.push_back(once());
+      return times.back();
+    });
+    return note_median(op, variant, std::move(times));
+  }
+
+  template <class Work>
+  int64_t nanoseconds(Work&& work) const {
+    synchronize(model_.device);
+    const auto start = Clock::now();
+    work();
+    synchronize(model_.device);
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  }
+
+  void measure_forward(size_t i) {
+    const PreparedStage& prepared = model_.stages[i];
+    reprise::Stage& row = measured_.chain.stages.emplace_back();
+    row.name = prepared.stage.name;
+    row.random = prepared.traits.random;
+    measured_.keeping.emplace_back();
+    const RandomState random(model_.device);
+    for (const NamedKeeping& way : keepings_) {
+      Tensors x = boundaries_[i].restore();
+      random.restore();
+      if (way.keeping.rebuild && !rebuilds_same_bits(prepared, x, model_.parameters)) continue;
+      random.restore();
+      StageOption option;
+      option.name = way.name;
+      measure_kept_bytes(prepared, way.keeping, x, row, option);
+      if (!saves_most(option, row.options)) continue;
+      row.options.push_back(std::move(option));
+      measured_.keeping.back().push_back(way.keeping);
+    }
+
+    Tensors x = boundaries_[i].restore();
+    Tensors y;
+    random.restore();
+    Reading fast = read([&] { y = run_fast(prepared, x, model_.parameters); });
+    row.forward.workspace = Bytes(std::max<int64_t>(0, fast.peak - fast.after));
+    row.forward.time = median_time(fmt::format("F{}", i), "fast", [&] {
+      y.clear();
+      random.restore();
+      return nanoseconds([&] { y = run_fast(prepared, x, model_.parameters); });
+    });
+    boundaries_.emplace_back(y);
+  }
+
+  // Whether an option is worth having beside the ones before it, which take less time.
+  static bool saves_most(const StageOption& option, const std::vector<StageOption>& others) {
+    constexpr Bytes kWorthwhile{1024};
+    return std::all_of(others.begin(), others.end(), [&](const StageOption& other) {
+      return option.saved + kWorthwhile <= other.saved;
+    });
+  }
+
+  // What a kept run holds, and of which boundary its backward needs the memory: that which does not come
+  // back when nobody else holds the boundary. Clears x.
+  void measure_kept_bytes(const PreparedStage& prepared, const Keeping& keeping, Tensors& x,
+                          reprise::Stage& row, StageOption& option) {
+    std::pair<Tensors, Kept> result;
+    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters, keeping); });
+    const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
+    row.output = Bytes(output);
+    option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
+    option.forward.workspace = Bytes(keep.peak - keep.after);
+    option.consumes = true;
+    result.first.clear();
+    const int64_t without_output = memory_count(model_.device).live;
+    option.reads_output = keep.after - without_output < output;
+    x.clear();
+    const int64_t held = input - (without_output - memory_count(model_.device).live);
+    option.reads_input = held > 0;
+    const size_t i = measured_.chain.stages.size() - 1;
+    const bool needed_later = i == 0 || reads_output(measured_.chain.stages[i - 1]);
+    option.consumes_input = held > 0 && !needed_later;
+    // Of a tuple, the backward may read only a part: that is the stage's own from now on, and the rest goes.
+    if (option.consumes_input && held < input) {
+      option.reads_input = false;
+      option.saved += Bytes(held);
+      option.forward.workspace += Bytes(input - held);
+    }
+  }
+
+  static bool reads_output(const reprise::Stage& stage) {
+    return std::any_of(stage.options.begin(), stage.options.end(),
+                       [](const StageOption& option) { return option.reads_output; });
+  }
+
+  // The loss as the user's code runs it on the outputs of the chain, up to where the gradient reaches
+  // the chain. What stays until the end of the step (the loss itself, the one it is differentiated
+  // with) is counted with g_L, and from then on with the last stage's weight gradients.
+  Parked measure_loss() {
+    const size_t n = model_.stages.size();
+    reprise::Stage& last = measured_.chain.stages.back();
+    ChainLoss& row = measured_.chain.loss;
+    row.consumes = !reads_output(last);
+    Tensors gradients;
+    int64_t level_before = 0, level_reached = 0, peak = 0, shared = 0;
+    auto once = [&] {
+      Tensors x = boundaries_[n].restore();
+      Tensors held = row.consumes && !options_.output_held ? Tensors() : x;
+      auto sink = make_node<LossSink>(model_.device);
+      for (size_t e = 0; e < x.size(); ++e) {
+        if (model_.stages.back().traits.output_needs_grad[e]) {
+          torch::autograd::set_history(x[e], sink.pointer);
+        }
+      }
+      level_before = memory_count(model_.device).live;
+      reset_peak(model_.device);
+      const int64_t time = nanoseconds([&] {
+        at::AutoGradMode with_grad(true);
+        at::Tensor loss = run_loss(std::move(x));
+        loss.backward();
+      });
+      if (!sink.node->reached) throw InputError("the loss does not depend on the model's output");
+      gradients = std::move(sink.node->gradients);
+      level_reached = sink.node->level;
+      peak = sink.node->peak;
+      shared = sink.node->shared;
+      return time;
+    };
+    once();  // warm up
+    row.cost.time = median_time("loss", "default", once);
+    backward_times_ = measured_.spread.size();
+
+    const int64_t consumed = row.consumes ? last.output.count() : 0;
+    const int64_t gradient =
+        std::max<int64_t>(0, level_reached - (level_before - consumed));  // and what stays
+    last.output_gradient = Bytes(gradient);
+    resident_ = std::max<int64_t>(0, gradient - storage_bytes(gradients) + shared);
+    // The last backward gives back an output that it reads; the caller does not.
+    if (options_.output_held && !row.consumes) resident_ += last.output.count();
+    row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));
+    return Parked(gradients);
+  }
+
+  at::Tensor run_loss(Tensors x) const {
+    at::Tensor loss = loss_(x);
+    if (!loss.defined() || loss.numel() != 1) {
+      throw InputError("the loss must return a tensor of one element");
+    }
+    if (!loss.requires_grad()) {
+      throw InputError(
+          "the loss does not depend on the model's output by operations that have gradients: is "
+          "it detached, or does no parameter want a gradient?");
+    }
+    return loss;
+  }
+
+  // Expanded gradients, whose memory is that of one number behind them (of none, where the batch is empty).
+  static Tensors held_elsewhere(const Tensors& gradients) {
+    Tensors others;
+    for (const at::Tensor& g : gradients) {
+      if (!g.defined() || g.storage().use_count() == 1) continue;
+      if (g.numel() == 0 || g.nbytes() > g.storage().nbytes()) others.push_back(g);
+    }
+    return others;
+  }
+
+  // Takes the gradients where the chain would, and the level of memory at that moment.
+  struct LossSink final : torch::autograd::Node {
+    c10::Device device;
+    Tensors gradients;
+    int64_t level = 0, peak = 0;
+    int64_t shared = 0;  // bytes of gradients that somebody else holds: the 1 of a sum's, expanded
+    bool reached = false;
+
+    explicit LossSink(c10::Device d) : device(d) {}
+    std::string name() const override { return "reprise::LossSink"; }
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override {
+      gradients = std::move(inputs);
+      shared = storage_bytes(held_elsewhere(gradients));
+      const MemoryCount now = memory_count(device);
+      level = now.live;
+      peak = now.peak;
+      reached = true;
+      return {};
+    }
+  };
+
+  // From g_{i+1} to g_i.
+  Parked measure_backward(size_t i, const Parked& gradient) {
+    reprise::Stage& row = measured_.chain.stages[i];
+    const RandomState random(model_.device);
+    Tensors result;
+    for (size_t o = 0; o < row.options.size(); ++o) {
+      random.restore();
+      // The gradients of weights go on from the first option's run.
+      GradientBook again = o == 0 ? GradientBook() : sums_before(i);
+      Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
+      if (o == 0) result = std::move(g_in);
+    }
+    measure_kept_times(i, boundaries_[i].restore(), gradient, random);
+    return Parked(result);
+  }
+
+  Tensors measure_backward_bytes(size_t i, size_t o, const Parked& gradient, GradientBook& book) {
+    const PreparedStage& prepared = model_.stages[i];
+    reprise::Stage& row = measured_.chain.stages[i];
+    StageOption& option = row.options[o];
+    Tensors x = boundaries_[i].restore();
+    auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]);
+    if (!option.reads_input) x.clear();
+    if (!option.reads_output) y.clear();
+    Tensors g = gradient.restore();
+    StageGradients made;
+    const bool gives_input = option.consumes_input && option.reads_input;
+    const int64_t freed = storage_bytes(g) + option.saved.count() +
+                          (option.reads_output ? row.output.count() : 0) +
+                          (gives_input ? measured_.chain.stages[i - 1].output.count() : 0);
+    Reading reading = read([&, &y = y, &kept = kept] {
+      y.clear();  // of a tuple, autograd may hold a part only
+      if (gives_input) x.clear();
+      made = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);
+    });
+    option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));
+    if (o > 0) return std::move(made.inputs);
+    measured_.copies_gradients[i] = made.copies;
+    const int64_t g_in = storage_bytes(made.inputs);
+    const bool last = i + 1 == model_.stages.size();
+    row.weight_gradient = Bytes(std::max<int64_t>(
+        0, reading.after - reading.before + freed - g_in + (last ? resident_ : 0)));
+    if (i == 0) {
+      measured_.chain.input.gradient = Bytes(g_in);
+    } else {
+      measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
+    }
+    return std::move(made.inputs);
+  }
+
+  // Running sums as stage i finds them for the parameters that a stage behind it uses, too.
+  GradientBook sums_before(size_t i) const {
+    GradientBook sums(book_.size());
+    for (size_t p : model_.stages[i].parameters) {
+      if (book_[p].defined() && shared_later(p, i)) sums[p] = book_[p].clone();
+    }
+    return sums;
+  }
+
+  // The options take turns, so that what changes meanwhile changes for all of them.
+  void measure_kept_times(size_t i, const Tensors& x, const Parked& gradient,
+                          const RandomState& random) {
+    const PreparedStage& prepared = model_.stages[i];
+    std::vector<StageOption>& options = measured_.chain.stages[i].options;
+    std::vector<std::vector<int64_t>> forward(options.size()), backward(options.size());
+    const auto once = [&](size_t o) {
+      random.restore();
+      std::pair<Tensors, Kept> kept;
+      forward[o].push_back(nanoseconds(
+          [&] { kept = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]); }));
+      kept.first.clear();
+      Tensors g = gradient.restore();
+      GradientBook sums = sums_before(i);
+      backward[o].push_back(nanoseconds([&] {
+        run_backward(prepared, std::move(kept.second), std::move(g), model_.parameters, sums);
+      }));
+      return backward[o].back();
+    };
+    repeat([&] {
+      int64_t longest = 0;
+      for (size_t o = 0; o < options.size(); ++o) longest = std::max(longest, once(o));
+      return longest;
+    });
+    for (size_t o = 0; o < options.size(); ++o) {
+      const std::string& name = options[o].name;
+      options[o].backward.time = note_median(fmt::format("B{}", i), name, std::move(backward[o]));
+      options[o].forward.time = note_median(fmt::format("F{}", i), name, std::move(forward[o]));
+      if (o == 0) continue;
+      // It does all that the option before does, and more. Alone in memory, where pages are fresh, to hold less
+      // can be faster; in a step it is not. `spread` says what was measured.
+      options[o].backward.time = std::max(options[o].backward.time, options[o - 1].backward.time);
+      options[o].forward.time = std::max(options[o].forward.time, options[o - 1].forward.time);
+    }
+  }
+
+  // Whether a stage behind i uses the parameter, too: then its backward finds a running sum.
+  bool shared_later(size_t parameter, size_t i) const {
+    for (size_t k = i + 1; k < model_.stages.size(); ++k) {
+      const auto& own = model_.stages[k].parameters;
+      if (std::find(own.begin(), own.end(), parameter) != own.end()) return true;
+    }
+    return false;
+  }
+
+  const PreparedModel& model_;
+  const Loss& loss_;
+  const MeasureOptions& options_;
+  const std::vector<NamedKeeping> keepings_ = keepings(options_.alternatives);
+  Measured measured_;
+  std::vector<Parked> boundaries_;
+  GradientBook book_;
+  int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
+  size_t backward_times_ = 0;  // where the spreads of the backward sweep begin
+};
+
+}  // namespace
+
+std::string shape_text(const at::Tensor& tensor) {
+  return fmt::format("{}[{}]", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
+}
+
+Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+                 const MeasureOptions& options) {
+  ValueKeeper buffers(model.buffers);
+  buffers.save();
+  const RandomState random(model.device);
+  auto put_back = [&] {
+    buffers.restore();
+    random.restore();
+  };
+  try {
+    Measured measured = Measurement(model, sample, loss, options).run();
+    share_times(model, measured.chain);
+    put_back();
+    validate(measured.chain);
+    return measured;
+  } catch (...) {
+    drain_backward_queue();
+    put_back();
+    throw;
+  }
+}
+
+Profile describe(const PreparedModel& model, const Tensors& sample, Measured measured) {
+  Profile profile;
+  profile.device = model.device.str();
+  profile.versions = {{"reprise", REPRISE_VERSION}, {"torch", TORCH_VERSION}};
+  profile.threads = at::get_num_threads();
+  for (const at::Tensor& tensor : sample) profile.inputs.push_back(shape_text(tensor));
+  profile.signature = measured.chain.name;
+  for (const PreparedStage& stage : model.stages) profile.signature += "|" + stage.stage.name;
+  profile.spread = std::move(measured.spread);
+  profile.problem = std::move(measured.chain);
+  return profile;
+}
+
+Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
+                const MeasureOptions& options) {
+  if (!sample.empty() && sample[0].defined() && sample[0].device().is_cpu()) {
+    install_cpu_allocator();
+  }
+  const Measuring measuring;
+  const PreparedModel model = prepare(stages, sample);
+  return describe(model, sample, measure(model, sample, loss, options));
+}
+
+}  // namespace reprise::runtime

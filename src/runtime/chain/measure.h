@@ -1,0 +1,30 @@
+// The measuring behind profile() and remat(): a prepared model, measured.
+#pragma once
+
+#include <vector>
+
+#include "runtime/chain/prepare.h"
+#include "reprise/model/profile.h"
+#include "reprise/runtime/measure.h"
+
+namespace reprise::runtime {
+
+struct Measured {
+  Chain chain;
+  std::vector<std::vector<Keeping>> keeping = {};  // of every stage's options
+  std::vector<bool> copies_gradients = {};         // of every stage: StageGradients::copies
+  std::vector<TimeSpread> spread = {};
+};
+
+// Sizes of the chain relate to the memory that is live when the call is made: fixed + input.bytes is that
+// level, as far as the input's memory is counted there.
+Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+                 const MeasureOptions& options);
+
+// "Float[8, 3, 64, 64]".
+std::string shape_text(const at::Tensor& tensor);
+
+// What Profile says about where it was measured.
+Profile describe(const PreparedModel& model, const Tensors& sample, Measured measured);
+
+}  // namespace reprise::runtime

@@ -1,0 +1,85 @@
+#include "runtime/chain/passes.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "reprise/model/lower.h"
+
+namespace reprise::runtime {
+namespace {
+
+// Of a stage: where in the program it is kept and run back.
+struct Runs {
+  size_t kept = 0, backward = 0;
+  bool once = false;  // kept once, as autograd does it
+};
+
+std::vector<Runs> find_runs(const std::vector<Program::Step>& steps, const ChainIndex& index) {
+  std::vector<Runs> runs(index.stages);
+  std::vector<int> times(index.stages);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    if (steps[s].kind != ActionKind::kRun) continue;
+    const RunStep& run = steps[s].run;
+    const size_t op = static_cast<size_t>(run.op);
+    if (op > index.stages) {
+      runs[2 * index.stages - op].backward = s;
+    } else if (op < index.stages && run.variant > 0) {
+      runs[op].kept = s;
+      runs[op].once = ++times[op] == 1 && run.variant == 1;
+    }
+  }
+  return runs;
+}
+
+// Whether no other run is between these two.
+bool follows(const std::vector<Program::Step>& steps, size_t first, size_t second) {
+  return first < second &&
+         std::none_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                      steps.begin() + static_cast<std::ptrdiff_t>(second),
+                      [](const Program::Step& step) { return step.kind == ActionKind::kRun; });
+}
+
+}  // namespace
+
+Passes::Passes(const std::vector<PreparedStage>& stages) {
+  for (const PreparedStage& stage : stages) begin(stage);
+}
+
+Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
+               const std::vector<bool>& copies_gradients) {
+  const std::vector<Program::Step>& steps = program.steps();
+  const std::vector<Runs> runs = find_runs(steps, {stages.size()});
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const bool joins = i > 0 && !copies_gradients[i] && runs[i - 1].once && runs[i].once &&
+                       follows(steps, runs[i - 1].kept, runs[i].kept) &&
+                       follows(steps, runs[i].backward, runs[i - 1].backward);
+    if (!joins) {
+      begin(stages[i]);
+      continue;
+    }
+    go_on(stages[i]);
+    std::vector<ValueIndex>& freed = all_.back().freed.emplace_back();
+    for (size_t s = runs[i].backward + 1; s < runs[i - 1].backward; ++s) {
+      freed.push_back(steps[s].value);
+    }
+  }
+}
+
+void Passes::begin(const PreparedStage& stage) {
+  const size_t i = of_.size();
+  of_.push_back(all_.size());
+  all_.push_back({.begin = i, .end = i + 1, .parameters = stage.parameters});
+}
+
+void Passes::go_on(const PreparedStage& stage) {
+  of_.push_back(all_.size() - 1);
+  Pass& pass = all_.back();
+  ++pass.end;
+  std::vector<size_t> both;
+  std::set_union(pass.parameters.begin(), pass.parameters.end(), stage.parameters.begin(),
+                 stage.parameters.end(), std::back_inserter(both));
+  pass.parameters = std::move(both);
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,441 @@
+#include "runtime/chain/prepare.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "runtime/state/random_state.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+[[noreturn]] void reject(const Stage& stage, const std::string& why) {
+  throw InputError("stage '" + stage.name + "' " + why);
+}
+
+// `first`, then `second`, as one stage.
+Stage joined(const Stage& first, const Stage& second) {
+  return {first.name + "+" + second.name, nullptr,
+          [a = first.forward, b = second.forward](const Tensors& x) { return b(a(x)); }};
+}
+
+struct Piece {
+  Stage stage;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+};
+
+bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && a.has_storage() && b.has_storage() &&
+         a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
+// Leaf tensors in which recorded operations end, other than what has a sink: what a function uses without
+// showing a module that has it. `begin`: of autograd's sequence numbers, when recording began.
+std::vector<at::Tensor> other_leaves(const Stage& stage, const torch::autograd::edge_list& roots,
+                                     uint64_t begin) {
+  std::vector<at::Tensor> leaves;
+  std::vector<torch::autograd::Node*> todo;
+  std::unordered_set<torch::autograd::Node*> seen;
+  const auto visit = [&](const torch::autograd::edge_list& edges) {
+    for (const torch::autograd::Edge& edge : edges) {
+      if (edge.is_valid() && seen.insert(edge.function.get()).second) {
+        todo.push_back(edge.function.get());
+      }
+    }
+  };
+  visit(roots);
+  while (!todo.empty()) {
+    torch::autograd::Node* node = todo.back();
+    todo.pop_back();
+    if (const auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
+      leaves.push_back(end->variable);
+    } else if (node->sequence_nr() < begin) {
+      reject(stage,
+             "uses a tensor that was made outside it and has a history, which would be gone after "
+             "the first step: hand it over as an input, or detach() it");
+    }
+    visit(node->next_edges());
+  }
+  return leaves;
+}
+
+// What one watched run of a stage showed.
+struct Observation {
+  Tensors outputs;
+  bool changes_input = false;
+  std::vector<bool> aliases;     // per output: shares memory with an input
+  std::vector<bool> needs_grad;  // per output
+  bool random = false;
+  std::vector<at::Tensor> other_leaves;
+};
+
+class Observer {
+ public:
+  Observer(const Piece& piece, const PreparedModel& model, const std::vector<size_t>& parameters,
+           const std::vector<bool>& input_needs_grad)
+      : piece_(piece), model_(model) {
+    watched_.parameters = parameters;
+    watched_.traits.input_needs_grad = input_needs_grad;
+    watched_.traits.copies_input = true;  // whatever it does to its input, x_i stays as it is
+    watched_.stage = piece.stage;
+    watched_.stage.forward = [this](const Tensors& x) { return watch(x); };
+  }
+
+  Observation keep(const Tensors& x) {
+    seen_ = {};
+    const RandomState before(model_.device);
+    const uint64_t begin = at::sequence_number::peek();
+    auto [outputs, kept] = run_keep(watched_, x, model_.parameters);
+    seen_.random = !(before == RandomState(model_.device));
+    for (const auto& root : kept.roots) seen_.needs_grad.push_back(root.is_valid());
+    seen_.other_leaves = other_leaves(piece_.stage, kept.roots, begin);
+    seen_.outputs = std::move(outputs);
+    return std::move(seen_);
+  }
+  Tensors fast(const Tensors& x) { return run_fast(watched_, x, model_.parameters); }
+
+ private:
+  Tensors watch(const Tensors& x) {
+    std::vector<int64_t> versions;
+    for (const at::Tensor& tensor : x) versions.push_back(tensor._version());
+    Tensors outputs = piece_.stage.forward(x);
+    if (outputs.empty()) reject(piece_.stage, "returns no tensor");
+    seen_.aliases.clear();
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined()) reject(piece_.stage, "returns an undefined tensor");
+      if (output.device() != model_.device) {
+        reject(piece_.stage, "returns a tensor on " + output.device().str() + " where " +
+                                 model_.device.str() + " was given; use one device");
+      }
+      seen_.aliases.push_back(std::any_of(
+          x.begin(), x.end(), [&](const at::Tensor& in) { return shares_storage(in, output); }));
+    }
+    for (size_t e = 0; e < x.size(); ++e) seen_.changes_input |= x[e]._version() != versions[e];
+    return outputs;
+  }
+
+  const Piece& piece_;
+  const PreparedModel& model_;
+  PreparedStage watched_;
+  Observation seen_;
+};
+
+int64_t version_sum(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += tensor._version();
+  return sum;
+}
+
+// Positions in the model's list of parameters, by tensor.
+using Positions = std::unordered_map<void*, size_t>;
+
+// Adds a parameter to the model's list and to a stage's, which stays ascending, unless it is there.
+void register_parameter(const at::Tensor& parameter, PreparedModel& model, Positions& known,
+                        std::vector<size_t>& own) {
+  auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
+  if (fresh) model.parameters.push_back(parameter);
+  const auto place = std::lower_bound(own.begin(), own.end(), entry->second);
+  if (place == own.end() || *place != entry->second) own.insert(place, entry->second);
+}
+
+std::vector<size_t> register_parameters(const Piece& piece, PreparedModel& model,
+                                        Positions& known) {
+  std::vector<size_t> own;
+  for (const auto& module : piece.modules) {
+    for (const at::Tensor& parameter : module->parameters()) {
+      if (!parameter.requires_grad()) continue;
+      if (!parameter.is_leaf()) reject(piece.stage, "has a parameter that is not a leaf");
+      register_parameter(parameter, model, known, own);
+    }
+  }
+  return own;
+}
+
+bool share_memory(const Tensors& tensors) {
+  for (size_t e = 0; e < tensors.size(); ++e) {
+    for (size_t f = 0; f < e; ++f) {
+      if (shares_storage(tensors[e], tensors[f])) return true;
+    }
+  }
+  return false;
+}
+
+// A buffer that was put into another size by the run has nothing to be put back to.
+void require_same_sizes(const Piece& piece, const std::vector<at::Tensor>& buffers,
+                        const std::vector<std::vector<int64_t>>& sizes) {
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].sizes() == sizes[b]) continue;
+    reject(piece.stage,
+           "has a buffer that takes its size when it runs for the first time (a lazy module, "
+           "observers of quantization): run the model once before");
+  }
+}
+
+bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), bitwise_equal);
+}
+
+// The traits of one piece on x; x becomes its output. False: the piece only returns views of x and
+// should be joined to the one before.
+bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tensors& x,
+                   std::vector<bool>& needs_grad, Positions& known) {
+  PreparedStage prepared{piece.stage, {}, register_parameters(piece, model, known)};
+  std::vector<at::Tensor> all_buffers, all_parameters;
+  std::vector<std::vector<int64_t>> buffer_sizes;
+  for (const auto& module : piece.modules) {
+    for (const at::Tensor& buffer : module->buffers()) {
+      all_buffers.push_back(buffer);
+      buffer_sizes.push_back(buffer.sizes().vec());
+    }
+    for (const at::Tensor& parameter : module->parameters()) {
+      // A lazy module's takes its size, and its first values, in the first run.
+      if (parameter.numel() > 0) all_parameters.push_back(parameter);
+    }
+  }
+  ValueKeeper buffers(all_buffers), parameters(all_parameters);
+  const RandomState random(model.device);
+  Observer observer(piece, model, prepared.parameters, needs_grad);
+  Observation seen;
+  const auto put_back = [&] {
+    for (size_t b = 0; b < all_buffers.size(); ++b) {
+      if (all_buffers[b].sizes() != buffer_sizes[b]) return;
+    }
+    buffers.restore();
+    if (parameters.changed()) parameters.restore();
+  };
+  bool advances = false, fast_differs = false, repeats = true;
+  buffers.save();
+  parameters.save();
+  try {
+    const int64_t version = version_sum(all_buffers);
+    seen = observer.keep(x);
+    require_same_sizes(piece, all_buffers, buffer_sizes);
+    if (parameters.changed()) {
+      parameters.restore();
+      reject(piece.stage,
+             "writes its parameters when it runs (Embedding with max_norm, a weight that is "
+             "clamped in place?), which a plan would do again: do it between two steps");
+    }
+    // Batch norm writes its statistics without a new version, so values are looked at, too.
+    advances = version_sum(all_buffers) != version || buffers.changed();
+    buffers.restore();
+    const auto run_again = [&](auto&& run) {
+      random.restore();
+      auto result = run();
+      buffers.restore();
+      return result;
+    };
+    const auto keep = [&] { return observer.keep(x); };
+    const auto fast = [&] { return observer.fast(x); };
+    fast_differs = !same_bits(seen.outputs, run_again(fast));
+    if (fast_differs) {  // without gradients, or each time, or the first time only
+      const Tensors second = run_again(keep).outputs;
+      if (!same_bits(seen.outputs, second)) {
+        // Of LibTorch's kernels, too, the first run in a process may differ from all others (docs/runtime.md).
+        seen = run_again(keep);
+        repeats = same_bits(seen.outputs, second);
+        fast_differs = repeats && !same_bits(seen.outputs, run_again(fast));
+      }
+    }
+  } catch (const c10::Error& error) {
+    put_back();
+    reject(piece.stage, std::string("fails on its input: ") + error.what_without_backtrace());
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  for (const at::Tensor& leaf : seen.other_leaves) {
+    register_parameter(leaf, model, known, prepared.parameters);
+  }
+  if (seen.changes_input && share_memory(x)) {
+    reject(piece.stage,
+           "changes its input in place, and two tensors of the input share memory: let it make a "
+           "new tensor, or let the stage before it return copies");
+  }
+  const bool all_views =
+      std::all_of(seen.aliases.begin(), seen.aliases.end(), [](bool b) { return b; });
+  if (all_views && may_join) return false;
+  if (!repeats) {
+    reject(piece.stage,
+           "gives another result when it runs again on the same input, so no plan may run it "
+           "again: does it keep a tensor in an attribute, draw from a random generator of its "
+           "own, or use an algorithm that is not deterministic? State belongs in a buffer that is "
+           "written in place, random numbers in the default generator");
+  }
+
+  StageTraits& traits = prepared.traits;
+  traits.random = seen.random;
+  traits.copies_input = seen.changes_input;
+  // A changed input is a copy, which the output may be.
+  traits.copies_output = seen.changes_input ? std::vector<bool>(seen.aliases.size()) : seen.aliases;
+  traits.input_needs_grad = needs_grad;
+  traits.output_needs_grad = seen.needs_grad;
+  traits.buffers = all_buffers;
+  traits.fast_with_grad = fast_differs;
+  if (advances) {
+    model.buffers.insert(model.buffers.end(), all_buffers.begin(), all_buffers.end());
+  }
+  needs_grad = seen.needs_grad;
+  x = std::move(seen.outputs);
+  model.stages.push_back(std::move(prepared));
+  return true;
+}
+
+// Bytes of a copy that begins where any type of element may.
+int64_t aligned_bytes(const at::Tensor& tensor) {
+  return (static_cast<int64_t>(tensor.nbytes()) + 63) / 64 * 64;
+}
+
+c10::Device device_of(const Tensors& sample) {
+  if (sample.empty()) throw InputError("the sample input has no tensor");
+  for (const at::Tensor& tensor : sample) {
+    if (!tensor.defined()) throw InputError("the sample input has an undefined tensor");
+    if (tensor.device() != sample[0].device()) {
+      throw InputError("the sample input's tensors are on " + sample[0].device().str() + " and " +
+                       tensor.device().str() + "; use one device");
+    }
+  }
+  return sample[0].device();
+}
+
+}  // namespace
+
+PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
+  PreparedModel model;
+  model.device = device_of(sample);
+  if (stages.empty()) throw InputError("the model has no stage");
+  const RandomScope random(model.device);
+  Positions known;
+  std::vector<bool> needs_grad;
+  for (const at::Tensor& tensor : sample) needs_grad.push_back(tensor.requires_grad());
+  Tensors x = sample;
+  // What stood before the last piece, to go back to when the next one is joined to it.
+  Piece last;
+  Tensors before_x;
+  std::vector<bool> before_needs_grad;
+  for (const Stage& stage : stages) {
+    Piece piece{stage, {}};
+    if (stage.module) piece.modules.push_back(stage.module);
+    Tensors input = x;
+    std::vector<bool> input_needs_grad = needs_grad;
+    if (!prepare_piece(piece, !model.stages.empty(), model, x, needs_grad, known)) {
+      model.stages.pop_back();
+      last.modules.insert(last.modules.end(), piece.modules.begin(), piece.modules.end());
+      piece = {joined(last.stage, stage), last.modules};
+      input = x = before_x;
+      input_needs_grad = needs_grad = before_needs_grad;
+      prepare_piece(piece, false, model, x, needs_grad, known);
+    }
+    last = piece;
+    before_x = std::move(input);
+    before_needs_grad = std::move(input_needs_grad);
+  }
+  // A stage that was joined registered its buffers twice; shared modules do, too.
+  std::unordered_set<void*> seen;
+  std::erase_if(model.buffers, [&](const at::Tensor& buffer) {
+    return !seen.insert(buffer.unsafeGetTensorImpl()).second;
+  });
+  // A stage that only reads a buffer must see it as it was, too; what nobody advances always is.
+  for (PreparedStage& stage : model.stages) {
+    std::erase_if(stage.traits.buffers, [&](const at::Tensor& buffer) {
+      const bool still = !seen.contains(buffer.unsafeGetTensorImpl());
+      if (still) stage.traits.still.push_back(buffer);
+      return still;
+    });
+  }
+  return model;
+}
+
+ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    tensors_.push_back(tensor);
+    copies_.push_back(at::empty_like(tensor, tensor.options().requires_grad(false)));
+  }
+}
+
+ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors, const at::Tensor& memory)
+    : tensors_(tensors) {
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor bytes = memory.narrow(0, offset, static_cast<int64_t>(tensor.nbytes()));
+    copies_.push_back(bytes.view(tensor.scalar_type()).view(tensor.sizes()));
+    offset += aligned_bytes(tensor);
+  }
+}
+
+int64_t ValueKeeper::bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += aligned_bytes(tensor);
+  return sum;
+}
+
+ValueKeeper ValueKeeper::part(const std::vector<at::Tensor>& tensors) const {
+  ValueKeeper result;
+  for (const at::Tensor& tensor : tensors) {
+    const auto known = std::find_if(tensors_.begin(), tensors_.end(),
+                                    [&](const at::Tensor& t) { return t.is_same(tensor); });
+    if (known == tensors_.end()) throw InternalError("a part of a keeper that does not keep it");
+    result.tensors_.push_back(tensor);
+    result.copies_.push_back(copies_[static_cast<size_t>(known - tensors_.begin())]);
+  }
+  return result;
+}
+
+namespace {
+
+// Buffers are many and small: without the dispatcher a copy takes a tenth of the time.
+bool plain_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.device().is_cpu() && b.device().is_cpu() && a.is_contiguous() && b.is_contiguous() &&
+         a.scalar_type() == b.scalar_type() && a.nbytes() == b.nbytes();
+}
+
+}  // namespace
+
+void ValueKeeper::save() {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (plain_memory(copies_[i], tensors_[i])) {
+      std::memcpy(copies_[i].mutable_data_ptr(), tensors_[i].const_data_ptr(),
+                  tensors_[i].nbytes());
+    } else {
+      copies_[i].copy_(tensors_[i]);
+    }
+  }
+}
+
+void ValueKeeper::restore() const {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    // variable_data(): the same memory, a version counter of its own.
+    const at::Tensor values = tensors_[i].variable_data();
+    if (plain_memory(values, copies_[i])) {
+      std::memcpy(values.mutable_data_ptr(), copies_[i].const_data_ptr(), values.nbytes());
+    } else {
+      values.copy_(copies_[i]);
+    }
+  }
+}
+
+bool ValueKeeper::changed() const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!bitwise_equal(tensors_[i], copies_[i])) return true;
+  }
+  return false;
+}
+
+bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  if (!a.defined()) return true;
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  const at::Tensor x = a.detach().cpu().contiguous(), y = b.detach().cpu().contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+}  // namespace reprise::runtime

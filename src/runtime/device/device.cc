@@ -1,0 +1,11 @@
+#include "runtime/device/device.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+namespace reprise::runtime {
+
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
+}  // namespace reprise::runtime

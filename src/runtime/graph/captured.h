@@ -1,0 +1,49 @@
+// A recorded step with everything that is made of it.
+#pragma once
+
+#include "runtime/graph/captured_graph.h"
+#include "runtime/step/circumstances.h"
+#include "runtime/graph/meter.h"
+#include "runtime/graph/replay.h"
+#include "runtime/graph/updates.h"
+#include "runtime/chain/prepare.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+// Throws InputError when there is none.
+c10::Device device_of(const Tensors& inputs);
+
+// What the step writes outside itself, to undo a step that fails.
+class Effects {
+ public:
+  explicit Effects(const Recording& recording);
+  void save();  // what is there now; the data of a tensor may be other than at capture
+  void restore() const { kept_.restore(); }
+
+ private:
+  Tensors tensors_, memory_;
+  ValueKeeper kept_;
+};
+
+// It stays where it is: the replay refers to it.
+struct Captured {
+  Circumstances circumstances;
+  Recording recording;
+  Works works;
+  Updater updater;
+  Alternatives alternatives;
+  WorkCosts costs;
+  CapturedGraph captured;
+  Replay replay;
+  Effects effects;
+  Tensors resident;     // externals that the allocator may not have counted
+  Residents residents;
+
+  // Runs the step, measures every operation. Throws what capture() throws.
+  Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options);
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,407 @@
+#include "runtime/graph/captured_graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "runtime/step/operators.h"
+
+namespace reprise::runtime {
+namespace {
+
+Bytes as_counted(int64_t bytes) { return Bytes((bytes + 63) / 64 * 64); }
+
+class Lowering {
+ public:
+  Lowering(const Recording& recording, const Works& works, const Alternatives& alternatives,
+           const Updates& updates, const std::vector<WorkCost>& costs)
+      : recording_(recording),
+        works_(works),
+        alternatives_(alternatives),
+        updates_(updates),
+        costs_(costs),
+        ways_(recording.calls.size()),
+        realizations_(recording.calls.size()),
+        updates_behind_(recording.calls.size()),
+        parameter_(recording.externals.size(), -1) {
+    for (const OtherWay& way : alternatives.ways) {
+      ways_[static_cast<size_t>(way.call)].push_back(&way);
+    }
+    for (const Realization& realization : alternatives.realizations) {
+      for (const Realization::Piece& piece : realization.pieces) {
+        auto& here = realizations_[static_cast<size_t>(piece.after)];
+        // A call as it is stands before what belongs behind it.
+        here.emplace(piece.as_it_is ? here.begin() : here.end(), &realization, &piece);
+      }
+    }
+    find_needed();
+    find_effects();
+    find_updates();
+  }
+
+  CapturedGraph run(const Tensors& inputs, Bytes fixed, const std::string& name) {
+    Graph& graph = result_.graph;
+    graph.name = name;
+    graph.fixed = fixed;
+    std::set<const void*> seen;  // inputs may share memory
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined()) continue;
+      const c10::Storage& storage = inputs[i].storage();
+      if (!seen.insert(storage.unsafeGetStorageImpl()).second) continue;
+      graph.values.push_back({fmt::format("input{}", i),
+                              as_counted(static_cast<int64_t>(storage.nbytes())),
+                              ValueKind::kInput});
+      result_.step_value_of.push_back(-1);
+    }
+    value_of_.assign(recording_.values.size(), -1);
+    const size_t loss = find_loss();
+    op_of_.assign(recording_.calls.size(), -1);
+    if (!updates_.each.empty()) add_parameters();
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      if (needed_[c]) add_call(c, c == loss);
+      for (const auto& [realization, piece] : realizations_[c]) add_piece(*realization, *piece);
+      for (const Update* update : updates_behind_[c]) add_update(*update);
+    }
+    add_choices();
+    if (!updates_.each.empty()) add_optimizer();
+    for (const TensorRef& ref : results(/*with_used_up=*/false)) {
+      if (ref.memory == Memory::kValue) {
+        add_once(graph.results, value_of_[static_cast<size_t>(ref.index)]);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // `with_used_up`: the gradients that updates use up, too.
+  std::vector<TensorRef> results(bool with_used_up) const {
+    std::vector<TensorRef> all = recording_.outputs;
+    std::vector<bool> used_up(recording_.gradients.size(), false);
+    for (const Update& update : updates_.each) used_up[update.leaf] = !with_used_up;
+    for (size_t l = 0; l < recording_.gradients.size(); ++l) {
+      if (!used_up[l]) all.push_back(recording_.gradients[l].gradient);
+    }
+    return all;
+  }
+
+  // Backwards from results, effects and random numbers.
+  void find_needed() {
+    needed_.assign(recording_.calls.size(), false);
+    std::vector<bool> wanted(recording_.values.size(), false);
+    for (const TensorRef& ref : results(/*with_used_up=*/true)) {
+      if (ref.memory == Memory::kValue) wanted[static_cast<size_t>(ref.index)] = true;
+    }
+    for (size_t c = recording_.calls.size(); c-- > 0;) {
+      const Call& call = recording_.calls[c];
+      const std::vector<int32_t> writes = values_written(works_.all[c]);
+      needed_[c] = call.random || !call.effects.empty() ||
+                   std::any_of(writes.begin(), writes.end(),
+                               [&](int32_t v) { return wanted[static_cast<size_t>(v)]; });
+      if (!needed_[c]) continue;
+      for (const int32_t v : values_read(works_.all[c])) wanted[static_cast<size_t>(v)] = true;
+    }
+  }
+
+  // Externals whose memory the work reads.
+  static std::vector<int32_t> externals_read(const Work& work) {
+    std::vector<int32_t> all;
+    for (const Argument& argument : work.arguments) {
+      if (argument.shape_only) continue;
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kExternal) add_once(all, ref.index);
+      }
+    }
+    return all;
+  }
+
+  // Each update stands behind the last call that reads its parameter, in whatever way it is run, or
+  // makes its gradient.
+  void find_updates() {
+    std::vector<size_t> last(recording_.externals.size(), 0);
+    const auto note = [&](size_t c, int32_t work) {
+      for (const int32_t e : externals_read(works_.all[static_cast<size_t>(work)])) {
+        last[static_cast<size_t>(e)] = std::max(last[static_cast<size_t>(e)], c);
+      }
+    };
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      if (needed_[c]) note(c, static_cast<int32_t>(c));
+      for (const OtherWay* way : ways_[c]) note(c, way->work);
+      for (const auto& [realization, piece] : realizations_[c]) {
+        for (const int32_t work : piece->works) note(c, work);
+      }
+    }
+    for (const Update& update : updates_.each) {
+      const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
+      const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
+      size_t behind =
+          std::max(last[static_cast<size_t>(update.external)], static_cast<size_t>(maker));
+      // Another realization may make it later.
+      for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
+        for (const auto& [realization, piece] : realizations_[c]) {
+          for (const int32_t work : piece->works) {
+            const auto writes = values_written(works_.all[static_cast<size_t>(work)]);
+            if (std::find(writes.begin(), writes.end(), gradient.index) != writes.end()) behind = c;
+          }
+        }
+      }
+      updates_behind_[behind].push_back(&update);
+    }
+  }
+
+  // How many calls touch each external that some call writes.
+  void find_effects() {
+    users_.assign(recording_.externals.size(), 0);
+    written_.assign(recording_.externals.size(), false);
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      if (!needed_[c]) continue;
+      for (const int32_t e : externals_of(recording_.calls[c])) ++users_[static_cast<size_t>(e)];
+      for (const int32_t e : recording_.calls[c].effects) written_[static_cast<size_t>(e)] = true;
+    }
+  }
+
+  static std::set<int32_t> externals_of(const Call& call) {
+    std::set<int32_t> all(call.effects.begin(), call.effects.end());
+    for (const Argument& argument : call.arguments) {
+      if (argument.shape_only) continue;
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kExternal) all.insert(ref.index);
+      }
+    }
+    return all;
+  }
+
+  // A batch norm whose statistics nobody else touches can run again without them.
+  bool has_replay(size_t c) const {
+    const std::vector<int32_t>& effects = recording_.calls[c].effects;
+    return works_.replay[c] >= 0 && std::all_of(effects.begin(), effects.end(), [&](int32_t e) {
+             return users_[static_cast<size_t>(e)] == 1;
+           });
+  }
+
+  bool runs_once(size_t c) const {
+    if (has_replay(c)) return false;
+    for (const int32_t e : externals_of(recording_.calls[c])) {
+      if (written_[static_cast<size_t>(e)]) return true;
+    }
+    return false;
+  }
+
+  // The last forward call before the first backward call.
+  size_t find_loss() const {
+    size_t loss = recording_.calls.size();
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      if (!needed_[c]) continue;
+      if (recording_.calls[c].phase == Phase::kBackward) return loss;
+      loss = c;
+    }
+    return recording_.calls.size();
+  }
+
+  // Of the op that is next: "12:gelu@blocks.0.mlp".
+  std::string op_id(const Call& call, const std::string& piece) const {
+    std::string id = fmt::format("{}:{}{}", result_.graph.ops.size(), call.name(), piece);
+    if (!call.module.empty()) id += "@" + call.module;
+    return id;
+  }
+
+  void add_call(size_t c, bool is_loss) {
+    const Call& call = recording_.calls[c];
+    op_of_[c] = static_cast<OpIndex>(result_.graph.ops.size());
+    add_call(c, op_id(call, ""), is_loss ? Phase::kLoss : call.phase);
+  }
+
+  // In all its ways.
+  void add_call(size_t c, std::string id, Phase phase) {
+    const Call& call = recording_.calls[c];
+    const bool replay = has_replay(c);
+    Op op;
+    op.id = std::move(id);
+    op.phase = phase;
+    op.random = call.random;
+    op.once = runs_once(c);
+    result_.works.emplace_back();
+    add_variant(op, replay ? "first" : "default", static_cast<int32_t>(c),
+                replay ? Role::kFirst : Role::kAny);
+    if (replay) add_variant(op, "replay", works_.replay[c], Role::kReplay);
+    for (const OtherWay* way : ways_[c]) {
+      add_variant(op, way->name, way->work, Role::kAny, way->exactness);
+    }
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // Whether all that the realization stands for is needed.
+  bool stands(const Realization& realization) const {
+    return std::all_of(realization.calls.begin(), realization.calls.end(),
+                       [&](int32_t c) { return needed_[static_cast<size_t>(c)]; });
+  }
+
+  void add_piece(const Realization& realization, const Realization::Piece& piece) {
+    if (!stands(realization)) return;
+    const int32_t begin = piece.of < 0 ? realization.calls[0] : piece.of;
+    const Call& first = recording_.calls[static_cast<size_t>(begin)];
+    pieces_[&realization].push_back(static_cast<OpIndex>(result_.graph.ops.size()));
+    if (piece.as_it_is) {
+      const auto c = static_cast<size_t>(piece.after);
+      add_call(c, op_id(recording_.calls[c], "." + realization.name), recording_.calls[c].phase);
+      return;
+    }
+    Op op;
+    op.id = op_id(first, "." + piece.name);
+    // What a forward pass leaves for a backward belongs to the forward pass.
+    op.phase = first.phase == Phase::kForward || piece.after < begin
+                   ? recording_.calls[static_cast<size_t>(piece.after)].phase
+                   : first.phase;
+    for (const int32_t work : piece.works) {
+      for (const int32_t e : externals_read(works_.all[static_cast<size_t>(work)])) {
+        if (written_[static_cast<size_t>(e)]) op.once = true;
+      }
+    }
+    result_.works.emplace_back();
+    for (size_t k = 0; k < piece.works.size(); ++k) {
+      add_variant(op, piece.names[k], piece.works[k], Role::kAny, realization.exactness);
+    }
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // From here on the parameters are as the step found them.
+  void add_parameters() {
+    Op op;
+    op.id = "0:parameters";
+    op.once = true;
+    op.variants.emplace_back();
+    for (const Update& update : updates_.each) {
+      const auto value = static_cast<ValueIndex>(result_.graph.values.size());
+      parameter_[static_cast<size_t>(update.external)] = value;
+      result_.graph.values.push_back({update.name, Bytes(0), ValueKind::kState});
+      result_.step_value_of.push_back(-1);
+      op.variants[0].writes.push_back(value);
+    }
+    result_.works.push_back({updates_.before});
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  void add_update(const Update& update) {
+    Op op;
+    op.id = fmt::format("{}:update.{}", result_.graph.ops.size(), update.name);
+    op.phase = Phase::kBackward;
+    result_.works.emplace_back();
+    add_variant(op, "default", update.work, Role::kAny);
+    take(op.variants[0], update);
+    update_ops_.push_back(static_cast<OpIndex>(result_.graph.ops.size()));
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // The update is the last that reads the parameter as it was.
+  void take(Variant& variant, const Update& update) const {
+    const ValueIndex before = parameter_[static_cast<size_t>(update.external)];
+    variant.reads.push_back(before);
+    variant.consumes.push_back(before);
+  }
+
+  // Plain training's way, and the choice.
+  void add_optimizer() {
+    Op op;
+    op.id = fmt::format("{}:{}", result_.graph.ops.size(), updates_.optimizer);
+    op.phase = Phase::kBackward;
+    result_.works.emplace_back();
+    add_variant(op, "default", updates_.whole, Role::kAny);
+    for (const Update& update : updates_.each) take(op.variants[0], update);
+    const auto whole = static_cast<OpIndex>(result_.graph.ops.size());
+    result_.graph.choices.push_back({op.id + "/gradients-consumed", {{whole}, update_ops_}});
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // One for each list of calls that realizations stand for, named after all of them.
+  void add_choices() {
+    std::map<std::vector<int32_t>, size_t> known;
+    for (const Realization& realization : alternatives_.realizations) {
+      if (!stands(realization)) continue;
+      std::vector<Choice>& choices = result_.graph.choices;
+      const auto [entry, is_new] = known.emplace(realization.calls, choices.size());
+      if (is_new) {
+        std::vector<OpIndex> plain;
+        for (const int32_t c : realization.calls) plain.push_back(op_of_[static_cast<size_t>(c)]);
+        choices.push_back({result_.graph.ops[static_cast<size_t>(plain[0])].id, {plain}});
+      }
+      Choice& choice = choices[entry->second];
+      choice.id += "/" + realization.name;
+      choice.realizations.push_back(pieces_[&realization]);
+    }
+  }
+
+  // Of the op that is next.
+  void add_variant(Op& op, const std::string& name, int32_t work_index, Role role,
+                   Exactness exactness = Exactness::kBitwise) {
+    const auto w = static_cast<size_t>(work_index);
+    const Work& work = works_.all[w];
+    const std::vector<int32_t> writes = values_written(work);
+    for (size_t k = 0; k < writes.size(); ++k) add_value(writes[k], writes.size(), k, op);
+    Variant variant;
+    variant.name = name;
+    variant.time = costs_[w].time;
+    variant.workspace = costs_[w].workspace;
+    variant.reads = in_graph(values_read(work));
+    for (const int32_t e : externals_read(work)) {
+      const ValueIndex parameter = parameter_[static_cast<size_t>(e)];
+      if (parameter >= 0) variant.reads.push_back(parameter);
+    }
+    variant.writes = in_graph(writes);
+    for (const auto& [now, before] : work.overwrites) {
+      variant.reuses.emplace_back(value_of_[static_cast<size_t>(now)],
+                                  value_of_[static_cast<size_t>(before)]);
+    }
+    variant.role = role;
+    variant.exactness = exactness;
+    op.variants.push_back(std::move(variant));
+    result_.works.back().push_back(work_index);
+  }
+
+  void add_value(int32_t step_value, size_t count, size_t k, const Op& op) {
+    const auto v = static_cast<size_t>(step_value);
+    if (value_of_[v] >= 0) return;
+    value_of_[v] = static_cast<int32_t>(result_.graph.values.size());
+    result_.graph.values.push_back(
+        {count == 1 ? op.id + ".out" : fmt::format("{}.{}", op.id, k),
+         as_counted(recording_.values[v].bytes),
+         op.phase == Phase::kBackward ? ValueKind::kGradient : ValueKind::kActivation});
+    result_.step_value_of.push_back(step_value);
+  }
+
+  std::vector<ValueIndex> in_graph(const std::vector<int32_t>& values) const {
+    std::vector<ValueIndex> all;
+    for (const int32_t v : values) all.push_back(value_of_[static_cast<size_t>(v)]);
+    return all;
+  }
+
+  const Recording& recording_;
+  const Works& works_;
+  const Alternatives& alternatives_;
+  const Updates& updates_;
+  const std::vector<WorkCost>& costs_;
+  std::vector<std::vector<const OtherWay*>> ways_;  // by call
+  std::vector<std::vector<std::pair<const Realization*, const Realization::Piece*>>>
+      realizations_;  // by call: what stands behind it
+  std::map<const Realization*, std::vector<OpIndex>> pieces_;
+  std::vector<std::vector<const Update*>> updates_behind_;  // by call
+  std::vector<ValueIndex> parameter_;  // by external: its value before the update; -1: none
+  std::vector<OpIndex> update_ops_;
+  std::vector<bool> needed_;       // by call
+  std::vector<int32_t> users_;     // by external: calls that touch it
+  std::vector<bool> written_;      // by external
+  std::vector<int32_t> value_of_;  // by step value
+  std::vector<OpIndex> op_of_;     // by call
+  CapturedGraph result_;
+};
+
+}  // namespace
+
+CapturedGraph lower(const Recording& recording, const Works& works,
+                    const Alternatives& alternatives, const Updates& updates,
+                    const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
+                    const std::string& name) {
+  return Lowering(recording, works, alternatives, updates, costs).run(inputs, fixed, name);
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,442 @@
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <utility>
+
+#include "runtime/device/activity.h"
+#include "runtime/graph/captured.h"
+#include "runtime/arena/step_memory.h"
+#include "runtime/graph/step_search.h"
+#include "runtime/chain/measure.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/capture.h"
+#include "runtime/chain/stage_runner.h"
+#include "runtime/device/step_limits.h"
+#include "runtime/device/step_log.h"
+
+namespace reprise::runtime {
+namespace {
+
+// A limit of the CPU allocator for a scope, beside those of other steps in flight.
+class LimitScope {
+ public:
+  explicit LimitScope(std::optional<int64_t> bytes) : bytes_(bytes) {
+    if (bytes_) limits().add(*bytes_);
+  }
+  ~LimitScope() {
+    if (bytes_) limits().remove(*bytes_);
+  }
+  LimitScope(const LimitScope&) = delete;
+  LimitScope& operator=(const LimitScope&) = delete;
+
+ private:
+  std::optional<int64_t> bytes_;
+};
+
+// Plans with more room for their placement, after runs whose memory could not be placed.
+constexpr int kPlansAfterRuns = 4;
+
+// In place of the exception that is being handled: what was updated cannot be taken back.
+[[noreturn]] void rethrow_after_updates(const std::string& updated) {
+  const auto text = [&](const char* reason) {
+    return fmt::format(
+        "the step failed when some parameters were updated already ({}); the others are as before. "
+        "Load the model and the optimizer from where you saved them. The reason: {}",
+        updated, reason);
+  };
+  try {
+    throw;
+  } catch (const BudgetError& error) {
+    throw BudgetError(text(error.what()), error.budget(), error.live(), error.requested());
+  } catch (const std::exception& error) {
+    throw Error(text(error.what()));
+  }
+}
+
+// A gradient on its way to the tensor that it belongs to.
+struct Delivery {
+  at::Tensor target;
+  at::Tensor gradient;  // undefined where the step makes none
+  Arrival arrival;
+};
+
+// As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
+void deliver(std::vector<Delivery>& gradients) {
+  at::NoGradGuard no_grad;
+  for (Delivery& next : gradients) {
+    at::Tensor& grad = next.target.mutable_grad();
+    if (grad.defined() && next.arrival == Arrival::kZeroed) grad.zero_();
+    if (!next.gradient.defined()) continue;
+    if (grad.defined()) {
+      grad.add_(next.gradient);
+    } else {
+      grad = std::move(next.gradient);
+    }
+  }
+}
+
+}  // namespace
+
+struct CapturedStep::State {
+  StepFunction step;
+  CaptureOptions options;
+  std::string device_name;
+  std::vector<std::string> inputs_text;
+  int64_t sample_bytes = 0;  // of the inputs that the graph was captured with
+  std::unique_ptr<Captured> captured;
+  StepPlanOptions plan_options;
+  std::optional<StepPlan> plan;  // in force, for graph()
+  Bytes drift;                   // live at the last run beside what was live when it was planned
+  std::shared_ptr<const Program> program;
+  StepMemory memory;
+  int placements = 0;    // attempts since the plan was asked for
+  bool crowded = false;  // the last found no place for the plan: the next run begins with another
+  CapturedStepReport report;
+  StepLog log;
+
+  Graph& graph() const { return captured->captured.graph; }
+  bool arena(const StepPlanOptions& wanted) const {
+    return wanted.arena && captured->recording.device.is_cpu();
+  }
+
+  void capture(const Tensors& sample);
+  Bytes level_without(const Tensors& inputs) const;
+  Graph graph_now() const;
+  Bytes room() const { return room_of(graph(), plan->result, drift); }
+  StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
+  void adopt(StepPlan next, Bytes fixed);
+  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
+  void settle(const Tensors& inputs);
+  Tensors run(const Tensors& inputs);
+  Tensors replay(const Tensors& inputs, StepMeter* meter);
+  void place();
+  void find_room();
+  const at::Tensor& target_of(const LeafGradient& leaf, const Tensors& inputs) const {
+    return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+  }
+  void begin_gradients(const Tensors& inputs);
+  std::vector<Delivery> deliveries(const Tensors& inputs);
+};
+
+void CapturedStep::State::capture(const Tensors& sample) {
+  const c10::Device device = device_of(sample);
+  if (device.is_cpu()) install_cpu_allocator();
+  {
+    const Measuring measuring;
+    // What there is stays when this fails.
+    captured = std::make_unique<Captured>(step, sample, options);
+  }
+  plan.reset();
+  program.reset();
+  placements = 0;
+  drift = Bytes(0);
+  sample_bytes = storage_bytes(sample);
+  graph().fixed = level_without(sample);
+  device_name = device.str();
+  inputs_text.clear();
+  for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
+}
+
+// Bytes that are live besides the step's inputs, as the graph knows them: what larger storages have
+// more, of which the inputs are parts, counts here.
+Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
+  Tensors resident = captured->resident;
+  resident.insert(resident.end(), inputs.begin(), inputs.end());
+  const int64_t level = memory_count(captured->recording.device).live + uncounted_bytes(resident);
+  return Bytes(std::max<int64_t>(0, level - sample_bytes));
+}
+
+Graph CapturedStep::State::graph_now() const {
+  Graph now = graph();
+  now.fixed += drift;
+  return now;
+}
+
+StepPlan CapturedStep::State::search(const StepPlanOptions& wanted, Bytes fixed,
+                                     Bytes slack) const {
+  Graph beside = graph();
+  beside.fixed = fixed;
+  return search_step(beside, wanted, slack, arena(wanted));
+}
+
+void CapturedStep::State::adopt(StepPlan next, Bytes fixed) {
+  program = std::make_shared<const Program>(graph(), next.result.plan->actions);
+  plan = std::move(next);
+  graph().fixed = fixed;
+  drift = Bytes(0);
+  crowded = false;
+  memory.renew(arena(plan_options));
+  ++report.plans;
+}
+
+// Throws BudgetError where there is none; then all stays as it is.
+void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) {
+  StepPlan found = search(wanted, fixed, slack);
+  const PlanResult& result = found.result;
+  if (!result.plan) {
+    std::string message =
+        fmt::format("no plan of this step fits {} ", format_bytes_exact(result.budget));
+    if (result.smallest_budget) {
+      message += fmt::format("(the smallest that one was found for is {}",
+                             format_bytes_exact(*result.smallest_budget));
+      message += result.blocking_op.empty() ? "; a longer time_limit may find a smaller one)"
+                                            : "; " + result.blocking_op + " needs the most)";
+    } else {
+      message += "within the time limit; raise time_limit or the budget";
+    }
+    throw BudgetError(message, result.budget.count(), fixed.count(),
+                      result.smallest_budget.value_or(Bytes(0)).count());
+  }
+  plan_options = wanted;
+  adopt(std::move(found), fixed);
+}
+
+// After a run: the places of the runs that follow.
+void CapturedStep::State::place() {
+  report.served = memory.served();
+  report.fallbacks = memory.fallbacks();
+  const bool placed = memory.settle(room());
+  report.arena_height = memory.height();
+  report.arena_live_bytes = memory.live_bytes();
+  crowded = !placed && ++placements <= kPlansAfterRuns;
+}
+
+// Where the places need more than the budget leaves: a plan with room for what placement costs, if there
+// is one. Before a run, so that the plan in force is always the one that ran last.
+void CapturedStep::State::find_room() {
+  if (!std::exchange(crowded, false)) return;
+  // Other plans have other fragments: what is missing now may not be enough next time.
+  const Bytes more((memory.needed() - room()).count() * placements);
+  const Graph now = graph_now();
+  std::optional<StepPlan> smaller = search_smaller(
+      now, plan_options, *plan, more, Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
+  if (smaller) adopt(std::move(*smaller), now.fixed);
+}
+
+// A plan for the memory that is live now.
+void CapturedStep::State::settle(const Tensors& inputs) {
+  Bytes fixed = level_without(inputs);
+  if (fixed > graph().fixed + drift) {  // left by a pass that failed, perhaps
+    drain_backward_queue();
+    fixed = level_without(inputs);
+  }
+  const Bytes slack = plan ? plan->slack : Bytes(0);
+  if (!plan || plan->result.plan->peak - graph().fixed + fixed > plan->result.budget) {
+    require_plan(plan_options, fixed, slack);
+    return;
+  }
+  drift = fixed - graph().fixed;
+  find_room();
+  if (memory.footprint() <= room()) return;
+  // The plan fits, but no longer the block.
+  StepPlan found = search(plan_options, fixed, slack);
+  if (found.result.plan) {
+    adopt(std::move(found), fixed);
+  } else {
+    memory.renew(false);
+  }
+}
+
+Tensors CapturedStep::State::run(const Tensors& inputs) {
+  const Circumstances now(inputs, options);
+  std::string difference = captured->circumstances.difference(now);
+  if (difference.empty()) difference = captured->residents.difference();
+  if (!difference.empty()) {
+    if (options.on_miss == OnMiss::kRefuse) {
+      throw InputError("the step was captured for something else: " + difference);
+    }
+    capture(inputs);
+  }
+  begin_gradients(inputs);
+  const StepUnderWay under_way;
+  memory.evacuate();
+  captured->updater.begin();
+  settle(inputs);
+
+  const c10::Device device = captured->recording.device;
+  const int64_t uncounted =
+      level_without(inputs).count() + sample_bytes - memory_count(device).live;
+  report.budget = plan->result.budget;
+  report.predicted_peak = plan->result.plan->peak + drift;
+  const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
+  const RandomState random(device);
+  captured->effects.save();
+  Tensors outputs;
+  std::vector<Delivery> gradients;
+  try {
+    {
+      LimitScope limit(limited ? std::optional(report.budget.count() - uncounted) : std::nullopt);
+      reset_peak(device);
+      std::optional<StepMeter> meter;
+      if (log.wanted()) meter.emplace(device);
+      StepMemory::Run in_place(memory);
+      outputs = replay(inputs, meter ? &*meter : nullptr);
+      in_place.finish();
+      report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+      if (meter) {
+        meter->finish();
+        report.measured_peak = meter->peak() + Bytes(uncounted);
+        log.add(program, {report.predicted_peak, plan->result.plan->time}, Bytes(uncounted),
+                std::move(*meter));
+      }
+    }
+    gradients = deliveries(inputs);
+    memory.move_out(outputs);
+    // A step that made the optimizer's state is not like those that follow.
+    if (captured->updater.made_state()) memory.renew(arena(plan_options));
+    place();
+  } catch (...) {
+    captured->replay.clear();
+    memory.renew(arena(plan_options));
+    random.restore();
+    captured->effects.restore();
+    const std::string updated = captured->updater.updated();
+    if (!updated.empty()) rethrow_after_updates(updated);
+    throw;
+  }
+  // From here on nothing fails.
+  deliver(gradients);
+  captured->replay.clear();
+  ++report.steps;
+  return outputs;
+}
+
+Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
+  ReplayScope scope;
+  captured->replay.begin(inputs);
+  if (meter != nullptr) {
+    meter->execute(*program, 0, program->steps().size(), captured->replay);
+  } else {
+    execute(*program, captured->replay);
+  }
+  Tensors outputs;
+  for (const TensorRef& ref : captured->recording.outputs) {
+    outputs.push_back(captured->replay.tensor(ref));
+  }
+  return outputs;
+}
+
+// Gradients that are there and that the step drops go first, as in the step itself.
+void CapturedStep::State::begin_gradients(const Tensors& inputs) {
+  const auto is_there = [&](const LeafGradient& leaf, Arrival arrival) {
+    return leaf.arrival == arrival && target_of(leaf, inputs).grad().defined();
+  };
+  for (const LeafGradient& leaf : captured->recording.gradients) {
+    if (!is_there(leaf, Arrival::kReads)) continue;
+    throw InputError(
+        "a parameter has a gradient already, and the captured step does more with it than to add "
+        "one (several backward passes, clipping, functions of yours): it was captured without. Set "
+        "gradients to None before the step: optimizer.zero_grad()");
+  }
+  for (const LeafGradient& leaf : captured->recording.gradients) {
+    if (is_there(leaf, Arrival::kReplaced)) target_of(leaf, inputs).mutable_grad() = at::Tensor();
+  }
+}
+
+// What the step that just ran has for leaf tensors.
+std::vector<Delivery> CapturedStep::State::deliveries(const Tensors& inputs) {
+  at::NoGradGuard no_grad;
+  std::vector<bool> used_up(captured->recording.gradients.size(), false);
+  for (const Update& update : captured->updater.updates().each) used_up[update.leaf] = true;
+  std::vector<Delivery> all;
+  for (size_t l = 0; l < used_up.size(); ++l) {
+    const LeafGradient& leaf = captured->recording.gradients[l];
+    if (used_up[l]) continue;
+    Delivery& next = all.emplace_back();
+    next.target = target_of(leaf, inputs);
+    next.arrival = leaf.arrival;
+    if (leaf.gradient.memory == Memory::kNone) continue;
+    next.gradient = captured->replay.tensor(leaf.gradient);
+    if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
+    memory.hand_out(next.gradient);
+  }
+  return all;
+}
+
+CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions options)
+    : state_(std::make_unique<State>()) {
+  state_->step = std::move(step);
+  state_->options = std::move(options);
+  state_->capture(sample);
+}
+
+CapturedStep::~CapturedStep() = default;
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+
+const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
+  state_->require_plan(options, state_->graph_now().fixed, Bytes(0));
+  state_->placements = 0;
+  return state_->plan->result;
+}
+
+void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
+  const Graph& graph = state_->graph();
+  const Baseline plain = baseline(graph);
+  const Bytes budget = options.budget.resolve(plain.peak);
+  const std::vector<Violation> violations = verify(graph, plan, budget);
+  if (!violations.empty()) {
+    std::string message = "the plan is not valid for this step:";
+    for (const Violation& violation : violations) message += "\n  " + violation.message;
+    throw InputError(message);
+  }
+  state_->plan_options = options;
+  state_->placements = 0;
+  StepPlan given{{.termination = plan.termination,
+                  .plan = plan,
+                  .planner = plan.planner,
+                  .schedule_class = plan.schedule_class,
+                  .budget = budget,
+                  .lower_bound = plan.lower_bound,
+                  .baseline = plain,
+                  .smallest_budget = {},
+                  .blocking_op = {},
+                  .search = {}},
+                 Bytes(0),
+                 plan.time};
+  state_->adopt(std::move(given), graph.fixed);
+}
+
+at::Tensor CapturedStep::run(const Tensors& inputs) {
+  Tensors outputs = state_->run(inputs);
+  return outputs.empty() ? at::Tensor() : std::move(outputs[0]);
+}
+
+Tensors CapturedStep::run_all(const Tensors& inputs) { return state_->run(inputs); }
+
+const Graph& CapturedStep::graph() const { return state_->graph(); }
+
+const PlanResult& CapturedStep::planned() const {
+  if (!state_->plan) throw InputError("nothing was planned yet: call plan() or run()");
+  return state_->plan->result;
+}
+
+CapturedStepReport CapturedStep::last_step() const { return state_->report; }
+
+void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
+
+std::optional<RunLog> CapturedStep::run_log() const {
+  if (!state_->plan) return std::nullopt;
+  const Plan& plan = *planned().plan;
+  return state_->log.run_log(*state_->program, graph(), plan, state_->captured->recording.device);
+}
+
+Profile CapturedStep::profile() const {
+  Profile profile;
+  profile.problem = graph();
+  profile.device = state_->device_name;
+  profile.versions = {{"reprise", REPRISE_VERSION}, {"torch", TORCH_VERSION}};
+  profile.threads = at::get_num_threads();
+  profile.inputs = state_->inputs_text;
+  profile.signature = graph().name;
+  for (const Op& op : graph().ops) profile.signature += "|" + op.id;
+  profile.spread = state_->captured->costs.spread;
+  return profile;
+}
+
+}  // namespace reprise::runtime

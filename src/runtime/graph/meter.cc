@@ -1,0 +1,258 @@
+#include "runtime/graph/meter.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "runtime/arena/block_pool.h"
+#include "runtime/graph/replay.h"
+#include "runtime/step/storage_bytes.h"
+#include "runtime/graph/work_times.h"
+#include "runtime/device/device.h"
+#include "runtime/state/random_state.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/plan.h"
+#include "reprise/run/interpreter.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kWalks = 20;     // of short steps: for so many times the time of a work
+constexpr double kForAlone = 0.6;  // of the progress
+
+class Meter {
+ public:
+  Meter(const Recording& recording, const Works& works, const Alternatives& alternatives,
+        const Updates& updates, const MeasureOptions& options)
+      : recording_(recording),
+        works_(works),
+        options_(options),
+        captured_(lower(recording, works, alternatives, updates,
+                        std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
+        replay_(recording, works, captured_),
+        times_(works, captured_) {
+    std::vector<bool> seen(works.all.size(), false);
+    for (const std::vector<int32_t>& variants : captured_.works) {
+      const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {
+        return seen[static_cast<size_t>(work)];
+      });
+      is_again_.push_back(is_seen);
+      for (const int32_t work : variants) seen[static_cast<size_t>(work)] = true;
+    }
+  }
+
+  WorkCosts run(const Tensors& inputs) {
+    BlockSourceScope pool(std::make_shared<BlockPool>());
+    const RandomScope random(recording_.device);
+    replay_.begin(inputs);
+    result_.costs.resize(works_.all.size());
+    const std::vector<std::vector<ValueIndex>> last = last_uses();
+    for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
+      if (!is_again_[op]) {
+        // The first one last: it leaves its results behind.
+        const std::vector<int32_t>& variants = captured_.works[op];
+        for (size_t k = variants.size(); k-- > 0;) {
+          const auto work = static_cast<size_t>(variants[k]);
+          if (!works_.all[work].apart) measure(work, k == 0);
+        }
+      }
+      for (const ValueIndex value : last[op]) replay_.free(value);
+      report(kForAlone * static_cast<double>(op + 1) / static_cast<double>(last.size()),
+             captured_.graph.ops[op].id);
+    }
+    // A device works on while the host prepares the next operation: what the host finds in its caches does not count.
+    if (recording_.device.is_cpu()) walk_in_order(inputs);
+    replay_.clear();
+    WorkTimes::Shared shared = times_.share();
+    for (size_t w = 0; w < shared.time.size(); ++w) result_.costs[w].time = shared.time[w];
+    result_.spread = std::move(shared.spread);
+    return std::move(result_);
+  }
+
+ private:
+  void report(double done, const std::string& what) const {
+    if (options_.observer) options_.observer({"profile", done, what});
+  }
+
+  std::vector<std::vector<ValueIndex>> last_uses() const {
+    const Graph& graph = captured_.graph;
+    std::vector<int64_t> last(graph.values.size(), -1);
+    for (size_t op = 0; op < graph.ops.size(); ++op) {
+      if (is_again_[op]) continue;
+      for (const Variant& variant : graph.ops[op].variants) {
+        for (const auto* values : {&variant.reads, &variant.writes}) {
+          for (const ValueIndex v : *values)
+            last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+        }
+      }
+    }
+    std::vector<std::vector<ValueIndex>> result(graph.ops.size());
+    for (size_t v = 0; v < last.size(); ++v) {
+      if (last[v] >= 0) result[static_cast<size_t>(last[v])].push_back(static_cast<ValueIndex>(v));
+    }
+    return result;
+  }
+
+  // Memory that the work writes over: repeating it needs the bytes from before.
+  std::vector<c10::Storage> written(const Work& work) const {
+    std::vector<c10::Storage> all;
+    for (const auto& [now, before] : work.overwrites) all.push_back(replay_.storage_of(before));
+    for (const int32_t e : work.effects) {
+      all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
+    }
+    return all;
+  }
+
+  // `stays`: the step goes on with its results; else all is as if it had not run.
+  void measure(size_t w, bool stays) {
+    const Work& work = works_.all[w];
+    const std::vector<c10::Storage> memory = written(work);
+    std::vector<HostBytes> before;
+    for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
+    const RandomState random(recording_.device);
+    auto put_back = [&] {
+      for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
+      random.restore();
+    };
+    try {
+      take_times(w, put_back);
+    } catch (...) {
+      put_back();
+      throw;
+    }
+    if (!stays) {
+      replay_.drop_results();
+      put_back();
+      return;
+    }
+    replay_.keep_results(work);
+    // What lies outside the step is put back; inside, the next works read what was written.
+    for (size_t m = memory.size() - work.effects.size(); m < memory.size(); ++m) {
+      copy_from_host(before[m], memory[m]);
+    }
+  }
+
+  // Leaves the last run's results on the stack.
+  template <class PutBack>
+  void take_times(size_t w, PutBack&& put_back) {
+    const Work& work = works_.all[w];
+    reset_peak(recording_.device);
+    const Nanos time = timed(work);
+    const MemoryCount count = memory_count(recording_.device);
+    result_.costs[w].workspace = Bytes(count.peak - count.live);
+    times_.add_alone(w, time);
+    while (times_.repeats(w) < options_.min_repeats ||
+           (times_.total(w) < options_.min_time && times_.repeats(w) < options_.max_repeats)) {
+      replay_.drop_results();
+      put_back();
+      times_.add_alone(w, timed(work));
+    }
+  }
+
+  Nanos timed(const Work& work) {
+    return time_of([&] { replay_.invoke(work); });
+  }
+
+  template <class Do>
+  Nanos time_of(Do&& work) {
+    synchronize(recording_.device);
+    const auto start = Clock::now();
+    work();
+    synchronize(recording_.device);
+    return Nanos(std::chrono::nanoseconds(Clock::now() - start).count());
+  }
+
+  // Runs what plain training runs, and takes the time of each work.
+  class InOrder final : public Backend {
+   public:
+    explicit InOrder(Meter& meter) : meter_(meter) {}
+
+    void run(const RunStep& step) override {
+      const auto work = static_cast<size_t>(meter_.captured_.works[step.op][step.variant]);
+      if (meter_.works_.all[work].apart) return;
+      const Nanos time = meter_.time_of([&] { meter_.replay_.run(step); });
+      times.emplace_back(work, time);
+    }
+    void free(ValueIndex value) override { meter_.replay_.free(value); }
+
+    std::vector<std::pair<size_t, Nanos>> times;  // by work
+
+   private:
+    Meter& meter_;
+  };
+
+  // A work that is repeated finds its operands, its code and the library's tables in the caches. In a step it
+  // finds what the works before it have left there.
+  void walk_in_order(const Tensors& inputs) {
+    const Graph& graph = captured_.graph;
+    const std::vector<Run> runs = plain_runs(graph);
+    const Program program(graph, with_frees(graph, runs));
+    const std::vector<c10::Storage> memory = written_outside(runs);
+    std::vector<HostBytes> before;
+    for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
+    const auto put_back = [&] {
+      for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
+    };
+    Nanos total;
+    for (int walk = 1;
+         walk <= options_.min_repeats ||
+         (total.count() / kWalks < options_.min_time.count() && walk <= options_.max_repeats);
+         ++walk) {
+      replay_.clear();
+      replay_.begin(inputs);
+      InOrder walker(*this);
+      try {
+        execute(program, walker);
+        report(kForAlone + (1 - kForAlone) * walk / std::max(walk, options_.min_repeats),
+               "in order");
+      } catch (...) {
+        put_back();
+        throw;
+      }
+      put_back();
+      for (const auto& [work, time] : walker.times) {
+        times_.add_in_order(work, time);
+        total += time;
+      }
+    }
+  }
+
+  // The step.
+  std::vector<c10::Storage> written_outside(const std::vector<Run>& runs) const {
+    std::set<int32_t> effects;
+    for (const Run& run : runs) {
+      const Work& work = works_.all[static_cast<size_t>(captured_.works[run.op][run.variant])];
+      if (!work.apart) effects.insert(work.effects.begin(), work.effects.end());
+    }
+    std::vector<c10::Storage> all;
+    for (const int32_t e : effects) {
+      all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
+    }
+    return all;
+  }
+
+  const Recording& recording_;
+  const Works& works_;
+  const MeasureOptions& options_;
+  const CapturedGraph captured_;
+  Replay replay_;
+  std::vector<bool> is_again_;  // by op: its works are those of ops before it
+  WorkTimes times_;
+  WorkCosts result_;
+};
+
+}  // namespace
+
+WorkCosts measure_works(const Recording& recording, const Works& works,
+                        const Alternatives& alternatives, const Updates& updates,
+                        const Tensors& inputs, const MeasureOptions& options) {
+  ReplayScope scope;
+  return Meter(recording, works, alternatives, updates, options).run(inputs);
+}
+
+}  // namespace reprise::runtime

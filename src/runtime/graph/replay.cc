@@ -1,0 +1,190 @@
+#include "runtime/graph/replay.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "runtime/step/tensors.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+// The look of a tensor whose memory nobody reads: it begins where the reserved space begins.
+Geometry at_start(Geometry geometry) {
+  geometry.offset = 0;
+  return geometry;
+}
+
+int64_t largest_reserved(const Works& works) {
+  int64_t bytes = 0;
+  for (const Work& work : works.all) {
+    for (const Argument& argument : work.arguments) {
+      if (!argument.shape_only) continue;
+      for (const TensorRef& ref : argument.tensors) {
+        bytes = std::max(bytes, extent_bytes(at_start(ref.geometry)));
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ReplayScope::ReplayScope()
+    : normal_mode_(false),
+      no_autocast_(c10::autocast_dispatch_keyset),
+      keep_grad_mode_(at::GradMode::is_enabled()) {}
+
+ReservedSpace::ReservedSpace(int64_t bytes)
+    : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+  address_ = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address_ == MAP_FAILED) {
+    throw InternalError(fmt::format("no address space of {} bytes could be reserved", bytes_));
+  }
+}
+
+ReservedSpace::~ReservedSpace() { munmap(address_, bytes_); }
+
+c10::Storage ReservedSpace::storage() const {
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes_, c10::DataPtr(address_, c10::kCPU));
+}
+
+Replay::Replay(const Recording& recording, const Works& works, const CapturedGraph& captured)
+    : recording_(recording),
+      works_(works),
+      captured_(captured),
+      slots_(recording.values.size()),
+      random_(captured.graph.ops.size()),
+      reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {}
+
+void Replay::begin(const Tensors& inputs) {
+  inputs_.clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    const int64_t moved = offset_bytes(input) - recording_.input_offsets[i];
+    inputs_.push_back({input.defined() ? input.storage() : c10::Storage(), moved});
+  }
+}
+
+void Replay::clear() {
+  stack_.clear();
+  inputs_.clear();
+  std::fill(slots_.begin(), slots_.end(), c10::Storage());
+  std::fill(random_.begin(), random_.end(), std::nullopt);
+}
+
+at::Tensor Replay::external(const TensorRef& ref) const {
+  const External& external = recording_.externals[static_cast<size_t>(ref.index)];
+  const Input now = external.input >= 0 ? inputs_[static_cast<size_t>(external.input)]
+                                        : Input{external.tensor.storage(),
+                                                offset_bytes(external.tensor) - external.offset};
+  if (now.moved == 0) return tensor_on(now.storage, ref.geometry);
+  Geometry geometry = ref.geometry;
+  geometry.offset += now.moved / static_cast<int64_t>(c10::elementSize(geometry.dtype));
+  return tensor_on(now.storage, geometry);
+}
+
+at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false); }
+
+at::Tensor Replay::operand(const TensorRef& ref, bool shape_only) const {
+  switch (ref.memory) {
+    case Memory::kNone:
+      return {};
+    case Memory::kExternal:
+      return external(ref);
+    case Memory::kValue:
+      break;
+  }
+  const c10::Storage& slot = slots_[static_cast<size_t>(ref.index)];
+  if (slot) return tensor_on(slot, ref.geometry);
+  if (!shape_only) throw InternalError("a plan reads a value that is not there");
+  return tensor_on(reserved_->storage(), at_start(ref.geometry));
+}
+
+void Replay::push(const Argument& argument) {
+  switch (argument.kind) {
+    case ArgumentKind::kConstant:
+      stack_.push_back(argument.constant);
+      break;
+    case ArgumentKind::kTensor:
+      stack_.emplace_back(operand(argument.tensors[0], argument.shape_only));
+      break;
+    case ArgumentKind::kTensorList: {
+      c10::List<at::Tensor> list;
+      list.reserve(argument.tensors.size());
+      for (const TensorRef& ref : argument.tensors)
+        list.push_back(operand(ref, argument.shape_only));
+      stack_.emplace_back(std::move(list));
+      break;
+    }
+    case ArgumentKind::kOptionalTensorList: {
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(argument.tensors.size());
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kNone) {
+          list.push_back(std::nullopt);
+        } else {
+          list.push_back(operand(ref, argument.shape_only));
+        }
+      }
+      stack_.emplace_back(std::move(list));
+      break;
+    }
+  }
+}
+
+void Replay::invoke(const Work& work) {
+  stack_.clear();
+  for (const Argument& argument : work.arguments) push(argument);
+  at::GradMode::set_enabled(work.grad_mode);  // ReplayScope puts it back
+  work.kernel(stack_);
+}
+
+void Replay::keep_results(const Work& work) {
+  for (const Work::Made& made : work.made) {
+    c10::Storage& slot = slots_[static_cast<size_t>(made.value)];
+    if (slot) continue;  // a duplicate: the one that is there stays
+    size_t item = 0;
+    for_each_tensor(stack_[made.result], [&](const at::Tensor& tensor) {
+      if (item++ == made.item) slot = tensor.storage();
+    });
+    if (!slot || static_cast<int64_t>(slot.nbytes()) !=
+                     recording_.values[static_cast<size_t>(made.value)].bytes) {
+      throw InternalError(
+          fmt::format("{} returned another size than in the captured step", work.name));
+    }
+  }
+  for (const auto& [now, before] : work.overwrites) {
+    c10::Storage& slot = slots_[static_cast<size_t>(now)];
+    c10::Storage& old = slots_[static_cast<size_t>(before)];
+    if (!slot) slot = std::move(old);
+    old = c10::Storage();
+  }
+  stack_.clear();
+}
+
+void Replay::run(const RunStep& step) {
+  const auto op = static_cast<size_t>(step.op);
+  const int32_t position = captured_.works[op][static_cast<size_t>(step.variant)];
+  const Work& work = works_.all[static_cast<size_t>(position)];
+  std::optional<RandomState> current;
+  if (step.save_random) random_[op].emplace(recording_.device);
+  if (step.replay_random) {
+    current.emplace(recording_.device);
+    random_[op]->restore();
+  }
+  invoke(work);
+  if (current) current->restore();
+  keep_results(work);
+}
+
+void Replay::free(ValueIndex value) {
+  const int32_t step_value = captured_.step_value_of[static_cast<size_t>(value)];
+  if (step_value < 0) return;  // a parameter before its update: its memory stays
+  slots_[static_cast<size_t>(step_value)] = c10::Storage();
+}
+
+}  // namespace reprise::runtime

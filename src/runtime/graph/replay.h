@@ -1,0 +1,93 @@
+// Runs the operations of a recording, in whatever order a plan says.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/Storage.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/graph/captured_graph.h"
+#include "runtime/step/recording.h"
+#include "runtime/state/random_state.h"
+#include "reprise/run/interpreter.h"
+
+namespace reprise::runtime {
+
+// Memory of which operators ask for the shape only: address space that holds nothing. Reading it is
+// allowed and finds zeros.
+class ReservedSpace {
+ public:
+  explicit ReservedSpace(int64_t bytes);
+  ~ReservedSpace();
+  ReservedSpace(const ReservedSpace&) = delete;
+  ReservedSpace& operator=(const ReservedSpace&) = delete;
+  c10::Storage storage() const;
+
+ private:
+  void* address_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What holds while kernels are called for a replay: below autograd, without autocast, outside inference
+// mode.
+class ReplayScope {
+ public:
+  ReplayScope();
+
+ private:
+  c10::InferenceMode normal_mode_;
+  at::AutoDispatchBelowADInplaceOrView below_autograd_;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast_;
+  at::AutoGradMode keep_grad_mode_;
+};
+
+// Holds one storage a value. Kernels are called below autograd, with arguments prepared from the
+// recording. Not thread-safe. `recording`, `works` and `captured` must outlive it.
+class Replay final : public Backend {
+ public:
+  Replay(const Recording& recording, const Works& works, const CapturedGraph& captured);
+
+  // The storages of the caller's inputs, for this step.
+  void begin(const Tensors& inputs);
+  // Drops every value and saved random state.
+  void clear();
+  at::Tensor tensor(const TensorRef& ref) const;
+  const c10::Storage& storage_of(int32_t step_value) const {
+    return slots_[static_cast<size_t>(step_value)];
+  }
+
+  void run(const RunStep& step) override;
+  void free(ValueIndex value) override;
+
+  // The parts of run(), for measuring: calls the kernel with its results left on the stack, and takes
+  // them from there.
+  void invoke(const Work& work);
+  void keep_results(const Work& work);
+  void drop_results() { stack_.clear(); }
+
+ private:
+  struct Input {
+    c10::Storage storage;
+    int64_t moved;  // bytes, from where it began in its storage at capture
+  };
+
+  void push(const Argument& argument);
+  at::Tensor operand(const TensorRef& ref, bool shape_only) const;
+  at::Tensor external(const TensorRef& ref) const;
+
+  const Recording& recording_;
+  const Works& works_;
+  const CapturedGraph& captured_;
+  std::vector<c10::Storage> slots_;  // by step value
+  std::vector<Input> inputs_;
+  std::vector<std::optional<RandomState>> random_;  // by operation of the graph
+  std::shared_ptr<ReservedSpace> reserved_;
+  std::vector<c10::IValue> stack_;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,106 @@
+#include "runtime/graph/step_search.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/arena/arena.h"
+#include "reprise/check/simulate.h"
+#include "reprise/pack/plan_blocks.h"
+
+namespace reprise::runtime {
+namespace {
+
+const Bytes kNoLimit = Budget().resolve(Bytes(0));
+constexpr int kPlacementAttempts = 2;
+// Of the time, and of what is left for each further plan: most plans can be placed.
+constexpr double kForFirst = 0.85, kForNext = 0.8;
+// What such a plan may take longer than the first, which the heap serves: about what the arena saves.
+constexpr double kPlacementPrice = 1.05;
+
+Bytes inputs_bytes(const Graph& graph) {
+  Bytes sum;
+  for (const Value& value : graph.values) {
+    if (value.kind == ValueKind::kInput) sum += value.bytes;
+  }
+  return sum;
+}
+
+StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack, Nanos time_limit) {
+  PlanOptions asked = as_plan_options(options);
+  asked.time_limit = time_limit;
+  asked.reserve = slack;
+  StepPlan found{plan(graph, asked), slack};
+  if (found.result.plan) found.before_placement = found.result.plan->time;
+  return found;
+}
+
+// Of a budget below plain training's peak, what small blocks take by breaking up pages: some pages.
+Bytes for_pages(const Graph& graph, const StepPlanOptions& options) {
+  const Bytes peak = baseline(graph).peak, budget = options.budget.resolve(peak);
+  if (budget >= peak) return Bytes(0);
+  const int64_t room = std::max<int64_t>(0, (budget - graph.fixed).count());
+  return Bytes(std::min(room / 512, room / 4096 + 4 * system_page().count()));
+}
+
+}  // namespace
+
+PlanOptions as_plan_options(const StepPlanOptions& options) {
+  return {.budget = options.budget,
+          .planner = options.planner,
+          .time_limit = options.time_limit,
+          .threads = options.threads,
+          .allow = options.allow,
+          .observer = options.observer};
+}
+
+Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift) {
+  if (result.budget == kNoLimit) return result.budget;
+  return result.budget - graph.fixed - drift - inputs_bytes(graph);
+}
+
+StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena) {
+  const bool limited = options.budget.relative() || options.budget.resolve(Bytes(0)) != kNoLimit;
+  const bool placed = arena && limited;
+  // The time limit is for all searches together.
+  const auto start = std::chrono::steady_clock::now();
+  auto rest = [&] {
+    const Nanos used(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    return std::max(Nanos(0), options.time_limit - used);
+  };
+  const auto part_of = [](Nanos time, double part) {
+    return Nanos(static_cast<int64_t>(static_cast<double>(time.count()) * part));
+  };
+  if (placed && slack == Bytes(0)) slack = for_pages(graph, options);
+  const Nanos first = placed ? part_of(options.time_limit, kForFirst) : options.time_limit;
+  StepPlan best = search(graph, options, slack, first);
+  // A plan at all is worth more than its placement.
+  if (!best.result.plan && best.result.termination == Termination::kTimeLimit) {
+    best = search(graph, options, Bytes(0), rest());
+  }
+  if (!placed || !best.result.plan) return best;
+  // The caller's inputs are blocks of the plan, too, but not of the arena.
+  const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
+  for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
+    const Bytes height = placement(plan_blocks(graph, best.result.plan->actions), most).height;
+    if (height <= most) break;
+    std::optional<StepPlan> smaller =
+        search_smaller(graph, options, best, height - most, part_of(rest(), kForNext));
+    if (!smaller) break;
+    best = std::move(*smaller);
+  }
+  return best;
+}
+
+std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
+                                       const StepPlan& now, Bytes more, Nanos time_limit) {
+  StepPlan found = search(graph, options, now.slack + more, time_limit);
+  if (!found.result.plan || found.result.plan->peak + found.slack > found.result.budget) {
+    return std::nullopt;
+  }
+  const auto worth = static_cast<double>(now.before_placement.count()) * kPlacementPrice;
+  if (static_cast<double>(found.result.plan->time.count()) > worth) return std::nullopt;
+  found.before_placement = now.before_placement;
+  return found;
+}
+
+}  // namespace reprise::runtime

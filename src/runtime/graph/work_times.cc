@@ -1,0 +1,114 @@
+#include "runtime/graph/work_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/device/median.h"
+#include "reprise/check/simulate.h"
+
+namespace reprise::runtime {
+
+void WorkTimes::Slowdown::add(const Slowdown& other) {
+  in_order += other.in_order;
+  alone += other.alone;
+  count += other.count;
+}
+
+Nanos WorkTimes::Slowdown::of(Nanos time) const {
+  if (alone <= Nanos()) return time;
+  const double ratio = static_cast<double>(in_order.count()) / static_cast<double>(alone.count());
+  const Nanos longer(std::llround(static_cast<double>(time.count()) * ratio));
+  return std::min(longer, std::max(time, time + Nanos((in_order - alone).count() / count)));
+}
+
+WorkTimes::WorkTimes(const Works& works, const CapturedGraph& captured)
+    : works_(works), captured_(captured) {
+  for (const Work& work : works.all) kinds_.push_back(kind_of(work));
+}
+
+void WorkTimes::add_alone(size_t work, Nanos time) {
+  Samples& samples = samples_[kinds_[work]];
+  samples.alone.push_back(time);
+  samples.total += time;
+}
+
+void WorkTimes::add_in_order(size_t work, Nanos time) {
+  samples_[kinds_[work]].in_order.push_back(time);
+}
+
+int WorkTimes::repeats(size_t work) const {
+  const auto found = samples_.find(kinds_[work]);
+  return found == samples_.end() ? 0 : static_cast<int>(found->second.alone.size());
+}
+
+Nanos WorkTimes::total(size_t work) const {
+  const auto found = samples_.find(kinds_[work]);
+  return found == samples_.end() ? Nanos() : found->second.total;
+}
+
+const std::string& WorkTimes::kind_of_run(const Run& run) const {
+  return kinds_[static_cast<size_t>(captured_.works[run.op][run.variant])];
+}
+
+std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
+  const Graph& graph = captured_.graph;
+  std::map<std::string, Slowdown> of_kind;
+  for (const auto& [kind, samples] : samples_) {
+    if (samples.alone.empty() || samples.in_order.empty()) continue;
+    of_kind[kind] = {median(samples.in_order), median(samples.alone), 1};
+  }
+  std::vector<Slowdown> of_op(graph.ops.size());
+  for (const Run& run : plain_runs(graph)) {
+    const auto found = of_kind.find(kind_of_run(run));
+    if (found != of_kind.end()) of_op[run.op] = found->second;
+  }
+  for (const Choice& choice : graph.choices) {
+    Slowdown whole;
+    for (const OpIndex op : choice.realizations[0]) whole.add(of_op[op]);
+    whole.count = std::min<int64_t>(whole.count, 1);  // one thing that others stand for
+    for (size_t r = 1; r < choice.realizations.size(); ++r) {
+      for (const OpIndex op : choice.realizations[r]) of_op[op] = whole;
+    }
+  }
+  std::map<std::string, Slowdown> all;
+  for (size_t op = 0; op < of_op.size(); ++op) {
+    for (const int32_t work : captured_.works[op]) {
+      all[kinds_[static_cast<size_t>(work)]].add(of_op[op]);
+    }
+  }
+  return all;
+}
+
+WorkTimes::Shared WorkTimes::share() const {
+  const std::map<std::string, Slowdown> slowdown = slowdowns();
+  Shared shared;
+  std::map<std::string, Nanos> times;
+  for (size_t w = 0; w < kinds_.size(); ++w) {
+    const auto found = samples_.find(kinds_[w]);
+    if (found == samples_.end()) {
+      shared.time.emplace_back();
+      continue;
+    }
+    const auto [time, fresh] = times.try_emplace(kinds_[w]);
+    if (fresh) {
+      const bool in_order = !found->second.in_order.empty();
+      const std::vector<Nanos>& samples = in_order ? found->second.in_order : found->second.alone;
+      const Slowdown longer = in_order ? Slowdown() : slowdown.at(kinds_[w]);
+      const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
+      time->second = longer.of(median(samples));
+      shared.spread.push_back({.op = fmt::format("{}:{}", w, works_.all[w].name),
+                               .variant = "default",
+                               .repeats = static_cast<int64_t>(samples.size()),
+                               .min = longer.of(*least),
+                               .median = time->second,
+                               .max = longer.of(*most)});
+    }
+    shared.time.push_back(time->second);
+  }
+  return shared;
+}
+
+}  // namespace reprise::runtime

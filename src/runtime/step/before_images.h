@@ -1,0 +1,31 @@
+// To take back what a run of a step has written outside itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "runtime/step/storage_bytes.h"
+
+namespace reprise::runtime {
+
+// The contents of storages before the step wrote them, the gradients of leaf tensors, and which memory tensors
+// lay in.
+class BeforeImages {
+ public:
+  void keep_place(const at::Tensor& tensor) { places_.emplace_back(tensor, tensor.tensor_data()); }
+  bool moved() const;  // a tensor lies elsewhere than when its place was kept
+  void keep_gradient(const at::Tensor& leaf) { gradients_.emplace_back(leaf, leaf.grad()); }
+  void keep(const at::Tensor& tensor, HostBytes bytes);
+  bool has(const at::Tensor& tensor) const;
+  void restore() const;
+
+ private:
+  std::map<const void*, std::pair<at::Tensor, HostBytes>> images_;  // by storage
+  std::vector<std::pair<at::Tensor, at::Tensor>> places_;           // tensor, another one there
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, its .grad
+};
+
+}  // namespace reprise::runtime

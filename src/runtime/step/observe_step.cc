@@ -1,0 +1,245 @@
+#include "runtime/step/observe_step.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "runtime/step/storage_bytes.h"
+#include "runtime/state/random_state.h"
+#include "reprise/model/errors.h"
+#include "runtime/chain/stage_runner.h"
+
+namespace reprise::runtime {
+namespace {
+
+// Gradients that were there before the step are put aside for a scope.
+class OtherGradients {
+ public:
+  enum class Kind { kNone, kZeros };  // in their place
+
+  OtherGradients(const std::vector<at::Tensor>& leaves, Kind kind) {
+    for (const at::Tensor& leaf : leaves) {
+      before_.emplace_back(leaf, leaf.grad());
+      leaf.mutable_grad() = at::Tensor();
+    }
+    if (kind == Kind::kNone) return;
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& leaf : leaves) leaf.mutable_grad() = at::zeros_like(leaf);
+  }
+  ~OtherGradients() {
+    // Backwards: of a leaf that is there twice, the first entry knows the gradient.
+    for (auto entry = before_.rbegin(); entry != before_.rend(); ++entry) {
+      entry->first.mutable_grad() = entry->second;
+    }
+  }
+  // Leaf and gradient.
+  const std::vector<std::pair<at::Tensor, at::Tensor>>& before() const { return before_; }
+  OtherGradients(const OtherGradients&) = delete;
+  OtherGradients& operator=(const OtherGradients&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
+};
+
+std::string text_of(const c10::IValue& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+bool plain_number(const c10::IValue& value) {
+  return value.isScalar() || value.isNone() || value.isIntList() || value.isDoubleList() ||
+         value.isBoolList() || value.isString();
+}
+
+// What the host put into tensors of its own, such as the numbers of Python in arithmetic with tensors.
+bool same_literals(const Recording& a, const Argument& x, const Recording& b, const Argument& y) {
+  for (size_t i = 0; i < std::min(x.tensors.size(), y.tensors.size()); ++i) {
+    const TensorRef &p = x.tensors[i], &q = y.tensors[i];
+    if (p.memory != Memory::kExternal || q.memory != Memory::kExternal) continue;
+    const External& before = a.externals[static_cast<size_t>(p.index)];
+    const External& after = b.externals[static_cast<size_t>(q.index)];
+    if (!before.is_constant || !after.is_constant) continue;
+    if (copy_to_host(before.tensor.storage()) != copy_to_host(after.tensor.storage())) return false;
+  }
+  return true;
+}
+
+// Numbers are replayed as they were captured: one that changes from run to run would be wrong.
+void compare_calls(const Recording& a, const Recording& b) {
+  const size_t common = std::min(a.calls.size(), b.calls.size());
+  for (size_t c = 0; c < common; ++c) {
+    const Call &x = a.calls[c], &y = b.calls[c];
+    if (x.op.operator_name() != y.op.operator_name()) {
+      throw InputError(
+          fmt::format("the step does not do the same work twice: operation {} was {} and then {}; "
+                      "a captured step "
+                      "must not depend on what changes from step to step",
+                      c, x.name(), y.name()));
+    }
+    for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
+      if (!same_literals(a, x.arguments[i], b, y.arguments[i])) {
+        throw InputError(
+            fmt::format("the argument {} of operation {} ({}) is a number that changes from run to "
+                        "run: a captured step would keep the first one",
+                        x.op.schema().arguments()[i].name(), c, x.name()));
+      }
+      const c10::IValue &p = x.arguments[i].constant, &q = y.arguments[i].constant;
+      if (!plain_number(p) || text_of(p) == text_of(q)) continue;
+      throw InputError(
+          fmt::format("the argument {} of operation {} ({}) changes from run to run, from {} to "
+                      "{}: a captured step "
+                      "would keep the first one",
+                      x.op.schema().arguments()[i].name(), c, x.name(), text_of(p), text_of(q)));
+    }
+  }
+  if (a.calls.size() != b.calls.size()) {
+    throw InputError(fmt::format("the step does not do the same work twice: {} operations, then {}",
+                                 a.calls.size(), b.calls.size()));
+  }
+}
+
+// What is run: the function, and what it may know besides its inputs.
+struct Subject {
+  const StepFunction& step;
+  const Tensors& inputs;
+  c10::Device device;
+  const std::vector<at::Tensor>& parameters;
+};
+
+// One run, with everything that it wrote outside the step put back, but gradients that it does not read.
+Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
+  const c10::Device device = subject.device;
+  BeforeImages images;
+  for (const at::Tensor& parameter : subject.parameters) images.keep_place(parameter);
+  const RandomScope random(device);
+  // Within the caller's autocast, weights that an earlier run has cast would be found there.
+  at::autocast::clear_cache();
+  try {
+    Recording recording = record(subject.step, subject.inputs, device, images, learn, known);
+    images.restore();
+    return recording;
+  } catch (...) {
+    images.restore();
+    drain_backward_queue();
+    throw;
+  }
+}
+
+bool lies_in(const TensorRef& ref, const at::Tensor& gradient, const Recording& run) {
+  if (ref.memory != Memory::kExternal) return false;
+  const at::Tensor& external = run.externals[static_cast<size_t>(ref.index)].tensor;
+  return external.defined() && external.storage().is_alias_of(gradient.storage());
+}
+
+// What a run that began with a gradient did to it. `stayed`: it is in .grad at the end. `makes_one`: the step
+// has a gradient of its own for this leaf.
+Arrival arrival_at(const at::Tensor& gradient, bool stayed, bool makes_one, const Recording& run) {
+  const auto is_it = [&](const TensorRef& ref) { return lies_in(ref, gradient, run); };
+  int added = 0;
+  bool zeroed = false;
+  for (const Call& call : run.calls) {
+    for (size_t a = 0; a < call.arguments.size(); ++a) {
+      const auto& tensors = call.arguments[a].tensors;
+      if (std::none_of(tensors.begin(), tensors.end(), is_it)) continue;
+      const std::string& name = call.op.operator_name().name;
+      if (added == 0 && (name == "aten::zero_" || name == "aten::_foreach_zero_")) {
+        zeroed = true;
+      } else if (a == 0 && name == "aten::add_") {
+        ++added;
+      } else {
+        return Arrival::kReads;
+      }
+    }
+  }
+  if (std::any_of(run.outputs.begin(), run.outputs.end(), is_it)) return Arrival::kReads;
+  if (!stayed) return Arrival::kReplaced;
+  if (added != (makes_one ? 1 : 0)) return Arrival::kReads;
+  return zeroed ? Arrival::kZeroed : Arrival::kAdded;
+}
+
+// Gradients that are parts of a tensor which the step knows by itself, too: it was recorded without them.
+void refuse_gradients_read_elsewhere(const OtherGradients& aside, const Recording& run) {
+  for (const auto& [leaf, gradient] : aside.before()) {
+    if (!gradient.defined() || arrival_at(gradient, false, true, run) != Arrival::kReads) continue;
+    throw InputError(
+        "the step reads memory in which the .grad of a parameter lies (gradients as parts of one "
+        "tensor?): it cannot be captured while they are there. Set gradients to None before, or "
+        "read .grad itself");
+  }
+}
+
+std::vector<at::Tensor> targets_of(const Recording& recording) {
+  std::vector<at::Tensor> targets;
+  for (const LeafGradient& leaf : recording.gradients) targets.push_back(leaf.target);
+  return targets;
+}
+
+// The operations of a run without gradients do not show what becomes of those that are there, so one more
+// run begins with some: of parameters that the step does not reach, too, which zero_grad() drops.
+void find_arrivals(const Subject& subject, Recording& recording) {
+  std::set<const void*> reached;
+  for (const LeafGradient& leaf : recording.gradients) {
+    reached.insert(leaf.target.unsafeGetTensorImpl());
+  }
+  for (const at::Tensor& parameter : subject.parameters) {
+    const bool fresh = reached.insert(parameter.unsafeGetTensorImpl()).second;
+    if (fresh) recording.gradients.push_back({.target = parameter});
+  }
+  const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros);
+  std::vector<at::Tensor> given;
+  for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
+  Audit audit;
+  Recording run;
+  try {
+    run = run_once(subject, &audit, nullptr);
+  } catch (const InputError&) {
+    // With gradients it does what cannot be recorded; without, it can.
+    for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
+    return;
+  }
+  for (size_t l = 0; l < given.size(); ++l) {
+    LeafGradient& leaf = recording.gradients[l];
+    const auto seen =
+        std::find_if(run.gradients.begin(), run.gradients.end(),
+                     [&](const LeafGradient& g) { return g.target.is_same(leaf.target); });
+    // Of what no operation reads the run has put nothing back.
+    const bool stayed = seen != run.gradients.end() ? lies_in(seen->gradient, given[l], run)
+                                                    : leaf.target.grad().is_same(given[l]);
+    leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
+  }
+  // Nothing to do for them.
+  std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {
+    return leaf.gradient.memory == Memory::kNone && leaf.arrival == Arrival::kAdded;
+  });
+}
+
+}  // namespace
+
+Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                       const std::vector<at::Tensor>& parameters) {
+  const Subject subject{step, inputs, device, parameters};
+  // The step may drop them without an operation that shows it.
+  const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
+  Audit first;
+  Recording recording = run_once(subject, &first, nullptr);
+  const OtherGradients none(targets_of(recording), OtherGradients::Kind::kNone);
+  // Again without gradients, and with all writes known from the start: the audit's numbers then are
+  // those of the recording.
+  Audit audit;
+  recording = run_once(subject, &audit, &first);
+  audit.writes.insert(first.writes.begin(), first.writes.end());
+  Recording last = run_once(subject, nullptr, &audit);
+  compare_calls(recording, last);
+  refuse_gradients_read_elsewhere(aside, last);
+  refuse_gradients_read_elsewhere(none, last);
+  find_arrivals(subject, last);
+  return last;
+}
+
+}  // namespace reprise::runtime

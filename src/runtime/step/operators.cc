@@ -1,0 +1,168 @@
+#include "runtime/step/operators.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/enum_tag.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace reprise::runtime {
+namespace {
+
+using c10::DispatchKey;
+
+struct OpArgument {
+  std::string_view op;
+  std::string_view argument;
+};
+
+constexpr std::array kShapeOnly = {
+    OpArgument{"aten::nll_loss_backward", "self"},
+    OpArgument{"aten::nll_loss2d_backward", "self"},
+    OpArgument{"aten::max_pool2d_with_indices_backward", "self"},
+    OpArgument{"aten::max_pool3d_with_indices_backward", "self"},
+    OpArgument{"aten::avg_pool2d_backward", "self"},
+    OpArgument{"aten::avg_pool3d_backward", "self"},
+    OpArgument{"aten::_adaptive_avg_pool2d_backward", "self"},
+    OpArgument{"aten::_adaptive_avg_pool3d_backward", "self"},
+    OpArgument{"aten::adaptive_max_pool2d_backward", "self"},
+    OpArgument{"aten::ones_like", "self"},
+    OpArgument{"aten::zeros_like", "self"},
+    OpArgument{"aten::full_like", "self"},
+    OpArgument{"aten::empty_like", "self"},
+    OpArgument{"aten::rand_like", "self"},
+    OpArgument{"aten::randn_like", "self"},
+    OpArgument{"aten::new_zeros", "self"},
+    OpArgument{"aten::new_ones", "self"},
+    OpArgument{"aten::new_full", "self"},
+    OpArgument{"aten::new_empty", "self"},
+    OpArgument{"aten::new_empty_strided", "self"},
+};
+
+constexpr std::array kUndeclaredWrites = {
+    OpArgument{"aten::native_batch_norm", "running_mean"},
+    OpArgument{"aten::native_batch_norm", "running_var"},
+    OpArgument{"aten::cudnn_batch_norm", "running_mean"},
+    OpArgument{"aten::cudnn_batch_norm", "running_var"},
+    OpArgument{"aten::miopen_batch_norm", "running_mean"},
+    OpArgument{"aten::miopen_batch_norm", "running_var"},
+    OpArgument{"aten::mkldnn_rnn_layer_backward", "workspace"},
+};
+
+size_t position_of(const c10::FunctionSchema& schema, std::string_view argument) {
+  const auto& all = schema.arguments();
+  return static_cast<size_t>(
+      std::find_if(all.begin(), all.end(),
+                   [&](const c10::Argument& a) { return a.name() == argument; }) -
+      all.begin());
+}
+
+const c10::IValue* constant(const Call& call, std::string_view argument) {
+  const size_t position = position_of(call.op.schema(), argument);
+  return position < call.arguments.size() ? &call.arguments[position].constant : nullptr;
+}
+
+// Of convolution_backward: which of {input, weight, bias} gradients are wanted.
+bool wants(const Call& call, size_t gradient) {
+  const c10::IValue* mask = constant(call, "output_mask");
+  if (mask == nullptr || !mask->isBoolList()) return true;
+  const auto wanted = mask->toBoolList();
+  return gradient >= wanted.size() || wanted.get(gradient);
+}
+
+}  // namespace
+
+bool is_transparent(const c10::OperatorHandle& op, c10::Device device) {
+  // Autocast's kernel casts the operands and calls the operator again.
+  if (at::autocast::is_autocast_enabled(device.type()) &&
+      op.hasKernelForDispatchKey(
+          at::autocast::get_autocast_dispatch_key_from_device_type(device.type()))) {
+    return true;
+  }
+  const DispatchKey backend = c10::computeDispatchKey(std::nullopt, c10::kStrided, device);
+  for (const DispatchKey own : {backend, DispatchKey::CompositeExplicitAutograd,
+                                DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (op.hasKernelForDispatchKey(own)) return false;
+  }
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::Autograd);
+}
+
+const char* reason_to_refuse(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  if (name.name == "aten::_local_scalar_dense") {
+    return "reads a number out of a tensor (item(), or a tensor as a condition); take that out of "
+           "the "
+           "step, for instance behind it";
+  }
+  if (name.name == "aten::set_" || name.name == "aten::resize_" ||
+      name.name == "aten::resize_as_") {
+    return "gives a tensor other memory";
+  }
+  if (op.hasTag(at::Tag::data_dependent_output)) return "has a result that depends on the data";
+  if (name.name.starts_with("c10d::") || name.name.starts_with("_c10d_functional::")) {
+    return "communicates with other processes, which is not there yet";
+  }
+  // Of indexing, only masks make sizes depend on the data: see reason_to_refuse_arguments().
+  if (op.hasTag(at::Tag::dynamic_output_shape) && name.name != "aten::index") {
+    return "has a result whose size depends on the data";
+  }
+  return nullptr;
+}
+
+const char* reason_to_refuse_arguments(const Call& call) {
+  if (call.op.operator_name().name != "aten::index") return nullptr;
+  for (const TensorRef& index : call.arguments.at(1).tensors) {
+    const at::ScalarType type = index.geometry.dtype;
+    if (index.memory != Memory::kNone && (type == at::kBool || type == at::kByte)) {
+      return "takes a mask as an index: the size of its result depends on the data";
+    }
+  }
+  return nullptr;
+}
+
+bool is_known_to_write(const Call& call, size_t argument) {
+  const std::string& name = call.op.operator_name().name;
+  const std::string& formal = call.op.schema().arguments().at(argument).name();
+  // In evaluation mode a batch norm only reads its statistics.
+  const c10::IValue* training = constant(call, "training");
+  if (training != nullptr && training->isBool() && !training->toBool()) return false;
+  return std::any_of(
+      kUndeclaredWrites.begin(), kUndeclaredWrites.end(),
+      [&](const OpArgument& row) { return row.op == name && row.argument == formal; });
+}
+
+bool reads_shape_only(const Call& call, size_t argument) {
+  const std::string& name = call.op.operator_name().name;
+  const std::string& formal = call.op.schema().arguments().at(argument).name();
+  if (name == "aten::convolution_backward") {
+    return (formal == "input" && !wants(call, 1)) || (formal == "weight" && !wants(call, 0));
+  }
+  if (name == "aten::native_batch_norm_backward" || name == "aten::cudnn_batch_norm_backward") {
+    const c10::IValue* train = constant(call, "train");
+    const bool trains = train == nullptr || !train->isBool() || train->toBool();
+    return trains && (formal == "running_mean" || formal == "running_var");
+  }
+  return std::any_of(kShapeOnly.begin(), kShapeOnly.end(), [&](const OpArgument& row) {
+    return row.op == name && row.argument == formal;
+  });
+}
+
+bool is_batch_norm(const Call& call, std::vector<size_t>* statistics) {
+  const std::string& name = call.op.operator_name().name;
+  if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" &&
+      name != "aten::miopen_batch_norm") {
+    return false;
+  }
+  const c10::IValue* training = constant(call, "training");
+  if (training == nullptr || !training->isBool() || !training->toBool()) return false;
+  const auto& schema = call.op.schema();
+  *statistics = {position_of(schema, "running_mean"), position_of(schema, "running_var")};
+  return true;
+}
+
+bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+}  // namespace reprise::runtime

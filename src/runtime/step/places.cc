@@ -1,0 +1,207 @@
+#include "runtime/step/places.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "runtime/step/tensors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+
+Places::Places(Recording& recording, const Tensors& inputs, BeforeImages& images,
+               const Audit* learn, const Audit* known, Problems& problems)
+    : recording_(recording),
+      images_(images),
+      learn_(learn),
+      known_(known),
+      problems_(problems),
+      first_serial_(cpu_allocation_serial()) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    recording_.input_offsets.push_back(offset_bytes(inputs[i]));
+    if (!inputs[i].defined()) continue;
+    const auto entry =
+        inputs_.emplace(inputs[i].storage().unsafeGetStorageImpl(), static_cast<int32_t>(i)).first;
+    extents_.push_back(
+        {entry->second, recording_.input_offsets.back(), extent_bytes(geometry_of(inputs[i]))});
+    input_tensors_.emplace(inputs[i].unsafeGetTensorImpl(), static_cast<int32_t>(i));
+  }
+}
+
+TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& call) {
+  if (!tensor.defined()) return {};
+  if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
+    problems_.refuse(call,
+                     fmt::format("uses a tensor of layout {}", c10::toString(tensor.layout())));
+    return {};
+  }
+  if (tensor.key_set().has(c10::DispatchKey::Python)) {
+    problems_.refuse(call, "uses a tensor of a class written in Python");
+    return {};
+  }
+  const c10::Storage& storage = tensor.storage();
+  auto [entry, fresh] = tracked_.try_emplace(storage.unsafeGetStorageImpl());
+  Tracked& tracked = entry->second;
+  if (fresh) {
+    tracked.alive = storage.getWeakStorageImpl();
+    tracked.bytes = storage.nbytes();
+    if (is_result) {
+      tracked.place = {Memory::kValue, add_value(storage, -1), {}};
+      if (learn_ != nullptr) tracked.hash = hash_of(storage);
+    } else {
+      tracked.place = {Memory::kExternal, add_external(tensor, call), {}};
+    }
+  } else if (tracked.bytes != storage.nbytes()) {
+    problems_.refuse(call, "uses memory that was resized inside the step");
+  } else if (!is_result && is_literal(tracked)) {
+    tracked.place = {Memory::kExternal, add_literal(tensor, call), {}};
+  }
+  TensorRef ref = tracked.place;
+  ref.geometry = geometry_of(tensor);
+  require_within_input(ref, call);
+  return ref;
+}
+
+// Inputs may be other parts of a tensor at each step: what the step reads of that tensor by itself would
+// move with them.
+void Places::require_within_input(const TensorRef& ref, const Call& call) {
+  if (ref.memory != Memory::kExternal) return;
+  const int32_t owner = recording_.externals[static_cast<size_t>(ref.index)].input;
+  if (owner < 0) return;
+  const int64_t begin =
+      ref.geometry.offset * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype));
+  const auto lies_in = [&](const InputExtent& input) {
+    return input.owner == owner && begin >= input.begin && extent_bytes(ref.geometry) <= input.end;
+  };
+  if (std::any_of(extents_.begin(), extents_.end(), lies_in)) return;
+  problems_.refuse(
+      call, fmt::format("reads more of the tensor that input {} is a part of than that part; "
+                        "give the step a copy of the input",
+                        owner));
+}
+
+bool Places::is_literal(const Tracked& tracked) const {
+  return learn_ == nullptr && tracked.place.memory == Memory::kValue &&
+         known_->host_written.contains(tracked.place.index);
+}
+
+int32_t Places::add(External external) {
+  recording_.externals.push_back(std::move(external));
+  return static_cast<int32_t>(recording_.externals.size()) - 1;
+}
+
+// The bytes as they are now, in memory of our own; on the CPU in memory that no budget counts, as the
+// step has it only for a moment.
+int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
+  if (saved_by_hooks_ && call.phase == Phase::kBackward) {
+    problems_.refuse(
+        call,
+        "reads what a function of torch.autograd.graph.saved_tensors_hooks made, which no "
+        "operation shows; leave it to the plan what is kept");
+  }
+  const HostBytes bytes = copy_to_host(tensor.storage());
+  c10::DataPtr memory;
+  if (tensor.device().is_cpu()) {
+    void* data = std::aligned_alloc(64, (bytes.size() + 63) / 64 * 64);
+    if (data == nullptr && !bytes.empty()) throw std::bad_alloc();
+    memory = c10::DataPtr(data, data, &std::free, tensor.device());
+  } else {
+    memory = c10::GetAllocator(tensor.device().type())->allocate(bytes.size());
+  }
+  c10::Storage copy(c10::Storage::use_byte_size_t(), bytes.size(), std::move(memory));
+  copy_from_host(bytes, copy);
+  return add({.tensor = tensor_on(copy, geometry_of(tensor)), .is_constant = true});
+}
+
+int32_t Places::add_external(const at::Tensor& tensor, const Call& call) {
+  const c10::Storage& storage = tensor.storage();
+  const auto input = inputs_.find(storage.unsafeGetStorageImpl());
+  if (input != inputs_.end()) return add({.input = input->second});
+  const bool known_age = storage.device().is_cpu() && storage.nbytes() > 0;
+  const uint64_t serial = known_age ? cpu_allocation_serial(storage.data()) : 0;
+  if (serial <= first_serial_) {
+    if (learn_ == nullptr && serial > known_->begun) {
+      problems_.refuse(
+          call,
+          "reads a tensor that the run of the step before this one made: the step keeps state "
+          "outside its inputs and buffers (an attribute that it sets?). Make that a buffer "
+          "which it writes in place, or an input and an output");
+    }
+    const bool has_history = tensor.requires_grad() && !tensor.is_leaf();
+    return add({.tensor = has_history ? tensor_on(storage, geometry_of(tensor)) : tensor,
+                .offset = offset_bytes(tensor)});
+  }
+  if (storage.nbytes() > kLargestLiteral) {
+    problems_.refuse(
+        call, fmt::format("reads {} bytes that were made inside the step by code that calls no "
+                          "operation",
+                          storage.nbytes()));
+  }
+  return add_literal(tensor, call);
+}
+
+bool Places::write(const c10::Storage& storage, Call& call) {
+  Tracked& tracked = tracked_.at(storage.unsafeGetStorageImpl());
+  if (tracked.place.memory != Memory::kValue) {
+    write_external(call, tracked.place.index);
+    return false;
+  }
+  tracked.place.index = add_value(storage, tracked.place.index);
+  return true;
+}
+
+void Places::write_external(Call& call, int32_t index) {
+  const External& external = recording_.externals[static_cast<size_t>(index)];
+  if (external.requires_grad) {
+    problems_.refuse(call, "writes a parameter; keep the optimizer out of the captured step");
+  } else if (external.input >= 0) {
+    problems_.refuse(call, fmt::format("writes input {} of the step in place; give the step a copy",
+                                       external.input));
+  } else if (external.is_constant) {
+    problems_.refuse(call, "writes a literal in place");
+  }
+  call.effects.push_back(index);
+}
+
+int32_t Places::add_value(const c10::Storage& storage, int32_t previous) {
+  recording_.values.push_back({.bytes = static_cast<int64_t>(storage.nbytes()),
+                               .maker = static_cast<int32_t>(recording_.calls.size()),
+                               .previous = previous});
+  return static_cast<int32_t>(recording_.values.size()) - 1;
+}
+
+// None: the step made it.
+External* Places::external_at(const c10::Storage& storage) {
+  const TensorRef& place = tracked_.at(storage.unsafeGetStorageImpl()).place;
+  if (place.memory != Memory::kExternal) return nullptr;
+  return &recording_.externals[static_cast<size_t>(place.index)];
+}
+
+int32_t Places::note_leaf(const at::Tensor& tensor) {
+  External* external = external_at(tensor.storage());
+  // What autograd saved of a leaf may come back as another tensor of the same memory.
+  if (external != nullptr && !std::exchange(external->requires_grad, true) && external->input < 0) {
+    external->tensor = tensor;
+    external->offset = offset_bytes(tensor);
+  }
+  const auto input = input_tensors_.find(tensor.unsafeGetTensorImpl());
+  return input == input_tensors_.end() ? -1 : input->second;
+}
+
+bool Places::made_in_step(const c10::Storage& storage) const {
+  const auto found = tracked_.find(storage.unsafeGetStorageImpl());
+  if (found == tracked_.end()) return true;  // nothing read it
+  const TensorRef& place = found->second.place;
+  if (place.memory == Memory::kValue) return true;
+  return place.memory == Memory::kExternal &&
+         recording_.externals[static_cast<size_t>(place.index)].is_constant;
+}
+
+uint64_t& Places::last_hash(const c10::Storage& storage) {
+  return tracked_.at(storage.unsafeGetStorageImpl()).hash;
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,31 @@
+// Why a step cannot be captured: the first reason that was met.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "runtime/step/recording.h"
+
+namespace reprise::runtime {
+
+class Problems {
+ public:
+  void fail(const std::string& problem) {
+    if (first_.empty()) first_ = problem;
+  }
+  // The call, which is the operation at hand, does what the reason says.
+  void refuse(const Call& call, const std::string& reason) {
+    fail("operation " + std::to_string(operation_) + " (" + call.name() +
+         (call.node.empty() ? "" : ", in " + call.node) + ") " + reason);
+  }
+  void next_operation() { ++operation_; }
+
+  size_t operation() const { return operation_; }  // views included
+  const std::string& first() const { return first_; }
+
+ private:
+  size_t operation_ = 0;
+  std::string first_;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,105 @@
+#include "runtime/step/record.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <mutex>
+#include <utility>
+
+#include "runtime/step/operators.h"
+#include "runtime/step/recorder.h"
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime {
+namespace {
+
+// RecordFunction's callbacks are plain functions: what they work on is global.
+std::mutex active_mutex;
+Recorder* active = nullptr;
+thread_local bool inside_leaf = false;
+thread_local bool inside_callback = false;  // a callback may call operators itself
+
+// The dispatcher swallows exceptions of callbacks.
+template <class Work>
+void guarded(Work&& work) {
+  std::lock_guard<std::mutex> lock(active_mutex);
+  if (active == nullptr) return;
+  inside_callback = true;
+  try {
+    work(*active);
+  } catch (const std::exception& error) {
+    active->fail(error.what());
+  }
+  inside_callback = false;
+}
+
+// Autograd's kernels of operators in place clone what their backward needs of the old values. All else
+// below a leaf is the leaf's own work.
+bool is_clone_by_autograd(const c10::OperatorName& name) {
+  return name.name == "aten::clone" &&
+         !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
+  if (inside_callback) return nullptr;
+  const auto name = event.operator_name();
+  if (!name || name->name.empty()) return nullptr;  // an autograd node, a user's scope
+  if (inside_leaf && !is_clone_by_autograd(*name)) return nullptr;
+  const auto op = c10::Dispatcher::singleton().findSchema(*name);
+  if (!op) return nullptr;
+  std::unique_ptr<LeafContext> context;
+  guarded([&](Recorder& recorder) {
+    if (is_transparent(*op, recorder.device())) return;
+    context = recorder.begin(*op, event);
+    context->within_leaf = std::exchange(inside_leaf, true);
+  });
+  return context;
+}
+
+void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
+  if (context == nullptr) return;
+  auto& leaf = static_cast<LeafContext&>(*context);
+  inside_leaf = leaf.within_leaf;
+  guarded([&](Recorder& recorder) { recorder.end(leaf, event); });
+}
+
+// Recording is on while it lives.
+class Session {
+ public:
+  explicit Session(Recorder& recorder) {
+    {
+      std::lock_guard<std::mutex> lock(active_mutex);
+      if (active != nullptr) throw InputError("another capture is under way in this process");
+      active = &recorder;
+    }
+    inside_leaf = false;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~Session() {
+    at::removeCallback(handle_);
+    std::lock_guard<std::mutex> lock(active_mutex);
+    active = nullptr;
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+}  // namespace
+
+Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                 BeforeImages& images, Audit* learn, const Audit* known) {
+  Recorder recorder(device, inputs, images, learn, known);
+  Tensors outputs;
+  {
+    Session session(recorder);
+    outputs = step(inputs);
+  }
+  return recorder.finish(outputs);
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,269 @@
+#include "runtime/step/recorder.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/node.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/step/operators.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime {
+namespace {
+
+constexpr const char* kRandomStateSet =
+    "the state of the random generator is set inside it (torch.manual_seed(), or "
+    "torch.utils.checkpoint of a part that draws random numbers): set it before the step, and "
+    "leave it to the plan what runs again";
+
+bool gives_unwritten_memory(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
+}
+
+// Memory that was used before may hold what the host is about to write, such as the same literal of an
+// earlier run; that would not show. So it gets bytes that no literal has.
+void mark_unwritten(const c10::IValue& result) {
+  constexpr int kUnlikely = 0xA5;
+  for_each_tensor(result, [](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu()) return;
+    const c10::Storage& storage = tensor.storage();
+    if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnlikely, storage.nbytes());
+  });
+}
+
+}  // namespace
+
+Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
+                   const Audit* known)
+    : images_(images),
+      learn_(learn),
+      known_(known),
+      places_(recording_, inputs, images, learn, known, problems_) {
+  recording_.device = device;
+  if (learn_ == nullptr) return;
+  learn_->begun = cpu_allocation_serial();
+  random_.emplace(device);
+}
+
+std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
+                                             const at::RecordFunction& event) {
+  auto context = std::make_unique<LeafContext>(op);
+  Call& call = context->call;
+  call.grad_mode = at::GradMode::is_enabled();
+  call.phase = in_backward() ? Phase::kBackward : Phase::kForward;
+  if (call.phase == Phase::kBackward) {
+    if (const auto node = torch::autograd::get_current_node()) call.node = node->name();
+  }
+  if (const char* reason = reason_to_refuse(op)) problems_.refuse(call, reason);
+  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) places_.note_saved_by_hooks();
+  const auto all = event.inputs();
+  const auto arguments = all.slice(all.size() - event.num_inputs());
+  for (size_t a = 0; a < arguments.size(); ++a) read_argument(*context, a, arguments[a]);
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    if (writes(call, a)) note_written(*context, a, arguments[a]);
+  }
+  if (const char* reason = reason_to_refuse_arguments(call)) problems_.refuse(call, reason);
+  look_at_generators(*context, arguments);
+  return context;
+}
+
+void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
+  Call& call = context.call;
+  const size_t returns = call.op.schema().returns().size();
+  const auto& all = event.outputs();
+  if (all.size() < returns) {  // it threw, and so will the step
+    for (const Watched& watched : context.watched) keep_if_changed(watched);
+    return;
+  }
+  call.random = draws(context);
+  if (learn_ != nullptr) learn_writes(context);
+  if (learn_ != nullptr && gives_unwritten_memory(call.op)) {
+    for (size_t r = all.size() - returns; r < all.size(); ++r) mark_unwritten(all[r]);
+  }
+  bool kept = write_values(context);
+  for (size_t r = all.size() - returns; r < all.size(); ++r) {
+    auto& list = call.outputs.emplace_back();
+    for_each_tensor(all[r], [&](const at::Tensor& tensor) {
+      const size_t before = recording_.values.size();
+      list.push_back(places_.refer(tensor, true, call));
+      kept = kept || recording_.values.size() > before;
+    });
+  }
+  for (size_t a = 0; a < call.arguments.size(); ++a) {
+    Argument& argument = call.arguments[a];
+    // Only the CPU has address space without memory, for values that are not there.
+    const bool can_be_absent =
+        recording_.device.is_cpu() ||
+        std::none_of(argument.tensors.begin(), argument.tensors.end(),
+                     [](const TensorRef& ref) { return ref.memory == Memory::kValue; });
+    argument.shape_only = can_be_absent && reads_shape_only(call, a);
+  }
+  problems_.next_operation();
+  // What only looks at memory in another way is in the geometry of the tensors already.
+  if (kept || call.random || !call.effects.empty()) recording_.calls.push_back(std::move(call));
+}
+
+Recording Recorder::finish(const Tensors& outputs) {
+  const Call nobody(*c10::Dispatcher::singleton().findSchema({"aten::detach", ""}));
+  if (random_ && !(*random_ == RandomState(recording_.device))) fail(kRandomStateSet);
+  if (images_.moved()) {
+    fail("it replaces the data of a parameter (.data = ...): do that between two steps");
+  }
+  // A leaf that the step makes goes with the step.
+  std::erase_if(recording_.gradients, [&](const LeafGradient& leaf) {
+    return places_.made_in_step(leaf.target.storage());
+  });
+  for (const at::Tensor& output : outputs) {
+    recording_.outputs.push_back(places_.refer(output, false, nobody));
+  }
+  for (LeafGradient& leaf : recording_.gradients) {
+    leaf.gradient = places_.refer(leaf.target.grad(), false, nobody);
+  }
+  require_gradients(outputs);
+  if (!problems_.first().empty()) {
+    throw InputError("the step cannot be captured: " + problems_.first());
+  }
+  return std::move(recording_);
+}
+
+// A model in place of a training step, or one whose backward() was forgotten.
+void Recorder::require_gradients(const Tensors& outputs) {
+  const auto is_backward = [](const Call& call) { return call.phase == Phase::kBackward; };
+  const auto has_history = [](const at::Tensor& output) {
+    return output.defined() && output.requires_grad() && !output.is_leaf();
+  };
+  if (std::any_of(recording_.calls.begin(), recording_.calls.end(), is_backward) ||
+      std::none_of(outputs.begin(), outputs.end(), has_history)) {
+    return;
+  }
+  fail(
+      "it makes no gradients. What is captured is a whole training step, which calls "
+      "loss.backward(), not a model; without gradients (torch.no_grad()) a model alone is a "
+      "step, too");
+}
+
+// The host may set the state of the generator, which no operation shows. That matters to what draws then.
+void Recorder::look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isGenerator() || !argument.toGenerator().defined()) continue;
+    const at::Generator own = argument.toGenerator();
+    if (own == at::globalContext().defaultGenerator(own.device())) continue;
+    problems_.refuse(
+        context.call,
+        "draws from a generator of its own, whose state is not replayed; use the default one");
+  }
+  if (learn_ != nullptr) context.random.emplace(recording_.device);
+}
+
+void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& value) {
+  Call& call = context.call;
+  Argument argument;
+  argument.kind = value.isTensor()               ? ArgumentKind::kTensor
+                  : value.isTensorList()         ? ArgumentKind::kTensorList
+                  : value.isOptionalTensorList() ? ArgumentKind::kOptionalTensorList
+                                                 : ArgumentKind::kConstant;
+  // An empty list of optional tensors cannot be told from other lists; as a constant it is the same.
+  if (argument.kind == ArgumentKind::kConstant) argument.constant = value;
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    argument.tensors.push_back(places_.refer(tensor, false, call));
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (learn_ != nullptr) watch(context, a, tensor, argument.tensors.back());
+    note_leaf(tensor);
+  });
+  call.arguments.push_back(std::move(argument));
+}
+
+bool Recorder::writes(const Call& call, size_t a) const {
+  // Only the way to look at memory changes: detach_(), t_().
+  if (call.op.hasTag(at::Tag::inplace_view)) return false;
+  const auto* alias = call.op.schema().arguments().at(a).alias_info();
+  if ((alias != nullptr && alias->isWrite()) || is_known_to_write(call, a)) return true;
+  return known_ != nullptr && known_->writes.contains({c10::toString(call.op.operator_name()), a});
+}
+
+void Recorder::note_written(LeafContext& context, size_t a, const c10::IValue& value) {
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    context.written.emplace_back(tensor.storage(), a);
+    places_.keep_image(tensor.storage(), [&] { return copy_to_host(tensor.storage()); });
+  });
+}
+
+// Tensors that will want their gradient in .grad.
+void Recorder::note_leaf(const at::Tensor& tensor) {
+  if (!tensor.requires_grad() || !tensor.is_leaf()) return;
+  if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second) return;
+  images_.keep_place(tensor);
+  images_.keep_gradient(tensor);
+  recording_.gradients.push_back({.target = tensor, .input = places_.note_leaf(tensor)});
+}
+
+// Whether the call has advanced a random generator.
+bool Recorder::draws(const LeafContext& context) {
+  const size_t operation = problems_.operation();
+  if (learn_ == nullptr) return operation < known_->draws.size() && known_->draws[operation];
+  RandomState now(recording_.device);
+  const bool draws = !(now == *context.random);
+  if (draws && !(*context.random == *random_)) fail(kRandomStateSet);
+  if (draws) random_ = std::move(now);
+  learn_->draws.push_back(draws);
+  return draws;
+}
+
+// What the call has written over: new versions of values, effects on externals.
+bool Recorder::write_values(LeafContext& context) {
+  bool wrote = false;
+  std::set<const void*> done;
+  for (const auto& [storage, argument] : context.written) {
+    if (!done.insert(storage.unsafeGetStorageImpl()).second) continue;
+    wrote |= places_.write(storage, context.call);
+  }
+  return wrote;
+}
+
+void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
+                     const TensorRef& ref) {
+  Watched watched{tensor.storage(), a, hash_of(tensor.storage()), {}};
+  if (ref.memory == Memory::kExternal) watched.before = copy_to_host(watched.storage);
+  // Bytes that came without an operator: a literal, or code that the capture cannot see.
+  if (ref.memory == Memory::kValue && watched.hash != places_.last_hash(watched.storage)) {
+    if (watched.storage.nbytes() > kLargestLiteral) {
+      problems_.refuse(context.call,
+                       fmt::format("reads {} bytes that were written inside the step by code that "
+                                   "calls no operation",
+                                   watched.storage.nbytes()));
+    }
+    learn_->host_written.insert(ref.index);
+  }
+  context.watched.push_back(std::move(watched));
+}
+
+// An operation that fails may have written before it did.
+void Recorder::keep_if_changed(const Watched& watched) {
+  if (hash_of(watched.storage) == watched.hash) return;
+  places_.keep_image(watched.storage, [&] { return watched.before; });
+}
+
+void Recorder::learn_writes(LeafContext& context) {
+  for (const Watched& watched : context.watched) {
+    const uint64_t hash = hash_of(watched.storage);
+    places_.last_hash(watched.storage) = hash;
+    if (hash == watched.hash) continue;
+    places_.keep_image(watched.storage, [&] { return watched.before; });
+    bool declared = false;  // by this argument or by another one on the same memory
+    for (const auto& [storage, argument] : context.written) {
+      declared = declared || storage.is_alias_of(watched.storage);
+    }
+    if (declared) continue;
+    learn_->writes.insert({c10::toString(context.call.op.operator_name()), watched.argument});
+    context.written.emplace_back(watched.storage, watched.argument);
+  }
+}
+
+}  // namespace reprise::runtime

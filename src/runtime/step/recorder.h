@@ -1,0 +1,81 @@
+// Makes a recording of the leaf operations that it is shown, one after the other.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/step/audit.h"
+#include "runtime/step/before_images.h"
+#include "runtime/step/places.h"
+#include "runtime/step/problems.h"
+#include "runtime/step/recording.h"
+#include "runtime/state/random_state.h"
+
+namespace reprise::runtime {
+
+// One operand's memory, watched over one call.
+struct Watched {
+  c10::Storage storage;
+  size_t argument;
+  uint64_t hash;
+  HostBytes before;  // of externals
+};
+
+// A leaf operation that has begun.
+struct LeafContext final : at::ObserverContext {
+  explicit LeafContext(const c10::OperatorHandle& op) : call(op) {}
+  Call call;
+  bool within_leaf = false;
+  std::vector<std::pair<c10::Storage, size_t>> written;  // storage, argument
+  std::vector<Watched> watched;
+  std::optional<RandomState> random;  // when it began
+};
+
+class Recorder {
+ public:
+  // As record().
+  Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
+           const Audit* known);
+
+  std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op,
+                                     const at::RecordFunction& event);
+  void end(LeafContext& context, const at::RecordFunction& event);
+  void fail(const std::string& problem) { problems_.fail(problem); }
+  // The step has returned these. InputError with the first problem that was met.
+  Recording finish(const Tensors& outputs);
+
+  c10::Device device() const { return recording_.device; }
+
+ private:
+  void read_argument(LeafContext& context, size_t a, const c10::IValue& value);
+  bool writes(const Call& call, size_t a) const;
+  void note_written(LeafContext& context, size_t a, const c10::IValue& value);
+  void note_leaf(const at::Tensor& tensor);
+  void look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments);
+  bool draws(const LeafContext& context);
+  bool write_values(LeafContext& context);
+  void require_gradients(const Tensors& outputs);
+
+  // With `learn_`.
+  void watch(LeafContext& context, size_t a, const at::Tensor& tensor, const TensorRef& ref);
+  void keep_if_changed(const Watched& watched);
+  void learn_writes(LeafContext& context);
+
+  BeforeImages& images_;
+  Audit* learn_;
+  const Audit* known_;
+  Problems problems_;
+  Recording recording_;
+  Places places_;
+  std::set<const void*> leaves_;
+  std::optional<RandomState> random_;  // after the last operation that drew; with `learn_`
+};
+
+}  // namespace reprise::runtime

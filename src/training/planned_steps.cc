@@ -1,0 +1,168 @@
+#include "training/planned_steps.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/runtime/remat.h"
+
+namespace reprise::runtime {
+namespace {
+
+class ChainSteps final : public PlannedSteps {
+ public:
+  ChainSteps(const Model& model, const TrainOptions& options)
+      : model_(model), options_(options), remat_(model.stages, remat_options()) {}
+
+  PlanResult prepare(const Batch& batch, Budget budget) override {
+    batch_ = &batch;
+    remat_.plan_for({batch.input});
+    PlanResult result = reprise::plan(remat_.chain(), {.budget = budget,
+                                                       .planner = remat_options().planner,
+                                                       .schedule_class = kScheduleClass,
+                                                       .time_limit = options_.time_limit,
+                                                       .observer = options_.observer});
+    if (result.plan) remat_.set_budget(budget.relative() ? Budget(result.budget) : budget);
+    return result;
+  }
+  Profile profile() const override { return remat_.profile(); }
+  const PlanResult& planned() const override { return remat_.plan(); }
+
+  at::Tensor run(const Batch& batch) override {
+    batch_ = &batch;
+    at::Tensor loss = model_.loss(remat_.forward(batch.input), batch.target);
+    loss.backward();
+    return loss;
+  }
+  StepPeak peak() const override {
+    const StepReport step = remat_.last_step();
+    return {step.predicted_peak, step.measured_peak};
+  }
+  void log_steps(int64_t steps) override { remat_.log_steps(steps); }
+  std::optional<RunLog> run_log() const override { return remat_.run_log(); }
+
+ private:
+  RematOptions remat_options() {
+    RematOptions remat;
+    if (!options_.planner.empty()) remat.planner = options_.planner;
+    remat.time_limit = options_.time_limit;
+    remat.loss = [this](const Tensors& y) { return model_.loss(y.at(0), batch_->target); };
+    remat.measure.name = options_.model.model;
+    remat.measure.output_held = false;  // run()
+    remat.measure.alternatives = options_.alternatives;
+    remat.observer = options_.observer;
+    return remat;
+  }
+
+  const Model& model_;
+  const TrainOptions& options_;
+  const Batch* batch_ = nullptr;
+  Remat remat_;
+};
+
+size_t position_of(const Model& model, const std::string& stage) {
+  const auto found = std::find_if(model.stages.begin(), model.stages.end(),
+                                  [&](const Stage& one) { return one.name == stage; });
+  if (found != model.stages.end()) return static_cast<size_t>(found - model.stages.begin());
+  std::vector<std::string> names;
+  for (const Stage& one : model.stages) names.push_back(one.name);
+  throw InputError(
+      fmt::format("the model has no stage \"{}\"; it has {}", stage, fmt::join(names, ", ")));
+}
+
+// From one stage to before another.
+Tensors run_stages(const Model& model, Tensors x, size_t from, size_t to) {
+  for (size_t k = from; k < to; ++k) x = model.stages[k].forward(x);
+  return x;
+}
+
+class GraphSteps final : public PlannedSteps {
+ public:
+  GraphSteps(const Model& model, const TrainOptions& options,
+             std::shared_ptr<ParameterOptimizer> optimizer)
+      : model_(model), options_(options), optimizer_(std::move(optimizer)) {}
+
+  PlanResult prepare(const Batch& batch, Budget budget) override {
+    MicroBatchOptions options;
+    if (options_.micro_batches > 0) options.parts = {options_.micro_batches};
+    options.capture.modules = {model_.module()};
+    options.capture.measure.name = options_.model.model;
+    options.capture.measure.observer = options_.observer;
+    options.capture.alternatives = options_.alternatives;
+    options.capture.optimizer = optimizer_;
+    options.plan.budget = budget;
+    options.plan.time_limit = options_.time_limit;
+    if (!options_.planner.empty()) options.plan.planner = options_.planner;
+    options.plan.observer = options_.observer;
+    options.infeasible_is_an_answer = true;
+    if (!options_.parts_from.empty()) options.body = training_body(model_, options_.parts_from);
+    found_.emplace(micro_batches(training_part(model_, options_.parts_from),
+                                 {batch.input, batch.target}, options));
+    return found_->chosen.result;
+  }
+  Profile profile() const override { return found_->step.profile(); }
+  const PlanResult& planned() const override { return found_->step.planned(); }
+  int64_t parts() const override { return found_->chosen.parts; }
+  std::vector<PartsTried> tried() const override { return found_->tried; }
+
+  at::Tensor run(const Batch& batch) override {
+    return found_->step.run({batch.input, batch.target});
+  }
+  StepPeak peak() const override {
+    const CapturedStepReport step = found_->step.last_step();
+    return {step.predicted_peak, step.measured_peak};
+  }
+  std::optional<CapturedStepReport> captured() const override { return found_->step.last_step(); }
+  void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
+  std::optional<RunLog> run_log() const override { return found_->step.run_log(); }
+
+ private:
+  const Model& model_;
+  const TrainOptions& options_;
+  const std::shared_ptr<ParameterOptimizer> optimizer_;
+  std::optional<MicroBatches> found_;
+};
+
+}  // namespace
+
+std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
+                                                 std::shared_ptr<ParameterOptimizer> optimizer) {
+  if (options.mode == TrainMode::kGraph) {
+    return std::make_unique<GraphSteps>(model, options, std::move(optimizer));
+  }
+  return std::make_unique<ChainSteps>(model, options);
+}
+
+PartFunction training_part(const Model& model, const std::string& from) {
+  const size_t first = from.empty() ? 0 : position_of(model, from);
+  return [&model, first](const Tensors& in, double share) {
+    const Tensors x(in.begin(), in.end() - 1);
+    at::Tensor loss = model.loss(run_stages(model, x, first, model.stages.size())[0], in.back());
+    if (share != 1) loss = loss * share;
+    loss.backward();
+    return Tensors{loss};
+  };
+}
+
+BodyFunction training_body(const Model& model, const std::string& from) {
+  return [&model, last = position_of(model, from)](const Tensors& in) {
+    Tensors x = run_stages(model, {in[0]}, 0, last);
+    x.push_back(in[1]);
+    return x;
+  };
+}
+
+StepFunction training_step(const Model& model, const std::string& from, int64_t parts) {
+  if (from.empty()) return in_parts(training_part(model), parts);
+  return in_parts(training_body(model, from), training_part(model, from), parts);
+}
+
+at::Tensor run_stages(const Model& model, const at::Tensor& input) {
+  return run_stages(model, {input}, 0, model.stages.size())[0];
+}
+
+}  // namespace reprise::runtime

@@ -1,0 +1,405 @@
+#include "training/train.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "runtime/device/median.h"
+#include "training/outcome.h"
+#include "training/planned_steps.h"
+#include "runtime/chain/prepare.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "training/data.h"
+
+namespace reprise::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The first steps make their memory: the optimizer's state, the places of an arena.
+constexpr int64_t kFirstLogged = 3;
+
+Nanos since(Clock::time_point start) {
+  return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+// With its state made beforehand, so that no step takes more memory than the first. The same values that
+// the first step would start from.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
+                                                        const std::vector<at::Tensor>& parameters) {
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  const bool sgd = options.optimizer == OptimizerKind::kSgd;
+  const bool momentum = sgd && options.momentum > 0;
+  const double usual = !sgd ? 0.001 : momentum ? 0.02 : 0.05;
+  const double rate = options.learning_rate > 0 ? options.learning_rate : usual;
+  if (sgd) {
+    optimizer = std::make_unique<torch::optim::SGD>(
+        parameters, torch::optim::SGDOptions(rate).momentum(options.momentum));
+  } else {
+    optimizer = std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(rate));
+  }
+  for (const at::Tensor& parameter : parameters) {
+    void* key = parameter.unsafeGetTensorImpl();
+    if (momentum) {
+      auto state = std::make_unique<torch::optim::SGDParamState>();
+      state->momentum_buffer(at::zeros_like(parameter));
+      optimizer->state()[key] = std::move(state);
+    } else if (sgd) {
+      continue;
+    } else {
+      auto state = std::make_unique<torch::optim::AdamParamState>();
+      state->step(0);
+      state->exp_avg(at::zeros_like(parameter));
+      state->exp_avg_sq(at::zeros_like(parameter));
+      optimizer->state()[key] = std::move(state);
+    }
+  }
+  return optimizer;
+}
+
+Tensors state_tensors(torch::optim::Optimizer& optimizer, const Tensors& parameters,
+                      std::vector<int64_t>* steps) {
+  Tensors all;
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end()) continue;
+    if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(found->second.get())) {
+      all.push_back(sgd->momentum_buffer());
+    } else if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(found->second.get())) {
+      all.insert(all.end(), {adam->exp_avg(), adam->exp_avg_sq()});
+      if (steps != nullptr) steps->push_back(adam->step());
+    }
+  }
+  return all;
+}
+
+OptimizerState state_of(torch::optim::Optimizer& optimizer, const Tensors& parameters) {
+  OptimizerState state;
+  state.tensors = Parked(state_tensors(optimizer, parameters, &state.steps));
+  return state;
+}
+
+class Training {
+ public:
+  explicit Training(const TrainOptions& options)
+      : options_(options),
+        model_(make_model(options.model)),
+        train_(open_dataset(options.data, Split::kTrain, model_)),
+        stream_(train_, options.seed),
+        batch_(train_->allocate()),
+        parameters_(tensors_of(model_, false)),
+        buffers_(tensors_of(model_, true)),
+        optimizer_(make_optimizer(options, parameters_)),
+        planned_(make_planned_steps(
+            model_, options_, options.consume_gradients ? per_parameter(*optimizer_) : nullptr)) {
+    report_.data = train_->description();
+    report_.parameters = Bytes(memory_count(c10::kCPU).live);
+    stream_.next(batch_);
+  }
+
+  TrainReport run() {
+    if (options_.check) measure_plain_peak();
+    if (!make_plan()) return std::move(report_);
+    if (options_.check) compare();
+    train_steps();
+    if (options_.test_samples > 0 && !report_.stopped) test();
+    return std::move(report_);
+  }
+
+ private:
+  // Of all modules, each once.
+  static std::vector<at::Tensor> tensors_of(const Model& model, bool buffers) {
+    std::vector<at::Tensor> all;
+    std::set<const void*> seen;
+    for (const Stage& stage : model.stages) {
+      if (!stage.module) continue;
+      for (const at::Tensor& tensor :
+           buffers ? stage.module->buffers() : stage.module->parameters()) {
+        if (seen.insert(tensor.unsafeGetTensorImpl()).second) all.push_back(tensor);
+      }
+    }
+    return all;
+  }
+
+  void set_training(bool training) {
+    for (const Stage& stage : model_.stages) {
+      if (stage.module) stage.module->train(training);
+    }
+  }
+
+  void progress(const std::string& message) const {
+    if (options_.observer) options_.observer({"train", -1, message});
+  }
+
+  enum class Kind { kPlain, kByHand, kPlanned };
+
+  // By hand: plain training in as many parts as the planned step.
+  at::Tensor run_step(Kind kind) {
+    if (kind == Kind::kPlanned) return planned_->run(batch_);
+    const int64_t parts = kind == Kind::kByHand ? planned_->parts() : 1;
+    return training_step(model_, options_.parts_from, parts)({batch_.input, batch_.target})[0];
+  }
+
+  void drop_gradients() {
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  }
+
+  Outcome outcome(const at::Tensor& loss) const {
+    Tensors gradients;
+    for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+    Outcome all{Parked({loss.detach()}), Parked(gradients), Parked(buffers_),
+                RandomState(c10::kCPU)};
+    if (options_.consume_gradients) {
+      all.parameters = Parked(parameters_);
+      all.state = state_of(*optimizer_, parameters_);
+    }
+    return all;
+  }
+
+  // What the next step would change, to try a step and take it back.
+  struct Before {
+    Parked buffers;
+    RandomState random;
+    Parked parameters = {};
+    OptimizerState state = {};
+  };
+  Before before() const {
+    Before all{Parked(buffers_), RandomState(c10::kCPU)};
+    if (options_.consume_gradients) {
+      all.parameters = Parked(parameters_);
+      all.state = state_of(*optimizer_, parameters_);
+    }
+    return all;
+  }
+
+  void take_back(const Before& saved) {
+    drop_gradients();
+    saved.random.restore();
+    put_back(buffers_, saved.buffers);
+    if (!options_.consume_gradients) return;
+    put_back(parameters_, saved.parameters);
+    put_back(state_tensors(*optimizer_, parameters_, nullptr), saved.state.tensors);
+    auto step = saved.state.steps.begin();
+    for (const at::Tensor& parameter : parameters_) {
+      const auto found = optimizer_->state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer_->state().end()) continue;
+      auto* adam = dynamic_cast<torch::optim::AdamParamState*>(found->second.get());
+      if (adam != nullptr) adam->step(*step++);
+    }
+  }
+
+  static void put_back(const Tensors& tensors, const Parked& saved) {
+    at::NoGradGuard no_grad;
+    const Tensors values = saved.restore();
+    for (size_t k = 0; k < values.size(); ++k) tensors[k].variable_data().copy_(values[k]);
+  }
+
+  // A step on the batch that is there, up to its gradients; what it left behind if `keep`.
+  std::optional<Outcome> try_step(Kind kind, Nanos& time, bool keep) {
+    const bool planned = kind == Kind::kPlanned;
+    const Before saved = before();
+    std::optional<Outcome> result;
+    {
+      reset_peak(c10::kCPU);
+      const auto start = Clock::now();
+      at::Tensor loss = run_step(kind);
+      if (!planned && options_.consume_gradients) optimizer_->step();
+      time = since(start);
+      if (planned) {
+        note_peak();
+      } else {
+        report_.plain_peak = Bytes(memory_count(c10::kCPU).peak);
+        if (options_.consume_gradients) drop_gradients();
+      }
+      if (keep) result.emplace(outcome(loss));
+    }
+    take_back(saved);
+    return result;
+  }
+
+  // Twice: the first step of a process may take memory that later ones find in caches.
+  void measure_plain_peak() {
+    Nanos time;
+    for (int k = 0; k < 2; ++k) {
+      progress("plain training");
+      try_step(Kind::kPlain, time, false);
+    }
+  }
+
+  // Plain and planned steps in turn, so that a machine that slows down slows both. The first pair is
+  // compared bit by bit.
+  void compare() {
+    std::vector<Nanos> plain_times, planned_times;
+    const Bytes plain_peak =
+        *report_.plain_peak;  // now Reprise's own copies of buffers are live, too
+    for (int k = 0; k < std::max(1, options_.compare_steps); ++k) {
+      progress("plain training against the plan");
+      const bool first = k == 0;
+      Nanos time;
+      const bool whole = planned_->parts() == 1;
+      std::optional<Outcome> plain = try_step(Kind::kPlain, time, first && whole);
+      plain_times.push_back(time);
+      const std::optional<Outcome> planned = try_step(Kind::kPlanned, time, first);
+      planned_times.push_back(time);
+      if (!first) continue;
+      if (!whole) plain = try_step(Kind::kByHand, time, true);
+      report_.gradients_equal = equal(*plain, *planned);
+      if (!*report_.gradients_equal && rounds()) {
+        report_.largest_difference = difference(*plain, *planned, parameters_);
+        report_.last_bit_difference = difference(*plain, moved_step(), parameters_);
+      } else if (!*report_.gradients_equal) {
+        report_.plain_repeats = equal(*plain, *try_step(Kind::kByHand, time, true));
+      }
+    }
+    report_.plain_peak = plain_peak;
+    report_.plain_time = median(plain_times);
+    report_.planned_time = median(planned_times);
+  }
+
+  // A plain step from parameters that differ in their last bits.
+  Outcome moved_step() {
+    const Parked parameters(parameters_);
+    move_by_last_bit(parameters_);
+    Nanos time;
+    std::optional<Outcome> result = try_step(Kind::kByHand, time, true);
+    put_back(parameters_, parameters);
+    return *std::move(result);
+  }
+
+  // Whether the plan runs anything that need not leave the bits of plain training.
+  bool rounds() const {
+    const Graph* graph = std::get_if<Graph>(&report_.profile.problem);
+    if (graph == nullptr || !report_.plan.plan) return false;
+    std::set<std::string> others;
+    for (const Op& op : graph->ops) {
+      for (const Variant& variant : op.variants) {
+        if (variant.exactness != Exactness::kBitwise) others.insert(op.id + "/" + variant.name);
+      }
+    }
+    const std::vector<Action>& actions = report_.plan.plan->actions;
+    return std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
+      return others.contains(action.id + "/" + action.variant);
+    });
+  }
+
+  bool make_plan() {
+    Budget budget = options_.budget;
+    if (budget.relative() && report_.plain_peak) budget = budget.resolve(*report_.plain_peak);
+    report_.plan = planned_->prepare(batch_, budget);
+    report_.profile = planned_->profile();
+    report_.parts = planned_->parts();
+    report_.tried = planned_->tried();
+    report_.budget = report_.plan.budget;
+    return report_.plan.plan.has_value();
+  }
+
+  void note_peak() {
+    const StepPeak step = planned_->peak();
+    report_.predicted_peak = std::max(report_.predicted_peak, step.predicted);
+    report_.measured_peak = std::max(report_.measured_peak, step.measured);
+    report_.peaks_equal &= step.predicted == step.measured;
+    report_.captured = planned_->captured();
+    if (report_.captured) report_.fallbacks += report_.captured->fallbacks;
+  }
+
+  void train_steps() {
+    const int64_t steps =
+        options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
+    std::vector<Nanos> times;
+    const int64_t first_logged = std::min(steps, kFirstLogged);
+    for (int64_t number = 1; number <= steps; ++number) {
+      if (number == first_logged) planned_->log_steps(options_.log_steps);
+      TrainStep step{.number = number, .of = steps, .budget = report_.budget};
+      step.epoch = (number - 1) / stream_.per_epoch() + 1;
+      const auto start = Clock::now();
+      {
+        const at::Tensor loss = planned_->run(batch_);
+        step.time = since(start);
+        step.loss = loss.item<double>();
+      }
+      times.push_back(step.time);
+      note_peak();
+      step.peak = planned_->peak().measured;
+      if (!options_.consume_gradients) {
+        optimizer_->step();
+        optimizer_->zero_grad(/*set_to_none=*/true);
+      }
+      report_.steps = number;
+      if (number == 1) report_.first_loss = step.loss;
+      report_.last_loss = step.loss;
+      if (options_.on_step) options_.on_step(step);
+      if (options_.stop && options_.stop()) {
+        report_.stopped = true;
+        break;
+      }
+      if (number < steps) stream_.next(batch_);
+    }
+    report_.step_time = median(times);
+    report_.run_log = planned_->run_log();
+    // What is saved is what ran.
+    if (planned_->planned().plan != report_.plan.plan) report_.plan = planned_->planned();
+    report_.profile = planned_->profile();
+  }
+
+  void test() {
+    const auto data = open_dataset(options_.data, Split::kTest, model_);
+    BatchStream stream(data, options_.seed, /*shuffle=*/false);
+    set_training(false);
+    at::NoGradGuard no_grad;
+    const int64_t batches = std::min(
+        stream.per_epoch(), std::max<int64_t>(1, options_.test_samples / data->batch_size()));
+    int64_t right = 0, all = 0;
+    for (int64_t b = 0; b < batches; ++b) {
+      progress("test batch " + std::to_string(b + 1) + " of " + std::to_string(batches));
+      stream.next(batch_);
+      at::Tensor output = run_stages(model_, batch_.input);
+      // Classes are in dimension 1, of text in the last.
+      const int64_t dimension = model_.task == "text" ? output.dim() - 1 : 1;
+      const at::Tensor hits = output.argmax(dimension).reshape(-1).eq(batch_.target.reshape(-1));
+      right += hits.sum().item<int64_t>();
+      all += hits.numel();
+      if (options_.stop && options_.stop()) break;
+    }
+    report_.accuracy = static_cast<double>(right) / static_cast<double>(all);
+    report_.tested = batches * data->batch_size();
+    set_training(true);
+  }
+
+  const TrainOptions& options_;
+  Model model_;
+  std::shared_ptr<const Dataset> train_;
+  BatchStream stream_;
+  Batch batch_;
+  std::vector<at::Tensor> parameters_, buffers_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<PlannedSteps> planned_;
+  TrainReport report_;
+};
+
+}  // namespace
+
+TrainReport train(const TrainOptions& options) {
+  if (options.consume_gradients && options.mode != TrainMode::kGraph) {
+    throw InputError("gradients are consumed in graph mode only");
+  }
+  if (options.micro_batches < 0 ||
+      (options.micro_batches != 1 && options.mode != TrainMode::kGraph)) {
+    throw InputError("micro-batches are of graph mode, and at least one");
+  }
+  if (!options.parts_from.empty() && options.micro_batches == 1) {
+    throw InputError("a stage from which on a step is in parts needs more than one micro-batch");
+  }
+  install_cpu_allocator();
+  at::manual_seed(options.seed);
+  return Training(options).run();
+}
+
+}  // namespace reprise::runtime

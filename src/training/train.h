@@ -1,0 +1,109 @@
+// The main job: train a model of the zoo on data inside a budget, and compare with plain training.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "reprise/model/observer.h"
+#include "reprise/model/profile.h"
+#include "reprise/model/runlog.h"
+#include "reprise/model/units.h"
+#include "reprise/plan/plan.h"
+#include "reprise/runtime/alternatives.h"
+#include "reprise/runtime/capture.h"
+#include "reprise/runtime/micro_batches.h"
+#include "training/zoo.h"
+
+namespace reprise::runtime {
+
+// What is planned: the stages of the model, or the operations of the captured step.
+enum class TrainMode { kChain, kGraph };
+
+enum class OptimizerKind { kSgd, kAdam };
+
+struct TrainStep {
+  int64_t number = 0;  // from 1
+  int64_t of = 0;      // steps asked for
+  int64_t epoch = 0;   // from 1
+  double loss = 0;
+  Nanos time = {};    // forward, loss and backward; the optimizer's step if it consumes gradients
+  Bytes peak = {};    // measured
+  Bytes budget = {};  // the largest Bytes without one
+};
+
+struct TrainOptions {
+  ModelConfig model = {};
+  std::string data = "synthetic";  // see open_dataset()
+  Budget budget = {};              // a share is of plain training's measured peak
+  TrainMode mode = TrainMode::kChain;
+  AlternativeOptions alternatives = {};
+  std::string planner = {};  // empty: the mode's own
+  Nanos time_limit{10'000'000'000};
+  int64_t steps = 0;  // 0: epochs
+  int64_t epochs = 1;
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  double learning_rate = 0;  // 0: 0.05 for SGD (0.02 with momentum), 0.001 for Adam
+  double momentum = 0;       // of SGD; above 0 it keeps one more tensor a parameter
+  // Graph mode: the optimizer's step is part of the planned one, and each gradient ends there
+  // (CaptureOptions::optimizer).
+  bool consume_gradients = false;
+  // Graph mode: parts of a step along the batch (micro_batches.h). 0: the number with the fastest plan.
+  int64_t micro_batches = 1;
+  // The stage from which on a step is in parts, the whole batch goes through those before it. Empty: all are in parts.
+  std::string parts_from = {};
+  uint64_t seed = 1;
+  // Runs plain training first (it needs its full memory), for the comparison and the check of the first
+  // step. Without: shares of the budget are of the predicted plain peak.
+  bool check = true;
+  int compare_steps = 3;        // pairs of a plain and a planned step that are timed beforehand
+  int64_t log_steps = 0;        // training steps to measure action by action, from the third on
+  int64_t test_samples = 2000;  // at most; 0: no test
+  Observer observer = {};       // measuring and planning
+  std::function<void(const TrainStep&)> on_step = {};
+  std::function<bool()> stop = {};  // asked after every step
+};
+
+struct TrainReport {
+  PlanResult plan;  // termination kInfeasible or kTimeLimit: nothing was trained
+  Profile profile;
+  std::string data;  // description of the data set
+  Bytes budget;
+  Bytes parameters;      // bytes of parameters, buffers and optimizer state
+  int64_t steps = 0;     // done
+  bool stopped = false;  // by options.stop
+  // Plain training; absent without check.
+  std::optional<Bytes> plain_peak;
+  std::optional<Nanos> plain_time;    // median of the compared steps
+  std::optional<Nanos> planned_time;  // of the planned steps between them
+  int64_t parts = 1;                  // of a step
+  std::vector<PartsTried> tried;      // graph mode
+  // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
+  // optimizer state in their place. Of a step in parts: as gradients accumulated by hand.
+  std::optional<bool> gradients_equal;
+  // Where they are not equal and the plan uses an alternative of other rounding: the largest difference of an element
+  // of loss, gradients, buffers or optimizer state over the largest element of its tensor, of parameters over the largest
+  // change of one; infinite where random state or whole numbers differ, or not both are numbers. And the same of plain
+  // training, if each parameter moves to the next number: near kinks (ReLU, max pooling) that changes which element
+  // gets a gradient, and more from layer to layer.
+  std::optional<double> largest_difference, last_bit_difference;
+  // Where they are not equal: whether a second plain step has the bits of the first one.
+  std::optional<bool> plain_repeats;
+  Bytes predicted_peak, measured_peak;  // the largest of all steps
+  bool peaks_equal = true;              // predicted = measured in every step
+  // Graph mode: of the last step, and allocations of all steps that did not find their place.
+  std::optional<CapturedStepReport> captured;
+  int64_t fallbacks = 0;
+  std::optional<RunLog> run_log;  // of options.log_steps
+  Nanos step_time;                // median of the training steps
+  double first_loss = 0, last_loss = 0;
+  std::optional<double>
+      accuracy;        // on the test set, 0..1; of pixels or tokens where these have classes
+  int64_t tested = 0;  // samples
+};
+
+// Throws InputError for a wrong model or data, BudgetError when a step goes over the budget.
+TrainReport train(const TrainOptions& options);
+
+}  // namespace reprise::runtime
