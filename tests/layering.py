@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Fails with file:line when an #include goes against the arrows of the design.
+"""Fails with file:line when an #include goes against the arrows of the design, or when a type has two definitions.
 
-model <- io, check, pack, run <- plan <- report <- runtime <- cli, python, bench, examples, tests.
-io, check, pack and run may see each other but never a planner. Headers of LibTorch stand only under
-runtime folders and where the runtime's users stand (python, bench, examples); torch/torch.h, which takes
-20 s to compile, only in the model zoo and in tests, bench and examples. No header of ours has the
-name of a system header: src's folders are searched first, so LibTorch would get ours.
+The floors of the house, from the ground up (src/README.md has a paragraph for each room):
+
+    model <- io, check, pack, run <- plan <- report <- runtime <- training <- cli, python, bench, examples, tests
+
+io, check, pack and run may see each other but never a planner. Inside a floor, ROOMS says which rooms a room
+may use; the table itself may have no circle. LibTorch's headers stand only in the runtime, in the training
+application, and where their users stand; torch/torch.h, which takes 20 s to compile, only in tests, bench and
+examples. A path inside src is spelled whole, "room/subroom/x.h". Two headers of one namespace may not define a
+type of the same name: the linker would merge two classes of different layout.
 
 Usage: layering.py SOURCE_DIR | layering.py --self-test
 """
@@ -15,58 +19,101 @@ import re
 import sys
 import tempfile
 
-LEVELS = {
+FLOORS = {
     "model": 0,
     "io": 1, "check": 1, "pack": 1, "run": 1,
     "plan": 2,
     "report": 3,
     "runtime": 4,
+    "training": 5,
 }
 UMBRELLAS = {"reprise/reprise.h": 3, "reprise/runtime.h": 4}
 USERS = ("cli", "python", "bench", "examples", "tests")
-USER_LEVEL = 5
+USER_FLOOR = 6
+
+# The rooms of a floor that has several, each with the rooms of that floor that its files may include.
+ROOMS = {
+    "plan/common": (),
+    "plan/baselines": ("plan/common",),
+    "plan/chain": ("plan/common", "plan/baselines"),
+    "plan/chain_slots": ("plan/common", "plan/baselines", "plan/chain"),
+    "plan/graph/schedule": ("plan/common",),
+    "plan/graph/bound": ("plan/common", "plan/graph/schedule"),
+    "plan/graph/starts": ("plan/common", "plan/baselines", "plan/graph/schedule", "plan/graph/bound"),
+    "plan/graph/search": ("plan/common", "plan/graph/schedule", "plan/graph/bound"),
+    "plan/graph": ("plan/common", "plan/baselines", "plan/graph/schedule", "plan/graph/bound",
+                   "plan/graph/starts", "plan/graph/search"),
+    "plan": ("plan/common", "plan/baselines", "plan/chain", "plan/chain_slots", "plan/graph"),
+    "runtime/device": (),
+    "runtime/state": ("runtime/device",),
+    "runtime/step": ("runtime/device", "runtime/state"),
+    "runtime/modules": ("runtime/step",),
+    "runtime/arena": ("runtime/device",),
+    "runtime/rewrite": ("runtime/device", "runtime/state", "runtime/step"),
+    "runtime/graph": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/arena",
+                      "runtime/rewrite"),
+    "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
+}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10)/")
-SYSTEM_HEADERS = {
-    f"{name}.h" for name in (
-        "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign "
-        "stdarg stdatomic stdbool stddef stdint stdio stdlib string tgmath threads time uchar wchar wctype "
-        "aio dirent dlfcn fcntl glob grp memory netdb poll pthread pwd regex sched search semaphore spawn "
-        "strings syslog termios unistd utime values wordexp").split()}
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
 
 
-def level_of_file(path):
-    """The level of a source file, by its path inside the project; None: not ours to judge."""
+def floor_of_file(path):
+    """The floor of a source file, by its path inside the project; None: in no folder of the design."""
     parts = path.parts
     if parts[:2] == ("include", "reprise"):
         inside = "/".join(parts[1:])
-        return UMBRELLAS.get(inside, LEVELS.get(parts[2]) if len(parts) > 3 else None)
+        return UMBRELLAS.get(inside, FLOORS.get(parts[2]) if len(parts) > 3 else None)
     if parts[0] == "src" and len(parts) > 2:
-        return LEVELS.get(parts[1])
-    return USER_LEVEL if parts[0] in USERS else None
+        return FLOORS.get(parts[1])
+    return USER_FLOOR if parts[0] in USERS else None
 
 
-def level_of_include(name):
-    """The level of what is included; None: no header of this project."""
+def floor_of_include(name):
+    """The floor of what is included; None: no header of this project."""
     if name in UMBRELLAS:
         return UMBRELLAS[name]
     parts = name.split("/")
     if parts[0] == "reprise":
         parts = parts[1:]
-    return LEVELS.get(parts[0]) if len(parts) > 1 else None
+    return FLOORS.get(parts[0]) if len(parts) > 1 else None
+
+
+def room_of(path):
+    """The room of a path below src: the longest row of ROOMS that it lies in; None: its floor has one room."""
+    parts = path.split("/")[:-1]
+    for length in range(len(parts), 0, -1):
+        room = "/".join(parts[:length])
+        if room in ROOMS:
+            return room
+    return None
 
 
 def may_include_torch(path):
-    in_runtime = "runtime" in path.parts or path.stem.startswith("runtime")
+    in_runtime = "runtime" in path.parts or path.stem.startswith("runtime") or path.parts[:2] == ("src", "training")
     return in_runtime or path.parts[0] in ("python", "bench", "examples")
 
 
 def may_include_all_of_torch(path):
-    return "zoo" in path.parts or path.parts[0] in ("tests", "bench", "examples")
+    return path.parts[0] in ("tests", "bench", "examples")
 
 
-def check_line(path, name):
+def wrong_room(path, name):
+    """Why a file of a room may not include a header of another room, or None."""
+    if path.parts[0] != "src" or name.startswith("reprise/"):
+        return None
+    mine, theirs = room_of("/".join(path.parts[1:])), room_of(name)
+    if mine is None or theirs is None or mine == theirs:
+        return None
+    same_floor = mine.split("/")[0] == theirs.split("/")[0]
+    if same_floor and theirs not in ROOMS[mine]:
+        return f"{name}: the room {mine} does not use {theirs} (ROOMS in tests/layering.py)"
+    return None
+
+
+def check_line(path, name, headers):
     """What is wrong with this include, or None."""
     if TORCH.match(name):
         if not may_include_torch(path):
@@ -74,30 +121,87 @@ def check_line(path, name):
         if name == "torch/torch.h" and not may_include_all_of_torch(path):
             return f"{name} takes 20 s to compile: include what is used"
         return None
-    mine, theirs = level_of_file(path), level_of_include(name)
+    mine, theirs = floor_of_file(path), floor_of_include(name)
     if mine is None:
         return f"{path} is in no folder of the design"
     if theirs is not None and theirs > mine:
         return f"{name} is above this file: the arrow goes the other way"
-    return None
+    if theirs is not None and not name.startswith("reprise/") and name not in headers:
+        return f"{name} is no header below src: spell the path whole"
+    return wrong_room(path, name)
+
+
+def circle(uses):
+    """A circle in the table of rooms, as a list of rooms; empty: there is none."""
+    done = set()
+
+    def visit(room, way):
+        if room in way:
+            return way[way.index(room):] + [room]
+        if room in done:
+            return []
+        for other in uses[room]:
+            found = visit(other, way + [room])
+            if found:
+                return found
+        done.add(room)
+        return []
+
+    for room in uses:
+        found = visit(room, [])
+        if found:
+            return found
+    return []
+
+
+NAMESPACE = re.compile(r"^(?:inline )?namespace([\w: ]*)\{")
+TYPE = re.compile(r"^(?:template <[^;{]*>\s*)?(?:struct|class|enum(?: class)?)\s+(?:\[\[\w+\]\]\s*)?(\w+)[^;(]*\{")
+
+
+def types_of(text):
+    """(namespace, type, line) of every definition at namespace level. Google style: neither is indented."""
+    found, inside = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        opened = NAMESPACE.match(line)
+        if opened and "}" not in line:
+            inside.append(opened.group(1).strip() or "(anonymous)")
+        elif re.match(r"^\}\s*//\s*namespace", line) and inside:
+            inside.pop()
+        else:
+            defined = TYPE.match(line)
+            if defined:
+                found.append(("::".join(inside), defined.group(1), number))
+    return found
+
+
+def check_types(files):
+    """Faults: types that two headers of one namespace define. files: (path, text)."""
+    faults, first = [], {}
+    for path, text in files:
+        if path.suffix not in (".h", ".hpp") or path.parts[0] not in ("include", "src", "cli", "python"):
+            continue
+        for namespace, name, number in types_of(text):
+            known = first.setdefault((namespace, name), path)
+            if known != path:
+                faults.append(f"{path}:{number}: {namespace}::{name} is defined in {known}, too: two layouts, one name")
+    return faults
 
 
 def check(root):
-    faults = []
+    files = []
     for folder in ("include", "src", *USERS):
         for file in sorted((root / folder).rglob("*")):
-            if file.suffix not in SUFFIXES or not file.is_file():
-                continue
-            path = file.relative_to(root)
-            if file.name in SYSTEM_HEADERS:
-                faults.append(f"{path}:1: <{file.name}> is a system header: it would be hidden")
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            for number, line in enumerate(lines, 1):
-                match = INCLUDE.match(line)
-                fault = check_line(path, match.group(1)) if match else None
-                if fault:
-                    faults.append(f"{path}:{number}: {fault}")
-    return faults
+            if file.suffix in SUFFIXES and file.is_file():
+                files.append((file.relative_to(root), file.read_text(encoding="utf-8", errors="replace")))
+    headers = {"/".join(path.parts[1:]) for path, _ in files if path.parts[0] == "src"}
+    faults = []
+    for path, text in files:
+        for number, line in enumerate(text.splitlines(), 1):
+            match = INCLUDE.match(line)
+            fault = check_line(path, match.group(1), headers) if match else None
+            if fault:
+                faults.append(f"{path}:{number}: {fault}")
+    return faults + check_types(files)
 
 
 def self_test():
@@ -106,23 +210,32 @@ def self_test():
         "include/reprise/model/a.h": '#include "reprise/check/simulate.h"\n',
         "include/reprise/reprise.h": '#include "reprise/plan/plan.h"\n',
         "src/check/b.cc": '#include "reprise/model/graph.h"\n#include "reprise/plan/plan.h"\n',
+        "src/plan/chain/step_function.h": "#include <vector>\n",
         "src/check/c.cc": '#include "reprise/run/interpreter.h"\n#include "plan/chain/step_function.h"\n',
         "src/io/d.cc": "#include <vector>\n\n  # include <c10/core/Device.h>\n",
         "src/plan/e.cc": "#include <reprise/reprise.h>\n",
         "src/report/f.cc": '#include "reprise/plan/plan.h"\n#include <reprise/runtime/remat.h>\n',
-        "src/runtime/g.cc": '#include <torch/torch.h>\n#include "reprise/report/text.h"\n',
-        "src/runtime/zoo/h.cc": "#include <torch/torch.h>\n",
+        "src/runtime/graph/g.cc": '#include <torch/torch.h>\n#include "reprise/report/text.h"\n',
+        "src/training/h.cc": '#include <ATen/ATen.h>\n#include "runtime/graph/gone.h"\n',
         "src/elsewhere/i.cc": "#include <vector>\n",
-        "src/runtime/limits.h": "#include <vector>\n",
         "cli/j.cc": "#include <ATen/core/Tensor.h>\n#include <reprise/reprise.h>\n",
         "tests/unit/k.cc": "#include <torch/torch.h>\n",
         "tests/runtime/l.cc": "#include <torch/torch.h>\n",
         "python/m.cc": "#include <torch/extension.h>\n",
+        "src/plan/graph/search/n.h": "namespace a {\nstruct Same {\n  int x;\n};\nstruct Declared;\n}  // namespace a\n",
+        "src/plan/graph/o.cc": '#include "plan/graph/search/n.h"\n#include "plan/chain/step_function.h"\n',
+        "src/plan/graph/bound/p.h": '#include "plan/graph/search/n.h"\nnamespace a {\nclass Same final {\n};\n'
+                                    "}  // namespace a\nnamespace b {\nclass Same {\n};\n}  // namespace b\n",
+        "src/runtime/step/q.h": "#include <vector>\n",
+        "src/runtime/rewrite/norm/r.cc": '#include "runtime/step/q.h"\n',
+        "src/runtime/step/s.cc": '#include "runtime/rewrite/norm/t.h"\n',
+        "src/runtime/rewrite/norm/t.h": "#include <vector>\n",
     }
     wrong = {
-        "include/reprise/model/a.h:1", "src/check/b.cc:2", "src/check/c.cc:2", "src/io/d.cc:3",
-        "src/plan/e.cc:1", "src/report/f.cc:2", "src/runtime/g.cc:1", "src/elsewhere/i.cc:1", "src/runtime/limits.h:1",
-        "cli/j.cc:1", "tests/unit/k.cc:1",
+        "include/reprise/model/a.h:1", "src/check/b.cc:2", "src/check/c.cc:2", "src/io/d.cc:3", "src/plan/e.cc:1",
+        "src/report/f.cc:2", "src/runtime/graph/g.cc:1", "src/training/h.cc:2", "src/elsewhere/i.cc:1", "cli/j.cc:1",
+        "tests/unit/k.cc:1", "src/plan/graph/o.cc:2", "src/plan/graph/bound/p.h:1", "src/plan/graph/search/n.h:2",
+        "src/runtime/step/s.cc:1",
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
@@ -130,9 +243,12 @@ def self_test():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
         found = {":".join(fault.split(":")[:2]) for fault in check(root)}
-    for line in sorted(found ^ wrong):
-        print(f"{line}: {'not found' if line in wrong else 'found, but nothing is wrong there'}")
-    return 1 if found != wrong else 0
+    faults = [f"{line}: {'not found' if line in wrong else 'found, but nothing is wrong there'}"
+              for line in sorted(found ^ wrong)]
+    if circle({"a": ("b",), "b": ("c",), "c": ("a",)}) != ["a", "b", "c", "a"]:
+        faults.append("a circle in the table of rooms is not found")
+    print("\n".join(faults) or "every rule finds what breaks it")
+    return 1 if faults else 0
 
 
 def main():
@@ -141,8 +257,10 @@ def main():
         return 2
     if sys.argv[1] == "--self-test":
         return self_test()
-    faults = check(pathlib.Path(sys.argv[1]))
-    print("\n".join(faults) or "every include goes the right way")
+    rooms = circle(ROOMS)
+    faults = [f"tests/layering.py: the rooms use each other in a circle: {' -> '.join(rooms)}"] if rooms else []
+    faults += check(pathlib.Path(sys.argv[1]))
+    print("\n".join(faults) or "every include goes the right way, and every type has one definition")
     return 1 if faults else 0
 
 

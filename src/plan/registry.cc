@@ -2,14 +2,16 @@
 
 #include <string>
 
-#include "plan/planners.h"
+#include "plan/baselines/baselines.h"
+#include "plan/chain/planner.h"
+#include "plan/chain_slots/planner.h"
+#include "plan/graph/planner.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
 namespace {
 
-// A new planner: a file, a declaration in planners.h, a row here, a row in
-// tests/support/planner_matrix.h.
+// A new planner is a file with a declaration in its room, a row here, and a row in tests/support/planner_matrix.h.
 constexpr PlannerInfo kPlanners[] = {
     {.name = "chain",
      .summary = "exact optimum over persistent schedules of a chain; also the whole curve",

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/chain/prepare.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime {
 namespace {

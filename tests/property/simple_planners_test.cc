@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "plan/common/candidates.h"
-#include "plan/planners.h"
 #include "plan/baselines/revolve.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"

@@ -33,7 +33,7 @@
 
 #include "plan/common/candidates.h"
 #include "plan/common/graph_facts.h"
-#include "plan/planners.h"
+#include "plan/baselines/baselines.h"
 #include "plan/common/search_control.h"
 
 namespace reprise::internal {

@@ -4,7 +4,7 @@
 //
 // Tests: property/planner_property_test.cc (every planner's, and KeepAllIsTheBaseline).
 #include "plan/common/candidates.h"
-#include "plan/planners.h"
+#include "plan/baselines/baselines.h"
 
 namespace reprise::internal {
 

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "plan/common/candidates.h"
-#include "plan/planners.h"
+#include "plan/baselines/baselines.h"
 #include "plan/common/search_control.h"
 #include "reprise/model/lower.h"
 

@@ -75,7 +75,7 @@
 #include "plan/common/by_level.h"
 #include "plan/chain/classes.h"
 #include "plan/chain/model.h"
-#include "plan/planners.h"
+#include "plan/chain/planner.h"
 #include "plan/common/search_control.h"
 
 namespace reprise::internal {

@@ -4,7 +4,7 @@
 
 #include "plan/common/candidates.h"
 #include "plan/chain/bound.h"
-#include "plan/planners.h"
+#include "plan/baselines/baselines.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::internal {

@@ -11,7 +11,7 @@
 #include "plan/chain/search.h"
 #include "plan/common/search_control.h"
 #include "reprise/model/plan.h"
-#include "reprise/plan/registry.h"
+#include "reprise/plan/planner.h"
 
 namespace reprise::internal {
 

@@ -10,7 +10,7 @@
 #include "plan/common/by_level.h"
 #include "plan/chain/classes.h"
 #include "plan/chain/table.h"
-#include "plan/planners.h"
+#include "plan/chain/planner.h"
 #include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 

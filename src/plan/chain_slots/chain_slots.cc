@@ -39,7 +39,7 @@
 #include "plan/chain/classes.h"
 #include "plan/chain/model.h"
 #include "plan/chain/trace.h"
-#include "plan/planners.h"
+#include "plan/chain_slots/planner.h"
 #include "plan/common/search_control.h"
 #include "plan/chain_slots/table.h"
 

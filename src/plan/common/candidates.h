@@ -10,7 +10,7 @@
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/plan.h"
-#include "reprise/plan/registry.h"
+#include "reprise/plan/planner.h"
 
 namespace reprise::internal {
 

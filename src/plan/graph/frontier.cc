@@ -9,7 +9,7 @@
 
 #include "plan/common/by_level.h"
 #include "plan/graph/question.h"
-#include "plan/planners.h"
+#include "plan/graph/planner.h"
 #include "plan/common/search_control.h"
 
 namespace reprise::internal {

@@ -49,7 +49,8 @@
 #include "plan/graph/carry.h"
 #include "plan/graph/possible.h"
 #include "plan/graph/question.h"
-#include "plan/planners.h"
+#include "plan/baselines/baselines.h"
+#include "plan/graph/planner.h"
 #include "plan/common/search_control.h"
 #include "reprise/model/errors.h"
 

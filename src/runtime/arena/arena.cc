@@ -3,12 +3,12 @@
 #include <cstdlib>
 #include <limits>
 
+#include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 // Effort beyond the heuristics (PackOptions::steps): some hundredths of a second. What it does not find, pages
 // give.
 constexpr int64_t kPlacementSteps = 4'000'000;
@@ -19,7 +19,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 }  // namespace
 
 PagedPacking placement(std::span<const Block> blocks, Bytes enough, Bytes page) {
-  const Bytes alignment(kAlignment);
+  const Bytes alignment(kBlockAlignment);
   const Packing packing =
       pack(blocks, {.alignment = alignment, .enough = enough, .steps = kPlacementSteps});
   return in_pages(blocks, packing, {.alignment = alignment, .page = page});
@@ -62,7 +62,7 @@ void* StepArena::take(int64_t bytes) {
 
 void* StepArena::take_recorded(int64_t bytes) {
   void* data = nullptr;
-  if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) return nullptr;
+  if (posix_memalign(&data, kBlockAlignment, static_cast<size_t>(bytes)) != 0) return nullptr;
   live_[data] = blocks_.size();
   blocks_.push_back({.bytes = Bytes(bytes), .begin = clock_++, .end = kNever});
   return data;

@@ -1,5 +1,6 @@
 #include "runtime/chain/execute.h"
 
+#include "runtime/device/backward_queue.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {

@@ -11,6 +11,9 @@
 #include <chrono>
 #include <numeric>
 
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/device/backward_queue.h"
+#include "runtime/state/value_keeper.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/device.h"
 #include "runtime/chain/equal_stages.h"
@@ -397,11 +400,6 @@ class Measurement {
 };
 
 }  // namespace
-
-std::string shape_text(const at::Tensor& tensor) {
-  return fmt::format("{}[{}]", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
-}
 
 Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options) {

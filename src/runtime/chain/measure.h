@@ -21,9 +21,6 @@ struct Measured {
 Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options);
 
-// "Float[8, 3, 64, 64]".
-std::string shape_text(const at::Tensor& tensor);
-
 // What Profile says about where it was measured.
 Profile describe(const PreparedModel& model, const Tensors& sample, Measured measured);
 

@@ -25,28 +25,4 @@ struct PreparedModel {
 // parameters or one of several inputs in one memory, or uses a tensor that has a history from outside.
 PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
 
-// Copies the values of tensors and puts them back; the copies' memory is taken once. Does not touch the
-// tensors' version counters: autograd saves the statistics of a batch norm, and would refuse them.
-// Follows a tensor whose memory is replaced (to(), torch::load).
-class ValueKeeper {
- public:
-  explicit ValueKeeper(const std::vector<at::Tensor>& tensors);
-  // The copies lie in `memory`, at least bytes_of(tensors) bytes; others may use it in between.
-  ValueKeeper(const std::vector<at::Tensor>& tensors, const at::Tensor& memory);
-  static int64_t bytes_of(const std::vector<at::Tensor>& tensors);
-
-  // A keeper of some of the tensors that shares this one's copies.
-  ValueKeeper part(const std::vector<at::Tensor>& tensors) const;
-  void save();
-  void restore() const;
-  bool changed() const;  // any value since save()
-
- private:
-  ValueKeeper() = default;
-
-  std::vector<at::Tensor> tensors_, copies_;
-};
-
-bool bitwise_equal(const at::Tensor& a, const at::Tensor& b);
-
 }  // namespace reprise::runtime

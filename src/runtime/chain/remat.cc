@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/device/backward_queue.h"
 #include "runtime/device/activity.h"
 #include "runtime/chain/execute.h"
 #include "runtime/chain/measure.h"

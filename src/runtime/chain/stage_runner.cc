@@ -345,33 +345,4 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
   return result;
 }
 
-void drain_backward_queue() {
-  const at::Tensor trigger = at::empty({0});
-  autograd::Engine::get_default_engine().execute({Edge(make_node<Feeder>(trigger).pointer, 0)},
-                                                 {trigger}, false, false, true);
-}
-
-int64_t storage_bytes(const Tensors& tensors) {
-  std::set<const void*> seen;
-  int64_t total = 0;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || !tensor.has_storage()) continue;
-    const c10::Storage& storage = tensor.storage();
-    if (!seen.insert(storage.unsafeGetStorageImpl()).second) continue;
-    total += (static_cast<int64_t>(storage.nbytes()) + 63) / 64 * 64;
-  }
-  return total;
-}
-
-int64_t uncounted_bytes(const Tensors& tensors) {
-  Tensors foreign;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.has_storage() && tensor.device().is_cpu() &&
-        tensor.storage().nbytes() > 0 && !cpu_allocator_owns(tensor.storage().data())) {
-      foreign.push_back(tensor);
-    }
-  }
-  return storage_bytes(foreign);
-}
-
 }  // namespace reprise::runtime

@@ -134,14 +134,4 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
                             const std::vector<at::Tensor>& parameters, GradientBook& book,
                             const Crossing& crossing = {});
 
-// A backward pass that ended in an exception leaves what it had not come to, with the gradients in it, in
-// the queue of this thread until another pass runs. Runs an empty one.
-void drain_backward_queue();
-
-// Bytes of the distinct storages of the tensors, as the allocator counts them.
-int64_t storage_bytes(const Tensors& tensors);
-
-// Those of them on the CPU that the counting allocator did not hand out.
-int64_t uncounted_bytes(const Tensors& tensors);
-
 }  // namespace reprise::runtime

@@ -1,3 +1,4 @@
+#include "runtime/state/value_keeper.h"
 #include "runtime/chain/step_buffers.h"
 
 #include <ATen/ops/empty.h>

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "runtime/state/value_keeper.h"
 #include "runtime/chain/prepare.h"
 
 namespace reprise::runtime {

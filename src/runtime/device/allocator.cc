@@ -14,15 +14,15 @@
 #include <unordered_map>
 #include <utility>
 
+#include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 
 int64_t rounded(size_t bytes) {
-  return (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  return counted_bytes(static_cast<int64_t>(bytes));
 }
 
 // Of this thread; null: the heap.
@@ -48,7 +48,7 @@ class CountingAllocator final : public c10::Allocator {
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
-      if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) {
+      if (posix_memalign(&data, kBlockAlignment, static_cast<size_t>(bytes)) != 0) {
         ++failures_;
         throw std::bad_alloc();
       }

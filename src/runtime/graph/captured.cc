@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/state/value_keeper.h"
 #include "runtime/modules/module_paths.h"
 #include "runtime/step/observe_step.h"
 #include "runtime/step/tensors.h"

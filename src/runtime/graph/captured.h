@@ -1,12 +1,12 @@
 // A recorded step with everything that is made of it.
 #pragma once
 
+#include "runtime/state/value_keeper.h"
 #include "runtime/graph/captured_graph.h"
 #include "runtime/step/circumstances.h"
 #include "runtime/graph/meter.h"
 #include "runtime/graph/replay.h"
-#include "runtime/graph/updates.h"
-#include "runtime/chain/prepare.h"
+#include "runtime/graph/updater.h"
 #include "reprise/runtime/capture.h"
 
 namespace reprise::runtime {

@@ -6,12 +6,13 @@
 #include <map>
 #include <set>
 
+#include "runtime/device/tensor_bytes.h"
 #include "runtime/step/operators.h"
 
 namespace reprise::runtime {
 namespace {
 
-Bytes as_counted(int64_t bytes) { return Bytes((bytes + 63) / 64 * 64); }
+Bytes as_counted(int64_t bytes) { return Bytes(counted_bytes(bytes)); }
 
 class Lowering {
  public:

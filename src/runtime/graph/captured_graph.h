@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/step/recording.h"
-#include "runtime/graph/updates.h"
+#include "runtime/graph/updater.h"
 #include "runtime/step/work.h"
 #include "reprise/model/graph.h"
 #include "rewrite/alternative.h"

@@ -6,16 +6,16 @@
 #include <utility>
 
 #include "runtime/device/activity.h"
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/device/backward_queue.h"
 #include "runtime/graph/captured.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/graph/step_search.h"
-#include "runtime/chain/measure.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
-#include "runtime/chain/stage_runner.h"
 #include "runtime/device/step_limits.h"
 #include "runtime/device/step_log.h"
 

@@ -1,6 +1,5 @@
 #include "runtime/graph/replay.h"
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -32,11 +31,6 @@ int64_t largest_reserved(const Works& works) {
 }
 
 }  // namespace
-
-ReplayScope::ReplayScope()
-    : normal_mode_(false),
-      no_autocast_(c10::autocast_dispatch_keyset),
-      keep_grad_mode_(at::GradMode::is_enabled()) {}
 
 ReservedSpace::ReservedSpace(int64_t bytes)
     : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {

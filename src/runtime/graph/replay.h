@@ -1,11 +1,7 @@
 // Runs the operations of a recording, in whatever order a plan says.
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/Storage.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
 #include <optional>
@@ -13,6 +9,7 @@
 
 #include "runtime/graph/captured_graph.h"
 #include "runtime/step/recording.h"
+#include "runtime/step/replay_scope.h"
 #include "runtime/state/random_state.h"
 #include "reprise/run/interpreter.h"
 
@@ -31,19 +28,6 @@ class ReservedSpace {
  private:
   void* address_ = nullptr;
   size_t bytes_ = 0;
-};
-
-// What holds while kernels are called for a replay: below autograd, without autocast, outside inference
-// mode.
-class ReplayScope {
- public:
-  ReplayScope();
-
- private:
-  c10::InferenceMode normal_mode_;
-  at::AutoDispatchBelowADInplaceOrView below_autograd_;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast_;
-  at::AutoGradMode keep_grad_mode_;
 };
 
 // Holds one storage a value. Kernels are called below autograd, with arguments prepared from the

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/step/recording.h"
-#include "runtime/graph/updates.h"
+#include "runtime/step/updates.h"
 #include "runtime/step/work.h"
 #include "reprise/runtime/alternatives.h"
 

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 
+#include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 namespace {
 
 // Kernels may go another way where data begins elsewhere in a cache line.
-constexpr int64_t kAlignment = 64;
 
 std::string text_of(const Geometry& geometry) {
   return fmt::format("{}[{}] with strides [{}]", c10::toString(geometry.dtype),
@@ -79,7 +79,7 @@ std::string Circumstances::difference_of_input(size_t i, const Circumstances& no
   Input moved = given;
   moved.geometry.offset = then.geometry.offset;
   moved.owner = then.owner;
-  if (!(then == moved) || shift(then.geometry, given.geometry) % kAlignment != 0) {
+  if (!(then == moved) || shift(then.geometry, given.geometry) % kBlockAlignment != 0) {
     return fmt::format("input {} is {} instead of {}", i, text_of(given), text_of(then));
   }
   const size_t owner = then.owner;
@@ -167,7 +167,7 @@ std::string Residents::difference() const {
     }
     Geometry moved = now;
     moved.offset = resident.geometry.offset;
-    if (!(moved == resident.geometry) || shift(resident.geometry, now) % kAlignment != 0) {
+    if (!(moved == resident.geometry) || shift(resident.geometry, now) % kBlockAlignment != 0) {
       return fmt::format(
           "a parameter, or another tensor that it reads, is {} at offset {} instead of {} at "
           "offset {}",

@@ -9,10 +9,10 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/device/backward_queue.h"
 #include "runtime/step/storage_bytes.h"
 #include "runtime/state/random_state.h"
 #include "reprise/model/errors.h"
-#include "runtime/chain/stage_runner.h"
 
 namespace reprise::runtime {
 namespace {

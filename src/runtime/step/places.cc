@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "runtime/device/tensor_bytes.h"
 #include "runtime/step/tensors.h"
 #include "reprise/runtime/allocator.h"
 
@@ -105,7 +106,8 @@ int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
   const HostBytes bytes = copy_to_host(tensor.storage());
   c10::DataPtr memory;
   if (tensor.device().is_cpu()) {
-    void* data = std::aligned_alloc(64, (bytes.size() + 63) / 64 * 64);
+    void* data = std::aligned_alloc(kBlockAlignment,
+                                    static_cast<size_t>(counted_bytes(static_cast<int64_t>(bytes.size()))));
     if (data == nullptr && !bytes.empty()) throw std::bad_alloc();
     memory = c10::DataPtr(data, data, &std::free, tensor.device());
   } else {

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "runtime/chain/prepare.h"
+#include "runtime/state/value_keeper.h"
 #include "reprise/model/errors.h"
 #include "runtime/chain/saved/remade.h"
 #include "runtime/chain/saved/smaller.h"
@@ -71,7 +71,7 @@ class SavedTensors {
       seen.operand = nullptr;
     }
     held_.push_back(node);
-    if (made.output_nr() == 0) made_.emplace(node.get(), Made{version_of(made), Geometry(made)});
+    if (made.output_nr() == 0) made_.emplace(node.get(), Made{version_of(made), StorageLayout(made)});
     const SavedByNode& known = nodes_.emplace(node.get(), std::move(seen)).first->second;
     if (rebuild_) add_slots(*node, known);
     return &known;
@@ -104,7 +104,7 @@ class SavedTensors {
  private:
   struct Made {
     int64_t version;
-    Geometry geometry;
+    StorageLayout geometry;
   };
 
   bool was_written(const Output& output, const at::Tensor& tensor) const {
@@ -254,7 +254,7 @@ struct Watch {
 
   bool compare(const Slot& slot, const Remade& value) const {
     try {
-      const Geometry geometry(slot.tensor);
+      const StorageLayout geometry(slot.tensor);
       for (const bool over : {false, true}) {
         *same_bits = *same_bits && bitwise_equal(geometry.of(value.make(over)), slot.tensor);
       }

@@ -12,7 +12,7 @@ namespace {
 
 struct RemadeHooks final : torch::autograd::SavedVariableHooks {
   std::shared_ptr<Remade> value;
-  std::optional<Geometry> geometry;
+  std::optional<StorageLayout> geometry;
 
   explicit RemadeHooks(std::shared_ptr<Remade> v) : value(std::move(v)) {}
   void call_pack_hook(const at::Tensor& tensor) override { geometry.emplace(tensor); }
@@ -21,12 +21,12 @@ struct RemadeHooks final : torch::autograd::SavedVariableHooks {
 
 }  // namespace
 
-Geometry::Geometry(const at::Tensor& tensor)
+StorageLayout::StorageLayout(const at::Tensor& tensor)
     : sizes(tensor.sizes().vec()),
       strides(tensor.strides().vec()),
       offset(tensor.storage_offset()) {}
 
-bool Geometry::same_places(const Geometry& other) const {
+bool StorageLayout::same_places(const StorageLayout& other) const {
   if (sizes != other.sizes || offset != other.offset) return false;
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] != 1 && strides[d] != other.strides[d]) return false;
@@ -34,7 +34,7 @@ bool Geometry::same_places(const Geometry& other) const {
   return true;
 }
 
-at::Tensor Geometry::of(const at::Tensor& base) const {
+at::Tensor StorageLayout::of(const at::Tensor& base) const {
   const bool is_same =
       base.sizes() == sizes && base.strides() == strides && base.storage_offset() == offset;
   return is_same ? base : at::as_strided(base, sizes, strides, offset);
@@ -46,7 +46,7 @@ at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   at::Tensor made = remake_(operand, over);
   // Nodes read it by places in its storage.
-  if (!geometry_->same_places(Geometry(made))) {
+  if (!geometry_->same_places(StorageLayout(made))) {
     throw InternalError("a tensor that was made again lies otherwise in memory than the first one");
   }
   return geometry_->of(made);

@@ -13,13 +13,13 @@
 namespace reprise::runtime {
 
 // Where a tensor's elements lie in its storage.
-struct Geometry {
+struct StorageLayout {
   std::vector<int64_t> sizes, strides;
   int64_t offset;
 
-  explicit Geometry(const at::Tensor& tensor);
+  explicit StorageLayout(const at::Tensor& tensor);
   // The same places for the same elements: strides of dimensions of one element do not matter.
-  bool same_places(const Geometry& other) const;
+  bool same_places(const StorageLayout& other) const;
   // These elements of the storage of `base`.
   at::Tensor of(const at::Tensor& base) const;
 };
@@ -29,7 +29,7 @@ class Remade {
   // What is kept.
   explicit Remade(Unchanged kept) : from_(std::move(kept)) {}
   // Looks like the first one.
-  Remade(std::shared_ptr<Remade> from, Remake remake, Geometry geometry)
+  Remade(std::shared_ptr<Remade> from, Remake remake, StorageLayout geometry)
       : from_(std::move(from)), remake_(std::move(remake)), geometry_(std::move(geometry)) {}
 
   bool is_kept() const { return !remake_; }
@@ -50,7 +50,7 @@ class Remade {
 
   std::variant<Unchanged, std::shared_ptr<Remade>> from_;
   Remake remake_;
-  std::optional<Geometry> geometry_;
+  std::optional<StorageLayout> geometry_;
   int readers_ = 0;
   at::Tensor made_;
 };

@@ -20,7 +20,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/graph/replay.h"
+#include "runtime/step/replay_scope.h"
 #include "runtime/step/tensors.h"
 #include "rewrite/alternative.h"
 #include "runtime/rewrite/convolution/convolution.h"

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "runtime/chain/prepare.h"
+#include "runtime/state/value_keeper.h"
 #include "rewrite/alternative.h"
 #include "runtime/rewrite/norm/channel_norm.h"
 

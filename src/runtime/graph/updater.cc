@@ -1,4 +1,4 @@
-#include "runtime/graph/updates.h"
+#include "runtime/graph/updater.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>

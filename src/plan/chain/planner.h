@@ -1,0 +1,13 @@
+// The planner `chain`, as registry.cc has it: the fastest persistent schedule of a chain.
+#pragma once
+
+#include <vector>
+
+#include "reprise/plan/planner.h"
+
+namespace reprise::internal {
+
+Answer exact_chain(const ChainProblem& problem);    // chain.cc
+Curve exact_frontier(const ChainProblem& problem);  // frontier.cc
+
+}  // namespace reprise::internal

@@ -1,0 +1,12 @@
+// The planner `chain_slots`, as registry.cc has it: persistent schedules with memory counted in slots.
+#pragma once
+
+#include <vector>
+
+#include "reprise/plan/planner.h"
+
+namespace reprise::internal {
+
+Answer slots_chain(const ChainProblem& problem);  // chain_slots.cc
+
+}  // namespace reprise::internal
