@@ -436,6 +436,10 @@ Profile describe(const PreparedModel& model, const Tensors& sample, Measured mea
   return profile;
 }
 
+}  // namespace reprise::runtime
+
+namespace reprise::runtime {
+
 Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
                 const MeasureOptions& options) {
   if (!sample.empty() && sample[0].defined() && sample[0].device().is_cpu()) {

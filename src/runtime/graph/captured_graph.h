@@ -8,7 +8,7 @@
 #include "runtime/graph/updater.h"
 #include "runtime/step/work.h"
 #include "reprise/model/graph.h"
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 

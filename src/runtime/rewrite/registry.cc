@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "reprise/model/errors.h"
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 namespace {

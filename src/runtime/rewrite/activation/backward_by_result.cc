@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "rewrite/pattern.h"
+#include "runtime/rewrite/pattern.h"
 
 namespace reprise::runtime {
 namespace {

@@ -19,7 +19,7 @@
 #include <functional>
 #include <optional>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 #include "runtime/state/bits.h"
 
 namespace reprise::runtime {

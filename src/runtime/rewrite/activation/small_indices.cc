@@ -10,8 +10,8 @@
 #include <array>
 #include <limits>
 
-#include "rewrite/alternative.h"
-#include "rewrite/pattern.h"
+#include "runtime/rewrite/alternative.h"
+#include "runtime/rewrite/pattern.h"
 #include "runtime/rewrite/activation/plane_pooling.h"
 
 namespace reprise::runtime {

@@ -22,7 +22,7 @@
 
 #include "runtime/step/replay_scope.h"
 #include "runtime/step/tensors.h"
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/convolution/convolution.h"
 #include "runtime/rewrite/reuse/over_operand.h"
 

@@ -4,7 +4,7 @@
 // the second one asks the input only for its shape.
 #include <array>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 namespace {

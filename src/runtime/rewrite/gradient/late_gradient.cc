@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 namespace {

@@ -21,7 +21,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "rewrite/pattern.h"
+#include "runtime/rewrite/pattern.h"
 
 namespace reprise::runtime {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/rewrite/convolution/normed_convolution.h"
-#include "rewrite/pattern.h"
+#include "runtime/rewrite/pattern.h"
 
 namespace reprise::runtime {
 namespace {

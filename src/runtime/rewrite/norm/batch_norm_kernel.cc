@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "runtime/state/value_keeper.h"
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/norm/channel_norm.h"
 
 namespace reprise::runtime {

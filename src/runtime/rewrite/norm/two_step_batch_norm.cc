@@ -3,7 +3,7 @@
 //
 // W. Jung et al., "Restructuring Batch Normalization to Accelerate CNN Training", MLSys 2019 (arXiv 1807.01702),
 // section 3, "fission". The bits are ATen's.
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/norm/batch_norm_kernel.h"
 
 namespace reprise::runtime {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 namespace {

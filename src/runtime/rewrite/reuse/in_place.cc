@@ -9,7 +9,7 @@
 #include <array>
 #include <string_view>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "rewrite/alternative.h"
+#include "runtime/rewrite/alternative.h"
 
 namespace reprise::runtime {
 
