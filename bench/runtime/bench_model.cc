@@ -163,7 +163,7 @@ std::string stage_of(const Chain& chain, const std::string& op) {
 
 class ModelBench {
  public:
-  ModelBench(const runtime::ModelConfig& config, const BenchOptions& options)
+  ModelBench(const training::ModelConfig& config, const BenchOptions& options)
       : options_(options),
         work_(config),
         initial_(work_.snapshot()),
@@ -402,11 +402,11 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
   return result;
 }
 
-ModelResult bench_model(const runtime::ModelConfig& config, const BenchOptions& options) {
+ModelResult bench_model(const training::ModelConfig& config, const BenchOptions& options) {
   return ModelBench(config, options).run();
 }
 
-ExecutorCost executor_cost(const runtime::ModelConfig& config, const BenchOptions& options) {
+ExecutorCost executor_cost(const training::ModelConfig& config, const BenchOptions& options) {
   if (options.progress) options.progress(fmt::format("{}: executor cost", config.model));
   const Workload work(config);
   const Snapshot initial = work.snapshot();

@@ -57,7 +57,7 @@ struct Floor {
 };
 
 struct ExecutorCost {
-  runtime::ModelConfig config = {};
+  training::ModelConfig config = {};
   double plain_median = 0, plain_min = 0, reprise_median = 0, reprise_min = 0;  // ms
   std::vector<double> ratios = {};  // reprise / plain, one a pair
 
@@ -73,7 +73,7 @@ struct PairedRun {
 };
 
 struct ModelResult {
-  runtime::ModelConfig config = {};
+  training::ModelConfig config = {};
   std::string failure = {};  // not empty: nothing else is valid
   int64_t stages = 0;
   int64_t level = 0;                   // parameters, buffers, batch
@@ -98,7 +98,7 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
 // Verifies, then times. Throws std::runtime_error when something is not as it must be: a Reprise
 // step that differs from plain training in one bit of loss, gradients, buffers or random state, a
 // predicted peak that is not the measured one, a periodic step whose gradients are wrong.
-ModelResult bench_model(const runtime::ModelConfig& config, const BenchOptions& options);
-ExecutorCost executor_cost(const runtime::ModelConfig& config, const BenchOptions& options);
+ModelResult bench_model(const training::ModelConfig& config, const BenchOptions& options);
+ExecutorCost executor_cost(const training::ModelConfig& config, const BenchOptions& options);
 
 }  // namespace reprise::bench

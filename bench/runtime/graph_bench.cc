@@ -20,7 +20,7 @@ namespace reprise::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using runtime::ModelConfig;
+using training::ModelConfig;
 
 // Of the search for the smallest peak, which takes longer than plans: there is no end to it in long graphs.
 const Nanos kFloorLimit(10'000'000'000);

@@ -32,7 +32,7 @@ struct GraphRow {
 };
 
 struct GraphResult {
-  runtime::ModelConfig config;
+  training::ModelConfig config;
   size_t ops = 0;
   double capture = 0;             // s
   double plain_time = 0;          // ms, smallest
@@ -44,10 +44,10 @@ struct GraphResult {
 
 // Throws std::runtime_error if a step's bits, or a peak, are not those of plain training or of the plan; with `rounding`
 // if its numbers are further from plain training's than the last bits of the parameters explain.
-GraphResult bench_graph_mode(const runtime::ModelConfig& config, const GraphBenchOptions& options);
+GraphResult bench_graph_mode(const training::ModelConfig& config, const GraphBenchOptions& options);
 
 // A step of plain training, ms, the least of so many as there are rounds.
-double plain_step_time(const runtime::ModelConfig& config, const GraphBenchOptions& options);
+double plain_step_time(const training::ModelConfig& config, const GraphBenchOptions& options);
 
 // Of at least one.
 double smallest(const std::vector<double>& values);

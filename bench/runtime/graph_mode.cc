@@ -20,7 +20,7 @@
 namespace reprise::bench {
 namespace {
 
-using runtime::ModelConfig;
+using training::ModelConfig;
 
 struct Spec {
   ModelConfig full, quick;

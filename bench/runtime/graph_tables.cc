@@ -15,7 +15,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::string shape(const runtime::ModelConfig& config) {
+std::string shape(const training::ModelConfig& config) {
   return fmt::format("{}", fmt::join(config.input, "x"));
 }
 

@@ -25,7 +25,7 @@
 namespace reprise::bench {
 namespace {
 
-using runtime::ModelConfig;
+using training::ModelConfig;
 
 struct Spec {
   ModelConfig full;                        // a few tenths of a second a step on two cores

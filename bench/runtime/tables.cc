@@ -179,7 +179,7 @@ std::string executor_table(const std::vector<ModelResult>& results) {
   return text;
 }
 
-ordered_json to_json(const runtime::ModelConfig& config) {
+ordered_json to_json(const training::ModelConfig& config) {
   return {{"model", config.model},           {"input", config.input},
           {"classes", config.classes},       {"width", config.width},
           {"layers", config.layers},         {"heads", config.heads},
@@ -254,7 +254,7 @@ ordered_json to_json(const ModelResult& result) {
 
 }  // namespace
 
-std::string describe(const runtime::ModelConfig& config) {
+std::string describe(const training::ModelConfig& config) {
   std::string text = fmt::format("{}, {}", config.model, fmt::join(config.input, "x"));
   if (config.width > 0) text += fmt::format(", width {}", config.width);
   if (config.layers > 0) text += fmt::format(", layers {}", config.layers);

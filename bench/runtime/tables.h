@@ -20,6 +20,6 @@ std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& re
 std::string json(const StepRunInfo& info, const std::vector<ModelResult>& results);
 
 // "resnet18, 64x3x64x64, width 32"
-std::string describe(const runtime::ModelConfig& config);
+std::string describe(const training::ModelConfig& config);
 
 }  // namespace reprise::bench

@@ -37,10 +37,10 @@ std::vector<at::Tensor> distinct(const std::vector<runtime::Stage>& stages, Coll
   return result;
 }
 
-runtime::Model make(const runtime::ModelConfig& config) {
+training::Model make(const training::ModelConfig& config) {
   runtime::install_cpu_allocator();
   at::manual_seed(20240923);
-  return runtime::make_model(config);
+  return training::make_model(config);
 }
 
 void compare(const char* what, const std::vector<std::vector<char>>& a,
@@ -54,7 +54,7 @@ void compare(const char* what, const std::vector<std::vector<char>>& a,
 
 }  // namespace
 
-Workload::Workload(const runtime::ModelConfig& config)
+Workload::Workload(const training::ModelConfig& config)
     : model(make(config)),
       input(model.sample_input()),
       target(model.sample_target()),

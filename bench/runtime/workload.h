@@ -23,13 +23,13 @@ struct Snapshot {
 };
 
 struct Workload {
-  runtime::Model model;
+  training::Model model;
   at::Tensor input, target;
   std::vector<at::Tensor> parameters, buffers;  // each once
   int64_t level = 0;  // live bytes with nothing but these: parameters, buffers, batch
 
   // Installs the counting allocator. The seed is always the same.
-  explicit Workload(const runtime::ModelConfig& config);
+  explicit Workload(const training::ModelConfig& config);
 
   runtime::Loss loss() const;
   at::Tensor plain_loss() const;  // forward and loss, as plain training runs them

@@ -29,7 +29,7 @@ struct ModelArguments {
 void add_model_options(CLI::App& command, ModelArguments& arguments);
 
 // Throws InputError for an input that is no shape ("64x1x28x28"). Also sets LibTorch's threads.
-runtime::ModelConfig model_config(const ModelArguments& arguments);
+training::ModelConfig model_config(const ModelArguments& arguments);
 
 // --only and --without, of graph mode.
 void add_alternative_options(CLI::App& command, runtime::AlternativeOptions& options);

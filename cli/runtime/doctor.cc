@@ -34,7 +34,7 @@ struct Finding {
 // One step of a model, plain and planned.
 struct Trial {
   std::string mode;
-  runtime::TrainReport report;
+  training::TrainReport report;
   std::string failure;  // empty: it ran
 
   bool planned() const { return failure.empty() && report.plan.plan.has_value(); }
@@ -58,8 +58,8 @@ std::string accelerator() {
 // What the data set is; empty where there is none.
 std::string fashion_mnist() {
   try {
-    const runtime::Model model = runtime::make_model("mlp");
-    return runtime::open_dataset("fashion-mnist", runtime::Split::kTest, model)->description();
+    const training::Model model = training::make_model("mlp");
+    return training::open_dataset("fashion-mnist", training::Split::kTest, model)->description();
   } catch (const std::exception&) {
     return {};
   }
@@ -68,21 +68,21 @@ std::string fashion_mnist() {
 // Of plain training's peak; where nothing fits that, what the model's own stages leave possible.
 constexpr const char* kUsualBudget = "70%";
 
-Trial try_step(const runtime::ModelConfig& model, const std::string& budget, bool graph) {
+Trial try_step(const training::ModelConfig& model, const std::string& budget, bool graph) {
   Trial trial{.mode = graph ? "graph" : "chain", .report = {}, .failure = {}};
-  runtime::TrainOptions options;
+  training::TrainOptions options;
   options.model = model;
-  options.mode = graph ? runtime::TrainMode::kGraph : runtime::TrainMode::kChain;
+  options.mode = graph ? training::TrainMode::kGraph : training::TrainMode::kChain;
   options.budget = budget.empty() ? kUsualBudget : budget;
   options.steps = 1;
   options.compare_steps = 1;
   options.test_samples = 0;
   options.time_limit = Nanos(3'000'000'000);
   try {
-    trial.report = runtime::train(options);
+    trial.report = training::train(options);
     if (!trial.report.plan.plan && budget.empty() && trial.report.plan.smallest_budget) {
       options.budget = *trial.report.plan.smallest_budget;
-      trial.report = runtime::train(options);
+      trial.report = training::train(options);
     }
   } catch (const BudgetError& error) {
     trial.failure = error.what();
@@ -94,7 +94,7 @@ Trial try_step(const runtime::ModelConfig& model, const std::string& budget, boo
 
 std::string text_of(const Trial& trial) {
   if (!trial.failure.empty()) return "FAILED: " + trial.failure;
-  const runtime::TrainReport& report = trial.report;
+  const training::TrainReport& report = trial.report;
   if (!trial.planned()) {
     return fmt::format("no plan fits {} B{}", report.plan.budget.count(),
                        report.plan.smallest_budget
@@ -113,7 +113,7 @@ void judge(const Trial& trial, std::vector<Finding>& findings) {
   auto add = [&](const std::string& what, const std::string& advice) {
     findings.push_back({trial.mode + " mode: " + what, advice});
   };
-  const runtime::TrainReport& report = trial.report;
+  const training::TrainReport& report = trial.report;
   const char* const please = "please report this output";
   if (!trial.failure.empty()) {
     add("the planned step failed", please);
@@ -155,7 +155,7 @@ std::vector<Finding> look_around(const std::string& data) {
 nlohmann::ordered_json json_of(const Trial& trial) {
   nlohmann::ordered_json json = {{"mode", trial.mode}, {"well", trial.well()}};
   if (!trial.failure.empty()) json["failure"] = trial.failure;
-  const runtime::TrainReport& report = trial.report;
+  const training::TrainReport& report = trial.report;
   json["planned"] = trial.planned();
   if (report.plan.smallest_budget) {
     json["smallest_budget_bytes"] = report.plan.smallest_budget->count();
@@ -183,7 +183,7 @@ int verdict(const std::vector<Trial>& trials, bool asked_for_a_budget) {
 
 int run(const Arguments& arguments) {
   runtime::install_cpu_allocator();
-  runtime::ModelConfig model = {.model = "unet", .input = {4, 3, 64, 64}, .width = 16};
+  training::ModelConfig model = {.model = "unet", .input = {4, 3, 64, 64}, .width = 16};
   if (!arguments.model.model.empty()) {
     model = model_config(arguments.model);
   } else if (arguments.model.threads > 0) {

@@ -37,7 +37,7 @@ std::vector<int64_t> parse_shape(const std::string& text) {
 int run(bool json) {
   if (json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const runtime::ModelInfo& model : runtime::models()) {
+    for (const training::ModelInfo& model : training::models()) {
       rows.push_back({{"name", model.name},
                       {"summary", model.summary},
                       {"task", model.task},
@@ -47,7 +47,7 @@ int run(bool json) {
     return kDone;
   }
   std::string text = fmt::format("{:<14}{:<14}{:<14}{}\n", "model", "data", "input", "what it is");
-  for (const runtime::ModelInfo& model : runtime::models()) {
+  for (const training::ModelInfo& model : training::models()) {
     text += fmt::format("{:<14}{:<14}{:<14}{}\n", model.name, model.task,
                         shape_text(model.default_input), model.summary);
   }
@@ -90,9 +90,9 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       ->check(CLI::Range(0, 4096).description(""));
 }
 
-runtime::ModelConfig model_config(const ModelArguments& arguments) {
+training::ModelConfig model_config(const ModelArguments& arguments) {
   if (arguments.threads > 0) at::set_num_threads(arguments.threads);
-  runtime::ModelConfig config;
+  training::ModelConfig config;
   config.model = arguments.model;
   if (!arguments.input.empty()) config.input = parse_shape(arguments.input);
   config.classes = arguments.classes;
@@ -102,7 +102,7 @@ runtime::ModelConfig model_config(const ModelArguments& arguments) {
   config.vocabulary = arguments.vocabulary;
   config.dropout = arguments.dropout;
   if (arguments.batch > 0) {
-    for (const runtime::ModelInfo& model : runtime::models()) {
+    for (const training::ModelInfo& model : training::models()) {
       if (config.input.empty() && config.model == model.name) config.input = model.default_input;
     }
     if (!config.input.empty()) config.input[0] = arguments.batch;

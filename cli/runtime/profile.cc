@@ -31,7 +31,7 @@ struct Arguments {
   bool quiet = false;
 };
 
-Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions options,
+Profile measure_chain(const training::Model& model, runtime::MeasureOptions options,
                       const Arguments& arguments) {
   const at::Tensor target = model.sample_target();
   options.alternatives = arguments.alternatives;
@@ -41,7 +41,7 @@ Profile measure_chain(const runtime::Model& model, runtime::MeasureOptions optio
       [&](const runtime::Tensors& y) { return model.loss(y.at(0), target); }, options);
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const runtime::Model& model,
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const training::Model& model,
                                                         const Arguments& arguments) {
   std::vector<at::Tensor> parameters;
   std::set<const void*> seen;
@@ -56,7 +56,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const runtime::Model& mo
       parameters, torch::optim::SGDOptions(0.1).momentum(arguments.momentum));
 }
 
-Profile measure_graph(const runtime::Model& model, const runtime::MeasureOptions& options,
+Profile measure_graph(const training::Model& model, const runtime::MeasureOptions& options,
                       const Arguments& arguments) {
   const runtime::Tensors batch{model.sample_input(), model.sample_target()};
   auto step = [&](const runtime::Tensors& in) {
@@ -102,7 +102,7 @@ int run(const Arguments& arguments) {
   if (!arguments.output.empty()) require_writable(arguments.output);
   runtime::install_cpu_allocator();
   at::manual_seed(arguments.seed);
-  const runtime::Model model = runtime::make_model(model_config(arguments.model));
+  const training::Model model = training::make_model(model_config(arguments.model));
   StatusLine status(arguments.quiet);
   runtime::MeasureOptions options;
   options.name = model.config.model;

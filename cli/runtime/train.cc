@@ -51,20 +51,20 @@ void on_interrupt(int) {
   signal(SIGINT, SIG_DFL);
 }
 
-runtime::TrainOptions train_options(const Arguments& arguments) {
-  runtime::TrainOptions options;
+training::TrainOptions train_options(const Arguments& arguments) {
+  training::TrainOptions options;
   options.model = model_config(arguments.model);
   options.data = arguments.data;
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   options.alternatives = arguments.alternatives;
   options.mode =
-      arguments.mode == "graph" ? runtime::TrainMode::kGraph : runtime::TrainMode::kChain;
+      arguments.mode == "graph" ? training::TrainMode::kGraph : training::TrainMode::kChain;
   options.planner = arguments.planner;
   options.time_limit = parse_duration(arguments.time_limit);
   options.steps = arguments.steps;
   options.epochs = std::max<int64_t>(1, arguments.epochs);
   options.optimizer =
-      arguments.optimizer == "adam" ? runtime::OptimizerKind::kAdam : runtime::OptimizerKind::kSgd;
+      arguments.optimizer == "adam" ? training::OptimizerKind::kAdam : training::OptimizerKind::kSgd;
   options.learning_rate = arguments.rate;
   options.momentum = arguments.momentum;
   options.consume_gradients = arguments.consume_gradients;
@@ -104,7 +104,7 @@ std::string with_commas(int64_t number) {
 }
 
 // What training in less memory gained and cost.
-std::string report_text(const Arguments& arguments, const runtime::TrainReport& report) {
+std::string report_text(const Arguments& arguments, const training::TrainReport& report) {
   const Plan& plan = *report.plan.plan;
   const bool plain = report.plain_peak.has_value();
   // Plain training of the whole batch, as far as it is known.
@@ -172,7 +172,7 @@ std::string report_text(const Arguments& arguments, const runtime::TrainReport& 
   return text;
 }
 
-nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::TrainReport& report) {
+nlohmann::ordered_json report_json(const Arguments& arguments, const training::TrainReport& report) {
   nlohmann::ordered_json json = {{"model", arguments.model.model},
                                  {"data", report.data},
                                  {"steps", report.steps},
@@ -217,7 +217,7 @@ nlohmann::ordered_json report_json(const Arguments& arguments, const runtime::Tr
   return json;
 }
 
-std::string step_text(const runtime::TrainStep& step) {
+std::string step_text(const training::TrainStep& step) {
   std::string text = fmt::format("step {}/{}  loss {:.4f}  {}  peak {}", step.number, step.of,
                                  step.loss, milliseconds(step.time), format_bytes(step.peak));
   if (step.budget != Budget().resolve(step.peak)) text += " of " + format_bytes(step.budget);
@@ -234,7 +234,7 @@ std::string what_else(const Arguments& arguments) {
   return all.empty() ? "" : fmt::format(", or try {}", fmt::join(all, " or "));
 }
 
-int infeasible(const runtime::TrainReport& report, const Arguments& arguments) {
+int infeasible(const training::TrainReport& report, const Arguments& arguments) {
   const PlanResult& result = report.plan;
   if (result.termination != Termination::kInfeasible) {
     std::string text = "out of time: no plan was found";
@@ -266,7 +266,7 @@ constexpr double kLargestRounding = 1e-3;
 constexpr double kTimesLastBit = 10;
 
 // A promise that does not hold is the program's failure, however good the numbers are.
-int verdict(const runtime::TrainReport& report) {
+int verdict(const training::TrainReport& report) {
   const bool same =
       report.largest_difference
           ? *report.largest_difference <=
@@ -306,11 +306,11 @@ int run(const Arguments& arguments) {
        {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
-  runtime::TrainOptions options = train_options(arguments);
+  training::TrainOptions options = train_options(arguments);
   StatusLine status(arguments.quiet);
   options.observer = status.observer();
   auto last_line = std::chrono::steady_clock::now() - std::chrono::hours(1);
-  options.on_step = [&](const runtime::TrainStep& step) {
+  options.on_step = [&](const training::TrainStep& step) {
     if (arguments.quiet) return;
     const auto now = std::chrono::steady_clock::now();
     if (options.observer) {
@@ -324,7 +324,7 @@ int run(const Arguments& arguments) {
   signal(SIGINT, on_interrupt);
   options.stop = [] { return interrupted != 0; };
 
-  const runtime::TrainReport report = runtime::train(options);
+  const training::TrainReport report = training::train(options);
   status.wipe();
   if (!arguments.save_profile.empty())
     write_output(arguments.save_profile, to_json(report.profile));

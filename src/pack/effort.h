@@ -7,7 +7,7 @@
 
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 class Effort {
  public:
@@ -46,4 +46,4 @@ class Effort {
   Clock::time_point end_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -39,7 +39,7 @@
 #include <tuple>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 namespace {
 
 constexpr int64_t kWall = std::numeric_limits<int64_t>::max();
@@ -357,4 +357,4 @@ ExactSearch::Key ExactSearch::key_of(Range range) const {
   return key;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -7,7 +7,7 @@
 #include "pack/effort.h"
 #include "pack/sections.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 // In which order the items that may stand at a place are tried.
 enum class Branching { kLongest, kLargest, kLargestArea, kRandom };
@@ -107,4 +107,4 @@ class ExactSearch {
   Effort* effort_ = nullptr;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

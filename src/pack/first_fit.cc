@@ -22,7 +22,7 @@
 #include <numeric>
 #include <tuple>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 PlacedItems::PlacedItems(int32_t sections, int32_t windows)
     : stride_(windows == 0 ? sections : sections / windows + 1),
@@ -104,4 +104,4 @@ std::vector<NamedOrder> first_fit_orders(const Part& part) {
   };
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

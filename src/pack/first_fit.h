@@ -7,7 +7,7 @@
 #include "pack/sections.h"
 #include "pack/solution.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 // Items that stand somewhere, by offset.
 class PlacedItems {
@@ -46,4 +46,4 @@ struct NamedOrder {
 };
 std::vector<NamedOrder> first_fit_orders(const Part& part);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

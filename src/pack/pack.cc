@@ -13,11 +13,16 @@
 #include "reprise/model/errors.h"
 
 namespace reprise {
+
+using internal::packing::Effort;
+using internal::packing::Interval;
+using internal::packing::PartSolver;
+
 namespace {
 
-using internal::Effort;
-using internal::Interval;
-using internal::PartSolver;
+using internal::packing::Effort;
+using internal::packing::Interval;
+using internal::packing::PartSolver;
 
 [[noreturn]] void refuse(size_t block, const char* field, const std::string& message) {
   throw InputError(fmt::format("block {}: {}", block, message),
@@ -102,7 +107,7 @@ Packing pack(std::span<const Block> blocks, const PackOptions& options) {
   const std::vector<int64_t> units = checked_units(blocks, options.alignment);
   const int64_t live = live_units(blocks, units);
   const Problem problem = problem_of(blocks, units);
-  internal::Partition partition = internal::partition(problem.intervals);
+  internal::packing::Partition partition = internal::packing::partition(problem.intervals);
   Effort effort(options.steps, options.time_limit);
   std::vector<PartSolver> solvers(partition.parts.begin(), partition.parts.end());
   const int64_t enough = std::max<int64_t>(0, options.enough.count()) / options.alignment.count();
@@ -112,7 +117,7 @@ Packing pack(std::span<const Block> blocks, const PackOptions& options) {
   packing.method = "nesting";
   int64_t height = partition.height, low = live;
   for (const PartSolver& solver : solvers) {
-    const internal::Part& part = solver.part();
+    const internal::packing::Part& part = solver.part();
     for (size_t k = 0; k < part.items.size(); ++k) {
       partition.offsets[part.blocks[k]] = part.base + solver.best().offsets[k];
     }

@@ -22,10 +22,14 @@
 #include "reprise/model/errors.h"
 
 namespace reprise {
+
+using internal::packing::Range;
+using internal::packing::Ranges;
+
 namespace {
 
-using internal::Range;
-using internal::Ranges;
+using internal::packing::Range;
+using internal::packing::Ranges;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 

@@ -9,7 +9,7 @@
 #include "pack/repair.h"
 #include "pack/skyline.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 namespace {
 
@@ -98,4 +98,4 @@ void PartSolver::search(ExactSearch& exact, int64_t goal, int64_t end, Effort& e
   }
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -8,7 +8,7 @@
 #include "pack/sections.h"
 #include "pack/solution.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 class PartSolver {
  public:
@@ -37,4 +37,4 @@ class PartSolver {
   int64_t low_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 void Ranges::add(Range range) {
   if (range.begin >= range.end) return;
@@ -58,4 +58,4 @@ std::vector<Range> Ranges::all() const {
   return all;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

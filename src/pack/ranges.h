@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 struct Range {
   int64_t begin = 0, end = 0;  // begin <= x < end
@@ -27,4 +27,4 @@ class Ranges {
   std::map<int64_t, int64_t> end_of_;  // by begin
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -24,7 +24,7 @@
 
 #include "pack/first_fit.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 namespace {
 
 class Repair {
@@ -163,4 +163,4 @@ void repair(const Part& part, int64_t goal, int64_t patience, Effort& effort, So
   Repair(part, goal, effort, best).run(patience);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

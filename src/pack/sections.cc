@@ -15,7 +15,7 @@
 #include <numeric>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 namespace {
 
 // Blocks in order of begin and in order of end, of one part whose sections are to be found.
@@ -150,4 +150,4 @@ int64_t Part::live() const {
 
 Partition partition(const std::vector<Interval>& intervals) { return Partitioner(intervals).run(); }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 // A block of a part. Sizes are in units of the alignment, times are sections: the maximal sets of
 // blocks that are live at once, in order of time. Two blocks overlap in time if and only if they
@@ -43,4 +43,4 @@ struct Partition {
 // on its base. O(n log n + n * depth of nesting).
 Partition partition(const std::vector<Interval>& intervals);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 namespace {
 
 class Skyline {
@@ -157,4 +157,4 @@ class Skyline {
 
 Solution skyline(const Part& part, SkylineRule rule) { return Skyline(part, rule).run(); }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -4,7 +4,7 @@
 #include "pack/sections.h"
 #include "pack/solution.h"
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 // Which of the items that fit on the lowest line is taken.
 enum class SkylineRule { kLongest, kLargest, kLargestArea };
@@ -12,4 +12,4 @@ enum class SkylineRule { kLongest, kLargest, kLargestArea };
 // At worst O(n^2), n the items.
 Solution skyline(const Part& part, SkylineRule rule);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::packing {
 
 struct Solution {
   std::vector<int64_t> offsets;  // of the items, in units above the part's base
@@ -13,4 +13,4 @@ struct Solution {
   const char* method = "";
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::packing

@@ -16,6 +16,9 @@
 #include "reprise/plan/registry.h"
 
 namespace reprise {
+
+using internal::common::restrict_exactness;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -115,7 +118,7 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
 
 // Of a graph without operations: there is one plan, and nothing to search.
 Answer empty_answer(const Graph& graph, Bytes budget) {
-  internal::Candidates candidates(graph, budget);
+  internal::common::Candidates candidates(graph, budget);
   candidates.consider({});
   return candidates.answer(Nanos(0), true);
 }
@@ -140,7 +143,7 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
   const PlannerInfo& planner = chosen_planner(options, "graph", "graphs", &PlannerInfo::plan_graph);
-  const Graph admissible = internal::restrict_exactness(graph, options.allow);
+  const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
@@ -172,7 +175,7 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
   check_options(options);
   const PlannerInfo& planner =
       chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);
-  const Graph admissible = internal::restrict_exactness(graph, options.allow);
+  const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
   const Bytes unlimited = Budget().resolve(Bytes());
   const ProblemId id = problem_id(graph);

@@ -12,7 +12,7 @@
 #include "training/zoo.h"
 #include "training/data_files.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
 namespace {
 
 // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): one good hash of one number, for seeds and for
@@ -364,4 +364,4 @@ void BatchStream::next(Batch& reuse) {
   ++position_;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

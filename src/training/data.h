@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::training {
 
 struct Model;  // zoo.h
 
@@ -109,4 +109,4 @@ class BatchStream {
   std::vector<int64_t> order_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

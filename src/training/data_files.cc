@@ -12,7 +12,7 @@
 
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime::files {
+namespace reprise::training::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -198,4 +198,4 @@ std::vector<uint8_t> read_text(const fs::path& file) {
   return bytes;
 }
 
-}  // namespace reprise::runtime::files
+}  // namespace reprise::training::files

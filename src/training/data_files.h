@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace reprise::runtime::files {
+namespace reprise::training::files {
 
 struct Images {
   int64_t count = 0, rows = 0, columns = 0;
@@ -25,4 +25,4 @@ Images read_images(const std::filesystem::path& directory, bool train);
 // A whole file. Throws InputError for one that cannot be read or exceeds 4 GiB.
 std::vector<uint8_t> read_text(const std::filesystem::path& file);
 
-}  // namespace reprise::runtime::files
+}  // namespace reprise::training::files

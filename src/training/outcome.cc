@@ -10,7 +10,12 @@
 
 #include "runtime/state/value_keeper.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
+
+using runtime::Tensors;
+using runtime::internal::state::Parked;
+using runtime::internal::state::bitwise_equal;
+
 namespace {
 
 bool equal(const Parked& a, const Parked& b) {
@@ -68,4 +73,4 @@ void move_by_last_bit(const Tensors& tensors) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

@@ -10,7 +10,25 @@
 #include "reprise/model/lower.h"
 #include "reprise/runtime/remat.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
+
+using runtime::BodyFunction;
+using runtime::CapturedStepReport;
+using runtime::MicroBatchOptions;
+using runtime::MicroBatches;
+using runtime::ParameterOptimizer;
+using runtime::PartFunction;
+using runtime::PartsTried;
+using runtime::Remat;
+using runtime::RematOptions;
+using runtime::Stage;
+using runtime::StepReport;
+using runtime::Tensors;
+using runtime::in_parts;
+using runtime::kScheduleClass;
+using runtime::micro_batches;
+using runtime::profile;
+
 namespace {
 
 class ChainSteps final : public PlannedSteps {
@@ -165,4 +183,4 @@ at::Tensor run_stages(const Model& model, const at::Tensor& input) {
   return run_stages(model, {input}, 0, model.stages.size())[0];
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

@@ -14,7 +14,7 @@
 #include "training/train.h"
 #include "training/zoo.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
 
 struct StepPeak {
   Bytes predicted, measured;
@@ -27,16 +27,16 @@ class PlannedSteps {
   // Measures the model on this batch and plans; an infeasible budget is an answer. A share is of the
   // predicted plain peak.
   virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
-  virtual Profile profile() const = 0;
+  virtual Profile runtime::profile() const = 0;
   // In force: steps may plan again, for memory that came or for places.
   virtual const PlanResult& planned() const = 0;
   // Of a step, and what was tried to find it.
   virtual int64_t parts() const { return 1; }
-  virtual std::vector<PartsTried> tried() const { return {}; }
+  virtual std::vector<runtime::PartsTried> tried() const { return {}; }
   // Forward, loss, backward, and the optimizer's step if it consumes the gradients; the loss.
   virtual at::Tensor run(const Batch& batch) = 0;
   virtual StepPeak peak() const = 0;  // of the last run
-  virtual std::optional<CapturedStepReport> captured() const { return std::nullopt; }
+  virtual std::optional<runtime::CapturedStepReport> captured() const { return std::nullopt; }
   // See Remat.
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;
@@ -44,16 +44,16 @@ class PlannedSteps {
 
 // `model` and `options` must outlive it. `optimizer`: consumes the gradients; null: they are kept.
 std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
-                                                 std::shared_ptr<ParameterOptimizer> optimizer);
+                                                 std::shared_ptr<runtime::ParameterOptimizer> optimizer);
 
 // Forward, loss and backward of plain training, of the whole batch or of some of its rows. `from`: of the stages from
 // this one on, where training_body() runs those before it; empty: of all. Both throw InputError if there is no such stage.
-PartFunction training_part(const Model& model, const std::string& from = "");
-BodyFunction training_body(const Model& model, const std::string& from);
+runtime::PartFunction training_part(const Model& model, const std::string& from = "");
+runtime::BodyFunction training_body(const Model& model, const std::string& from);
 // Of plain training, or of accumulation by hand in so many parts.
 StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
 // The stages one after the other; what the plain training step computes.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

@@ -19,7 +19,18 @@
 #include "reprise/runtime/allocator.h"
 #include "training/data.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
+
+using runtime::Stage;
+using runtime::Tensors;
+using runtime::install_cpu_allocator;
+using runtime::internal::device::median;
+using runtime::internal::state::Parked;
+using runtime::internal::state::RandomState;
+using runtime::memory_count;
+using runtime::per_parameter;
+using runtime::reset_peak;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -402,4 +413,4 @@ TrainReport train(const TrainOptions& options) {
   return Training(options).run();
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

@@ -16,7 +16,7 @@
 #include "reprise/runtime/micro_batches.h"
 #include "training/zoo.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
 
 // What is planned: the stages of the model, or the operations of the captured step.
 enum class TrainMode { kChain, kGraph };
@@ -38,7 +38,7 @@ struct TrainOptions {
   std::string data = "synthetic";  // see open_dataset()
   Budget budget = {};              // a share is of plain training's measured peak
   TrainMode mode = TrainMode::kChain;
-  AlternativeOptions alternatives = {};
+  runtime::AlternativeOptions alternatives = {};
   std::string planner = {};  // empty: the mode's own
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
@@ -78,7 +78,7 @@ struct TrainReport {
   std::optional<Nanos> plain_time;    // median of the compared steps
   std::optional<Nanos> planned_time;  // of the planned steps between them
   int64_t parts = 1;                  // of a step
-  std::vector<PartsTried> tried;      // graph mode
+  std::vector<runtime::PartsTried> tried;      // graph mode
   // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
   // optimizer state in their place. Of a step in parts: as gradients accumulated by hand.
   std::optional<bool> gradients_equal;
@@ -93,7 +93,7 @@ struct TrainReport {
   Bytes predicted_peak, measured_peak;  // the largest of all steps
   bool peaks_equal = true;              // predicted = measured in every step
   // Graph mode: of the last step, and allocations of all steps that did not find their place.
-  std::optional<CapturedStepReport> captured;
+  std::optional<runtime::CapturedStepReport> captured;
   int64_t fallbacks = 0;
   std::optional<RunLog> run_log;  // of options.log_steps
   Nanos step_time;                // median of the training steps
@@ -106,4 +106,4 @@ struct TrainReport {
 // Throws InputError for a wrong model or data, BudgetError when a step goes over the budget.
 TrainReport train(const TrainOptions& options);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

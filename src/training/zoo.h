@@ -30,7 +30,7 @@
 
 #include "reprise/runtime/stage.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
 
 // What to build. 0, empty and negative: the model's own default. An option that the model does not
 // have (`heads` of a ResNet) must be left at that.
@@ -54,7 +54,7 @@ struct Model {
   // time, features}, one class each), "segmentation" (images, a class for every pixel), "text"
   // (int64 tokens and the tokens that follow them).
   std::string task;
-  std::vector<Stage> stages;  // fresh modules, in training mode, on the CPU, float32
+  std::vector<runtime::Stage> stages;  // fresh modules, in training mode, on the CPU, float32
   // The mean cross-entropy of what the last stage returns.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 
@@ -82,4 +82,4 @@ std::span<const ModelInfo> models();
 Model make_model(const ModelConfig& config);
 Model make_model(std::string_view name);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

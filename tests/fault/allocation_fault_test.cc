@@ -212,7 +212,7 @@ TEST(AllocationFaults, WorkInLevels) {
   for (const int threads : {1, 2, 4}) {
     fails_at_every_allocation("work in levels", [&] {
       std::vector<int> done(ends.back(), 0);
-      const bool all = internal::for_each_by_level(
+      const bool all = internal::common::for_each_by_level(
           ends, threads, [&](int, size_t item) { done[item] = *std::make_unique<int>(1); },
           [](size_t) { return true; });
       return std::pair(all, done);

@@ -73,8 +73,8 @@ std::vector<Family> families() {
           {"ties", 200, tiny_numbers()}};
 }
 
-constexpr internal::Dropping kClasses[] = {internal::Dropping::kNothing,
-                                           internal::Dropping::kInputs};
+constexpr internal::chain::Dropping kClasses[] = {internal::chain::Dropping::kNothing,
+                                           internal::chain::Dropping::kInputs};
 
 // The best time of a curve that has a point within the budget.
 int64_t time_within(const Frontier& curve, Bytes budget) {
@@ -211,24 +211,24 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
   for (int number = 0; number < test_scale(family.chains / 5); ++number) {
     const Chain chain = with_repeats(random_chain(random, family.options));
     SCOPED_TRACE(context(family, number, chain));
-    const internal::ChainModel model = internal::make_model(chain);
-    internal::SearchControl control(PlanOptions{}, "chain");
-    for (const internal::Dropping dropping : kClasses) {
-      const internal::ChainCells shared(model, true, dropping), apart(model, false, dropping);
+    const internal::chain::ChainModel model = internal::chain::make_model(chain);
+    internal::common::SearchControl control(PlanOptions{}, "chain");
+    for (const internal::chain::Dropping dropping : kClasses) {
+      const internal::chain::ChainCells shared(model, true, dropping), apart(model, false, dropping);
       ASSERT_LE(shared.order().size(), apart.order().size());
       const size_t root = apart.slot(0, model.stages, true);
-      const internal::CurveTable whole(model, apart, {}, control);
-      ASSERT_EQ(internal::smallest_memory(model, apart, 1, control)[root],
+      const internal::chain::CurveTable whole(model, apart, {}, control);
+      ASSERT_EQ(internal::chain::smallest_memory(model, apart, 1, control)[root],
                 whole.curve(root).front().memory);
-      for (const internal::Step& step : whole.curve(root)) {
-        for (const internal::ChainCells* cells : {&shared, &apart}) {
+      for (const internal::chain::Step& step : whole.curve(root)) {
+        for (const internal::chain::ChainCells* cells : {&shared, &apart}) {
           const size_t slot = cells->slot(0, model.stages, true);
-          for (const internal::CurveLimits limits :
-               {internal::CurveLimits{step.memory, step.cost},
-                internal::CurveLimits{step.memory, internal::kInfeasible},
-                internal::CurveLimits{internal::kInfeasible, step.cost}}) {
-            const internal::CurveTable table(model, *cells, limits, control);
-            ASSERT_EQ(internal::cost_at(table.curve(slot), step.memory), step.cost);
+          for (const internal::chain::CurveLimits limits :
+               {internal::chain::CurveLimits{step.memory, step.cost},
+                internal::chain::CurveLimits{step.memory, internal::chain::kInfeasible},
+                internal::chain::CurveLimits{internal::chain::kInfeasible, step.cost}}) {
+            const internal::chain::CurveTable table(model, *cells, limits, control);
+            ASSERT_EQ(internal::chain::cost_at(table.curve(slot), step.memory), step.cost);
           }
         }
       }
@@ -244,30 +244,30 @@ TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
   for (int number = 0; number < test_scale(family.chains / 5); ++number) {
     const Chain chain = with_repeats(random_chain(random, family.options));
     SCOPED_TRACE(context(family, number, chain));
-    const internal::ChainModel model = internal::make_model(chain);
-    internal::SearchControl control(PlanOptions{}, "chain");
-    for (const internal::Dropping dropping : kClasses) {
+    const internal::chain::ChainModel model = internal::chain::make_model(chain);
+    internal::common::SearchControl control(PlanOptions{}, "chain");
+    for (const internal::chain::Dropping dropping : kClasses) {
       for (const bool share : {true, false}) {
-        const internal::ChainCells cells(model, share, dropping);
+        const internal::chain::ChainCells cells(model, share, dropping);
         const size_t root = cells.slot(0, model.stages, true);
-        const internal::CurveTable whole(model, cells, {}, control);
-        for (const internal::Step& step : whole.curve(root)) {
-          internal::LossBound bound(model, dropping, step.memory);
+        const internal::chain::CurveTable whole(model, cells, {}, control);
+        for (const internal::chain::Step& step : whole.curve(root)) {
+          internal::chain::LossBound bound(model, dropping, step.memory);
           if (cells.shared()) bound.tabulate(cells);
           for (const int64_t grid : {1, 5, 1000}) {
-            internal::CurveLimits limits{
+            internal::chain::CurveLimits limits{
                 .memory = step.memory, .cost = step.cost, .grid = grid, .bound = &bound};
-            const internal::CurveTable coarse(model, cells, limits, control);
-            const internal::Surroundings around(model, cells, coarse, step.cost, control);
+            const internal::chain::CurveTable coarse(model, cells, limits, control);
+            const internal::chain::Surroundings around(model, cells, coarse, step.cost, control);
             limits.around = &around;
             limits.grid = 1;
-            const internal::CurveTable fine(model, cells, limits, control);
-            ASSERT_EQ(internal::cost_at(fine.curve(root), step.memory), step.cost);
+            const internal::chain::CurveTable fine(model, cells, limits, control);
+            ASSERT_EQ(internal::chain::cost_at(fine.curve(root), step.memory), step.cost);
             ASSERT_EQ(fine.curve(root).front().memory, step.memory);
           }
-          const internal::CurveLimits below{
+          const internal::chain::CurveLimits below{
               .memory = step.memory, .cost = step.cost - 1, .bound = &bound};
-          ASSERT_TRUE(internal::CurveTable(model, cells, below, control).curve(root).empty());
+          ASSERT_TRUE(internal::chain::CurveTable(model, cells, below, control).curve(root).empty());
         }
       }
     }
@@ -282,18 +282,18 @@ TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
   for (int number = 0; number < test_scale(family.chains / 5); ++number) {
     const Chain chain = with_repeats(random_chain(random, family.options));
     SCOPED_TRACE(context(family, number, chain));
-    const internal::ChainModel model = internal::make_model(chain);
-    internal::SearchControl control(PlanOptions{}, "chain");
-    for (const internal::Dropping dropping : kClasses) {
-      const internal::ChainCells cells(model, true, dropping);
-      const internal::SearchSpace space{model, cells};
-      const internal::CurveTable whole(model, cells, {}, control);
-      const auto floors = internal::smallest_memory(model, cells, 1, control);
-      for (const internal::Step& step : whole.curve(space.root())) {
-        ASSERT_LE(internal::LossBound(model, dropping, step.memory).lower(), step.cost);
-        for (const auto passes : {internal::Passes::kAlways, internal::Passes::kExactOnly}) {
-          internal::Bracket bracket{.best = internal::greedy(space, floors, step.memory)};
-          internal::narrow(space, step.memory, {.passes = passes}, bracket, control);
+    const internal::chain::ChainModel model = internal::chain::make_model(chain);
+    internal::common::SearchControl control(PlanOptions{}, "chain");
+    for (const internal::chain::Dropping dropping : kClasses) {
+      const internal::chain::ChainCells cells(model, true, dropping);
+      const internal::chain::SearchSpace space{model, cells};
+      const internal::chain::CurveTable whole(model, cells, {}, control);
+      const auto floors = internal::chain::smallest_memory(model, cells, 1, control);
+      for (const internal::chain::Step& step : whole.curve(space.root())) {
+        ASSERT_LE(internal::chain::LossBound(model, dropping, step.memory).lower(), step.cost);
+        for (const auto passes : {internal::chain::Passes::kAlways, internal::chain::Passes::kExactOnly}) {
+          internal::chain::Bracket bracket{.best = internal::chain::greedy(space, floors, step.memory)};
+          internal::chain::narrow(space, step.memory, {.passes = passes}, bracket, control);
           ASSERT_TRUE(bracket.exact);
           ASSERT_EQ(bracket.lower, step.cost);
           ASSERT_EQ(bracket.best->cost, step.cost);

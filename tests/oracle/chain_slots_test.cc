@@ -22,7 +22,7 @@
 namespace reprise::testing {
 namespace {
 
-using internal::kInfeasible;
+using internal::chain::kInfeasible;
 
 // Sizes and times that no unit divides.
 RandomChainOptions uneven(RandomChainOptions options) {
@@ -39,17 +39,17 @@ Chain with_repeats(Chain chain) {
 }
 
 struct Tables {
-  const internal::ChainModel& model;
-  const internal::ChainCells& cells;
-  const internal::CurveTable& exact;
-  const internal::SlotTable& upper;
-  const internal::SlotTable& lower;
+  const internal::chain::ChainModel& model;
+  const internal::chain::ChainCells& cells;
+  const internal::chain::CurveTable& exact;
+  const internal::chain_slots::SlotTable& upper;
+  const internal::chain_slots::SlotTable& lower;
   int64_t largest_cost;
 };
 
 // Lower table <= exact <= upper table.
-void expect_between(const Tables& tables, const internal::Cell& cell, int64_t m) {
-  const int64_t exact = internal::cost_at(tables.exact.curve(cell.slot), m);
+void expect_between(const Tables& tables, const internal::chain::Cell& cell, int64_t m) {
+  const int64_t exact = internal::chain::cost_at(tables.exact.curve(cell.slot), m);
   const int64_t upper = tables.upper.cost(cell, m);
   const int64_t lower = tables.lower.cost(cell, m);
   if (exact == kInfeasible) {
@@ -66,20 +66,20 @@ void expect_between(const Tables& tables, const internal::Cell& cell, int64_t m)
 }
 
 void expect_bounds(const Chain& chain, int64_t slots, bool shared, std::mt19937_64& random) {
-  const internal::ChainModel model = internal::make_model(chain);
-  const internal::ChainCells cells(model, shared);
-  internal::SearchControl control(PlanOptions{}, "test");
-  const internal::CurveTable exact(model, cells, {}, control);
-  const internal::Steps root = exact.curve(cells.slot(0, model.stages, true));
+  const internal::chain::ChainModel model = internal::chain::make_model(chain);
+  const internal::chain::ChainCells cells(model, shared);
+  internal::common::SearchControl control(PlanOptions{}, "test");
+  const internal::chain::CurveTable exact(model, cells, {}, control);
+  const internal::chain::Steps root = exact.curve(cells.slot(0, model.stages, true));
   const int64_t span = root.back().memory - root.front().memory + 1;
   const int64_t memory =
       root.front().memory + static_cast<int64_t>(random() % static_cast<uint64_t>(span));
-  const internal::SlotLimits limits{memory, slots, root.front().cost, shared, 2};
-  const internal::SlotTable upper(model, cells, limits, internal::Rounding::kUp, control);
-  const internal::SlotTable lower(model, cells, limits, internal::Rounding::kDown, control);
+  const internal::chain_slots::SlotLimits limits{memory, slots, root.front().cost, shared, 2};
+  const internal::chain_slots::SlotTable upper(model, cells, limits, internal::chain_slots::Rounding::kUp, control);
+  const internal::chain_slots::SlotTable lower(model, cells, limits, internal::chain_slots::Rounding::kDown, control);
   ASSERT_TRUE(upper.complete() && lower.complete());
   const Tables tables{model, cells, exact, upper, lower, limits.largest_cost};
-  for (const internal::Cell& cell : cells.order()) {
+  for (const internal::chain::Cell& cell : cells.order()) {
     const int64_t cap = cell.first == 0 ? memory : memory - model.x[cell.first];
     SCOPED_TRACE("cell " + std::to_string(cell.first) + ".." + std::to_string(cell.last));
     for (int draw = 0; draw < 8 && cap > 0; ++draw) {
@@ -109,20 +109,20 @@ TEST(ChainSlots, TilesAndThreadsChangeNothing) {
   for (const int stages : {7, 8, 9, 16, 41}) {
     options.min_stages = options.max_stages = stages;
     for_chains(35, 2, options, [](const Chain& chain, std::mt19937_64& random) {
-      const internal::ChainModel model = internal::make_model(chain);
-      const internal::ChainCells cells(model, /*share=*/false);
-      internal::SearchControl control(PlanOptions{}, "test");
+      const internal::chain::ChainModel model = internal::chain::make_model(chain);
+      const internal::chain::ChainCells cells(model, /*share=*/false);
+      internal::common::SearchControl control(PlanOptions{}, "test");
       const int64_t memory = baseline(lower(chain)).peak.count() / 2;
-      for (const auto rounding : {internal::Rounding::kUp, internal::Rounding::kDown}) {
-        internal::SlotLimits limits{memory, 90, model.least_sweeps.back() * 2, false, 1, false};
-        const internal::SlotTable expected(model, cells, limits, rounding, control);
+      for (const auto rounding : {internal::chain_slots::Rounding::kUp, internal::chain_slots::Rounding::kDown}) {
+        internal::chain_slots::SlotLimits limits{memory, 90, model.least_sweeps.back() * 2, false, 1, false};
+        const internal::chain_slots::SlotTable expected(model, cells, limits, rounding, control);
         limits.tiles = true;
         for (const int threads : {1, 2, 4}) {
           limits.threads = threads;
-          const internal::SlotTable table(model, cells, limits, rounding, control);
+          const internal::chain_slots::SlotTable table(model, cells, limits, rounding, control);
           ASSERT_TRUE(table.complete());
           EXPECT_EQ(table.memory(), expected.memory());
-          for (const internal::Cell& cell : cells.order()) {
+          for (const internal::chain::Cell& cell : cells.order()) {
             for (int draw = 0; draw < 4; ++draw) {
               const auto m = static_cast<int64_t>(random() % static_cast<uint64_t>(memory));
               ASSERT_EQ(table.cost(cell, m), expected.cost(cell, m))

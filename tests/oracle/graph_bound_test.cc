@@ -25,17 +25,17 @@
 namespace reprise::testing {
 namespace {
 
-internal::GraphBound bound_of(const Graph& graph, int64_t budget) {
-  internal::SearchControl control({}, "test");
-  internal::SearchControl untimed = control.untimed();
-  return internal::bound_graph(graph, Bytes(budget), untimed);
+internal::bound::GraphBound bound_of(const Graph& graph, int64_t budget) {
+  internal::common::SearchControl control({}, "test");
+  internal::common::SearchControl untimed = control.untimed();
+  return internal::bound::bound_graph(graph, Bytes(budget), untimed);
 }
 
 // The same, raised by cases.
 int64_t split_bound_of(const Graph& graph, int64_t budget) {
-  internal::SearchControl untimed = internal::SearchControl({}, "test").untimed();
-  const internal::GraphBound root = internal::bound_graph(graph, Bytes(budget), untimed);
-  return internal::split_bound(internal::GraphFacts(graph), Bytes(budget), root, untimed).count();
+  internal::common::SearchControl untimed = internal::common::SearchControl({}, "test").untimed();
+  const internal::bound::GraphBound root = internal::bound::bound_graph(graph, Bytes(budget), untimed);
+  return internal::bound::split_bound(internal::common::GraphFacts(graph), Bytes(budget), root, untimed).count();
 }
 
 // How good the bounds are, for the record.
@@ -53,7 +53,7 @@ void expect_bound(const Graph& graph, Record& record) {
   int64_t before = INT64_MAX;
   for (int64_t budget = 0; budget <= plain; ++budget) {
     SCOPED_TRACE("budget " + std::to_string(budget));
-    const internal::GraphBound bound = bound_of(graph, budget);
+    const internal::bound::GraphBound bound = bound_of(graph, budget);
     const std::optional<int64_t> best = least_time_of_any_plan(graph, budget);
     ASSERT_LE(bound.time.count(), before) << "more memory raises the bound";
     if (bound.least_peak <= Bytes(budget)) before = bound.time.count();
@@ -121,7 +121,7 @@ TEST(GraphBoundOfChoices, APlaceThatIsNeededAnywayIsCountedOnce) {
     SCOPED_TRACE(budget);
     const std::optional<int64_t> best = least_time_of_any_plan(graph, budget);
     if (!best) continue;
-    const internal::GraphBound bound = bound_of(graph, budget);
+    const internal::bound::GraphBound bound = bound_of(graph, budget);
     EXPECT_LE(bound.least_peak.count(), budget);
     EXPECT_LE(bound.time.count(), *best);
   }
@@ -245,8 +245,8 @@ TEST(GraphBoundLaws, HugeNumbersAreExact) {
   for_graphs(graph_families().front(), [&](const Graph& graph, std::mt19937_64& random) {
     const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
     const auto budget = static_cast<int64_t>(random() % (plain + 1));
-    const internal::GraphBound small = bound_of(graph, budget);
-    const internal::GraphBound large = bound_of(scaled(graph, kBytes, kTimes), budget * kBytes);
+    const internal::bound::GraphBound small = bound_of(graph, budget);
+    const internal::bound::GraphBound large = bound_of(scaled(graph, kBytes, kTimes), budget * kBytes);
     EXPECT_EQ(large.least_peak, small.least_peak * kBytes);
     // Rounded up to whole nanoseconds both times.
     EXPECT_LE(large.time, small.time * kTimes);

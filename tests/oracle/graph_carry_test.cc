@@ -19,11 +19,11 @@
 namespace reprise::testing {
 namespace {
 
-using internal::GraphFinding;
-using internal::Schedule;
-using internal::ScheduleLedger;
-using internal::ScheduleModel;
-using internal::SearchControl;
+using internal::graph::GraphFinding;
+using internal::schedule::Schedule;
+using internal::schedule::ScheduleLedger;
+using internal::schedule::ScheduleModel;
+using internal::common::SearchControl;
 
 // What is made again by the fastest way stays what it is.
 constexpr Nanos kLonger(1'000'000);
@@ -31,7 +31,7 @@ constexpr Nanos kLonger(1'000'000);
 // Without what rounds; none if something else has no other way.
 std::optional<Graph> exact(const Graph& graph) {
   try {
-    Graph rest = internal::restrict_exactness(graph, Exactness::kBitwise);
+    Graph rest = internal::common::restrict_exactness(graph, Exactness::kBitwise);
     ScheduleModel model(rest);  // has plain training
     return rest;
   } catch (const InputError&) {
@@ -52,9 +52,9 @@ TEST(GraphCarry, CostsStay) {
       const Bytes budget(static_cast<int64_t>(peak / 3 + random() % (peak + 1)));
       SearchControl control(PlanOptions{}, "graph");
       const GraphFinding found =
-          internal::find_schedule(from, budget, budget, /*threads=*/1, {}, control);
+          internal::graph::find_schedule(from, budget, budget, /*threads=*/1, {}, control);
       const auto& one = found.best ? *found.best : found.smallest;
-      const std::optional<Schedule> same = internal::carried_over(from, one.schedule, to);
+      const std::optional<Schedule> same = internal::graph::carried_over(from, one.schedule, to);
       ASSERT_TRUE(same.has_value());
       ScheduleLedger ledger(to);
       ASSERT_TRUE(ledger.assign(*same));
@@ -76,8 +76,8 @@ TEST(GraphCarry, NothingIsCarriedWhereTheOpsAreNot) {
   Graph other = graph;
   other.ops.front().id += "'";
   const ScheduleModel from(graph), to(other);
-  EXPECT_EQ(internal::carried_over(from, from.keep_all(), to), std::nullopt);
-  EXPECT_EQ(internal::carried_over(from, from.keep_all(), from), from.keep_all());
+  EXPECT_EQ(internal::graph::carried_over(from, from.keep_all(), to), std::nullopt);
+  EXPECT_EQ(internal::graph::carried_over(from, from.keep_all(), from), from.keep_all());
 }
 
 }  // namespace

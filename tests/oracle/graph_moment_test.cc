@@ -23,10 +23,10 @@
 namespace reprise::testing {
 namespace {
 
-using internal::Assumption;
-using internal::GraphFacts;
-using internal::Moment;
-using internal::MomentCost;
+using internal::bound::Assumption;
+using internal::common::GraphFacts;
+using internal::bound::Moment;
+using internal::bound::MomentCost;
 
 struct Case {
   std::vector<Assumption> assumptions;
@@ -130,7 +130,7 @@ class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
     const std::optional<int64_t> best = least_time_of_any_plan(graph, budget, {});
     if (!best) return;
     const int64_t extra = *best - facts.least_time.count();
-    const internal::SearchControl control(PlanOptions{}, "test");
+    const internal::common::SearchControl control(PlanOptions{}, "test");
     int64_t single = 0, most = 0;
     for (size_t k = 0; k < moments.size(); ++k) {
       single = std::max(single, cost_of_moment(facts, moments[k], budget).value().time);
@@ -153,7 +153,7 @@ class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
 
 TEST_P(GraphMoments, OfAPairDemandNoMoreThanAnyPlan) {
   for_graphs(GetParam(), [&](const Graph& graph, std::mt19937_64& random) {
-    std::vector<Moment> moments = moments_of(GraphFacts(graph));
+    std::vector<Moment> moments = internal::bound::moments_of(GraphFacts(graph));
     for (int question = 0; question < 2; ++question) {
       for (Moment& moment : moments) mean_any(random, moment);
       const std::vector<reprise::Run> runs = random_runs(random, graph, 8);
@@ -172,7 +172,7 @@ TEST_P(GraphMoments, OfAPairDemandNoMoreThanAnyPlan) {
 
 TEST_P(GraphMoments, DemandNoMoreThanThePlansOfTheirCase) {
   for_graphs(GetParam(), [&](const Graph& graph, std::mt19937_64& random) {
-    std::vector<Moment> moments = moments_of(GraphFacts(graph));
+    std::vector<Moment> moments = internal::bound::moments_of(GraphFacts(graph));
     for (Moment& moment : moments) mean_any(random, moment);
     for (int question = 0; question < 12; ++question) {
       const std::vector<reprise::Run> runs = random_runs(random, graph, 8);
@@ -247,7 +247,7 @@ const Moment& moment_of(const std::vector<Moment>& moments, OpIndex first) {
 TEST(GraphMomentsOfChoices, WhatRunsBeforeTheLastOfTheirOpsMayRunAfterTheFirst) {
   const Graph graph = with_a_choice_around_q(kQ, 0);
   const GraphFacts facts(graph);
-  const std::vector<Moment> moments = moments_of(facts);
+  const std::vector<Moment> moments = internal::bound::moments_of(facts);
   const auto best = least_time_of_any_plan(graph, 100, {{kA, kV, false}, {kB, kV, false}});
   EXPECT_EQ(best, 7);
   const auto cost = cost_of_moment(facts, moment_of(moments, kD), 100,
@@ -260,7 +260,7 @@ TEST(GraphMomentsOfChoices, WhatRunsBeforeTheLastOfTheirOpsMayRunAfterTheFirst) 
 TEST(GraphMomentsOfChoices, WhatIsLiveAtTheLastOfTheirOpsMayBeMadeAfterOthers) {
   const Graph graph = with_a_choice_around_q(-1, 0);
   const GraphFacts facts(graph);
-  const std::vector<Moment> moments = moments_of(facts);
+  const std::vector<Moment> moments = internal::bound::moments_of(facts);
   const auto best =
       least_time_of_any_plan(graph, 100, {{kA, kV, true}, {kB, kV, true}, {kQ, kV, false}});
   EXPECT_EQ(best, 7);
@@ -275,7 +275,7 @@ TEST(GraphMomentsOfChoices, WhatIsLiveAtTheLastOfTheirOpsMayBeMadeAfterOthers) {
 TEST(GraphMomentsOfChoices, WhatIsLiveAtTheLastOfTheirOpsMayBeMadeInALaterStretch) {
   const Graph graph = with_a_choice_around_q(kLoss, 95);
   const GraphFacts facts(graph);
-  const std::vector<Moment> moments = moments_of(facts);
+  const std::vector<Moment> moments = internal::bound::moments_of(facts);
   const auto best = least_time_of_any_plan(graph, 100, {{kA, kV, true}, {kB, kV, true}});
   EXPECT_EQ(best, 14);
   const std::vector<Assumption> live = {assume_at(moment_of(moments, kA), kV, true)};

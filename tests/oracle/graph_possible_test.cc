@@ -16,9 +16,9 @@
 namespace reprise::testing {
 namespace {
 
-std::optional<internal::PossibleGraph> possible(const Graph& graph, int64_t budget) {
-  return internal::leave_out_impossible(graph, Bytes(budget),
-                                        internal::SearchControl({}, "test").untimed());
+std::optional<internal::graph::PossibleGraph> possible(const Graph& graph, int64_t budget) {
+  return internal::graph::leave_out_impossible(graph, Bytes(budget),
+                                        internal::common::SearchControl({}, "test").untimed());
 }
 
 class PossibleGraphs : public ::testing::TestWithParam<GraphFamily> {};
@@ -29,7 +29,7 @@ TEST_P(PossibleGraphs, HaveTheFastestPlanOfTheWholeGraph) {
     const int64_t plain = baseline(graph).peak.count();
     for (int64_t budget = 0; budget <= plain; ++budget) {
       SCOPED_TRACE("budget " + std::to_string(budget));
-      const std::optional<internal::PossibleGraph> rest = possible(graph, budget);
+      const std::optional<internal::graph::PossibleGraph> rest = possible(graph, budget);
       if (!rest) continue;
       ++smaller;
       EXPECT_EQ(least_time_of_any_plan(rest->graph, budget), least_time_of_any_plan(graph, budget));
@@ -65,7 +65,7 @@ TEST(PossibleGraph, LeavesOutWhatDoesNotFit) {
   fast.workspace = Bytes(plain + 1);
   graph.ops.back().variants.push_back(fast);
   EXPECT_FALSE(possible(graph, 3 * plain + 1));
-  const std::optional<internal::PossibleGraph> rest = possible(graph, plain);
+  const std::optional<internal::graph::PossibleGraph> rest = possible(graph, plain);
   ASSERT_TRUE(rest);
   EXPECT_EQ(rest->graph.ops.back().variants.size(), graph.ops.back().variants.size() - 1);
   EXPECT_EQ(rest->graph.ops.size(), graph.ops.size());

@@ -20,10 +20,10 @@
 namespace reprise::testing {
 namespace {
 
-using internal::Branching;
-using internal::Effort;
-using internal::ExactRules;
-using internal::ExactSearch;
+using internal::packing::Branching;
+using internal::packing::Effort;
+using internal::packing::ExactRules;
+using internal::packing::ExactSearch;
 
 struct Family {
   const char* name;
@@ -104,8 +104,8 @@ TEST(PackOracle, HeightsAreTheLeast) {
 }
 
 // The blocks as a part, with times for sections: the search needs no reduction.
-internal::Part part_of(const std::vector<Block>& blocks, int32_t times) {
-  internal::Part part;
+internal::packing::Part part_of(const std::vector<Block>& blocks, int32_t times) {
+  internal::packing::Part part;
   part.sections = times;
   for (const Block& block : blocks) {
     if (block.bytes == Bytes(0) || block.begin == block.end) continue;
@@ -130,7 +130,7 @@ std::vector<ExactRules> rule_sets() {
 TEST(PackOracle, ExactSearchDecidesEveryCapacityWithAnyRules) {
   for_blocks([&](const std::vector<Block>& blocks) {
     const int64_t least = least_height_of_any_packing(blocks);
-    const internal::Part part = part_of(blocks, 10);
+    const internal::packing::Part part = part_of(blocks, 10);
     uint64_t seed = 0;
     for (const ExactRules& rules : rule_sets()) {
       ExactSearch search(part, rules);

@@ -104,14 +104,14 @@ TEST_P(StepsOfPasses, ArePlannedAsWellAsOnePass) {
 // The start of the search, without any search.
 TEST_P(StepsOfPasses, StartNearTheBest) {
   const Graph graph = Passes(GetParam()).graph();
-  const internal::ScheduleModel model(graph);
-  const internal::GraphFacts facts(graph);
-  const internal::SearchControl control = internal::SearchControl({}, "test").untimed();
-  internal::ScheduleLedger ledger(model);
+  const internal::schedule::ScheduleModel model(graph);
+  const internal::common::GraphFacts facts(graph);
+  const internal::common::SearchControl control = internal::common::SearchControl({}, "test").untimed();
+  internal::schedule::ScheduleLedger ledger(model);
   for (const int64_t budget : {48, 40, 36}) {
     SCOPED_TRACE(budget);
     const auto start =
-        internal::schedule_of_sections(model, model.keep_all(), facts, Bytes(budget), control);
+        internal::starts::schedule_of_sections(model, model.keep_all(), facts, Bytes(budget), control);
     ASSERT_TRUE(start);
     ASSERT_TRUE(ledger.assign(*start));
     EXPECT_LE(ledger.peak(), budget);
@@ -125,8 +125,8 @@ TEST_P(StepsOfPasses, HaveBoundsThatAddUp) {
   const int64_t budget = 36;
   const PlanResult result =
       plan(graph, {.budget = Bytes(budget), .planner = "graph", .time_limit = kLong});
-  internal::SearchControl control = internal::SearchControl({}, "test").untimed();
-  const int64_t single = internal::bound_graph(graph, Bytes(budget), control).time.count();
+  internal::common::SearchControl control = internal::common::SearchControl({}, "test").untimed();
+  const int64_t single = internal::bound::bound_graph(graph, Bytes(budget), control).time.count();
   int64_t first_runs = 0;
   for (const Op& op : graph.ops) first_runs += op.variants[0].time.count();
   ASSERT_TRUE(result.plan);

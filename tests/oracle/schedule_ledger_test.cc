@@ -18,9 +18,9 @@
 namespace reprise::testing {
 namespace {
 
-using internal::Keeping;
-using internal::ScheduleLedger;
-using internal::ScheduleModel;
+using internal::schedule::Keeping;
+using internal::schedule::ScheduleLedger;
+using internal::schedule::ScheduleModel;
 
 void expect_costs_of_simulator(const Graph& graph, const ScheduleLedger& ledger) {
   const Timeline timeline = simulate(graph, with_frees(graph, ledger.runs()));
@@ -39,7 +39,7 @@ class RandomChange {
     const auto variants = graph.ops[static_cast<size_t>(position)].variants.size();
     switch (below(8)) {
       case 0:
-        if (model_.can_wait(position)) ledger_.set_variant(position, internal::kPutOff);
+        if (model_.can_wait(position)) ledger_.set_variant(position, internal::schedule::kPutOff);
         break;
       case 1:
         set_variant(position);
@@ -84,11 +84,11 @@ class RandomChange {
   }
 
   void set_early() {
-    std::vector<internal::Early> early = ledger_.schedule().early;
+    std::vector<internal::schedule::Early> early = ledger_.schedule().early;
     if (!early.empty() && below(2) == 0) early.pop_back();
     if (!model_.gaps().empty() && below(2) == 0) {
       const auto gap = static_cast<int32_t>(below(model_.gaps().size()));
-      const internal::Gap& of = model_.gaps()[static_cast<size_t>(gap)];
+      const internal::schedule::Gap& of = model_.gaps()[static_cast<size_t>(gap)];
       const auto length = static_cast<size_t>(of.end - of.begin);
       early.push_back({of.begin + 1 + static_cast<int32_t>(below(length)), gap});
       std::sort(early.begin(), early.end());
@@ -127,7 +127,7 @@ TEST_P(ScheduleLedgers, CostWhatTheSimulatorSays) {
     RandomChange change(model, ledger, random);
     for (int draw = 0; draw < 40; ++draw) {
       SCOPED_TRACE("draw " + std::to_string(draw));
-      const internal::Schedule before = ledger.schedule();
+      const internal::schedule::Schedule before = ledger.schedule();
       const int64_t time = ledger.time(), peak = ledger.peak();
       for (size_t k = random() % 3 + 1; k > 0; --k) change();
       const bool runs = ledger.settle();

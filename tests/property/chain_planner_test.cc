@@ -136,19 +136,19 @@ TEST(ChainPlanner, ThreadsChangeNothing) {
 TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
   for_chains(16, 60, any_chain(24), [](const Chain& chain, std::mt19937_64& random) {
     const Graph graph = lower(chain);
-    const internal::ChainModel model = internal::make_model(chain);
-    internal::SearchControl control(PlanOptions{}, "chain");
-    const internal::MergedChain merged =
-        internal::merge_stages(model, 1 + random() % chain.stages.size());
-    for (const auto dropping : {internal::Dropping::kNothing, internal::Dropping::kInputs}) {
-      const internal::ChainCells cells(merged.model, true, dropping);
-      const internal::SearchSpace space{merged.model, cells};
-      const internal::CurveTable table(merged.model, cells, {}, control);
-      for (const internal::Step& step : table.curve(space.root())) {
-        const internal::Trace plan =
-            internal::split_blocks(model, merged, internal::traced(space, table, step.memory));
+    const internal::chain::ChainModel model = internal::chain::make_model(chain);
+    internal::common::SearchControl control(PlanOptions{}, "chain");
+    const internal::chain::MergedChain merged =
+        internal::chain::merge_stages(model, 1 + random() % chain.stages.size());
+    for (const auto dropping : {internal::chain::Dropping::kNothing, internal::chain::Dropping::kInputs}) {
+      const internal::chain::ChainCells cells(merged.model, true, dropping);
+      const internal::chain::SearchSpace space{merged.model, cells};
+      const internal::chain::CurveTable table(merged.model, cells, {}, control);
+      for (const internal::chain::Step& step : table.curve(space.root())) {
+        const internal::chain::Trace plan =
+            internal::chain::split_blocks(model, merged, internal::chain::traced(space, table, step.memory));
         const Timeline timeline = simulate(graph, with_frees(graph, plan.runs));
-        EXPECT_LE(timeline.peak.count(), step.memory + internal::bytes_outside(model));
+        EXPECT_LE(timeline.peak.count(), step.memory + internal::chain::bytes_outside(model));
         EXPECT_EQ(timeline.time.count(), model.time_of(step.cost));
       }
     }

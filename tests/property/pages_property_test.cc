@@ -124,10 +124,10 @@ TEST(PagesProperty, TrainingSteps) {
 
 // Against a flag for each integer.
 TEST(PagesProperty, RangesAreSets) {
-  using internal::Range;
+  using internal::packing::Range;
   constexpr int64_t kMost = 60;
   std::mt19937_64 random(11);
-  internal::Ranges ranges;
+  internal::packing::Ranges ranges;
   std::vector<bool> flags(kMost, false);
   for (int step = 0; step < 3000; ++step) {
     const auto a = static_cast<int64_t>(random() % kMost),

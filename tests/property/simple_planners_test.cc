@@ -39,7 +39,7 @@ TEST(Revolve, SchedulesAreOptimal) {
   const auto least = least_fast_runs(kMost);
   for (size_t n = 1; n <= kMost; ++n) {
     for (size_t s = 1; s <= n; ++s) {
-      const auto runs = static_cast<int64_t>(internal::revolve_runs(n, s).size());
+      const auto runs = static_cast<int64_t>(internal::baselines::revolve_runs(n, s).size());
       ASSERT_EQ(runs - static_cast<int64_t>(2 * n + 1), least[n][s]) << n << " stages, " << s;
     }
   }
@@ -67,7 +67,7 @@ TEST(Revolve, SchedulesHoldNoMoreThanTheirSlots) {
   const Chain chain = unit_chain(30);
   const Graph graph = lower(chain);
   for (size_t slots = 1; slots <= 30; ++slots) {
-    const auto actions = with_frees(graph, internal::revolve_runs(30, slots));
+    const auto actions = with_frees(graph, internal::baselines::revolve_runs(30, slots));
     // Besides the slots: the state that a forward reads and the one that it writes.
     EXPECT_LE(simulate(graph, actions).peak.count(), static_cast<int64_t>(slots) + 2);
   }

@@ -23,14 +23,14 @@ TEST(GraphSchedule, WhatAReRunTakesIsMadeAgainForARunThatWaits) {
   add_op(graph, "c", {make_variant(1, {q}, {r})});
   add_op(graph, "d", {make_variant(1, {p, r}, {s})}, Phase::kBackward);
   graph.results = {s};
-  const internal::ScheduleModel model(graph);
-  internal::Schedule schedule = model.keep_all();
+  const internal::schedule::ScheduleModel model(graph);
+  internal::schedule::Schedule schedule = model.keep_all();
   for (size_t g = 0; g < model.gaps().size(); ++g) {
     const bool dropped = model.gaps()[g].value == q || model.gaps()[g].value == r;
-    if (dropped) schedule.gaps[g] = internal::Keeping::kDrop;
+    if (dropped) schedule.gaps[g] = internal::schedule::Keeping::kDrop;
   }
   schedule.on_demand[static_cast<size_t>(b)] = 1;
-  internal::ScheduleLedger ledger(model);
+  internal::schedule::ScheduleLedger ledger(model);
   ASSERT_TRUE(ledger.assign(schedule));
   const Timeline timeline = simulate(graph, with_frees(graph, ledger.runs()));
   EXPECT_EQ(timeline.peak.count(), ledger.peak());
@@ -53,8 +53,8 @@ TEST(GraphSchedule, LeanSchedulesTakeRealizationsThatCostNothingAndHoldLess) {
     const OpIndex late = add_op(graph, "end", {make_variant(5, {g}, {})}, Phase::kBackward);
     graph.results = {h};
     graph.choices = {{"end/early", {{late}, {early}}}};
-    const internal::ScheduleModel model(graph);
-    internal::Schedule expected = model.keep_all();
+    const internal::schedule::ScheduleModel model(graph);
+    internal::schedule::Schedule expected = model.keep_all();
     if (update == 5) expected.realization[0] = 1;
     EXPECT_EQ(model.lean(), expected) << update;
   }

@@ -8,6 +8,9 @@
 #include "same_bits.h"
 
 namespace reprise::runtime::testing {
+
+using internal::rewrite::has_channel_norm;
+
 namespace {
 
 namespace F = torch::nn::functional;

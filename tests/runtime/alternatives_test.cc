@@ -6,6 +6,11 @@
 #include "small_models.h"
 
 namespace reprise::runtime::testing {
+
+using training::Model;
+using training::ModelConfig;
+using training::make_model;
+
 namespace {
 
 class AlternativesTest : public ::testing::TestWithParam<std::string> {};

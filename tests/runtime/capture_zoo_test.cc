@@ -7,6 +7,12 @@
 #include "small_models.h"
 
 namespace reprise::runtime::testing {
+
+using training::Model;
+using training::ModelInfo;
+using training::make_model;
+using training::models;
+
 namespace {
 
 // A peak that some plan reaches.

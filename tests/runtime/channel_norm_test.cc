@@ -10,6 +10,13 @@
 #include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::testing {
+
+using internal::rewrite::ChannelGradient;
+using internal::rewrite::channel_backward;
+using internal::rewrite::channel_statistics;
+using internal::rewrite::has_channel_norm;
+using internal::rewrite::normalise_row;
+
 namespace {
 
 // Zeros of both signs, subnormal and large numbers, and what is none.

@@ -17,6 +17,10 @@
 #include "support/scale.h"
 
 namespace reprise::runtime::testing {
+
+using training::Model;
+using training::make_model;
+
 namespace {
 
 namespace optim = torch::optim;

@@ -15,6 +15,17 @@
 #include "training/zoo.h"
 
 namespace reprise::runtime {
+
+using training::Batch;
+using training::BatchStream;
+using training::Dataset;
+using training::Model;
+using training::ModelInfo;
+using training::Split;
+using training::make_model;
+using training::models;
+using training::open_dataset;
+
 namespace {
 
 namespace fs = std::filesystem;

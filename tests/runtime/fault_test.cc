@@ -10,6 +10,10 @@
 #include "support/scale.h"
 
 namespace reprise::runtime::testing {
+
+using training::Model;
+using training::make_model;
+
 namespace {
 
 // A model with what its step is made of.

@@ -10,6 +10,15 @@
 #include "runtime/chain/stage_runner.h"
 
 namespace reprise::runtime {
+
+using internal::chain::GradientBook;
+using internal::chain::Keeping;
+using internal::chain::PreparedModel;
+using internal::chain::prepare;
+using internal::chain::rebuilds_same_bits;
+using internal::chain::run_backward;
+using internal::chain::run_keep;
+
 namespace {
 
 namespace nn = torch::nn;

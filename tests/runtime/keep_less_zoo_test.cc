@@ -10,6 +10,15 @@
 #include "small_models.h"
 
 namespace reprise::runtime {
+
+using internal::chain::PlannedModel;
+using internal::chain::Step;
+using internal::chain::measure;
+using internal::chain::prepare;
+using internal::device::make_node;
+using training::Model;
+using training::make_model;
+
 namespace {
 
 using testing::Bits;

@@ -14,6 +14,11 @@
 #include "support/random_blocks.h"
 
 namespace reprise::runtime::testing {
+
+using internal::arena::PageMemory;
+using internal::arena::StepArena;
+using internal::arena::system_page;
+
 namespace {
 
 using reprise::testing::full_blocks;

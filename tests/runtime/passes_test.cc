@@ -8,6 +8,11 @@
 #include "reprise/model/lower.h"
 
 namespace reprise::runtime {
+
+using internal::chain::Pass;
+using internal::chain::Passes;
+using internal::chain::PreparedStage;
+
 namespace {
 
 namespace nn = torch::nn;

@@ -8,6 +8,11 @@
 #include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::testing {
+
+using internal::rewrite::PlanePooling;
+using internal::rewrite::pool_plane;
+using internal::rewrite::pool_plane_backward;
+
 namespace {
 
 using Random = std::mt19937_64;

@@ -13,6 +13,11 @@
 #include "training/zoo.h"
 
 namespace reprise::runtime {
+
+using training::Model;
+using training::ModelConfig;
+using training::make_model;
+
 namespace {
 
 using testing::StepResult;

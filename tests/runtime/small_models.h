@@ -8,6 +8,8 @@
 
 namespace reprise::runtime::testing {
 
+using training::ModelConfig;
+
 inline ModelConfig small_config(const std::string& model) {
   static const std::map<std::string, ModelConfig> configs = {
       {"mlp", {.input = {256, 1, 5, 4}, .width = 32, .layers = 4}},

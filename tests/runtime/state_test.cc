@@ -9,6 +9,10 @@
 #include "runtime/chain/stage_runner.h"
 
 namespace reprise::runtime {
+
+using training::Model;
+using training::make_model;
+
 namespace {
 
 namespace nn = torch::nn;

@@ -7,6 +7,12 @@
 #include <vector>
 
 namespace reprise::runtime {
+
+using internal::graph::CapturedGraph;
+using internal::graph::WorkTimes;
+using internal::step::Work;
+using internal::step::Works;
+
 namespace {
 
 Work work(const std::string& name) {

@@ -12,6 +12,13 @@
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
+
+using training::Model;
+using training::ModelConfig;
+using training::ModelInfo;
+using training::make_model;
+using training::models;
+
 namespace {
 
 using at::Tensor;

@@ -8,6 +8,9 @@
 #include <vector>
 
 namespace reprise::internal {
+
+using bound::MaxFlow;
+
 namespace {
 
 struct Arc {

@@ -13,10 +13,10 @@
 namespace reprise::testing {
 namespace {
 
-using internal::Item;
-using internal::Part;
-using internal::Partition;
-using internal::partition;
+using internal::packing::Item;
+using internal::packing::Part;
+using internal::packing::Partition;
+using internal::packing::partition;
 
 TEST(PackSections, NothingHasNoParts) {
   const Partition cut = partition({});

@@ -8,6 +8,9 @@
 #include <vector>
 
 namespace reprise::internal {
+
+using schedule::PeakTree;
+
 namespace {
 
 TEST(PeakTree, IsWhatAListOfNumbersIs) {

@@ -7,7 +7,7 @@
 #include "plan/common/search_control.h"
 #include "reprise/plan/planner.h"
 
-namespace reprise::internal {
+namespace reprise::internal::baselines {
 
 // keep_all.cc
 Answer keep_all_chain(const ChainProblem& problem);
@@ -27,8 +27,8 @@ Answer dtr_graph(const GraphProblem& problem);
 
 // The schedules of these families, for planners that need a plan to start from or to fall back on. The result is
 // false when time ran out before every candidate was considered.
-bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control);
-bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control);
-bool consider_dtr(const Graph& graph, Bytes budget, Candidates& candidates, SearchControl& control);
+bool consider_periodic(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
+bool consider_revolve(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
+bool consider_dtr(const Graph& graph, Bytes budget, common::Candidates& candidates, common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::baselines

@@ -36,7 +36,16 @@
 #include "plan/baselines/baselines.h"
 #include "plan/common/search_control.h"
 
-namespace reprise::internal {
+namespace reprise::internal::baselines {
+
+using common::Candidates;
+using common::SearchControl;
+using common::can_be_replay;
+using common::contains;
+using common::least_time;
+using common::runs_once;
+using common::takes;
+
 namespace {
 
 constexpr int32_t kDeepest = 20'000;  // of makers within makers: what the stack can take
@@ -336,4 +345,4 @@ Answer dtr_graph(const GraphProblem& problem) {
                                                                 : answer;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::baselines

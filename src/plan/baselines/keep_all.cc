@@ -6,7 +6,10 @@
 #include "plan/common/candidates.h"
 #include "plan/baselines/baselines.h"
 
-namespace reprise::internal {
+namespace reprise::internal::baselines {
+
+using common::Candidates;
+using common::least_time;
 
 Answer keep_all_chain(const ChainProblem& problem) {
   Candidates candidates(problem.graph, problem.budget);
@@ -26,4 +29,4 @@ Curve keep_all_frontier(const ChainProblem& problem) {
   return {candidates.curve(least_time(problem.chain))};
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::baselines

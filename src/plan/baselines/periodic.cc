@@ -30,7 +30,12 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/lower.h"
 
-namespace reprise::internal {
+namespace reprise::internal::baselines {
+
+using common::Candidates;
+using common::SearchControl;
+using common::least_time;
+
 namespace {
 
 using Cuts = std::vector<size_t>;  // where each segment begins; the first at 0
@@ -117,4 +122,4 @@ Curve periodic_frontier(const ChainProblem& problem) {
   return {candidates.curve(least_time(problem.chain))};
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::baselines

@@ -28,7 +28,12 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/lower.h"
 
-namespace reprise::internal {
+namespace reprise::internal::baselines {
+
+using common::Candidates;
+using common::SearchControl;
+using common::least_time;
+
 namespace {
 
 // min(binomial(slots + repeats, slots), limit); 0 if repeats < 0.
@@ -104,4 +109,4 @@ Curve revolve_frontier(const ChainProblem& problem) {
   return {candidates.curve(least_time(problem.chain))};
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::baselines

@@ -4,7 +4,7 @@
 
 #include "plan/chain/step_function.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 namespace {
 
 using Wide = LossBound::Wide;
@@ -196,4 +196,4 @@ LossBound::Wide LossBound::most_weight(size_t first, int64_t limit) const {
   return weigh(limit, whole_memory_) - from_start_[first][kLive].price;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -21,7 +21,7 @@
 #include "plan/chain/cells.h"
 #include "plan/chain/model.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 class LossBound {
  public:
@@ -79,4 +79,4 @@ class LossBound {
   std::vector<int64_t> around_;              // by slot, where cells are shared
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -1,6 +1,6 @@
 #include "plan/chain/branches.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 void Sweep::extend() {
   const std::vector<SweepVariant>& ways = model_.sweeps[end_];
@@ -62,4 +62,4 @@ int64_t LeastMemory::of(const Cell& cell) const {
   return least;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -12,7 +12,7 @@
 #include "plan/chain/model.h"
 #include "plan/chain/step_function.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // The cost of sweeping from x_i to x_j as a function of memory beyond what is held: S(i,j) and its
 // tests. One step where every stage on the way has one way to be swept.
@@ -147,4 +147,4 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
   }
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

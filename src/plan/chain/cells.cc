@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 namespace {
 
 // Beyond these the cells alone take more than some 300 MB.
@@ -155,4 +155,4 @@ void ChainCells::sort_by_length(size_t stages) {
   order_ = std::move(sorted);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

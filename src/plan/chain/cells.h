@@ -9,7 +9,7 @@
 
 #include "plan/chain/model.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // The segment of stages first..last (last = L: and the loss). option < 0: C, from the forward of
 // stage `first` on. Otherwise D: the forward of stage `last` has run already, with this option.
@@ -65,4 +65,4 @@ class ChainCells {
   std::vector<size_t> length_ends_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

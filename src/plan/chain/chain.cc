@@ -78,7 +78,11 @@
 #include "plan/chain/planner.h"
 #include "plan/common/search_control.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
+
+using common::SearchControl;
+using common::thread_count;
+
 namespace {
 
 // Of the time, for persistent schedules when only the larger class was asked for.
@@ -134,4 +138,4 @@ Answer exact_chain(const ChainProblem& problem) {
   return to_answer(problem, model, best);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -7,7 +7,15 @@
 #include "plan/baselines/baselines.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
+
+using baselines::consider_periodic;
+using baselines::consider_revolve;
+using common::Candidates;
+using common::SearchControl;
+using common::least_time;
+using common::peak_op;
+
 namespace {
 
 // Of so few the smallest memory is known within some 10 ms, whatever the time limit.
@@ -98,4 +106,4 @@ Answer simplest_plan(const ChainProblem& problem, const char* planner) {
   return candidates.answer(least_time(problem.chain), false);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -13,7 +13,7 @@
 #include "reprise/model/plan.h"
 #include "reprise/plan/planner.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 const char* class_name(Dropping dropping);
 
@@ -46,14 +46,14 @@ Answer simplest_plan(const ChainProblem& problem, const char* planner);
 // A quick plan of the class of `cells` in so much memory, and the bound that is known before any
 // search. Without a plan and without a floor there was no time, or no room for the cells.
 Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
-                   const std::optional<Trace>& known, int threads, SearchControl& control);
+                   const std::optional<Trace>& known, int threads, common::SearchControl& control);
 
 // From a quick plan to the best one, as far as the time goes.
 void finish_search(const SearchSpace& space, int64_t memory, Outcome& outcome,
-                   SearchControl& control);
+                   common::SearchControl& control);
 
 // Both in turn: the best plan in so much memory. `known` may be a plan of a smaller class.
 Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
-                     const std::optional<Trace>& known, int threads, SearchControl& control);
+                     const std::optional<Trace>& known, int threads, common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

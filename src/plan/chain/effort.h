@@ -8,7 +8,7 @@
 #include "plan/chain/cells.h"
 #include "plan/common/search_control.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // Tables beyond this are given up like a search beyond its time.
 inline constexpr int64_t kTableLimit = int64_t{1} << 30;
@@ -25,12 +25,12 @@ inline int64_t rounded_down(int64_t cost, int64_t grid) { return cost - cost % g
 // A cell of thousands of branches may take seconds: looks at the clock now and then.
 class Patience {
  public:
-  explicit Patience(const SearchControl& control) : control_(control) {}
+  explicit Patience(const common::SearchControl& control) : control_(control) {}
   bool is_over() { return ++asked_ % 64 == 0 && control_.out_of_time(); }
 
  private:
-  const SearchControl& control_;
+  const common::SearchControl& control_;
   int asked_ = 0;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

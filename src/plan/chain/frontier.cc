@@ -14,7 +14,11 @@
 #include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
+
+using common::SearchControl;
+using common::thread_count;
+
 namespace {
 
 // Shares of the time: for the table of the first class when another one follows; for the tables.
@@ -134,4 +138,4 @@ Curve exact_frontier(const ChainProblem& problem) {
   return curve;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

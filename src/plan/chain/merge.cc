@@ -6,7 +6,7 @@
 #include "plan/chain/branches.h"
 #include "reprise/model/lower.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 namespace {
 
 // How many sets of stages a block offers to run twice.
@@ -256,4 +256,4 @@ Trace split_blocks(const ChainModel& model, const MergedChain& merged, const Tra
   return {Splitter(model, merged).split(plan.runs), plan.cost};
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

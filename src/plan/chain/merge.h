@@ -10,7 +10,7 @@
 #include "plan/chain/model.h"
 #include "plan/chain/trace.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // What an option of a block stands for.
 struct BlockOption {
@@ -30,4 +30,4 @@ MergedChain merge_stages(const ChainModel& model, size_t blocks);
 // The same plan on the stages. O(runs).
 Trace split_blocks(const ChainModel& model, const MergedChain& merged, const Trace& plan);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -5,7 +5,7 @@
 
 #include "reprise/model/errors.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 namespace {
 
 int64_t total_time(const StageOption& option) {
@@ -151,4 +151,4 @@ ChainModel make_model(const Chain& chain) {
   return model;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -8,7 +8,7 @@
 
 #include "reprise/model/chain.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // Keeping a stage with one of its options.
 struct KeepOption {
@@ -76,4 +76,4 @@ struct ChainModel {
 // The chain must be valid. Throws InputError if the time of some schedule may not fit 64 bits.
 ChainModel make_model(const Chain& chain);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -5,9 +5,9 @@
 
 #include "reprise/plan/planner.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 Answer exact_chain(const ChainProblem& problem);    // chain.cc
 Curve exact_frontier(const ChainProblem& problem);  // frontier.cc
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -9,7 +9,10 @@
 #include "plan/chain/merge.h"
 #include "plan/chain/surroundings.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
+
+using common::SearchControl;
+
 namespace {
 
 // Fewer stages are solved faster than bounded.
@@ -244,4 +247,4 @@ void narrow(const SearchSpace& space, int64_t memory, const Precision& precision
   Narrowing(space, memory, precision, bracket, control).run();
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

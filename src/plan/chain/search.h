@@ -15,7 +15,7 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // What is known about the best plan. Costs are those of ChainModel.
 struct Bracket {
@@ -52,7 +52,7 @@ inline constexpr double kWorthwhileGain = 0.01;
 // one saves less than the share `gain`. Finds none for chains of few stages, nor in too little
 // memory for any merged chain.
 void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memory, double gain,
-                       int threads, Bracket& bracket, SearchControl& control);
+                       int threads, Bracket& bracket, common::SearchControl& control);
 
 // Whether bounds and passes on coarser grids come before the exact one. The answer is the same.
 enum class Passes { kWhereUseful, kAlways, kExactOnly };
@@ -66,6 +66,6 @@ struct Precision {
 // bracket.best must be there; it may be a plan of another space that this one contains, of which
 // only the cost is used.
 void narrow(const SearchSpace& space, int64_t memory, const Precision& precision, Bracket& bracket,
-            SearchControl& control);
+            common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 int64_t cost_at(Steps function, int64_t memory) {
   const auto above =
@@ -134,4 +134,4 @@ void Envelope::add_sum(const Shifted& left, const Shifted& right, int64_t extra,
   while (old < tail_.size()) push(tail_[old++]);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 struct Step {
   int64_t memory = 0;
@@ -72,4 +72,4 @@ class Envelope {
   int64_t cost_cap_ = 0;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

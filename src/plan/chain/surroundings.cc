@@ -6,7 +6,11 @@
 #include "plan/common/by_level.h"
 #include "plan/chain/effort.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
+
+using common::SearchControl;
+using common::for_each_by_level;
+
 namespace {
 
 // A curve of the table, read at ever smaller memory. Slot -1 is a part that is not there.
@@ -188,4 +192,4 @@ void Surroundings::add_offers(int64_t slot, const StepFunction& points, Scratch&
   envelope.exchange(offers);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

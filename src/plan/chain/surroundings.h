@@ -16,7 +16,7 @@
 #include "plan/chain/step_function.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // For every cell, what the rest of the plan costs when it leaves the cell at least so much memory:
 // the least over all plans of the whole chain, within the limits of a table whose curves they are
@@ -29,7 +29,7 @@ class Surroundings {
   // The table must be complete, with limits on memory and cost. Plans that cost more than `cost`
   // are left out.
   Surroundings(const ChainModel& model, const ChainCells& cells, const CurveTable& table,
-               int64_t cost, SearchControl& control);
+               int64_t cost, common::SearchControl& control);
 
   bool complete() const { return complete_; }
   bool too_large() const;
@@ -54,7 +54,7 @@ class Surroundings {
 
   const ChainModel& model_;
   const ChainCells& cells_;
-  const SearchControl& control_;
+  const common::SearchControl& control_;
   const CurveTable* table_;  // only while this is made
   int64_t limit_;
   // A plan that leaves m bytes is a step at -m: less left is an easier demand.
@@ -65,4 +65,4 @@ class Surroundings {
   bool complete_ = false;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

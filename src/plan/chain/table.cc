@@ -9,7 +9,11 @@
 #include "plan/chain/effort.h"
 #include "plan/chain/surroundings.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
+
+using common::SearchControl;
+using common::for_each_by_level;
+
 namespace {
 
 // Heavier than anything that there is, and far enough from the end of 128 bits to be added to.
@@ -246,4 +250,4 @@ void CurveTable::prune(const Cell& cell, StepFunction& curve) const {
   curve.shrink_to_fit();
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -15,13 +15,13 @@
 #include "plan/chain/step_function.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // The smallest m at which each cell is feasible, by slot. Exact: every argument of the recurrence
 // is a shift of m, so feasibility has a recurrence of its own. O(L) a cell. Empty when the control
 // said stop.
 std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& cells, int threads,
-                                     SearchControl& control);
+                                     common::SearchControl& control);
 
 class Surroundings;  // chain/surroundings.h
 
@@ -49,7 +49,7 @@ class CurveTable {
   // Computes every cell within the limits. Stops early when the control says so, or when the tables
   // outgrow the limit on their size; complete() tells.
   CurveTable(const ChainModel& model, const ChainCells& cells, const CurveLimits& limits,
-             SearchControl& control);
+             common::SearchControl& control);
 
   bool complete() const { return complete_; }
   const CurveLimits& limits() const { return limits_; }
@@ -72,7 +72,7 @@ class CurveTable {
 
   const ChainModel& model_;
   const ChainCells& cells_;
-  const SearchControl& control_;
+  const common::SearchControl& control_;
   LeastMemory least_memory_;
   CurveLimits limits_;
   std::vector<StepFunction> curves_;
@@ -83,4 +83,4 @@ class CurveTable {
   bool complete_ = false;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

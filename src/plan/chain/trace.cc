@@ -7,7 +7,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 namespace {
 
 struct Segment {
@@ -155,4 +155,4 @@ Trace trace(const ChainModel& model, const ChainCells& cells, const CellCost& ce
   return Tracer(model, cells, cell_cost, grid).run(memory);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

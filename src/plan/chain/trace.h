@@ -9,7 +9,7 @@
 #include "plan/chain/model.h"
 #include "reprise/model/plan.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain {
 
 // The value of the cell in this slot with so much memory, or kInfeasible.
 using CellCost = std::function<int64_t(size_t slot, int64_t memory)>;
@@ -27,4 +27,4 @@ struct Trace {
 Trace trace(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost,
             int64_t memory, int64_t grid = 1);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain

@@ -43,7 +43,26 @@
 #include "plan/common/search_control.h"
 #include "plan/chain_slots/table.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
+
+using chain::Bracket;
+using chain::Cell;
+using chain::ChainCells;
+using chain::ChainModel;
+using chain::KeepOption;
+using chain::Outcome;
+using chain::Trace;
+using chain::bytes_outside;
+using chain::kInfeasible;
+using chain::kReserve;
+using chain::make_model;
+using chain::quick_plan;
+using chain::simplest_plan;
+using chain::to_answer;
+using chain::trace;
+using common::SearchControl;
+using common::thread_count;
+
 namespace {
 
 // Sharing equal cells must save this many of them: cells of their own lose less to rounding.
@@ -165,4 +184,4 @@ Answer slots_chain(const ChainProblem& problem) {
   return to_answer(problem, model, outcome);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

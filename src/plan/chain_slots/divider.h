@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
 
 class Divider {
  public:
@@ -27,4 +27,4 @@ class Divider {
   double inverse_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

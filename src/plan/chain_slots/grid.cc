@@ -4,7 +4,11 @@
 #include <map>
 #include <numeric>
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
+
+using chain::ChainModel;
+using chain::KeepOption;
+
 namespace {
 
 int64_t remainder(int64_t a, int64_t unit) {
@@ -131,4 +135,4 @@ int32_t SlotGrid::point_below(int64_t bytes, int64_t phase) const {
   return static_cast<int32_t>(std::min<int64_t>((bytes - phase) / unit(), last_));
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

@@ -24,7 +24,7 @@
 #include "plan/chain/model.h"
 #include "plan/chain_slots/divider.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
 
 enum class Rounding { kUp, kDown };  // of the bytes that are taken
 
@@ -32,7 +32,7 @@ class SlotGrid {
  public:
   // Points up to `memory`, the root's argument, which is a point itself: about `slots` of them,
   // fewer if a slightly larger unit divides the sizes better.
-  SlotGrid(const ChainModel& model, int64_t memory, int64_t slots, Rounding rounding, bool shared);
+  SlotGrid(const chain::ChainModel& model, int64_t memory, int64_t slots, Rounding rounding, bool shared);
 
   int64_t unit() const { return unit_.divisor(); }
   int32_t last() const { return last_; }
@@ -57,7 +57,7 @@ class SlotGrid {
   }
 
  private:
-  void place_phases(const ChainModel& model, int64_t memory, bool shared);
+  void place_phases(const chain::ChainModel& model, int64_t memory, bool shared);
 
   Rounding rounding_;
   Divider unit_{1};
@@ -67,4 +67,4 @@ class SlotGrid {
   std::vector<int64_t> to_;                   // by last stage
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

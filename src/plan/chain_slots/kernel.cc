@@ -12,7 +12,7 @@
 #define REPRISE_CLONES
 #endif
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
 namespace {
 
 size_t whole_lanes(size_t count) { return (count + kLanes - 1) & ~(kLanes - 1); }
@@ -29,4 +29,4 @@ REPRISE_CLONES void min_shifted(int32_t* __restrict out, const int32_t* __restri
   for (size_t k = 0; k < whole_lanes(count); ++k) out[k] = std::min(out[k], a[k] + cost);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
 
 // How many numbers they take at a time. They go on to the next multiple, so that arrays must have
 // so many numbers more than `count` asks for.
@@ -15,4 +15,4 @@ void min_sum(int32_t* out, const int32_t* a, const int32_t* b, int32_t cost, siz
 // out[k] = min(out[k], a[k] + cost).
 void min_shifted(int32_t* out, const int32_t* a, int32_t cost, size_t count);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

@@ -5,8 +5,8 @@
 
 #include "reprise/plan/planner.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
 
 Answer slots_chain(const ChainProblem& problem);  // chain_slots.cc
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

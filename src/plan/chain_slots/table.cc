@@ -6,7 +6,18 @@
 #include "plan/common/by_level.h"
 #include "plan/chain_slots/kernel.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
+
+using chain::Cell;
+using chain::ChainCells;
+using chain::ChainModel;
+using chain::KeepOption;
+using chain::Step;
+using chain::Sweep;
+using chain::SweepVariant;
+using chain::kInfeasible;
+using common::SearchControl;
+using common::for_each_by_level;
 
 class SlotMinimum {
  public:
@@ -315,4 +326,4 @@ void SlotTable::sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost
                   number, from);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

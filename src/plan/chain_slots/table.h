@@ -17,7 +17,7 @@
 #include "plan/chain_slots/grid.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::chain_slots {
 
 // Costs of one cell: infeasible (or dearer than any plan of interest) below point `low`, `values`
 // from there, and the last of them, `least`, at every later point. They never rise with memory.
@@ -36,7 +36,7 @@ class SlotScale {
  public:
   static constexpr int32_t kNone = 1 << 29;
 
-  SlotScale(const ChainModel& model, int64_t largest_cost, Rounding rounding)
+  SlotScale(const chain::ChainModel& model, int64_t largest_cost, Rounding rounding)
       : SlotScale(model, largest_cost * model.cost_unit / model.time_weight, rounding, Times{}) {}
 
   bool exact() const { return exact_; }
@@ -49,7 +49,7 @@ class SlotScale {
 
  private:
   struct Times {};
-  SlotScale(const ChainModel& model, int64_t largest_time, Rounding rounding, Times /*in units*/)
+  SlotScale(const chain::ChainModel& model, int64_t largest_time, Rounding rounding, Times /*in units*/)
       : exact_(largest_time < kNone - 1),
         scale_(model.time_weight * (largest_time / (kNone - 1) + 1)),
         unit_(model.cost_unit),
@@ -76,14 +76,14 @@ class SlotTable {
  public:
   // Stops early when the control says so; complete() tells. The same values with any number of
   // threads.
-  SlotTable(const ChainModel& model, const ChainCells& cells, const SlotLimits& limits,
-            Rounding rounding, SearchControl& control);
+  SlotTable(const chain::ChainModel& model, const chain::ChainCells& cells, const SlotLimits& limits,
+            Rounding rounding, common::SearchControl& control);
 
   bool complete() const { return complete_; }
   bool exact() const { return grid_.exact() && scale_.exact(); }
   // The bound on C(first, last, memory, pinned) that the point next to `memory` gives: below it for
   // kUp, above it for kDown. kInfeasible where nothing within the largest cost was found.
-  int64_t cost(const Cell& cell, int64_t memory) const;
+  int64_t cost(const chain::Cell& cell, int64_t memory) const;
   Bytes memory() const { return Bytes(bytes_.load()); }
 
  private:
@@ -93,24 +93,24 @@ class SlotTable {
     int32_t from = 0;
   };
 
-  bool cell_by_cell(int threads, SearchControl& control);
-  bool tile_by_tile(int threads, SearchControl& control);
-  void compute(const Cell& cell, SlotMinimum& minimum);
-  void compute_tile(std::span<const Cell> cells, std::vector<SlotMinimum>& minima,
-                    const SearchControl& control);
-  void extend(const Cell& cell, size_t j, int64_t phase, Reach& reach) const;
-  void checkpoint_at(const Cell& cell, size_t begin, size_t end, Reach& reach,
+  bool cell_by_cell(int threads, common::SearchControl& control);
+  bool tile_by_tile(int threads, common::SearchControl& control);
+  void compute(const chain::Cell& cell, SlotMinimum& minimum);
+  void compute_tile(std::span<const chain::Cell> cells, std::vector<SlotMinimum>& minima,
+                    const common::SearchControl& control);
+  void extend(const chain::Cell& cell, size_t j, int64_t phase, Reach& reach) const;
+  void checkpoint_at(const chain::Cell& cell, size_t begin, size_t end, Reach& reach,
                      SlotMinimum& minimum) const;
-  void store(const Cell& cell, const SlotMinimum& minimum);
-  int64_t phase_of(const Cell& cell) const;
-  void keep(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
-  void checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum) const;
-  void sweep_to(const Cell& cell, size_t j, int64_t phase, int64_t cost, int32_t from,
+  void store(const chain::Cell& cell, const SlotMinimum& minimum);
+  int64_t phase_of(const chain::Cell& cell) const;
+  void keep(const chain::Cell& cell, int64_t phase, SlotMinimum& minimum) const;
+  void checkpoint(const chain::Cell& cell, int64_t phase, SlotMinimum& minimum) const;
+  void sweep_to(const chain::Cell& cell, size_t j, int64_t phase, int64_t cost, int32_t from,
                 SlotMinimum& minimum) const;
 
-  const ChainModel& model_;
-  const ChainCells& cells_;
-  LeastMemory least_memory_;
+  const chain::ChainModel& model_;
+  const chain::ChainCells& cells_;
+  chain::LeastMemory least_memory_;
   SlotLimits limits_;
   Rounding rounding_;
   SlotGrid grid_;
@@ -122,4 +122,4 @@ class SlotTable {
   bool complete_ = false;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::chain_slots

@@ -6,7 +6,7 @@
 
 #include "reprise/model/errors.h"
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 namespace {
 
 std::string nothing_left(const std::string& what, const std::string& id, Exactness allowed) {
@@ -98,4 +98,4 @@ Graph restrict_exactness(const Graph& graph, Exactness allowed) {
   return result;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 
 // How many threads a request means; 0 asks for as many as the machine has.
 inline int thread_count(int requested) {
@@ -79,4 +79,4 @@ bool for_each_by_level(const std::vector<size_t>& level_ends, int threads, const
   return !stop;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

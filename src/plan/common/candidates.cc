@@ -5,7 +5,7 @@
 
 #include "reprise/check/simulate.h"
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs) {
   const std::vector<Action> actions = with_frees(graph, runs);
@@ -94,4 +94,4 @@ std::vector<FrontierPoint> Candidates::curve(Nanos lower_bound) const {
   return best;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

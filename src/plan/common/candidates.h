@@ -12,7 +12,7 @@
 #include "reprise/model/plan.h"
 #include "reprise/plan/planner.h"
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 
 // The id of the op that reaches the peak of these runs first.
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs);
@@ -54,4 +54,4 @@ class Candidates {
   std::vector<FrontierPoint> points_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

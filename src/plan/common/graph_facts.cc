@@ -4,7 +4,7 @@
 #include <numeric>
 #include <optional>
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 namespace {
 
 void keep_common(std::vector<ValueIndex>& list, const std::vector<ValueIndex>& other) {
@@ -263,4 +263,4 @@ GraphFacts::GraphFacts(const Graph& whole) : graph(whole), certain(whole.ops.siz
   least_time = sum_of_first_runs(*this);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

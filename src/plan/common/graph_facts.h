@@ -7,7 +7,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 
 // The op runs at most once; all such ops run in graph order.
 inline bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
@@ -51,4 +51,4 @@ struct GraphFacts {
   Nanos least_time;  // of all first runs; of a choice those of its fastest realization
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

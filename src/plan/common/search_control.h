@@ -10,7 +10,7 @@
 #include "reprise/model/units.h"
 #include "reprise/plan/plan.h"
 
-namespace reprise::internal {
+namespace reprise::internal::common {
 
 class SearchControl {
  public:
@@ -72,4 +72,4 @@ class SearchControl {
   Clock::time_point last_report_{};
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::common

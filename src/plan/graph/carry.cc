@@ -5,7 +5,14 @@
 #include <unordered_map>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
+
+using schedule::Early;
+using schedule::Gap;
+using schedule::Keeping;
+using schedule::Schedule;
+using schedule::ScheduleModel;
+
 namespace {
 
 // By op of `from`: where the op of this id stands in `to`; -1: it is not there.
@@ -145,4 +152,4 @@ std::optional<std::vector<Run>> carried_over(const Graph& from, const std::vecto
   return result;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

@@ -12,7 +12,14 @@
 #include "plan/graph/planner.h"
 #include "plan/common/search_control.h"
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
+
+using common::SearchControl;
+using common::thread_count;
+using schedule::Schedule;
+using schedule::ScheduleModel;
+using search::FoundSchedule;
+
 namespace {
 
 // Single budgets are asked at 2, 3, 5, 9, ... points, up to this many.
@@ -106,4 +113,4 @@ std::vector<Answer> graph_frontier(const GraphProblem& problem) {
   return Samples(problem, control).take();
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

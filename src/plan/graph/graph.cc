@@ -54,7 +54,16 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
+
+using baselines::consider_dtr;
+using common::Candidates;
+using common::SearchControl;
+using common::restrict_exactness;
+using common::thread_count;
+using schedule::Schedule;
+using schedule::ScheduleModel;
+using search::FoundSchedule;
 
 namespace {
 
@@ -162,4 +171,4 @@ Answer search_graph(const GraphProblem& problem) {
   return answer;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

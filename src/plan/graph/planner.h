@@ -5,9 +5,9 @@
 
 #include "reprise/plan/planner.h"
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
 
 Answer search_graph(const GraphProblem& problem);                  // graph.cc
 std::vector<Answer> graph_frontier(const GraphProblem& problem);  // frontier.cc
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

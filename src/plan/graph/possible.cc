@@ -20,7 +20,15 @@
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
+
+using bound::Instant;
+using common::GraphFacts;
+using common::SearchControl;
+using common::can_be_first;
+using common::runs_once;
+using common::takes;
+
 namespace {
 
 class LeavingOut {
@@ -241,4 +249,4 @@ std::optional<PossibleGraph> leave_out_impossible(const Graph& graph, Bytes budg
   return rest;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

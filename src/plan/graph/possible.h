@@ -9,7 +9,7 @@
 #include "reprise/model/plan.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
 
 // A graph that has the valid plans within a budget of another graph, by other numbers.
 struct PossibleGraph {
@@ -21,6 +21,6 @@ struct PossibleGraph {
 // realizations that thereby lose an op. None if nothing is to be left out, or if the rest is no valid
 // graph with plain training to start from, or has no plan at all. O(ops) minimum cuts.
 std::optional<PossibleGraph> leave_out_impossible(const Graph& graph, Bytes budget,
-                                                  const SearchControl& control);
+                                                  const common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

@@ -13,7 +13,26 @@
 #include "plan/graph/starts/starts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::graph {
+
+using bound::GraphBound;
+using bound::Instant;
+using bound::bound_graph;
+using bound::split_bound;
+using common::GraphFacts;
+using common::SearchControl;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+using search::GraphSearch;
+using starts::cheapest_ways;
+using starts::kept_at;
+using starts::kept_or_put_off;
+using starts::schedule_of_sections;
+using starts::schedules_at_prices;
+using starts::schedules_of_segments;
+using starts::schedules_with_rungs;
+
 namespace {
 
 // Shares of the time.
@@ -104,4 +123,4 @@ std::vector<Run> runs_of(const ScheduleModel& model, const Schedule& schedule) {
   return ledger.runs();
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::graph

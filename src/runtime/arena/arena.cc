@@ -6,7 +6,10 @@
 #include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
+
+using device::kBlockAlignment;
+
 namespace {
 
 // Effort beyond the heuristics (PackOptions::steps): some hundredths of a second. What it does not find, pages
@@ -101,4 +104,4 @@ void StepArena::give_back(void* data, int64_t) {
   ++clock_;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

@@ -14,7 +14,7 @@
 #include "reprise/pack/pages.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 
 // The places of blocks that are asked for one after the other, in pages (of this system). No effort is made
 // below `enough`.
@@ -66,4 +66,4 @@ class StepArena final : public BlockSource {
   int64_t served_ = 0, fallbacks_ = 0;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

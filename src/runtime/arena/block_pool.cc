@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 
 BlockPool::~BlockPool() {
   for (const auto& [bytes, blocks] : free_) {
@@ -23,4 +23,4 @@ void* BlockPool::take(int64_t bytes) {
 
 void BlockPool::give_back(void* data, int64_t bytes) { free_[bytes].push_back(data); }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

@@ -6,7 +6,7 @@
 
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 
 // Keeps what is given back, for the next request of the same size: so that operations are timed
 // without the page faults that fresh memory costs, which a step served from one block does not have.
@@ -24,4 +24,4 @@ class BlockPool final : public BlockSource {
   std::map<int64_t, std::vector<void*>> free_;  // by size
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

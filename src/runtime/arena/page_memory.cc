@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 namespace {
 
 // What madvise(MADV_HUGEPAGE) works on where pages have 4 KiB. A multiple of any page size.
@@ -163,4 +163,4 @@ bool PageMemory::map_again(int flags) const {
   });
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

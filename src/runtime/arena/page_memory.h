@@ -7,7 +7,7 @@
 
 #include "reprise/pack/pages.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 
 // The page size of the system.
 Bytes system_page();
@@ -57,4 +57,4 @@ class PageMemory {
   bool of_the_parent_ = false;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 namespace {
 
 // Times that a plan's arena is recorded again because a run was different. What is different every time
@@ -66,4 +66,4 @@ bool StepMemory::settle(Bytes room) {
   return needed_ <= room;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

@@ -10,7 +10,7 @@
 #include "runtime/arena/arena.h"
 #include "reprise/runtime/stage.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::arena {
 
 class StepMemory {
  public:
@@ -61,4 +61,4 @@ class StepMemory {
   int renewals_ = 0;  // since the plan
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::arena

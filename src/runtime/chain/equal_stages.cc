@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 namespace {
 
 std::string bytes_of(const StageOption& option) {
@@ -59,4 +59,4 @@ void share_times(const PreparedModel& model, Chain& chain) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -3,7 +3,13 @@
 #include "runtime/device/backward_queue.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using device::StepMeter;
+using device::drain_backward_queue;
+using state::AutocastScope;
+using state::RandomState;
+
 PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
 
 void PlannedModel::set_measured(Measured measured) {
@@ -269,4 +275,4 @@ void Step::free(ValueIndex value) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

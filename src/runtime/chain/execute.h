@@ -19,7 +19,7 @@
 #include "runtime/chain/step_buffers.h"
 #include "runtime/device/step_log.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // A stage did not do what it did when it was prepared, and what it does depends on nothing that a plan is bound
 // to. `undone`: all is as before the step, which may run again once the model is prepared anew.
@@ -71,7 +71,7 @@ class Step final : public Backend {
   const std::shared_ptr<const Program>& program() const { return program_; }
 
   // Before the step: measure its runs with this, which must outlive it. Each stage is a pass of its own then.
-  void measure_with(StepMeter* meter);
+  void measure_with(device::StepMeter* meter);
 
   void run(const RunStep& step) override;
   void free(ValueIndex value) override;
@@ -94,16 +94,16 @@ class Step final : public Backend {
   ChainIndex index_;
   std::vector<Tensors> activations_, gradients_;    // per boundary
   std::vector<std::optional<Kept>> kept_;           // per stage
-  std::vector<std::optional<RandomState>> random_;  // per stage that draws, before its first run
+  std::vector<std::optional<state::RandomState>> random_;  // per stage that draws, before its first run
   std::vector<bool> wrote_still_;                   // per stage: buffers that no run advances
   std::vector<int64_t> versions_;                   // of the parameters
   std::vector<int64_t> input_versions_;
   GradientBook book_;
-  RandomState random_before_, random_now_;
-  AutocastState autocast_;
-  StepMeter* meter_ = nullptr;
+  state::RandomState random_before_, random_now_;
+  state::AutocastState autocast_;
+  device::StepMeter* meter_ = nullptr;
   int64_t number_ = 0;
   bool done_ = false;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

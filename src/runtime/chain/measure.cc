@@ -22,7 +22,19 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using device::Measuring;
+using device::drain_backward_queue;
+using device::make_node;
+using device::shape_text;
+using device::storage_bytes;
+using device::synchronize;
+using device::uncounted_bytes;
+using state::Parked;
+using state::RandomState;
+using state::ValueKeeper;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -436,7 +448,7 @@ Profile describe(const PreparedModel& model, const Tensors& sample, Measured mea
   return profile;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain
 
 namespace reprise::runtime {
 
@@ -445,8 +457,8 @@ Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const L
   if (!sample.empty() && sample[0].defined() && sample[0].device().is_cpu()) {
     install_cpu_allocator();
   }
-  const Measuring measuring;
-  const PreparedModel model = prepare(stages, sample);
+  const internal::device::Measuring measuring;
+  const internal::chain::PreparedModel model = internal::chain::prepare(stages, sample);
   return describe(model, sample, measure(model, sample, loss, options));
 }
 

@@ -7,7 +7,7 @@
 #include "reprise/model/profile.h"
 #include "reprise/runtime/measure.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 struct Measured {
   Chain chain;
@@ -24,4 +24,4 @@ Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& 
 // What Profile says about where it was measured.
 Profile describe(const PreparedModel& model, const Tensors& sample, Measured measured);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -6,7 +6,7 @@
 
 #include "reprise/model/lower.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 namespace {
 
 // Of a stage: where in the program it is kept and run back.
@@ -82,4 +82,4 @@ void Passes::go_on(const PreparedStage& stage) {
   pass.parameters = std::move(both);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -9,7 +9,7 @@
 #include "runtime/chain/prepare.h"
 #include "reprise/run/interpreter.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // Stages begin..end-1. The program keeps them one right after the other as autograd does it, and runs their backwards
 // one right after the other; values may be freed in between.
@@ -43,4 +43,4 @@ class Passes {
   std::vector<size_t> of_;  // per stage
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

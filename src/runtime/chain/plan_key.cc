@@ -6,7 +6,10 @@
 #include <unordered_set>
 #include <utility>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using state::AutocastState;
+
 namespace {
 
 // As Module::modules(), which makes a path of names for each.
@@ -44,4 +47,4 @@ PlanKey key_of(const Tensors& inputs, const ModelContents& contents) {
   return key;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -9,7 +9,7 @@
 #include "runtime/state/autocast.h"
 #include "reprise/runtime/stage.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // What the stages' modules hold. Walking them is the dearest part of getting a step ready, so it is done
 // once a step; and at every step, because children are replaced and flags set without leaving a trace.
@@ -38,7 +38,7 @@ struct PlanKey {
   std::vector<Input> inputs;
   std::vector<Resident> residents;
   std::vector<bool> training;  // of every module
-  AutocastState autocast;
+  state::AutocastState autocast;
   int threads;  // within operations: their scratch memory depends on it
 
   bool operator==(const PlanKey&) const = default;
@@ -47,4 +47,4 @@ struct PlanKey {
 // Of this moment; of at least one input.
 PlanKey key_of(const Tensors& inputs, const ModelContents& contents);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -15,7 +15,13 @@
 #include "runtime/state/value_keeper.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using state::RandomScope;
+using state::RandomState;
+using state::ValueKeeper;
+using state::bitwise_equal;
+
 namespace {
 
 [[noreturn]] void reject(const Stage& stage, const std::string& why) {
@@ -351,4 +357,4 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   return model;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -8,7 +8,7 @@
 #include "reprise/runtime/stage.h"
 #include "runtime/chain/stage_runner.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // The stages as the runtime will run them. Bound to shapes, types, train flags and autocast state.
 struct PreparedModel {
@@ -25,4 +25,4 @@ struct PreparedModel {
 // parameters or one of several inputs in one memory, or uses a tensor that has a history from outside.
 PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

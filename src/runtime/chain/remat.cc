@@ -23,6 +23,29 @@
 #include "runtime/device/step_log.h"
 
 namespace reprise::runtime {
+
+using internal::chain::Measured;
+using internal::chain::ModelContents;
+using internal::chain::PlanKey;
+using internal::chain::PlannedModel;
+using internal::chain::StageChanged;
+using internal::chain::Step;
+using internal::chain::contents_of;
+using internal::chain::describe;
+using internal::chain::key_of;
+using internal::chain::measure;
+using internal::chain::prepare;
+using internal::chain::within_stage;
+using internal::device::Measuring;
+using internal::device::StepLog;
+using internal::device::StepMeter;
+using internal::device::StepUnderWay;
+using internal::device::drain_backward_queue;
+using internal::device::limits;
+using internal::device::make_node;
+using internal::device::uncounted_bytes;
+using internal::modules::register_stages;
+
 namespace {
 
 at::Tensor default_loss(const Tensors& outputs) {

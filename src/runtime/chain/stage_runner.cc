@@ -13,7 +13,12 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using device::SharedNode;
+using device::make_node;
+using state::AutocastCacheOff;
+
 namespace {
 
 using torch::autograd::Edge;
@@ -345,4 +350,4 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
   return result;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -18,7 +18,7 @@
 #include "reprise/runtime/stage.h"
 #include "runtime/chain/saved/keep_less.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // What is known about a stage once it was prepared (prepare.h).
 struct StageTraits {
@@ -83,8 +83,8 @@ struct PassUnderWay {
 // output.
 struct Kept {
   torch::autograd::edge_list roots;      // per output of the last; invalid where no gradient flows
-  std::vector<SharedNode<Sink>> inputs;  // per input of the first; null where no gradient is wanted
-  SharedNode<ParameterSink> parameters;  // of all of them; null if they have none
+  std::vector<device::SharedNode<Sink>> inputs;  // per input of the first; null where no gradient is wanted
+  device::SharedNode<ParameterSink> parameters;  // of all of them; null if they have none
   std::vector<torch::autograd::edge_list>
       roots_before;                              // of the others, in the order of the forward
   std::shared_ptr<PassUnderWay> under_way = {};  // null for a single stage
@@ -134,4 +134,4 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
                             const std::vector<at::Tensor>& parameters, GradientBook& book,
                             const Crossing& crossing = {});
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

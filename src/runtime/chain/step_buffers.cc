@@ -7,7 +7,10 @@
 #include <map>
 #include <set>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using state::ValueKeeper;
+
 namespace {
 
 using Buffers = std::vector<at::Tensor>;
@@ -53,4 +56,4 @@ void StepBuffers::begin_replay(size_t stage, bool from_start) {
   buffers.shared_start.restore();
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -8,7 +8,7 @@
 #include "runtime/state/value_keeper.h"
 #include "runtime/chain/prepare.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // Holds one copy of all buffers, from the start of the step that began last. It serves to undo the
 // step and, where only one stage has a buffer, to run that stage again from what its first run saw.
@@ -29,13 +29,13 @@ class StepBuffers {
 
  private:
   struct OfStage {
-    ValueKeeper own_start;     // of buffers that no other stage has; a part of step_start_
-    ValueKeeper shared_start;  // of the others, before the stage's first run
-    ValueKeeper now;           // of all, while the stage runs again
+    state::ValueKeeper own_start;     // of buffers that no other stage has; a part of step_start_
+    state::ValueKeeper shared_start;  // of the others, before the stage's first run
+    state::ValueKeeper now;           // of all, while the stage runs again
   };
 
-  ValueKeeper step_start_;
+  state::ValueKeeper step_start_;
   std::vector<OfStage> stages_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -6,7 +6,7 @@
 
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 namespace {
 
 struct Activity {
@@ -66,4 +66,4 @@ Measuring::~Measuring() {
   --now.depth;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

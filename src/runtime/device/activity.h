@@ -4,7 +4,7 @@
 
 #include <thread>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // A step, from its first request for memory to its last. Any number may be under way at once. Throws
 // InputError while another thread measures a model.
@@ -29,4 +29,4 @@ class Measuring {
   Measuring& operator=(const Measuring&) = delete;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

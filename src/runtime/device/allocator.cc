@@ -18,6 +18,10 @@
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
+
+using internal::device::counted_bytes;
+using internal::device::kBlockAlignment;
+
 namespace {
 
 

@@ -8,7 +8,7 @@
 
 #include "runtime/device/compat.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 namespace {
 
 // A pass of one node, which does nothing.
@@ -26,4 +26,4 @@ void drain_backward_queue() {
   torch::autograd::Engine::get_default_engine().execute({std::move(root)}, {trigger}, false, false, true);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

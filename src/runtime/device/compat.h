@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // An owning pointer to an autograd node: std::shared_ptr up to 2.12, c10::intrusive_ptr since.
 using NodePtr = decltype(torch::autograd::Edge::function);
@@ -38,4 +38,4 @@ SharedNode<T> make_node(Args&&... args) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

@@ -2,10 +2,10 @@
 
 #include <ATen/DeviceAccelerator.h>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 void synchronize(c10::Device device) {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

@@ -3,9 +3,9 @@
 
 #include <c10/core/Device.h>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // Waits until all work queued on the device is done; nothing to do on CPU.
 void synchronize(c10::Device device);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

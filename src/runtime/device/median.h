@@ -7,7 +7,7 @@
 
 #include "reprise/model/units.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // The upper one of two; 0 of none.
 inline Nanos median(std::vector<Nanos> times) {
@@ -17,4 +17,4 @@ inline Nanos median(std::vector<Nanos> times) {
   return *middle;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

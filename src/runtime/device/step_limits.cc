@@ -4,7 +4,7 @@
 
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 void Limits::add(int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -30,4 +30,4 @@ Limits& limits() {
   return *instance;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // The limits of all steps in flight, of all models, and the one that was there before them: a budget
 // is of all live bytes, so the smallest holds.
@@ -25,4 +25,4 @@ class Limits {
 
 Limits& limits();
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

@@ -7,7 +7,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 class StepMeter::MeasuredBackend final : public Backend {
  public:
@@ -99,4 +99,4 @@ std::optional<RunLog> StepLog::run_log(const Program& program, const Graph& grap
   return log;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

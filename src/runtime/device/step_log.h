@@ -14,7 +14,7 @@
 #include "reprise/model/runlog.h"
 #include "reprise/run/interpreter.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // One step. Its clock starts when it is made.
 class StepMeter {
@@ -78,4 +78,4 @@ class StepLog {
   std::vector<Measured> steps_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

@@ -7,7 +7,7 @@
 
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors) {
   std::set<const void*> seen;
@@ -37,4 +37,4 @@ std::string shape_text(const at::Tensor& tensor) {
                      fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

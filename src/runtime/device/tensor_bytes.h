@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::device {
 
 // Blocks of the CPU allocator begin at multiples of this, and count as multiples of it.
 inline constexpr int64_t kBlockAlignment = 64;
@@ -26,4 +26,4 @@ int64_t uncounted_bytes(const std::vector<at::Tensor>& tensors);
 // "Float[8, 3, 64, 64]".
 std::string shape_text(const at::Tensor& tensor);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::device

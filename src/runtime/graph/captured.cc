@@ -9,7 +9,20 @@
 #include "runtime/step/tensors.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using modules::find_modules;
+using rewrite::Alternatives;
+using rewrite::find_alternatives;
+using state::ValueKeeper;
+using step::Call;
+using step::External;
+using step::Recording;
+using step::Works;
+using step::observe_step;
+using step::tensor_on;
+using step::works_of;
+
 namespace {
 
 std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
@@ -104,4 +117,4 @@ Captured::Captured(const StepFunction& step, const Tensors& sample, const Captur
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -9,7 +9,7 @@
 #include "runtime/graph/updater.h"
 #include "reprise/runtime/capture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 // Throws InputError when there is none.
 c10::Device device_of(const Tensors& inputs);
@@ -17,28 +17,28 @@ c10::Device device_of(const Tensors& inputs);
 // What the step writes outside itself, to undo a step that fails.
 class Effects {
  public:
-  explicit Effects(const Recording& recording);
+  explicit Effects(const step::Recording& recording);
   void save();  // what is there now; the data of a tensor may be other than at capture
   void restore() const { kept_.restore(); }
 
  private:
   Tensors tensors_, memory_;
-  ValueKeeper kept_;
+  state::ValueKeeper kept_;
 };
 
 // It stays where it is: the replay refers to it.
 struct Captured {
-  Circumstances circumstances;
-  Recording recording;
-  Works works;
+  step::Circumstances circumstances;
+  step::Recording recording;
+  step::Works works;
   Updater updater;
-  Alternatives alternatives;
+  rewrite::Alternatives alternatives;
   WorkCosts costs;
   CapturedGraph captured;
   Replay replay;
   Effects effects;
   Tensors resident;     // externals that the allocator may not have counted
-  Residents residents;
+  step::Residents residents;
 
   // Runs the step, measures every operation. Throws what capture() throws.
   Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options);
@@ -46,4 +46,4 @@ struct Captured {
   Captured& operator=(const Captured&) = delete;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -9,7 +9,25 @@
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/step/operators.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using device::counted_bytes;
+using rewrite::Alternatives;
+using rewrite::OtherWay;
+using rewrite::Realization;
+using step::Argument;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Update;
+using step::Updates;
+using step::Work;
+using step::Works;
+using step::add_once;
+using step::values_read;
+using step::values_written;
+
 namespace {
 
 Bytes as_counted(int64_t bytes) { return Bytes(counted_bytes(bytes)); }
@@ -405,4 +423,4 @@ CapturedGraph lower(const Recording& recording, const Works& works,
   return Lowering(recording, works, alternatives, updates, costs).run(inputs, fixed, name);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

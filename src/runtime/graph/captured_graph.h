@@ -10,7 +10,7 @@
 #include "reprise/model/graph.h"
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 struct WorkCost {
   Nanos time;
@@ -33,9 +33,9 @@ struct CapturedGraph {
 // value of no bytes (they are in `fixed`): an operation that runs once writes all of them, whatever
 // reads a parameter reads its value, the update consumes it. So no valid plan runs anything that reads a
 // parameter, for the first time or again, after its update. Gradients that are used up are no results.
-CapturedGraph lower(const Recording& recording, const Works& works,
-                    const Alternatives& alternatives, const Updates& updates,
+CapturedGraph lower(const step::Recording& recording, const step::Works& works,
+                    const rewrite::Alternatives& alternatives, const step::Updates& updates,
                     const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
                     const std::string& name);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -20,6 +20,33 @@
 #include "runtime/device/step_log.h"
 
 namespace reprise::runtime {
+
+using internal::arena::StepMemory;
+using internal::device::Measuring;
+using internal::device::StepLog;
+using internal::device::StepMeter;
+using internal::device::StepUnderWay;
+using internal::device::drain_backward_queue;
+using internal::device::limits;
+using internal::device::shape_text;
+using internal::device::storage_bytes;
+using internal::device::uncounted_bytes;
+using internal::graph::Captured;
+using internal::graph::StepPlan;
+using internal::graph::device_of;
+using internal::graph::room_of;
+using internal::graph::search_smaller;
+using internal::graph::search_step;
+using internal::rewrite::in_place;
+using internal::state::RandomState;
+using internal::step::Arrival;
+using internal::step::Circumstances;
+using internal::step::LeafGradient;
+using internal::step::Memory;
+using internal::step::ReplayScope;
+using internal::step::TensorRef;
+using internal::step::Update;
+
 namespace {
 
 // A limit of the CPU allocator for a scope, beside those of other steps in flight.

@@ -17,7 +17,22 @@
 #include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using arena::BlockPool;
+using device::synchronize;
+using rewrite::Alternatives;
+using state::RandomScope;
+using state::RandomState;
+using step::HostBytes;
+using step::Recording;
+using step::ReplayScope;
+using step::Updates;
+using step::Work;
+using step::Works;
+using step::copy_from_host;
+using step::copy_to_host;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -255,4 +270,4 @@ WorkCosts measure_works(const Recording& recording, const Works& works,
   return Meter(recording, works, alternatives, updates, options).run(inputs);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

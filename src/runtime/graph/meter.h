@@ -8,7 +8,7 @@
 #include "reprise/model/profile.h"
 #include "reprise/runtime/measure.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 struct WorkCosts {
   std::vector<WorkCost> costs;     // by work
@@ -19,8 +19,8 @@ struct WorkCosts {
 // real operands, alternatives beside what they stand for; then some times in order, without what only alternatives
 // run (WorkTimes says what becomes of the times). Parameters, buffers and random state are left as they were. Memory: that of plain
 // training, and the values that only alternatives make. Updates are left to Updater::measure().
-WorkCosts measure_works(const Recording& recording, const Works& works,
-                        const Alternatives& alternatives, const Updates& updates,
+WorkCosts measure_works(const step::Recording& recording, const step::Works& works,
+                        const rewrite::Alternatives& alternatives, const step::Updates& updates,
                         const Tensors& inputs, const MeasureOptions& options);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -14,6 +14,9 @@
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime {
+
+using internal::graph::as_plan_options;
+
 namespace {
 
 int64_t rows_of(const Tensors& inputs) {

@@ -8,7 +8,23 @@
 #include "runtime/step/tensors.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using state::RandomState;
+using step::Argument;
+using step::ArgumentKind;
+using step::External;
+using step::Geometry;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+using step::Works;
+using step::extent_bytes;
+using step::for_each_tensor;
+using step::offset_bytes;
+using step::tensor_on;
+
 namespace {
 
 // The look of a tensor whose memory nobody reads: it begins where the reserved space begins.
@@ -181,4 +197,4 @@ void Replay::free(ValueIndex value) {
   slots_[static_cast<size_t>(step_value)] = c10::Storage();
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

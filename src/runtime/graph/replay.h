@@ -13,7 +13,7 @@
 #include "runtime/state/random_state.h"
 #include "reprise/run/interpreter.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 // Memory of which operators ask for the shape only: address space that holds nothing. Reading it is
 // allowed and finds zeros.
@@ -34,13 +34,13 @@ class ReservedSpace {
 // recording. Not thread-safe. `recording`, `works` and `captured` must outlive it.
 class Replay final : public Backend {
  public:
-  Replay(const Recording& recording, const Works& works, const CapturedGraph& captured);
+  Replay(const step::Recording& recording, const step::Works& works, const CapturedGraph& captured);
 
   // The storages of the caller's inputs, for this step.
   void begin(const Tensors& inputs);
   // Drops every value and saved random state.
   void clear();
-  at::Tensor tensor(const TensorRef& ref) const;
+  at::Tensor tensor(const step::TensorRef& ref) const;
   const c10::Storage& storage_of(int32_t step_value) const {
     return slots_[static_cast<size_t>(step_value)];
   }
@@ -50,8 +50,8 @@ class Replay final : public Backend {
 
   // The parts of run(), for measuring: calls the kernel with its results left on the stack, and takes
   // them from there.
-  void invoke(const Work& work);
-  void keep_results(const Work& work);
+  void invoke(const step::Work& work);
+  void keep_results(const step::Work& work);
   void drop_results() { stack_.clear(); }
 
  private:
@@ -60,18 +60,18 @@ class Replay final : public Backend {
     int64_t moved;  // bytes, from where it began in its storage at capture
   };
 
-  void push(const Argument& argument);
-  at::Tensor operand(const TensorRef& ref, bool shape_only) const;
-  at::Tensor external(const TensorRef& ref) const;
+  void push(const step::Argument& argument);
+  at::Tensor operand(const step::TensorRef& ref, bool shape_only) const;
+  at::Tensor external(const step::TensorRef& ref) const;
 
-  const Recording& recording_;
-  const Works& works_;
+  const step::Recording& recording_;
+  const step::Works& works_;
   const CapturedGraph& captured_;
   std::vector<c10::Storage> slots_;  // by step value
   std::vector<Input> inputs_;
-  std::vector<std::optional<RandomState>> random_;  // by operation of the graph
+  std::vector<std::optional<state::RandomState>> random_;  // by operation of the graph
   std::shared_ptr<ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -7,7 +7,11 @@
 #include "reprise/check/simulate.h"
 #include "reprise/pack/plan_blocks.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using arena::placement;
+using arena::system_page;
+
 namespace {
 
 const Bytes kNoLimit = Budget().resolve(Bytes(0));
@@ -103,4 +107,4 @@ std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions
   return found;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

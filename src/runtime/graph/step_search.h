@@ -7,7 +7,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/capture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 // A plan, or why there is none, and what of the budget was set aside for its placement: fragments between
 // the live bytes. `result.budget` is the whole one.
@@ -34,4 +34,4 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
 std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
                                        const StepPlan& now, Bytes more, Nanos time_limit);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -18,7 +18,21 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using arena::BlockPool;
+using device::synchronize;
+using step::Argument;
+using step::ArgumentKind;
+using step::Geometry;
+using step::LeafGradient;
+using step::Memory;
+using step::Recording;
+using step::ReplayScope;
+using step::Update;
+using step::Work;
+using step::Works;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -324,4 +338,4 @@ std::string Updater::updated() const {
   return text;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -12,7 +12,7 @@
 #include "runtime/step/work.h"
 #include "reprise/runtime/capture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 struct WorkCosts;
 
@@ -21,15 +21,15 @@ class Updater {
  public:
   // Adds the works. `options.optimizer` null: none. Throws InputError when the gradients of the step are
   // not those that the optimizer uses, with the reason.
-  Updater(const CaptureOptions& options, const Recording& recording, Works& works);
+  Updater(const CaptureOptions& options, const step::Recording& recording, step::Works& works);
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
 
-  const Updates& updates() const { return updates_; }
+  const step::Updates& updates() const { return updates_; }
 
   // Time and workspace of the updates, on stand-ins: nothing of the optimizer or the model is touched.
   // Memory: a few times that of the largest parameter; from then on room for state that is not there yet.
-  void measure(const Recording& recording, const MeasureOptions& options, WorkCosts& costs);
+  void measure(const step::Recording& recording, const MeasureOptions& options, WorkCosts& costs);
 
   // Before a step. Throws InputError when gradients are there already, or when the optimizer is no longer
   // the one that was measured.
@@ -40,23 +40,23 @@ class Updater {
   std::string updated() const;
 
  private:
-  void check_coverage(const Recording& recording, const std::vector<at::Tensor>& parameters) const;
-  void add_works(const Recording& recording, Works& works);
+  void check_coverage(const step::Recording& recording, const std::vector<at::Tensor>& parameters) const;
+  void add_works(const step::Recording& recording, step::Works& works);
   void update(size_t k, const at::Tensor& gradient);
   void reserve();
-  void measure_all(const Recording& recording, const MeasureOptions& options, WorkCosts& costs);
+  void measure_all(const step::Recording& recording, const MeasureOptions& options, WorkCosts& costs);
   std::vector<std::string> memory_keys() const;
 
   struct Cost {
     std::vector<int64_t> times;  // ascending, ns
     int64_t workspace = 0, state = 0;
   };
-  Cost measure_one(const Update& update, const Geometry& gradient,
+  Cost measure_one(const step::Update& update, const step::Geometry& gradient,
                    const MeasureOptions& options) const;
 
   std::shared_ptr<ParameterOptimizer> optimizer_;
   c10::Device device_;
-  Updates updates_;
+  step::Updates updates_;
   std::vector<at::Tensor> parameters_;    // of the optimizer, at capture
   std::vector<std::string> memory_keys_;  // by update
   std::vector<int64_t> state_bytes_;      // by update
@@ -65,4 +65,4 @@ class Updater {
   bool made_state_ = false;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -9,7 +9,12 @@
 #include "runtime/device/median.h"
 #include "reprise/check/simulate.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
+
+using device::median;
+using step::Work;
+using step::Works;
+using step::kind_of;
 
 void WorkTimes::Slowdown::add(const Slowdown& other) {
   in_order += other.in_order;
@@ -111,4 +116,4 @@ WorkTimes::Shared WorkTimes::share() const {
   return shared;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

@@ -11,7 +11,7 @@
 #include "reprise/model/profile.h"
 #include "reprise/model/units.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::graph {
 
 // Works that do the same share their samples. A work is measured *alone*, repeated on the same operands: these, its code
 // and the library's tables are in the caches then. And plain training is measured *in order*, where each work
@@ -20,7 +20,7 @@ namespace reprise::runtime {
 // no walk has in order, takes its median alone, longer in the proportion of that which it stands for, but by no more time.
 class WorkTimes {
  public:
-  WorkTimes(const Works& works, const CapturedGraph& captured);
+  WorkTimes(const step::Works& works, const CapturedGraph& captured);
 
   void add_alone(size_t work, Nanos time);
   void add_in_order(size_t work, Nanos time);
@@ -52,10 +52,10 @@ class WorkTimes {
   // By kind of work: of what it stands for.
   std::map<std::string, Slowdown> slowdowns() const;
 
-  const Works& works_;
+  const step::Works& works_;
   const CapturedGraph& captured_;
   std::vector<std::string> kinds_;  // by work
   std::map<std::string, Samples> samples_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::graph

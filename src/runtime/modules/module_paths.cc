@@ -9,7 +9,15 @@
 #include <unordered_map>
 #include <utility>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::modules {
+
+using step::Argument;
+using step::Call;
+using step::External;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+
 namespace {
 
 using Path = std::string;
@@ -158,4 +166,4 @@ void find_modules(Recording& recording,
   Finder(recording, modules).run();
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::modules

@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_set>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::modules {
 
 void register_stages(torch::nn::Module& parent, const std::vector<Stage>& stages) {
   std::unordered_set<torch::nn::Module*> seen;
@@ -16,4 +16,4 @@ void register_stages(torch::nn::Module& parent, const std::vector<Stage>& stages
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::modules

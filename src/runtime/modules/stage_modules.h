@@ -7,10 +7,10 @@
 
 #include "reprise/runtime/stage.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::modules {
 
 // Registers the stages' modules as children of `parent` under the stages' names ('.' becomes '_'), a
 // module of several stages once, under the first.
 void register_stages(torch::nn::Module& parent, const std::vector<Stage>& stages);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::modules

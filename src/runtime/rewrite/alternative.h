@@ -11,7 +11,7 @@
 #include "runtime/step/work.h"
 #include "reprise/runtime/alternatives.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 // One call run in another way: a variant of its operation.
 struct OtherWay {
@@ -48,9 +48,9 @@ struct Alternatives {
 // What a row of the registry looks at and adds to.
 class Rewriter {
  public:
-  Rewriter(Recording& recording, Works& works, const Updates& updates);
+  Rewriter(step::Recording& recording, step::Works& works, const step::Updates& updates);
 
-  const Recording& recording() const { return recording_; }
+  const step::Recording& recording() const { return recording_; }
   // Calls that read the memory of a value, in order.
   const std::vector<int32_t>& readers(int32_t value) const {
     return readers_[static_cast<size_t>(value)];
@@ -61,7 +61,7 @@ class Rewriter {
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
   bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
   // Whether the work reads memory from before the step that some call writes: it has to stay in its place.
-  bool reads_written(const Work& work) const;
+  bool reads_written(const step::Work& work) const;
   // The last call before c, a backward call, that reads the value, or the one that makes it; -1: that is a backward
   // call, too, or c is not the last reader.
   int32_t last_forward_use(int32_t value, int32_t c) const;
@@ -71,8 +71,8 @@ class Rewriter {
   bool is_worthwhile(int64_t bytes) const { return bytes * kWorthwhile > largest_; }
 
   int32_t add_value(int64_t bytes);
-  int32_t add_work(Work work);
-  const Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
+  int32_t add_work(step::Work work);
+  const step::Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(OtherWay way) { found_.ways.push_back(std::move(way)); }
   // If one stands for more calls already, this one does the others as they are, and there is one more for each that
   // changes other calls: both together. Nothing happens if one stands for some of its calls only.
@@ -91,8 +91,8 @@ class Rewriter {
 
   static constexpr int64_t kWorthwhile = 64;  // that part of the largest value
 
-  Recording& recording_;
-  Works& works_;
+  step::Recording& recording_;
+  step::Works& works_;
   int64_t largest_ = 0;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
@@ -102,21 +102,21 @@ class Rewriter {
 };
 
 // Adds values and works of all alternatives that are wanted, row by row.
-Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
+Alternatives find_alternatives(step::Recording& recording, step::Works& works, const step::Updates& updates,
                                const AlternativeOptions& options);
 
 // Whether elements lie row after row, without gaps.
-bool is_in_rows(const Geometry& geometry);
+bool is_in_rows(const step::Geometry& geometry);
 // Whether the tensor is all of its storage, row after row.
-bool fills_storage(const TensorRef& ref, const Recording& recording);
+bool fills_storage(const step::TensorRef& ref, const step::Recording& recording);
 // Whether it is all of its storage, each element once, in whatever order.
-bool covers_storage(const TensorRef& ref, const Recording& recording);
+bool covers_storage(const step::TensorRef& ref, const step::Recording& recording);
 // The argument of this name; null if there is none.
-const Argument* argument_of(const Call& call, const char* name);
+const step::Argument* argument_of(const step::Call& call, const char* name);
 // The smallest type for positions in the last dimensions of a tensor.
-at::ScalarType type_of_positions(const Geometry& input, size_t dimensions);
+at::ScalarType type_of_positions(const step::Geometry& input, size_t dimensions);
 // An operator with all its arguments from the stack.
-Kernel kernel_of(const c10::OperatorHandle& op);
+step::Kernel kernel_of(const c10::OperatorHandle& op);
 
 // The rows.
 void in_place(Rewriter& rewriter);
@@ -134,4 +134,4 @@ void small_indices(Rewriter& rewriter);
 void late_gradient(Rewriter& rewriter);
 void copied_part(Rewriter& rewriter);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

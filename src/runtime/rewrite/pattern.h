@@ -7,50 +7,50 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 class Pattern {
  public:
   explicit Pattern(const Rewriter& rewriter)
       : rewriter_(rewriter), recording_(rewriter.recording()) {}
 
-  const Recording& recording() const { return recording_; }
-  const Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
+  const step::Recording& recording() const { return recording_; }
+  const step::Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
   const std::string& name(int32_t c) const { return call(c).op.operator_name().name; }
   // Of call c, which has an argument of this name.
-  const TensorRef& argument(int32_t c, const char* which) const {
+  const step::TensorRef& argument(int32_t c, const char* which) const {
     return argument_of(call(c), which)->tensors[0];
   }
   const c10::IValue& constant(int32_t c, const char* which) const {
     return argument_of(call(c), which)->constant;
   }
 
-  const StepValue& value(const TensorRef& ref) const {
+  const step::StepValue& value(const step::TensorRef& ref) const {
     return recording_.values[static_cast<size_t>(ref.index)];
   }
-  const std::vector<int32_t>& readers(const TensorRef& ref) const {
+  const std::vector<int32_t>& readers(const step::TensorRef& ref) const {
     return rewriter_.readers(ref.index);
   }
-  bool is_result(const TensorRef& ref) const { return rewriter_.is_result(ref.index); }
+  bool is_result(const step::TensorRef& ref) const { return rewriter_.is_result(ref.index); }
 
   // The call that makes the value in memory of its own; -1: there is none.
-  int32_t maker(const TensorRef& ref) const {
-    if (ref.memory != Memory::kValue) return -1;
+  int32_t maker(const step::TensorRef& ref) const {
+    if (ref.memory != step::Memory::kValue) return -1;
     return value(ref).previous < 0 ? value(ref).maker : -1;
   }
   // The same, if it is of this name.
-  int32_t maker(const TensorRef& ref, const char* wanted) const {
+  int32_t maker(const step::TensorRef& ref, const char* wanted) const {
     const int32_t c = maker(ref);
     return c >= 0 && name(c) == wanted ? c : -1;
   }
 
-  bool only_read_by(const TensorRef& ref, const std::vector<int32_t>& calls) const {
+  bool only_read_by(const step::TensorRef& ref, const std::vector<int32_t>& calls) const {
     return readers(ref) == calls && !is_result(ref);
   }
 
  private:
   const Rewriter& rewriter_;
-  const Recording& recording_;
+  const step::Recording& recording_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

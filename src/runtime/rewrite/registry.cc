@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 #include "reprise/model/errors.h"
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Recording;
+using step::Updates;
+using step::Works;
+
 namespace {
 
 struct Row {
@@ -82,18 +86,6 @@ bool has(const std::vector<std::string>& names, const char* name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-}  // namespace
-
-std::vector<AlternativeInfo> alternatives() {
-  std::vector<AlternativeInfo> all;
-  for (const Row& row : kRows) {
-    all.push_back({row.name, row.description, row.exactness, row.find != nullptr, row.in_chain});
-  }
-  return all;
-}
-
-namespace {
-
 const Row& row_of(const std::string& name) {
   const auto row =
       std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) { return one.name == name; });
@@ -117,27 +109,6 @@ void validate_names(const AlternativeOptions& options) {
 
 }  // namespace
 
-void validate(const AlternativeOptions& options) {
-  validate_names(options);
-  const bool some = std::any_of(options.only.begin(), options.only.end(),
-                                [](const std::string& n) { return row_of(n).find != nullptr; });
-  if (some || options.only.empty()) return;
-  throw InputError(
-      fmt::format("the alternative \"{}\" is for stages of a chain, not for captured "
-                  "steps (graph mode)",
-                  options.only.front()));
-}
-
-void validate_for_chain(const AlternativeOptions& options) {
-  validate_names(options);
-  for (const std::string& name : options.only) {
-    if (row_of(name).in_chain) continue;
-    throw InputError(fmt::format(
-        "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain",
-        name));
-  }
-}
-
 Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
                                const AlternativeOptions& options) {
   validate(options);
@@ -150,169 +121,37 @@ Alternatives find_alternatives(Recording& recording, Works& works, const Updates
   return rewriter.take();
 }
 
-Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
-    : recording_(recording),
-      works_(works),
-      readers_(recording.values.size()),
-      is_result_(recording.values.size(), false),
-      is_used_up_(recording.values.size(), false),
-      is_updated_(recording.externals.size(), false),
-      is_written_(recording.externals.size(), false),
-      stands_for_(recording.calls.size(), -1) {
-  for (const Call& call : recording.calls) {
-    for (const int32_t e : call.effects) is_written_[static_cast<size_t>(e)] = true;
+}  // namespace reprise::runtime::internal::rewrite
+
+namespace reprise::runtime {
+
+std::vector<AlternativeInfo> alternatives() {
+  std::vector<AlternativeInfo> all;
+  for (const internal::rewrite::Row& row : internal::rewrite::kRows) {
+    all.push_back({row.name, row.description, row.exactness, row.find != nullptr, row.in_chain});
   }
-  for (const StepValue& value : recording.values) largest_ = std::max(largest_, value.bytes);
-  for (size_t c = 0; c < recording.calls.size(); ++c) {
-    for (const int32_t value : values_read(works.all[c])) {
-      readers_[static_cast<size_t>(value)].push_back(static_cast<int32_t>(c));
-    }
-  }
-  const auto mark = [](const TensorRef& ref, std::vector<bool>& marks) {
-    if (ref.memory == Memory::kValue) marks[static_cast<size_t>(ref.index)] = true;
-  };
-  for (const TensorRef& ref : recording.outputs) mark(ref, is_result_);
-  for (const LeafGradient& leaf : recording.gradients) mark(leaf.gradient, is_result_);
-  for (const Update& update : updates.each) {
-    mark(recording.gradients[update.leaf].gradient, is_used_up_);
-    is_updated_[static_cast<size_t>(update.external)] = true;
-  }
+  return all;
 }
 
-int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {
-  const auto& readers = readers_[static_cast<size_t>(value)];
-  if (readers.empty() || readers.back() != c) return -1;
-  const int32_t last = readers.size() > 1 ? readers[readers.size() - 2]
-                                          : recording_.values[static_cast<size_t>(value)].maker;
-  const bool is_forward =
-      last >= 0 && recording_.calls[static_cast<size_t>(last)].phase == Phase::kForward;
-  return is_forward ? last : -1;
+void validate(const AlternativeOptions& options) {
+  internal::rewrite::validate_names(options);
+  const bool some = std::any_of(options.only.begin(), options.only.end(),
+                                [](const std::string& n) { return internal::rewrite::row_of(n).find != nullptr; });
+  if (some || options.only.empty()) return;
+  throw InputError(
+      fmt::format("the alternative \"{}\" is for stages of a chain, not for captured "
+                  "steps (graph mode)",
+                  options.only.front()));
 }
 
-bool Rewriter::reads_written(const Work& work) const {
-  for (const Argument& argument : work.arguments) {
-    if (argument.shape_only) continue;
-    for (const TensorRef& ref : argument.tensors) {
-      if (ref.memory == Memory::kExternal && is_written_[static_cast<size_t>(ref.index)])
-        return true;
-    }
+void validate_for_chain(const AlternativeOptions& options) {
+  internal::rewrite::validate_names(options);
+  for (const std::string& name : options.only) {
+    if (internal::rewrite::row_of(name).in_chain) continue;
+    throw InputError(fmt::format(
+        "the alternative \"{}\" is for captured steps (graph mode), not for stages of a chain",
+        name));
   }
-  return false;
-}
-
-int32_t Rewriter::add_value(int64_t bytes) {
-  recording_.values.push_back({.bytes = bytes});
-  readers_.emplace_back();
-  is_result_.push_back(false);
-  is_used_up_.push_back(false);
-  return static_cast<int32_t>(recording_.values.size()) - 1;
-}
-
-int32_t Rewriter::add_work(Work work) {
-  works_.all.push_back(std::move(work));
-  return static_cast<int32_t>(works_.all.size()) - 1;
-}
-
-void Rewriter::add(Realization realization) {
-  // Choices are disjoint: those of the first row that stands for a call have it.
-  int32_t other = -1;
-  for (const int32_t c : realization.calls) {
-    other = std::max(other, stands_for_[static_cast<size_t>(c)]);
-  }
-  if (other >= 0 && !widen(realization, found_.realizations[static_cast<size_t>(other)].calls)) {
-    return;
-  }
-  std::vector<Realization> together;
-  for (const Realization& one : found_.realizations) {
-    if (auto two = both(one, realization)) together.push_back(*std::move(two));
-  }
-  for (const int32_t c : realization.calls) {
-    int32_t& first = stands_for_[static_cast<size_t>(c)];
-    if (first < 0) first = static_cast<int32_t>(found_.realizations.size());
-  }
-  found_.realizations.push_back(std::move(realization));
-  std::ranges::move(together, std::back_inserter(found_.realizations));
-}
-
-void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, std::string name) {
-  Realization::Piece& one = found_.realizations[realization].pieces[piece];
-  one.works.push_back(work);
-  one.names.push_back(std::move(name));
-}
-
-namespace {
-
-bool contains(const std::vector<int32_t>& list, int32_t c) {
-  return std::find(list.begin(), list.end(), c) != list.end();
-}
-
-}  // namespace
-
-bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls) const {
-  if (!std::ranges::all_of(realization.calls, [&](int32_t c) { return contains(calls, c); })) {
-    return false;
-  }
-  if (realization.changed.empty()) {
-    realization.changed = realization.calls;
-    for (Realization::Piece& piece : realization.pieces) piece.of = realization.calls.front();
-  }
-  for (const int32_t c : calls) {
-    if (contains(realization.calls, c)) continue;
-    if (recording_.calls[static_cast<size_t>(c)].random) return false;
-    realization.pieces.push_back({.after = c, .as_it_is = true});
-  }
-  realization.calls = calls;
-  return true;
-}
-
-std::optional<Realization> Rewriter::both(const Realization& a, const Realization& b) const {
-  if (a.calls != b.calls || a.changed.empty() || b.changed.empty()) return std::nullopt;
-  if (std::ranges::any_of(a.changed, [&](int32_t c) { return contains(b.changed, c); })) {
-    return std::nullopt;
-  }
-  Realization two = a;
-  two.name += "+" + b.name;
-  two.exactness = std::max(a.exactness, b.exactness);
-  std::ranges::copy(b.changed, std::back_inserter(two.changed));
-  std::erase_if(two.pieces, [&](const Realization::Piece& piece) {
-    return piece.as_it_is && contains(b.changed, piece.after);
-  });
-  std::ranges::copy_if(b.pieces, std::back_inserter(two.pieces),
-                       [](const Realization::Piece& piece) { return !piece.as_it_is; });
-  return two;
-}
-
-bool is_in_rows(const Geometry& geometry) {
-  int64_t stride = 1;
-  for (size_t d = geometry.sizes.size(); d-- > 0;) {
-    if (geometry.sizes[d] != 1 && geometry.strides[d] != stride) return false;
-    stride *= geometry.sizes[d];
-  }
-  return true;
-}
-
-bool fills_storage(const TensorRef& ref, const Recording& recording) {
-  return is_in_rows(ref.geometry) && covers_storage(ref, recording);
-}
-
-bool covers_storage(const TensorRef& ref, const Recording& recording) {
-  int64_t elements = 1;
-  for (const int64_t size : ref.geometry.sizes) elements *= size;
-  return ref.memory == Memory::kValue && ref.geometry.offset == 0 &&
-         elements * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype)) ==
-             recording.values[static_cast<size_t>(ref.index)].bytes;
-}
-
-const Argument* argument_of(const Call& call, const char* name) {
-  const auto& formals = call.op.schema().arguments();
-  for (size_t a = 0; a < formals.size() && a < call.arguments.size(); ++a) {
-    if (formals[a].name() == name) return &call.arguments[a];
-  }
-  return nullptr;
-}
-
-Kernel kernel_of(const c10::OperatorHandle& op) {
-  return [op](std::vector<c10::IValue>& stack) { op.callBoxed(stack); };
 }
 
 }  // namespace reprise::runtime

@@ -5,7 +5,7 @@
 
 #include <array>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 
 // Whether and to which type CPU and one other device cast now.
 class AutocastState {
@@ -57,4 +57,4 @@ class AutocastCacheOff {
   bool before_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

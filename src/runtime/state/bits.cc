@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 namespace {
 
 constexpr int64_t kGrain = 4096;  // bytes of bits a thread
@@ -86,4 +86,4 @@ void unpack_bits(const uint8_t* from, const StandIns& values, const at::Tensor& 
   });
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

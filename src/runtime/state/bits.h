@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 
 // Of a mask of so many elements.
 int64_t bytes_of_bits(int64_t elements);
@@ -22,4 +22,4 @@ void pack_bits(const at::Tensor& from, const StandIns& values, uint8_t* to);
 // Element i of `to`, a tensor of such a kind, becomes the one that bit i asks for.
 void unpack_bits(const uint8_t* from, const StandIns& values, const at::Tensor& to);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

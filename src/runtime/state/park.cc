@@ -6,7 +6,7 @@
 
 #include <unordered_map>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 namespace {
 
 at::Tensor bytes_of_host(const std::vector<char>& host) {
@@ -64,4 +64,4 @@ Tensors Parked::restore() const {
   return result;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

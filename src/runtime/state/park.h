@@ -7,7 +7,7 @@
 
 #include "reprise/runtime/stage.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 
 class Parked {
  public:
@@ -28,4 +28,4 @@ class Parked {
   std::vector<Geometry> tensors_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <mutex>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 namespace {
 
 at::CPUGeneratorImpl& cpu_generator() {
@@ -69,4 +69,4 @@ bool RandomState::is_now() const {
   return same_state(*std::const_pointer_cast<at::CPUGeneratorImpl>(cpu_), cpu_generator());
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

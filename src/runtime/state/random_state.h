@@ -11,7 +11,7 @@ namespace at {
 struct CPUGeneratorImpl;
 }
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 
 // The CPU generator's and, if `device` is another one, that device's. The CPU's state is copied as a
 // plain object: at::Generator::get_state() would take 5,056 bytes from the allocator that counts.
@@ -40,4 +40,4 @@ class RandomScope {
   RandomState before_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

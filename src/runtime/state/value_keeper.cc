@@ -9,7 +9,10 @@
 #include "reprise/model/errors.h"
 #include "runtime/device/tensor_bytes.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
+
+using device::counted_bytes;
+
 namespace {
 
 // Buffers are many and small: without the dispatcher a copy takes a tenth of the time.
@@ -95,4 +98,4 @@ bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::state {
 
 // Copies the values of tensors and puts them back. The memory of the copies is taken once. A keeper does not touch
 // the version counters of the tensors: autograd saves the statistics of a batch norm, and would refuse them
@@ -35,4 +35,4 @@ class ValueKeeper {
 // Equal shapes, types and bits. Two undefined tensors are equal.
 bool bitwise_equal(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::state

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // Found out by watching the bytes of every storage through one run of a step.
 struct Audit {
@@ -20,4 +20,4 @@ struct Audit {
   uint64_t begun = 0;  // the allocator's serial number when the run began
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 namespace {
 
 bool lies_at(const at::Tensor& tensor, const at::Tensor& place) {
@@ -34,4 +34,4 @@ void BeforeImages::restore() const {
   for (const auto& [leaf, gradient] : gradients_) leaf.mutable_grad() = gradient;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

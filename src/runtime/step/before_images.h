@@ -9,7 +9,7 @@
 
 #include "runtime/step/storage_bytes.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // The contents of storages before the step wrote them, the gradients of leaf tensors, and which memory tensors
 // lay in.
@@ -28,4 +28,4 @@ class BeforeImages {
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, its .grad
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

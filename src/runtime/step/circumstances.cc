@@ -10,7 +10,10 @@
 #include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
+
+using device::kBlockAlignment;
+
 namespace {
 
 // Kernels may go another way where data begins elsewhere in a cache line.
@@ -69,7 +72,7 @@ Circumstances::Kernels Circumstances::kernels_now() {
 
 std::string Circumstances::text_of(const Input& input) {
   if (!input.defined) return "an undefined tensor";
-  return fmt::format("{} at offset {} on {}{}", runtime::text_of(input.geometry),
+  return fmt::format("{} at offset {} on {}{}", step::text_of(input.geometry),
                      input.geometry.offset, input.device,
                      input.requires_grad ? ", which wants a gradient" : "");
 }
@@ -181,4 +184,4 @@ std::string Residents::difference() const {
   return {};
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

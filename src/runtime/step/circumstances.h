@@ -8,7 +8,7 @@
 #include "runtime/step/recording.h"
 #include "reprise/runtime/capture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 class Circumstances {
  public:
@@ -49,7 +49,7 @@ class Circumstances {
 
   std::vector<Input> inputs_;
   std::vector<ModuleState> modules_;
-  AutocastState autocast_;
+  state::AutocastState autocast_;
   bool grad_mode_;
   Kernels kernels_;
 };
@@ -75,4 +75,4 @@ class Residents {
   std::vector<Resident> all_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

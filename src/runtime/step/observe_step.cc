@@ -14,7 +14,11 @@
 #include "runtime/state/random_state.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
+
+using device::drain_backward_queue;
+using state::RandomScope;
+
 namespace {
 
 // Gradients that were there before the step are put aside for a scope.
@@ -242,4 +246,4 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   return last;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -4,7 +4,7 @@
 #include "runtime/step/record.h"
 #include "reprise/runtime/capture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // Runs the step four times, and leaves parameters, gradients, buffers and random state as they
 // were. `parameters`: what the step may know besides those that its operations read; it may drop their
@@ -12,4 +12,4 @@ namespace reprise::runtime {
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
                        const std::vector<at::Tensor>& parameters);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -8,7 +8,7 @@
 #include <array>
 #include <string_view>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 namespace {
 
 using c10::DispatchKey;
@@ -165,4 +165,4 @@ bool is_batch_norm(const Call& call, std::vector<size_t>* statistics) {
 
 bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

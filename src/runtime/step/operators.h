@@ -8,7 +8,7 @@
 
 #include "runtime/step/recording.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // Operators that consist of others and have no kernel of their own on this device: what they call is
 // recorded in their place.
@@ -34,4 +34,4 @@ bool is_batch_norm(const Call& call, std::vector<size_t>* statistics);
 // Whether autograd is walking a graph on this thread.
 bool in_backward();
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

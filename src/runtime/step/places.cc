@@ -11,7 +11,10 @@
 #include "runtime/step/tensors.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
+
+using device::counted_bytes;
+using device::kBlockAlignment;
 
 Places::Places(Recording& recording, const Tensors& inputs, BeforeImages& images,
                const Audit* learn, const Audit* known, Problems& problems)
@@ -206,4 +209,4 @@ uint64_t& Places::last_hash(const c10::Storage& storage) {
   return tracked_.at(storage.unsafeGetStorageImpl()).hash;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -13,7 +13,7 @@
 #include "runtime/step/problems.h"
 #include "runtime/step/recording.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // Larger tensors that the host writes inside the step are taken for results of code that the capture
 // cannot see, not for literals.
@@ -84,4 +84,4 @@ class Places {
   bool saved_by_hooks_ = false;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -6,7 +6,7 @@
 
 #include "runtime/step/recording.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 class Problems {
  public:
@@ -28,4 +28,4 @@ class Problems {
   std::string first_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -9,7 +9,7 @@
 #include "runtime/step/recorder.h"
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 namespace {
 
 // RecordFunction's callbacks are plain functions: what they work on is global.
@@ -102,4 +102,4 @@ Recording record(const StepFunction& step, const Tensors& inputs, c10::Device de
   return recorder.finish(outputs);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -6,7 +6,7 @@
 #include "runtime/step/recording.h"
 #include "reprise/runtime/capture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // Runs the step once and records it. With `learn`, watches all bytes and fills it (as slow as reading
 // every operand twice); without, `known` says what an earlier run learned. What the step writes outside
@@ -17,4 +17,4 @@ namespace reprise::runtime {
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Audit* learn, const Audit* known);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -13,7 +13,10 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
+
+using state::RandomState;
+
 namespace {
 
 constexpr const char* kRandomStateSet =
@@ -266,4 +269,4 @@ void Recorder::learn_writes(LeafContext& context) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -18,7 +18,7 @@
 #include "runtime/step/recording.h"
 #include "runtime/state/random_state.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // One operand's memory, watched over one call.
 struct Watched {
@@ -35,7 +35,7 @@ struct LeafContext final : at::ObserverContext {
   bool within_leaf = false;
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage, argument
   std::vector<Watched> watched;
-  std::optional<RandomState> random;  // when it began
+  std::optional<state::RandomState> random;  // when it began
 };
 
 class Recorder {
@@ -75,7 +75,7 @@ class Recorder {
   Recording recording_;
   Places places_;
   std::set<const void*> leaves_;
-  std::optional<RandomState> random_;  // after the last operation that drew; with `learn_`
+  std::optional<state::RandomState> random_;  // after the last operation that drew; with `learn_`
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

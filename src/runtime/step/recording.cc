@@ -2,7 +2,7 @@
 
 #include <ATen/core/TensorBase.h>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 int64_t offset_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.storage_offset() * static_cast<int64_t>(tensor.element_size())
@@ -37,4 +37,4 @@ std::string Call::name() const {
   return text;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -13,7 +13,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/runtime/stage.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // How a tensor looks at its storage.
 struct Geometry {
@@ -129,4 +129,4 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

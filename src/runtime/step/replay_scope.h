@@ -6,7 +6,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // While it lives, kernels run below autograd, without autocast, and outside inference mode.
 class ReplayScope {
@@ -20,4 +20,4 @@ class ReplayScope {
   at::AutoGradMode keep_grad_mode_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -7,7 +7,7 @@
 
 #include "runtime/step/tensors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 namespace {
 
 at::Tensor raw_tensor(const c10::Storage& storage) {
@@ -78,4 +78,4 @@ uint64_t hash_of(const c10::Storage& storage) {
   return hash_bytes(bytes.data(), bytes.size());
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

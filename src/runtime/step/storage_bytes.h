@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 using HostBytes = std::vector<char>;
 
@@ -16,4 +16,4 @@ void copy_from_host(const HostBytes& bytes, const c10::Storage& storage);  // of
 // Equal for equal bytes; different for different ones, but for one in 2^64.
 uint64_t hash_of(const c10::Storage& storage);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

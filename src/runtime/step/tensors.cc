@@ -2,7 +2,7 @@
 
 #include <c10/core/TensorImpl.h>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 at::Tensor tensor_on(c10::Storage storage, const Geometry& geometry) {
   c10::DispatchKeySet keys(
@@ -17,4 +17,4 @@ at::Tensor tensor_on(c10::Storage storage, const Geometry& geometry) {
   return tensor;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -6,9 +6,9 @@
 
 #include "runtime/step/recording.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // A tensor without history on this storage. About 0.2 microseconds.
 at::Tensor tensor_on(c10::Storage storage, const Geometry& geometry);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 struct Update {
   size_t parameter = 0;   // its number in the optimizer
@@ -24,4 +24,4 @@ struct Updates {
   std::string optimizer = {};
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -8,7 +8,7 @@
 
 #include "runtime/step/operators.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 void add_once(std::vector<int32_t>& list, int32_t value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
@@ -123,4 +123,4 @@ std::string kind_of(const Work& work) {
   return key.str();
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -11,7 +11,7 @@
 
 #include "runtime/step/recording.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::step {
 
 // Takes its arguments from the stack and leaves its results there.
 using Kernel = std::function<void(std::vector<c10::IValue>&)>;
@@ -52,4 +52,4 @@ std::string kind_of(const Work& work);
 // Appends a value that the list does not have.
 void add_once(std::vector<int32_t>& list, int32_t value);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::step

@@ -9,18 +9,18 @@
 #include "reprise/model/errors.h"
 #include "training/zoo.h"
 
-namespace reprise::runtime::zoo {
+namespace reprise::training::zoo {
 
 // Builders get a complete configuration: shapes are positive and of the right rank, options are in
 // their ranges. They check what depends on the network.
-std::vector<Stage> build_mlp(const ModelConfig& config);
-std::vector<Stage> build_resnet(const ModelConfig& config);
-std::vector<Stage> build_vgg16_bn(const ModelConfig& config);
-std::vector<Stage> build_densenet121(const ModelConfig& config);
-std::vector<Stage> build_mobilenet_v2(const ModelConfig& config);
-std::vector<Stage> build_unet(const ModelConfig& config);
-std::vector<Stage> build_gpt(const ModelConfig& config);
-std::vector<Stage> build_lstm(const ModelConfig& config);
+std::vector<runtime::Stage> build_mlp(const ModelConfig& config);
+std::vector<runtime::Stage> build_resnet(const ModelConfig& config);
+std::vector<runtime::Stage> build_vgg16_bn(const ModelConfig& config);
+std::vector<runtime::Stage> build_densenet121(const ModelConfig& config);
+std::vector<runtime::Stage> build_mobilenet_v2(const ModelConfig& config);
+std::vector<runtime::Stage> build_unet(const ModelConfig& config);
+std::vector<runtime::Stage> build_gpt(const ModelConfig& config);
+std::vector<runtime::Stage> build_lstm(const ModelConfig& config);
 
 // A convolution or a pooling, as far as the size of its output goes.
 struct Window {
@@ -36,31 +36,31 @@ void check_image(const ModelConfig& config, std::span<const Window> windows);
 
 // A stage of one tensor to one tensor: `function(module, x)`.
 template <class Holder, class Function>
-Stage stage(std::string name, const Holder& module, Function function) {
+runtime::Stage stage(std::string name, const Holder& module, Function function) {
   auto shared = module.ptr();
-  return {std::move(name), shared, [shared, function](const Tensors& in) -> Tensors {
+  return {std::move(name), shared, [shared, function](const runtime::Tensors& in) -> Tensors {
             return {function(*shared, in.at(0))};
           }};
 }
 
 // A stage that is only `module->forward`.
 template <class Holder>
-Stage stage(std::string name, const Holder& module) {
+runtime::Stage stage(std::string name, const Holder& module) {
   return stage(std::move(name), module, [](auto& m, const at::Tensor& x) { return m.forward(x); });
 }
 
 // The same for a bare shared pointer to a module that has `forward`.
 template <class Impl>
-Stage stage_of(std::string name, std::shared_ptr<Impl> module) {
+runtime::Stage stage_of(std::string name, std::shared_ptr<Impl> module) {
   return {std::move(name), module,
-          [module](const Tensors& in) -> Tensors { return {module->forward(in.at(0))}; }};
+          [module](const runtime::Tensors& in) -> Tensors { return {module->forward(in.at(0))}; }};
 }
 
 // A stage without parameters.
 template <class Function>
-Stage stage_of_function(std::string name, Function function) {
+runtime::Stage stage_of_function(std::string name, Function function) {
   return {std::move(name), nullptr,
-          [function](const Tensors& in) -> Tensors { return {function(in.at(0))}; }};
+          [function](const runtime::Tensors& in) -> Tensors { return {function(in.at(0))}; }};
 }
 
-}  // namespace reprise::runtime::zoo
+}  // namespace reprise::training::zoo

@@ -15,7 +15,10 @@
 
 #include "training/zoo/build.h"
 
-namespace reprise::runtime::zoo {
+namespace reprise::training::zoo {
+
+using runtime::Stage;
+
 namespace {
 
 using at::Tensor;
@@ -293,4 +296,4 @@ std::vector<Stage> build_unet(const ModelConfig& config) {
   return stages;
 }
 
-}  // namespace reprise::runtime::zoo
+}  // namespace reprise::training::zoo

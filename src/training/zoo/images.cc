@@ -15,7 +15,10 @@
 
 #include "training/zoo/build.h"
 
-namespace reprise::runtime::zoo {
+namespace reprise::training::zoo {
+
+using runtime::Stage;
+
 namespace {
 
 using at::Tensor;
@@ -162,4 +165,4 @@ std::vector<Stage> build_vgg16_bn(const ModelConfig& config) {
   return stages;
 }
 
-}  // namespace reprise::runtime::zoo
+}  // namespace reprise::training::zoo

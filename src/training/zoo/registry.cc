@@ -8,7 +8,11 @@
 #include "training/zoo/build.h"
 #include "runtime/modules/stage_modules.h"
 
-namespace reprise::runtime {
+namespace reprise::training {
+
+using runtime::Stage;
+using runtime::internal::modules::register_stages;
+
 namespace {
 
 // A model's defaults; an option whose default is 0 (or a negative dropout) is one it does not have.
@@ -198,4 +202,4 @@ std::shared_ptr<torch::nn::Module> Model::module() const {
   return all;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::training

@@ -15,7 +15,11 @@
 
 #include "training/zoo/build.h"
 
-namespace reprise::runtime::zoo {
+namespace reprise::training::zoo {
+
+using runtime::Stage;
+using runtime::Tensors;
+
 namespace {
 
 using at::Tensor;
@@ -176,4 +180,4 @@ std::vector<Stage> build_lstm(const ModelConfig& config) {
   return stages;
 }
 
-}  // namespace reprise::runtime::zoo
+}  // namespace reprise::training::zoo

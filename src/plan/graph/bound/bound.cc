@@ -36,7 +36,13 @@
 #include "reprise/check/simulate.h"
 #include "reprise/model/plan.h"
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
+
+using common::GraphFacts;
+using common::SearchControl;
+using common::can_be_first;
+using common::takes;
+
 namespace {
 
 constexpr size_t kFewInstants = 64, kPromising = 24;
@@ -173,4 +179,4 @@ GraphBound bound_graph(const Graph& graph, Bytes budget, SearchControl& control)
   return Bounding(graph, budget, control).run();
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

@@ -8,7 +8,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
 
 struct GraphBound {
   Nanos time;               // no valid plan within the budget takes less
@@ -26,6 +26,6 @@ struct GraphBound {
 // of the sum of the fastest variants. Few instants of a large graph are looked at, all of a small
 // one. Without a limit of time the same question has the same answer. O(instants) times some dozens
 // of minimum cuts, each O(ops + values) nodes.
-GraphBound bound_graph(const Graph& graph, Bytes budget, SearchControl& control);
+GraphBound bound_graph(const Graph& graph, Bytes budget, common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

@@ -5,7 +5,15 @@
 #include <tuple>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
+
+using common::GraphFacts;
+using common::can_be_first;
+using common::can_be_replay;
+using common::contains;
+using common::runs_once;
+using common::takes;
+
 namespace {
 
 constexpr size_t kSource = 0, kSink = 1;
@@ -397,4 +405,4 @@ std::optional<Instant::Amount> Instant::least_time(int64_t budget) {
   return facts_.least_time.count() + extra_ + std::max(best, Amount{0});
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

@@ -10,7 +10,7 @@
 #include "plan/graph/bound/max_flow.h"
 #include "reprise/model/graph.h"
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
 
 // Whether a value is among the live ones (those that the op takes left out, before it writes any) while
 // an op runs that runs exactly once in every plan; of a choice, while one op of the plan's realization runs, which is
@@ -98,9 +98,9 @@ class Instant {
     std::vector<ValueIndex> missed;  // of the wanted ones
   };
 
-  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
+  Instant(const common::GraphFacts& facts, OpIndex op, const Variant& variant,
           const std::vector<Assumption>& assumptions, Stretch stretch);
-  Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
+  Instant(const common::GraphFacts& facts, OpIndex op, const Variant& variant,
           const std::vector<Assumption>& assumptions = {})
       : Instant(facts, op, variant, assumptions, Stretch{}) {}
 
@@ -190,7 +190,7 @@ class Instant {
   std::optional<Line> solve(Amount price, Amount unit, Amount* total);
   Line current_line() const;
 
-  const GraphFacts& facts_;
+  const common::GraphFacts& facts_;
   OpIndex op_;
   const Variant& variant_;
   const Stretch stretch_;
@@ -210,4 +210,4 @@ class Instant {
   double price_ = 0;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
 
 size_t MaxFlow::add_arc(size_t from, size_t to, Amount capacity) {
   const size_t arc = arcs_.size() / 2;
@@ -71,4 +71,4 @@ MaxFlow::Amount MaxFlow::cut(size_t source, size_t sink) {
   return flow;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

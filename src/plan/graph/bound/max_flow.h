@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
 
 class MaxFlow {
  public:
@@ -52,4 +52,4 @@ class MaxFlow {
   std::vector<int32_t> queue_, path_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

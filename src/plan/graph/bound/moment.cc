@@ -4,7 +4,13 @@
 #include <limits>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
+
+using common::GraphFacts;
+using common::SearchControl;
+using common::can_be_first;
+using common::runs_once;
+
 namespace {
 
 int64_t narrow(Instant::Amount amount) {
@@ -156,4 +162,4 @@ std::optional<MomentPeak> peak_of_moment(const GraphFacts& facts, const Moment& 
   return least;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

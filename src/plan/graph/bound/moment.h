@@ -9,7 +9,7 @@
 #include "plan/graph/bound/instant.h"
 #include "plan/common/search_control.h"
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
 
 // The run of an op that runs exactly once in every plan; or, of a choice, the runs of the ordered ops of one of its
 // realizations, of which every plan has exactly one: the least of what these demand holds for all plans.
@@ -28,7 +28,7 @@ struct Moment {
 Assumption assume_at(const Moment& moment, ValueIndex value, bool live);
 
 // Ascending by `first`.
-std::vector<Moment> moments_of(const GraphFacts& facts);
+std::vector<Moment> moments_of(const common::GraphFacts& facts);
 
 // What every plan pays from a moment on, in a stretch of time.
 struct MomentCost {
@@ -39,17 +39,17 @@ struct MomentCost {
 };
 
 // Sets `at` of each realization to the op that decides what the moment costs, as far as there is time.
-void find_deciding_ops(const GraphFacts& facts, Moment& moment, int64_t budget,
-                       const SearchControl& control);
+void find_deciding_ops(const common::GraphFacts& facts, Moment& moment, int64_t budget,
+                       const common::SearchControl& control);
 
 // None: no plan within the budget (of which the assumptions are true) has this moment.
-std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& moment,
+std::optional<MomentCost> cost_of_moment(const common::GraphFacts& facts, const Moment& moment,
                                          int64_t budget,
                                          const std::vector<Assumption>& assumptions = {},
                                          Instant::Stretch stretch = {});
 
 // Of a plan that pays so much beyond facts.least_time; as far as 64 bits go.
-Nanos time_with(const GraphFacts& facts, Instant::Amount extra);
+Nanos time_with(const common::GraphFacts& facts, Instant::Amount extra);
 
 struct MomentPeak {
   OpIndex op = -1;  // that needs it
@@ -57,6 +57,6 @@ struct MomentPeak {
 };
 
 // The least peak of all plans, as far as the moment tells; none: no plan has it.
-std::optional<MomentPeak> peak_of_moment(const GraphFacts& facts, const Moment& moment);
+std::optional<MomentPeak> peak_of_moment(const common::GraphFacts& facts, const Moment& moment);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

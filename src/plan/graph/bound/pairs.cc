@@ -38,7 +38,12 @@
 
 #include "plan/graph/bound/instant.h"
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
+
+using common::GraphFacts;
+using common::SearchControl;
+using common::can_be_first;
+
 namespace {
 
 using Amount = Instant::Amount;
@@ -269,4 +274,4 @@ std::optional<int64_t> cost_of_pair(const GraphFacts& facts, const Moment& first
   return pair.least();
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

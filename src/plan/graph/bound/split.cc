@@ -27,7 +27,12 @@
 #include "plan/graph/bound/moment.h"
 #include "plan/graph/bound/pairs.h"
 
-namespace reprise::internal {
+namespace reprise::internal::bound {
+
+using common::GraphFacts;
+using common::SearchControl;
+using common::contains;
+
 namespace {
 
 // So many cases, fewer of a large graph.
@@ -244,4 +249,4 @@ Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
   return std::max(root.time, Splitting(facts, budget, root, control).run());
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::bound

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::schedule {
 namespace {
 
 constexpr int64_t kNothingRuns = INT64_MIN / 4;
@@ -439,4 +439,4 @@ int64_t ScheduleLedger::local_peak(int32_t position) {
   return peak;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::schedule

@@ -17,7 +17,7 @@
 #include "plan/graph/schedule/schedule.h"
 #include "plan/graph/schedule/peak_tree.h"
 
-namespace reprise::internal {
+namespace reprise::internal::schedule {
 
 class ScheduleLedger {
  public:
@@ -168,4 +168,4 @@ class ScheduleLedger {
   std::vector<int64_t> level_change_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::schedule

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace reprise::internal {
+namespace reprise::internal::schedule {
 
 // Sums along the way up instead of pushing down (a segment tree without propagation).
 class PeakTree {
@@ -74,4 +74,4 @@ class PeakTree {
   std::vector<int64_t> added_;    // to all below a node
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::schedule

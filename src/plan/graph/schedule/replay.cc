@@ -5,7 +5,10 @@
 #include "plan/common/graph_facts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::schedule {
+
+using common::contains;
+
 namespace {
 
 // A schedule with more runs an op of plain training is no good, or has ops that take what each
@@ -262,4 +265,4 @@ void ScheduleLedger::finish() {
   }
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::schedule

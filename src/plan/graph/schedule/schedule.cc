@@ -5,7 +5,12 @@
 #include "plan/common/graph_facts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::schedule {
+
+using common::can_be_first;
+using common::can_be_replay;
+using common::runs_once;
+
 namespace {
 
 // Preferably one that takes nothing.
@@ -213,4 +218,4 @@ bool ScheduleModel::can_wait(int32_t position) const {
   return std::any_of(begin, end, [](const Way& way) { return way.first; });
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::schedule

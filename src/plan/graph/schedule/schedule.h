@@ -16,7 +16,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/plan.h"
 
-namespace reprise::internal {
+namespace reprise::internal::schedule {
 
 enum class Keeping : char {
   kKeep,      // live throughout the gap
@@ -148,4 +148,4 @@ class ScheduleModel {
   Schedule lean_;
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::schedule

@@ -8,7 +8,16 @@
 
 #include "plan/common/graph_facts.h"
 
-namespace reprise::internal {
+namespace reprise::internal::search {
+
+using common::SearchControl;
+using common::can_be_first;
+using common::runs_once;
+using schedule::Keeping;
+using schedule::Schedule;
+using schedule::ScheduleModel;
+using schedule::kPutOff;
+
 namespace {
 
 constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
@@ -327,4 +336,4 @@ bool Annealer::step(const Course& course, double temperature) {
   return true;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::search

@@ -11,12 +11,12 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/graph.h"
 
-namespace reprise::internal {
+namespace reprise::internal::search {
 
 // A schedule and what it costs.
 struct FoundSchedule {
   int64_t time = 0, peak = 0, run_count = 0;
-  Schedule schedule;
+  schedule::Schedule schedule;
 };
 
 // What a search minimises: time_weight * time + memory_weight * (bytes beyond the goal): those of the peak, and a part of
@@ -30,7 +30,7 @@ struct SearchGoal {
 
 // What can be changed in the schedules of a graph.
 struct ScheduleMoves {
-  explicit ScheduleMoves(const ScheduleModel& model);
+  explicit ScheduleMoves(const schedule::ScheduleModel& model);
 
   std::vector<int32_t> gaps;                     // that can be dropped
   std::vector<int32_t> flexible;                 // positions with several variants
@@ -46,23 +46,23 @@ struct ScheduleMoves {
   std::vector<std::vector<OpIndex>> alike;
 
  private:
-  void find_kinds(const ScheduleModel& model);
+  void find_kinds(const schedule::ScheduleModel& model);
 };
 
 class Annealer {
  public:
   // The model and the moves must outlive it.
-  Annealer(const ScheduleModel& model, const ScheduleMoves& moves, int64_t budget);
+  Annealer(const schedule::ScheduleModel& model, const ScheduleMoves& moves, int64_t budget);
 
   // Forgets what it has found and draws other numbers from now on.
   void start(uint64_t seed);
 
   // Takes a schedule as it is. None if it cannot run.
-  std::optional<FoundSchedule> walk(const Schedule& schedule);
+  std::optional<FoundSchedule> walk(const schedule::Schedule& schedule);
   // Takes a schedule as it is, then drops at its peak what frees most bytes for the time it takes,
   // until it fits, nothing is left to drop or it takes `hopeless`. None if it cannot run.
-  std::optional<FoundSchedule> repair(const Schedule& schedule, double rate, int64_t hopeless,
-                                      const SearchControl& control);
+  std::optional<FoundSchedule> repair(const schedule::Schedule& schedule, double rate, int64_t hopeless,
+                                      const common::SearchControl& control);
 
   struct Course {
     SearchGoal goal;
@@ -73,7 +73,7 @@ class Annealer {
     const std::vector<FoundSchedule>* others = nullptr;  // from which parts may be taken over
   };
   // Simulated annealing from a schedule.
-  void anneal(const Schedule& from, const Course& course, const SearchControl& control);
+  void anneal(const schedule::Schedule& from, const Course& course, const common::SearchControl& control);
 
   // Since start(): the fastest schedule within the budget, on ties of fewer runs; the one with the
   // smallest peak.
@@ -81,7 +81,7 @@ class Annealer {
   const std::optional<FoundSchedule>& smallest() const { return smallest_; }
 
  private:
-  bool assign(const Schedule& schedule);
+  bool assign(const schedule::Schedule& schedule);
   void remember();
   double cost(const SearchGoal& goal) const;
   FoundSchedule found() const;
@@ -99,7 +99,7 @@ class Annealer {
   int64_t bytes_at_peak(OpIndex op) const;
   void apply(const Remedy& remedy);
   void run_otherwise(int32_t position, int32_t variant);
-  void tune(double rate, const SearchControl& control);
+  void tune(double rate, const common::SearchControl& control);
   bool drop_something(double rate);
   void take_up();
   void note_gap(int32_t gap);
@@ -111,7 +111,7 @@ class Annealer {
   void trade();
   bool make_fit(const Course& course);
   size_t some_length() { return size_t{1} << below(6); }
-  void set_gap(int32_t gap, Keeping keeping);
+  void set_gap(int32_t gap, schedule::Keeping keeping);
   void drop_at_peak(int candidates = 1);
   void keep_again(int candidates = 1);
   void change_any();
@@ -123,10 +123,10 @@ class Annealer {
   uint64_t below(size_t count) { return random_() % count; }
   double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
-  const ScheduleModel& model_;
+  const schedule::ScheduleModel& model_;
   const ScheduleMoves& moves_;
   const int64_t budget_;
-  ScheduleLedger ledger_;
+  schedule::ScheduleLedger ledger_;
   std::mt19937_64 random_{1};
   std::optional<FoundSchedule> best_, smallest_;
   double current_ = 0;             // cost
@@ -137,4 +137,4 @@ class Annealer {
   bool large_ = false;             // the proposal changes many gaps
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::search

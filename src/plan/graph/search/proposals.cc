@@ -6,7 +6,15 @@
 #include "plan/graph/search/anneal.h"
 #include "plan/common/graph_facts.h"
 
-namespace reprise::internal {
+namespace reprise::internal::search {
+
+using common::contains;
+using schedule::Early;
+using schedule::Gap;
+using schedule::Keeping;
+using schedule::Schedule;
+using schedule::kPutOff;
+
 namespace {
 
 constexpr double kLargeMoves = 0.05;  // share of the proposals that change many gaps
@@ -250,4 +258,4 @@ void Annealer::put_off() {
   ledger_.set_variant(position, waits ? model_.plain()[position].variant : kPutOff);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::search

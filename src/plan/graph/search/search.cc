@@ -7,7 +7,15 @@
 #include <tuple>
 #include <utility>
 
-namespace reprise::internal {
+namespace reprise::internal::search {
+
+using common::SearchControl;
+using schedule::Early;
+using schedule::Keeping;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+
 namespace {
 
 constexpr size_t kPool = 8;          // schedules that are annealed first
@@ -348,4 +356,4 @@ void GraphSearch::improve(int64_t bound) {
   }
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::search

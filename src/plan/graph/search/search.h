@@ -12,14 +12,14 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/graph.h"
 
-namespace reprise::internal {
+namespace reprise::internal::search {
 
 class GraphSearch {
  public:
   // The budget in bytes. Plain training is the first schedule that is looked at. The number of
   // threads does not change the answer: a round has as many walkers as the size of the graph asks
   // for, and each draws numbers of its own.
-  GraphSearch(const ScheduleModel& model, int64_t budget, int threads, SearchControl& control);
+  GraphSearch(const schedule::ScheduleModel& model, int64_t budget, int threads, common::SearchControl& control);
 
   // The fastest schedule within the budget so far; on ties fewer runs.
   const std::optional<FoundSchedule>& best() const { return best_; }
@@ -36,15 +36,15 @@ class GraphSearch {
   // Takes schedules as they are, and then drops at their peaks until they fit or nothing is left to
   // drop. Once there is a plan, only as long as `control` says: the rest of the time is better spent
   // on what was found.
-  void consider(const std::vector<Schedule>& schedules, const SearchControl& control);
+  void consider(const std::vector<schedule::Schedule>& schedules, const common::SearchControl& control);
   // The same for schedules that were made for this budget: they do not count as the smallest.
-  void consider_for_budget(const std::vector<Schedule>& schedules, const SearchControl& control);
+  void consider_for_budget(const std::vector<schedule::Schedule>& schedules, const common::SearchControl& control);
 
   // Looks for a schedule that fits: what it does depends on the graph and the schedules considered
   // alone, and ends with the first one within the budget. So a budget that is smallest() for a
   // smaller one is met. No plan has a smaller peak than `least_peak`: where that is above the budget,
   // a few rounds will do.
-  void shrink(int64_t least_peak, const SearchControl& control);
+  void shrink(int64_t least_peak, const common::SearchControl& control);
 
   // Anneals starts that are over the budget until they fit: what memory costs counts for more there
   // than in improve().
@@ -60,8 +60,8 @@ class GraphSearch {
   void raise_price(const std::vector<FoundSchedule>& pool);
   void in_parallel(size_t count, const std::function<void(size_t)>& work);
   void collect(const Annealer& walker, bool counts_as_smallest);
-  void repair(const std::vector<Schedule>& schedules, bool counts_as_smallest,
-              const SearchControl& control);
+  void repair(const std::vector<schedule::Schedule>& schedules, bool counts_as_smallest,
+              const common::SearchControl& control);
   struct Turn {
     size_t round, first;  // the first walker's place among the turns of the round
     int course;
@@ -76,11 +76,11 @@ class GraphSearch {
   int64_t patience() const;
   int64_t steps_of_a_round() const;
 
-  const ScheduleModel& model_;
+  const schedule::ScheduleModel& model_;
   const ScheduleMoves moves_;
   const int64_t budget_;
   const size_t threads_;
-  SearchControl& control_;
+  common::SearchControl& control_;
   std::vector<std::unique_ptr<Annealer>> walkers_;
   uint64_t seed_ = 0;
   std::optional<FoundSchedule> best_, smallest_;
@@ -90,4 +90,4 @@ class GraphSearch {
   double price_ = 0;                  // of a byte above the budget, in improve()
 };
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::search

@@ -18,7 +18,16 @@
 #include "plan/graph/starts/starts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
+
+using bound::GraphBound;
+using bound::Instant;
+using common::GraphFacts;
+using common::SearchControl;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+
 namespace {
 
 constexpr int kRounds = 6;
@@ -135,4 +144,4 @@ std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const Sche
   return schedules;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

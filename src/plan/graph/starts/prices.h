@@ -10,14 +10,14 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
 
 // Some schedules near the budget, the most promising first, their peaks within it or somewhat
 // above; none where the bound has no instant. Without a limit of time the same question
 // has the same answer. `over`: time that a byte above the budget counts for. O(some dozens of
 // minimum cuts and walks over the graph).
-std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const Schedule& base,
-                                          const GraphFacts& facts, const GraphBound& bound,
-                                          Bytes budget, double over, const SearchControl& control);
+std::vector<schedule::Schedule> schedules_at_prices(const schedule::ScheduleModel& model, const schedule::Schedule& base,
+                                          const common::GraphFacts& facts, const bound::GraphBound& bound,
+                                          Bytes budget, double over, const common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

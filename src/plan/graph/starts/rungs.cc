@@ -17,7 +17,16 @@
 #include "plan/graph/starts/starts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
+
+using bound::GraphBound;
+using bound::Instant;
+using common::GraphFacts;
+using common::SearchControl;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+
 namespace {
 
 constexpr int kLengths[] = {1, 2, 3, 4, 6, 8, 11, 16, 22, 32};  // of a row of ops
@@ -196,4 +205,4 @@ std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Sch
   return ladders.take(control);
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

@@ -10,13 +10,13 @@
 #include "plan/common/search_control.h"
 #include "reprise/model/units.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
 
 // The best for ladders of several lengths, by their times and what they are above the budget; none where the bound has
 // no instant. Without a limit of time the same question has the same answer. O(a hundred minimum cuts and walks over
 // the graph).
-std::vector<Schedule> schedules_with_rungs(const ScheduleModel& model, const Schedule& base,
-                                           const GraphFacts& facts, const GraphBound& bound,
-                                           Bytes budget, const SearchControl& control);
+std::vector<schedule::Schedule> schedules_with_rungs(const schedule::ScheduleModel& model, const schedule::Schedule& base,
+                                           const common::GraphFacts& facts, const bound::GraphBound& bound,
+                                           Bytes budget, const common::SearchControl& control);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

@@ -9,7 +9,16 @@
 #include "plan/graph/starts/starts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
+
+using bound::Instant;
+using common::GraphFacts;
+using common::SearchControl;
+using common::runs_once;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+
 namespace {
 
 constexpr int kMostSections = 200;
@@ -132,4 +141,4 @@ std::optional<Schedule> schedule_of_sections(const ScheduleModel& model, const S
   return schedule;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

@@ -7,7 +7,17 @@
 #include "plan/common/graph_facts.h"
 #include "plan/graph/schedule/ledger.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
+
+using common::can_be_first;
+using common::takes;
+using schedule::Gap;
+using schedule::Keeping;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+using schedule::kPutOff;
+
 namespace {
 
 // The values that forward ops read across the bounds of so many segments.
@@ -194,4 +204,4 @@ std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int3
   return best;
 }
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

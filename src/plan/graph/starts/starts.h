@@ -6,30 +6,30 @@
 
 #include "plan/graph/schedule/schedule.h"
 
-namespace reprise::internal {
+namespace reprise::internal::starts {
 
 // Plain training with backward ops, and choices, in the ways that are cheapest if a byte of what an
 // op holds while it runs has a price in time; as far as the rest can stay as it is.
-Schedule cheapest_ways(const ScheduleModel& model, double price);
+schedule::Schedule cheapest_ways(const schedule::ScheduleModel& model, double price);
 
 // Keeps the given values (by value) at one position, and drops what else is there until it is made
 // again; otherwise as `base`.
-Schedule kept_at(const ScheduleModel& model, const Schedule& base, int32_t position,
+schedule::Schedule kept_at(const schedule::ScheduleModel& model, const schedule::Schedule& base, int32_t position,
                  const std::vector<char>& kept);
 
 // The same; ops that make nothing which is kept there or read before wait until something reads it.
-Schedule kept_or_put_off(const ScheduleModel& model, const Schedule& base, int32_t position,
+schedule::Schedule kept_or_put_off(const schedule::ScheduleModel& model, const schedule::Schedule& base, int32_t position,
                          const std::vector<char>& kept);
 
 // The first op that is not forward; the number of ops if all are.
-int32_t position_of_loss(const ScheduleModel& model);
+int32_t position_of_loss(const schedule::ScheduleModel& model);
 
 // Plain training, and what forward ops read across the bounds of equally long segments, for more
 // and more segments.
-std::vector<Schedule> schedules_of_segments(const ScheduleModel& model, const Schedule& base);
+std::vector<schedule::Schedule> schedules_of_segments(const schedule::ScheduleModel& model, const schedule::Schedule& base);
 
 struct Mix {
-  Schedule schedule;
+  schedule::Schedule schedule;
   int64_t time = 0;
 };
 
@@ -44,8 +44,8 @@ struct Window {
 // budget between two such plans asks for some blocks of each. The fastest within the budget that
 // bisection finds, if the first set alone fits. O(log ops) walks over the graph. In a window, what is outside
 // may be above the budget.
-std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int32_t position,
+std::optional<Mix> mix_of(const schedule::ScheduleModel& model, const schedule::Schedule& base, int32_t position,
                           const std::vector<std::vector<ValueIndex>>& kept, int64_t budget,
                           std::optional<Window> window = std::nullopt);
 
-}  // namespace reprise::internal
+}  // namespace reprise::internal::starts

@@ -17,7 +17,11 @@
 #include "runtime/chain/saved/remade.h"
 #include "runtime/chain/saved/smaller.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using device::NodePtr;
+using state::bitwise_equal;
+
 namespace {
 
 using torch::autograd::Edge;
@@ -359,4 +363,4 @@ void KeepLess::finish(const Tensors& outputs) {
   watch_->saved.set_outputs(outputs);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -10,7 +10,7 @@
 #include "reprise/runtime/stage.h"
 #include "runtime/chain/saved/nodes.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // What is saved in another way than as it is.
 struct Keeping {
@@ -55,4 +55,4 @@ class KeepLess {
   Watch* outer_;
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -16,7 +16,7 @@
 
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 namespace {
 
 namespace nodes = torch::autograd::generated;
@@ -223,4 +223,4 @@ SavedByNode look_at(Node& node, const std::optional<NormCall>& call) {
   return seen;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -14,7 +14,7 @@ namespace torch::autograd {
 class SavedVariable;
 }
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // How often a tensor was written to.
 int64_t version_of(const at::Tensor& tensor);
@@ -62,4 +62,4 @@ at::Tensor saved_tensor(const torch::autograd::SavedVariable* saved, torch::auto
 // `call`: of the operation that left the node behind.
 SavedByNode look_at(torch::autograd::Node& node, const std::optional<NormCall>& call);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -7,7 +7,7 @@
 
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 namespace {
 
 struct RemadeHooks final : torch::autograd::SavedVariableHooks {
@@ -85,4 +85,4 @@ void replace(torch::autograd::SavedVariable& saved, const std::shared_ptr<Remade
   saved.register_hooks(std::make_unique<RemadeHooks>(value));
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

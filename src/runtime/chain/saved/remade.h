@@ -10,7 +10,7 @@
 
 #include "runtime/chain/saved/nodes.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // Where a tensor's elements lie in its storage.
 struct StorageLayout {
@@ -58,4 +58,4 @@ class Remade {
 // From now on the node gets what `value` makes, seen as it has seen its saved tensor, which is given back.
 void replace(torch::autograd::SavedVariable& saved, const std::shared_ptr<Remade>& value);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -12,7 +12,13 @@
 
 #include "runtime/state/bits.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
+
+using state::StandIns;
+using state::bytes_of_bits;
+using state::pack_bits;
+using state::unpack_bits;
+
 namespace {
 
 using torch::autograd::SavedVariable;
@@ -103,4 +109,4 @@ bool save_one_bit_mask(SavedVariable& saved, at::Tensor factors) {
   return true;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -7,7 +7,7 @@ namespace torch::autograd {
 class SavedVariable;
 }
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
 // Places of max pooling's maxima, of planes of `plane` elements: in two or four bytes, where that is enough.
 void save_small_indices(torch::autograd::SavedVariable& saved, const at::Tensor& indices,
@@ -17,4 +17,4 @@ void save_small_indices(torch::autograd::SavedVariable& saved, const at::Tensor&
 // holds them, and if they are others.
 bool save_one_bit_mask(torch::autograd::SavedVariable& saved, at::Tensor factors);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

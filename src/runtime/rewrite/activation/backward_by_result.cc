@@ -14,7 +14,17 @@
 
 #include "runtime/rewrite/pattern.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::StepValue;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 // In its own place or in that of its input.
@@ -160,4 +170,4 @@ void backward_by_result(Rewriter& rewriter) {
   for (int32_t c = 0; c < count; ++c) by_result.look_at(c);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -22,7 +22,23 @@
 #include "runtime/rewrite/alternative.h"
 #include "runtime/state/bits.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using state::StandIns;
+using state::bytes_of_bits;
+using state::pack_bits;
+using state::unpack_bits;
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Geometry;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::StepValue;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr int64_t kBlock =
@@ -272,4 +288,4 @@ void one_bit_mask(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

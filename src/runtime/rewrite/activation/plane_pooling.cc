@@ -12,7 +12,7 @@
 #define REPRISE_FOR_EACH_PROCESSOR
 #endif
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 namespace {
 
 using Side = PlanePooling::Side;
@@ -119,4 +119,4 @@ template void pool_plane(const float*, float*, int32_t*, const PlanePooling&);
 template void pool_plane_backward(const float*, const int16_t*, float*, const PlanePooling&);
 template void pool_plane_backward(const float*, const int32_t*, float*, const PlanePooling&);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 struct PlanePooling {
   struct Side {
@@ -27,4 +27,4 @@ template <class Place>
 void pool_plane_backward(const float* gradient, const Place* places, float* grad_input,
                          const PlanePooling& pooling);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

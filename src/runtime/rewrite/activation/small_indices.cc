@@ -14,7 +14,16 @@
 #include "runtime/rewrite/pattern.h"
 #include "runtime/rewrite/activation/plane_pooling.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::ArgumentKind;
+using step::Call;
+using step::Geometry;
+using step::Kernel;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr int64_t kBlocks = 16;
@@ -235,4 +244,4 @@ void small_indices(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

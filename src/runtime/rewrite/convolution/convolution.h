@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 struct Convolution {
   enum Operand : size_t {
@@ -19,4 +19,4 @@ struct Convolution {
   };
 };
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

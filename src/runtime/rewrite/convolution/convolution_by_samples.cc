@@ -26,7 +26,22 @@
 #include "runtime/rewrite/convolution/convolution.h"
 #include "runtime/rewrite/reuse/over_operand.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Geometry;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::ReplayScope;
+using step::TensorRef;
+using step::Work;
+using step::extent_bytes;
+using step::kind_of;
+using step::tensor_on;
+
 namespace {
 
 using Stack = std::vector<c10::IValue>;
@@ -248,4 +263,4 @@ void convolution_by_samples(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -13,7 +13,13 @@
 
 #include "runtime/rewrite/reuse/over_operand.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Geometry;
+
 namespace {
 
 using Stack = std::vector<c10::IValue>;
@@ -244,4 +250,4 @@ void normed_backward(Stack& stack, const NormedConvolution& layer) {
   for (at::Tensor& result : results) stack.emplace_back(std::move(result));
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

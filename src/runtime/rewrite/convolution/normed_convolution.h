@@ -22,7 +22,7 @@
 #include "runtime/step/recording.h"
 #include "runtime/rewrite/convolution/convolution.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 struct NormedConvolution {
   // What the kernels take begins with the arguments of aten::convolution.
@@ -45,10 +45,10 @@ struct NormedConvolution {
   int64_t parts = 1, samples = 0;
   double momentum = 0, epsilon = 0;
   // Pooling is behind an activation.
-  std::optional<Call> activation, pooling, pooling_backward, activation_backward;
+  std::optional<step::Call> activation, pooling, pooling_backward, activation_backward;
   bool from_result = false;  // the activation's backward reads its result, not its operand
-  Geometry result, places;   // of what comes out, and of the maxima's places
-  std::array<std::optional<Geometry>, kGradients> gradients;  // none where nobody wants one
+  step::Geometry result, places;   // of what comes out, and of the maxima's places
+  std::array<std::optional<step::Geometry>, kGradients> gradients;  // none where nobody wants one
 };
 
 // These take their operands from the stack and leave their results there.
@@ -60,4 +60,4 @@ void normed_forward(std::vector<c10::IValue>& stack, const NormedConvolution& la
 // One result for each of the gradients, undefined where it is not wanted.
 void normed_backward(std::vector<c10::IValue>& stack, const NormedConvolution& layer);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

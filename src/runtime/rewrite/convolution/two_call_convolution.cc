@@ -6,7 +6,15 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr size_t kInput = 0, kWeight = 1, kBias = 2;  // of output_mask and of the results
@@ -58,4 +66,4 @@ void two_call_convolution(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

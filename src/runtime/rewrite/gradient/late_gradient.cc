@@ -11,7 +11,17 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::StepValue;
+using step::TensorRef;
+using step::Work;
+using step::values_read;
+
 namespace {
 
 // So many calls lie in between at least: next to each other there is no peak to avoid.
@@ -133,4 +143,4 @@ void late_gradient(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -11,7 +11,16 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::Call;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr int64_t kBlocks = 16;
@@ -117,4 +126,4 @@ void cross_entropy_by_rows(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -23,7 +23,16 @@
 
 #include "runtime/rewrite/pattern.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr int64_t kBlocks = 16, kLeastRows = 128;  // fewer rows make slow products
@@ -345,4 +354,4 @@ void linear_cross_entropy(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -11,7 +11,15 @@
 #include "runtime/rewrite/norm/batch_norm_kernel.h"
 #include "runtime/rewrite/reuse/over_operand.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Call;
+using step::Geometry;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+
 namespace {
 
 using Stack = std::vector<c10::IValue>;
@@ -89,4 +97,4 @@ void batch_norm_by_channels(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

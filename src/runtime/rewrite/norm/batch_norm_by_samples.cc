@@ -10,7 +10,19 @@
 #include "runtime/rewrite/convolution/normed_convolution.h"
 #include "runtime/rewrite/pattern.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Geometry;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+using step::extent_bytes;
+
 namespace {
 
 using Stack = std::vector<c10::IValue>;
@@ -341,4 +353,4 @@ void batch_norm_by_samples(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

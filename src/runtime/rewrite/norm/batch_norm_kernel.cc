@@ -15,7 +15,16 @@
 #include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/norm/channel_norm.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using state::bitwise_equal;
+using step::Argument;
+using step::Call;
+using step::Geometry;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+
 namespace {
 
 using Stack = std::vector<c10::IValue>;
@@ -220,4 +229,4 @@ bool fits_batch_norm_kernel(const Call& call, const Recording& recording) {
          has_channels_and_pixels(call.arguments[input].tensors[0].geometry);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -8,7 +8,7 @@
 
 #include "runtime/step/recording.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 // Operands of aten::native_batch_norm, and what normalising takes beside them.
 struct BatchNorm {
@@ -44,7 +44,7 @@ struct BatchNormBackward {
 
 // Whether the kernels can do the work of a call of one of these operators: on the host, in training, float32 in rows,
 // and this processor and this ATen are those whose bits they have.
-bool fits_batch_norm_kernel(const Call& call, const Recording& recording);
+bool fits_batch_norm_kernel(const step::Call& call, const step::Recording& recording);
 
 // [mean, inverse deviation] of each channel. Advances the running statistics, if there are any.
 void batch_norm_statistics(std::vector<c10::IValue>& stack);
@@ -56,4 +56,4 @@ void batch_norm_normalise(std::vector<c10::IValue>& stack);
 std::array<at::Tensor, 3> batch_norm_backward(const std::vector<c10::IValue>& stack,
                                               const at::Tensor& result);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

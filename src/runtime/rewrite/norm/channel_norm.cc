@@ -11,7 +11,7 @@
 
 #define REPRISE_AVX2 __attribute__((target("avx2,fma")))
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 namespace {
 
 constexpr int64_t kLanes = 8;
@@ -219,13 +219,13 @@ REPRISE_AVX2 ChannelGradient channel_backward(const float* grad, const float* in
   return {static_cast<float>(product * inverse), static_cast<float>(sum)};
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite
 
 #else
 
 #include "reprise/model/errors.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 namespace {
 
 [[noreturn]] void refuse() {
@@ -245,6 +245,6 @@ ChannelGradient channel_backward(const float*, const float*, float*, const Chann
   refuse();
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 // How one channel lies in a tensor of samples x channels x pixels.
 struct ChannelShape {
@@ -47,4 +47,4 @@ void normalise_row(const float* input, float* output, int64_t pixels, const Chan
 ChannelGradient channel_backward(const float* grad, const float* input, float* grad_input,
                                  const ChannelShape& shape, const ChannelNorm& norm);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -8,7 +8,14 @@
 
 #include "runtime/rewrite/reuse/over_operand.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::ArgumentKind;
+using step::Call;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+
 namespace {
 
 enum Operand : size_t {
@@ -75,4 +82,4 @@ void group_norm_by_groups(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

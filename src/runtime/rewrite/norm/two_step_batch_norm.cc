@@ -6,7 +6,16 @@
 #include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/norm/batch_norm_kernel.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 Argument as_argument(const TensorRef& ref) {
@@ -56,4 +65,4 @@ void two_step_batch_norm(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -14,7 +14,18 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Geometry;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr size_t kMostReaders = 3;
@@ -180,4 +191,4 @@ void copied_part(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

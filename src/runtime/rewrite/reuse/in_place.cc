@@ -11,7 +11,16 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::Memory;
+using step::Recording;
+using step::StepValue;
+using step::TensorRef;
+
 namespace {
 
 // `overload` of `name` runs the operator (op, op_overload). It may write over the operands `over`, each of
@@ -156,4 +165,4 @@ void in_place(Rewriter& rewriter) {
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -4,7 +4,15 @@
 
 #include <algorithm>
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
+
+using step::Call;
+using step::Kernel;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+using step::Work;
+
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 20;
@@ -55,4 +63,4 @@ void add_ways_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
   }
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite

@@ -9,7 +9,7 @@
 
 #include "runtime/rewrite/alternative.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::rewrite {
 
 // Of an operand of so many bytes: small enough that three of them stay in the cache, at least eight.
 int64_t blocks_in_cache(int64_t bytes);
@@ -24,6 +24,6 @@ at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first,
 // gradient of the input: a way called `kind`/operand for either of them that ends there, if both and the
 // result look the same and fill their memory. kernel(k) leaves the result in operand k.
 void add_ways_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
-                            const std::function<Kernel(size_t over)>& kernel);
+                            const std::function<step::Kernel(size_t over)>& kernel);
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::rewrite
