@@ -50,7 +50,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_check(CLI::App& app, Action& action) {
+void add_check(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("check", "verify a plan from anywhere; list all faults");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();

@@ -20,15 +20,15 @@ enum ExitCode : int {
 
 // What the command that the user asked for does; its result is the exit code. Expected failures are
 // exceptions of reprise/model/errors.h, which main() turns into messages and codes.
-using Action = std::function<int()>;
+using Handler = std::function<int()>;
 
 // Each adds one command to `app`; parsing its arguments sets `action`.
-void add_plan(CLI::App& app, Action& action);
-void add_frontier(CLI::App& app, Action& action);
-void add_check(CLI::App& app, Action& action);
-void add_explain(CLI::App& app, Action& action);
-void add_report(CLI::App& app, Action& action);
-void add_planners(CLI::App& app, Action& action);
-void add_doctor(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Handler& action);
+void add_frontier(CLI::App& app, Handler& action);
+void add_check(CLI::App& app, Handler& action);
+void add_explain(CLI::App& app, Handler& action);
+void add_report(CLI::App& app, Handler& action);
+void add_planners(CLI::App& app, Handler& action);
+void add_doctor(CLI::App& app, Handler& action);
 
 }  // namespace reprise::cli

@@ -158,7 +158,7 @@ int run(bool json, std::vector<std::string> rest) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Action& action) {
+void add_doctor(CLI::App& app, Handler& action) {
   CLI::App* command = app.add_subcommand("doctor", "what this program and this machine can do");
   struct Arguments {
     std::string model, budget;

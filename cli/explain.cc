@@ -45,7 +45,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_explain(CLI::App& app, Action& action) {
+void add_explain(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "who holds the bytes at the peak, what is recomputed, what that costs");

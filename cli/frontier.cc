@@ -77,7 +77,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_frontier(CLI::App& app, Action& action) {
+void add_frontier(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("frontier", "the best time of every budget: the whole curve");

@@ -117,7 +117,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Action& action) {
+void add_plan(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("plan", "find the fastest plan within a byte budget");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();

@@ -10,7 +10,7 @@
 
 namespace reprise::cli {
 
-void add_planners(CLI::App& app, Action& action) {
+void add_planners(CLI::App& app, Handler& action) {
   auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("planners", "the planners there are");
   command->add_flag("--json", *json, "as JSON");

@@ -32,7 +32,7 @@ int parse_and_run(int argc, char** argv, const ProgramInfo& info) {
   app.set_version_flag("--version", "reprise " REPRISE_VERSION);
   app.require_subcommand(1);
   app.footer(info.footer);
-  Action action;
+  Handler action;
   for (const auto add : info.commands) add(app, action);
   try {
     app.parse(argc, argv);
@@ -64,7 +64,7 @@ int run_program(int argc, char** argv, const ProgramInfo& info) {
   return guarded([&] { return parse_and_run(argc, argv, info); });
 }
 
-int guarded(const Action& work) {
+int guarded(const Handler& work) {
   try {
     return work();
   } catch (const InputError& error) {

@@ -84,7 +84,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_report(CLI::App& app, Action& action) {
+void add_report(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("report", "one self-contained HTML page: what a plan does and why");

@@ -45,7 +45,7 @@ int run(bool json) {
 
 }  // namespace
 
-void add_alternatives(CLI::App& app, Action& action) {
+void add_alternatives(CLI::App& app, Handler& action) {
   CLI::App* command = app.add_subcommand(
       "alternatives", "list the other ways to run operations and stages that a plan may choose");
   command->footer("Example:\n  reprise alternatives --json");

@@ -10,13 +10,13 @@
 
 namespace reprise::cli {
 
-void add_train(CLI::App& app, Action& action);
-void add_profile(CLI::App& app, Action& action);
-void add_models(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Handler& action);
+void add_profile(CLI::App& app, Handler& action);
+void add_models(CLI::App& app, Handler& action);
 // Throws InputError where options that only graph mode knows are given for another mode.
 void validate_alternatives(const runtime::AlternativeOptions& options, const std::string& mode);
-void add_alternatives(CLI::App& app, Action& action);
-void add_runtime_doctor(CLI::App& app, Action& action);
+void add_alternatives(CLI::App& app, Handler& action);
+void add_runtime_doctor(CLI::App& app, Handler& action);
 
 // The model as the user wrote it.
 struct ModelArguments {

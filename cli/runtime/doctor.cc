@@ -234,7 +234,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_runtime_doctor(CLI::App& app, Action& action) {
+void add_runtime_doctor(CLI::App& app, Handler& action) {
   CLI::App* command = app.add_subcommand("doctor", "what LibTorch on this machine can do");
   command->footer(
       "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --width 64 --layers "

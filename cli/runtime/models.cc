@@ -57,7 +57,7 @@ int run(bool json) {
 
 }  // namespace
 
-void add_models(CLI::App& app, Action& action) {
+void add_models(CLI::App& app, Handler& action) {
   CLI::App* command = app.add_subcommand("models", "list the models that train and profile know");
   command->footer("Example:\n  reprise models --json");
   auto json = std::make_shared<bool>(false);

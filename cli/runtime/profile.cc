@@ -122,7 +122,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_profile(CLI::App& app, Action& action) {
+void add_profile(CLI::App& app, Handler& action) {
   CLI::App* command = app.add_subcommand("profile", "measure a model into a chain or a graph");
   command->footer(
       "Example:\n  reprise profile --model densenet121 --batch 32 -o densenet121.json\n"

@@ -349,7 +349,7 @@ int run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(CLI::App& app, Handler& action) {
   CLI::App* command =
       app.add_subcommand("train", "train a model on real data inside a byte budget");
   command->footer(

@@ -107,7 +107,7 @@ bool same(std::vector<ValueIndex> a, std::vector<ValueIndex> b) {
 }
 
 // Plain training's way to do what this variant does; null if it is that way, or does something else.
-const Variant* plain_way(const Op& op, const Variant& variant) {
+const Variant* plain_variant(const Op& op, const Variant& variant) {
   for (const Variant& first : op.variants) {
     if (&first == &variant) return nullptr;
     if (same(first.reads, variant.reads) && same(first.writes, variant.writes)) return &first;
@@ -125,7 +125,7 @@ class AlternativeUses {
       const Op& op = graph.ops[action.target];
       const Variant& variant = op.variants[action.variant];
       if (variant.role != Role::kAny) continue;
-      if (const Variant* plain = plain_way(op, variant)) {
+      if (const Variant* plain = plain_variant(op, variant)) {
         add(variant.name.substr(0, variant.name.find('/')), variant.time, plain->time,
             need(graph, *plain) - need(graph, variant));
       } else if (op.phase == Phase::kBackward) {

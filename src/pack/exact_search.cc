@@ -13,7 +13,7 @@
 // | section total, slack   | slack_: capacity - level - sizes of the items that wait            |
 // | floor of a section     | level_: no waiting item over the section will be lower             |
 // | monotonic floor        | a valley is filled before what is above its rim                    |
-// | dominated placement    | fills(): a gap in which a waiting item has room                    |
+// | dominated placement    | fills(): a hole in which a waiting item has room                    |
 // | spatial/temporal cut   | solve_pieces()                                                     |
 // | section inference      | raise_to_floors(); raise_to_neighbours() is a cheap part of it     |
 //
@@ -114,16 +114,16 @@ void ExactSearch::prepare(int64_t capacity, const Style& style) {
   for (size_t k = 0; k < keys.size(); ++k) rank_[keys[k].second] = static_cast<int32_t>(k);
 }
 
-ExactSearch::Outcome ExactSearch::run(int64_t capacity, const Style& style, int64_t steps,
+ExactSearch::SearchEnd ExactSearch::run(int64_t capacity, const Style& style, int64_t steps,
                                       Effort& effort) {
   prepare(capacity, style);
-  if (*std::min_element(slack_.begin(), slack_.end()) < 0) return Outcome::kNone;
+  if (*std::min_element(slack_.begin(), slack_.end()) < 0) return SearchEnd::kNone;
   if (rules_.table) failed_.resize(kTable);
   steps_left_ = steps;
   stopped_ = false;
   effort_ = &effort;
-  if (solve_pieces({0, part_.sections - 1})) return Outcome::kFound;
-  return stopped_ ? Outcome::kStopped : Outcome::kNone;
+  if (solve_pieces({0, part_.sections - 1})) return SearchEnd::kFound;
+  return stopped_ ? SearchEnd::kStopped : SearchEnd::kNone;
 }
 
 void ExactSearch::spend(int64_t steps) {
@@ -137,9 +137,9 @@ bool ExactSearch::solve(Range range) {
   if (stopped_) return false;
   const size_t before = trail_.size();
   Valley valley;
-  const Settled settled = settle(range, valley);
-  if (settled == Settled::kDone) return true;
-  if (settled == Settled::kBranch) {
+  const Raised raised = raise_certain(range, valley);
+  if (raised == Raised::kDone) return true;
+  if (raised == Raised::kBranch) {
     const Key key = rules_.table ? key_of(range) : Key{};
     Key* entry = rules_.table ? &failed_[key.low % kTable] : nullptr;
     if (entry == nullptr || *entry != key) {
@@ -207,18 +207,18 @@ bool ExactSearch::branch(Range range, const Valley& valley) {
 }
 
 // Raises what is certain, and finds the valley to branch on.
-ExactSearch::Settled ExactSearch::settle(Range range, Valley& valley) {
+ExactSearch::Raised ExactSearch::raise_certain(Range range, Valley& valley) {
   for (;;) {
     if (rules_.tighten && !(style_.floors ? raise_to_floors(range) : raise_to_neighbours(range))) {
-      return Settled::kDead;
+      return Raised::kDead;
     }
-    if (!lowest_valley(range, valley)) return Settled::kDone;
+    if (!lowest_valley(range, valley)) return Raised::kDone;
     for (int32_t k = valley.first; k <= valley.last; ++k) {
       for (const int32_t number : beginning_[k]) {
-        if (!placed_[number] && part_.items[number].last <= valley.last) return Settled::kBranch;
+        if (!placed_[number] && part_.items[number].last <= valley.last) return Raised::kBranch;
       }
     }
-    if (!raise({valley.first, valley.last}, valley.rim())) return Settled::kDead;
+    if (!raise({valley.first, valley.last}, valley.rim())) return Raised::kDead;
   }
 }
 
@@ -294,13 +294,13 @@ bool ExactSearch::raise(Range sections, int64_t level) {
   return true;
 }
 
-// Whether an item that waits, other than `except`, has room in a gap of this height over the sections.
-bool ExactSearch::fills(Range sections, int64_t gap, int32_t except) const {
+// Whether an item that waits, other than `except`, has room in a hole of this height over the sections.
+bool ExactSearch::fills(Range sections, int64_t hole, int32_t except) const {
   if (!rules_.dominance) return false;
   for (int32_t k = sections.first; k <= sections.last; ++k) {
     for (const int32_t number : beginning_[k]) {
       const Item& item = part_.items[number];
-      if (!placed_[number] && number != except && item.last <= sections.last && item.size <= gap) {
+      if (!placed_[number] && number != except && item.last <= sections.last && item.size <= hole) {
         return true;
       }
     }

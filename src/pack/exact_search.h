@@ -23,7 +23,7 @@ struct Style {
 
 // Each rule that cuts the tree can be switched off; the answer stays the same.
 struct ExactRules {
-  bool dominance = true;  // no gap that an item would fill
+  bool dominance = true;  // no hole that an item would fill
   bool split = true;      // pieces that no waiting item connects are solved one by one
   bool table = true;      // remembers states that failed
   bool tighten = true;    // a section is as high as what waits over it must be
@@ -33,7 +33,7 @@ struct ExactRules {
 
 class ExactSearch {
  public:
-  enum class Outcome { kFound, kNone, kStopped };
+  enum class SearchEnd { kFound, kNone, kStopped };
 
   // The recursion is as deep as there are items.
   static constexpr size_t kMostItems = 2000;
@@ -41,7 +41,7 @@ class ExactSearch {
   explicit ExactSearch(const Part& part, const ExactRules& rules = {});
 
   // Whether the part fits into `capacity` units. Stops after `steps`, or when the effort is spent.
-  Outcome run(int64_t capacity, const Style& style, int64_t steps, Effort& effort);
+  SearchEnd run(int64_t capacity, const Style& style, int64_t steps, Effort& effort);
 
   const std::vector<int64_t>& offsets() const { return offsets_; }  // after kFound
 
@@ -67,19 +67,19 @@ class ExactSearch {
     uint64_t high = 0, low = 0;
     bool operator==(const Key&) const = default;
   };
-  enum class Settled { kDone, kDead, kBranch };
+  enum class Raised { kDone, kDead, kBranch };
 
   void prepare(int64_t capacity, const Style& style);
   void spend(int64_t steps);
   bool solve(Range range);
   bool solve_pieces(Range range);
   bool branch(Range range, const Valley& valley);
-  Settled settle(Range range, Valley& valley);
+  Raised raise_certain(Range range, Valley& valley);
   bool raise_to_neighbours(Range range);
   bool raise_to_floors(Range range);
   bool lowest_valley(Range range, Valley& valley) const;
   bool raise(Range sections, int64_t level);
-  bool fills(Range sections, int64_t gap, int32_t except) const;
+  bool fills(Range sections, int64_t hole, int32_t except) const;
   void place(int32_t number, int64_t level);
   void undo(size_t changes);
   bool twin_waits(int32_t number) const;

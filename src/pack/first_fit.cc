@@ -1,7 +1,7 @@
 // Greedy placement by a list of priorities.
 //
 // Y. Pisarchyk, J. Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (arXiv
-// 2001.03288): greedy by size into the lowest gap. The other orders are those of bin
+// 2001.03288): greedy by size into the lowest hole. The other orders are those of bin
 // packing.
 //
 // | paper                     | here                               |
@@ -10,7 +10,7 @@
 // | tensor size               | Item::size                         |
 // | greedy by size            | the order "first fit by size"      |
 //
-// Complexity: the placed items are kept by offset and looked through from below until a gap is found:
+// Complexity: the placed items are kept by offset and looked through from below until a hole is found:
 // O(n) an item, most of the time far less; a short item looks at those of a window of time only.
 // Assumption: none; any order gives a packing, and for some order the packing is a lowest one (that of
 // the offsets of a lowest packing).

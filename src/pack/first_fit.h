@@ -18,7 +18,7 @@ class PlacedItems {
 
   void clear();
   void add(const Item& item, int64_t offset);
-  // Adds it at the lowest gap and returns the offset. `steps` grows by what was looked at.
+  // Adds it at the lowest hole and returns the offset. `steps` grows by what was looked at.
   int64_t add_lowest(const Item& item, int64_t& steps);
 
  private:

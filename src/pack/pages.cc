@@ -1,5 +1,5 @@
 // in_pages(): one sweep over time. A block takes the place that the packing gave it, if that lies below the live bytes
-// and is free. Any other block moves: into a gap that nobody needs while it lives; else, if it is large, into
+// and is free. Any other block moves: into a hole that nobody needs while it lives; else, if it is large, into
 // free pages anywhere. Pages that other blocks will need are taken last, those needed last first: their
 // owners move in turn, when they come.
 //
@@ -77,12 +77,12 @@ class Sweep {
     const int64_t size = places_[by_begin_[at]].size();
     Ranges unused = free_;  // while the block lives
     for (const Range& place : places_during(at)) unused.remove(place);
-    Range gap = unused.best_fit(size);
-    if (gap.size() == 0 && size < page_) {
-      gap = free_.best_fit(size);
-      if (gap.size() == 0) gap = grown(page_);
+    Range hole = unused.best_fit(size);
+    if (hole.size() == 0 && size < page_) {
+      hole = free_.best_fit(size);
+      if (hole.size() == 0) hole = grown(page_);
     }
-    if (gap.size() > 0) return {{gap.begin, gap.begin + size}};
+    if (hole.size() > 0) return {{hole.begin, hole.begin + size}};
     return scattered(at, size);
   }
 

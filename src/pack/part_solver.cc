@@ -54,7 +54,7 @@ void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
   // Most often the bound itself can be reached, and then quickly.
   for (uint64_t number = 0; searchable && number < 2 && low_ <= goal; ++number) {
     if (decide(exact, goal, number, std::max(kFirstShare, steps / 128), effort) ==
-        ExactSearch::Outcome::kFound)
+        ExactSearch::SearchEnd::kFound)
       return;
   }
   goal = std::max(goal, low_);
@@ -67,11 +67,11 @@ void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
 }
 
 // Whether the part fits into the capacity: takes what is found, and the proof if nothing can be.
-ExactSearch::Outcome PartSolver::decide(ExactSearch& exact, int64_t capacity, uint64_t trial,
+ExactSearch::SearchEnd PartSolver::decide(ExactSearch& exact, int64_t capacity, uint64_t trial,
                                         int64_t steps, Effort& effort) {
   const auto outcome = exact.run(capacity, style_of(trial), steps, effort);
-  if (outcome == ExactSearch::Outcome::kNone) low_ = std::max(low_, capacity + 1);
-  if (outcome != ExactSearch::Outcome::kFound) return outcome;
+  if (outcome == ExactSearch::SearchEnd::kNone) low_ = std::max(low_, capacity + 1);
+  if (outcome != ExactSearch::SearchEnd::kFound) return outcome;
   Solution found;
   found.offsets = exact.offsets();
   found.height = 0;
@@ -93,7 +93,7 @@ void PartSolver::search(ExactSearch& exact, int64_t goal, int64_t end, Effort& e
       if (steps <= 0) return;
       const int64_t capacity = open + (best_.height - 1 - open) / 2;
       const auto outcome = decide(exact, capacity, trial, steps, effort);
-      if (outcome != ExactSearch::Outcome::kFound) open = capacity + 1;
+      if (outcome != ExactSearch::SearchEnd::kFound) open = capacity + 1;
     }
   }
 }

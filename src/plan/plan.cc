@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // `kind`: of problem, for the message; `way`: how a planner of that kind is called.
-template <class Way>
+template <class Function>
 const PlannerInfo& chosen_planner(const PlanOptions& options, const char* preferred,
-                                  const char* kind, Way PlannerInfo::*way) {
+                                  const char* kind, Function PlannerInfo::*function) {
   const PlannerInfo& planner = find_planner(options.planner.empty() ? preferred : options.planner);
-  if (planner.*way != nullptr) return planner;
+  if (planner.*function != nullptr) return planner;
   std::string others;
   for (const PlannerInfo& other : planners()) {
-    if (other.*way != nullptr) others += (others.empty() ? "" : ", ") + std::string(other.name);
+    if (other.*function != nullptr) others += (others.empty() ? "" : ", ") + std::string(other.name);
   }
   throw InputError(std::string("planner '") + planner.name + "' does not plan " + kind +
                    "; these do: " + others);

@@ -31,10 +31,10 @@ OpIndex find_turn(const Graph& graph) {
 // Bytes that each op wrote and that are live just before the turn.
 std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
                                     const Walk& walk) {
-  const auto turn = std::find_if(walk.moments.begin(), walk.moments.end(),
-                                 [op = find_turn(graph)](const Moment& m) { return m.op == op; });
+  const auto turn = std::find_if(walk.spans.begin(), walk.spans.end(),
+                                 [op = find_turn(graph)](const RunSpan& m) { return m.op == op; });
   const int64_t end =
-      turn == walk.moments.end() ? static_cast<int64_t>(actions.size()) : turn->action;
+      turn == walk.spans.end() ? static_cast<int64_t>(actions.size()) : turn->action;
   constexpr OpIndex kNobody = -1;
   std::vector<OpIndex> writer(graph.values.size(), kNobody);
   const std::vector<BoundAction> bound = bind(graph, actions);
@@ -126,16 +126,16 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
                                 const std::vector<Action>& plan, const Walk& plan_walk) {
   const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk);
   const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk);
-  const auto variant_of = [&](const Moment& moment) -> const Variant& {
+  const auto variant_of = [&](const RunSpan& moment) -> const Variant& {
     return graph.ops[static_cast<size_t>(moment.op)].variants[static_cast<size_t>(moment.variant)];
   };
   std::vector<Nanos> more(graph.ops.size());  // than in plain training
   std::vector<Decision> all(graph.ops.size());
-  for (const Moment& moment : plain_walk.moments) {
+  for (const RunSpan& moment : plain_walk.spans) {
     all[static_cast<size_t>(moment.op)].once = variant_of(moment).time;
     more[static_cast<size_t>(moment.op)] -= variant_of(moment).time;
   }
-  for (const Moment& moment : plan_walk.moments) {
+  for (const RunSpan& moment : plan_walk.spans) {
     const auto op = static_cast<size_t>(moment.op);
     ++all[op].runs;
     more[op] += variant_of(moment).time;

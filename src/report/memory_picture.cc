@@ -13,12 +13,12 @@ double count(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
 // From the bottom up to the top of each kind, painted from the highest to the lowest: each covers what
 // is below its own top, so that one edge is enough.
-std::string stacked_areas(const StepChart& chart, const std::vector<Moment>& moments) {
+std::string stacked_areas(const StepChart& chart, const std::vector<RunSpan>& moments) {
   std::string svg;
   for (size_t kind = kHoldings; kind-- > 0;) {
     bool any = false;
     std::string path = fmt::format("M{} {:.0f}", chart.x(moments.front().start), StepChart::kHigh);
-    for (const Moment& moment : moments) {
+    for (const RunSpan& moment : moments) {
       Bytes level;
       for (size_t h = 0; h <= kind; ++h) level += moment.held[h];
       any |= moment.held[kind] > Bytes(0);
@@ -33,9 +33,9 @@ std::string stacked_areas(const StepChart& chart, const std::vector<Moment>& mom
 }
 
 // The upper edge; runs of no time show as spikes in it.
-std::string outline(const StepChart& chart, const std::vector<Moment>& moments) {
+std::string outline(const StepChart& chart, const std::vector<RunSpan>& moments) {
   std::string path;
-  for (const Moment& moment : moments) {
+  for (const RunSpan& moment : moments) {
     path += fmt::format("{}V{}H{}", path.empty() ? "M0 1000" : "", chart.y(count(moment.total())),
                         chart.x(moment.end));
   }
@@ -51,7 +51,7 @@ std::string measured_line(const StepChart& chart, const Walk& walk, const RunLog
   return fmt::format("<path d=\"{}\" class=\"measured\"/>\n", path);
 }
 
-std::string peak_mark(const StepChart& chart, const Moment& peak) {
+std::string peak_mark(const StepChart& chart, const RunSpan& peak) {
   const double middle = (peak.start + peak.end) / 2;
   return fmt::format("<path d=\"M{} {}v0\" class=\"peak\"/>\n", chart.x(middle),
                      chart.y(count(peak.total())));
@@ -68,12 +68,12 @@ std::string memory_picture(const Walk& walk, std::string_view key, std::string_v
                   scale.time, kHeight);
   chart.bytes_axis(scale.top);
   chart.hover(key);
-  if (!walk.moments.empty()) {
-    const std::vector<Moment> moments = thinned(walk, kMostColumns);
+  if (!walk.spans.empty()) {
+    const std::vector<RunSpan> moments = thinned(walk, kMostColumns);
     chart.draw(stacked_areas(chart, moments));
     chart.draw(outline(chart, moments));
     if (measured != nullptr) chart.draw(measured_line(chart, walk, *measured));
-    chart.draw(peak_mark(chart, walk.moments[walk.peak]));
+    chart.draw(peak_mark(chart, walk.spans[walk.peak]));
   }
   if (scale.show_budget) {
     chart.level_line(count(scale.budget), "budget " + format_bytes(scale.budget), "budget");

@@ -106,8 +106,8 @@ std::string runs_table(const Facts& facts, const RunLog& log) {
   size_t moment = 0;
   for (const size_t r : rows) {
     const RunLogEntry& entry = log.actions[r];
-    while (facts.plan.moments[moment].action != entry.action) ++moment;
-    const Moment& at = facts.plan.moments[moment];
+    while (facts.plan.spans[moment].action != entry.action) ++moment;
+    const RunSpan& at = facts.plan.spans[moment];
     table.row({escaped(shortened(facts.names[static_cast<size_t>(at.op)], 90)) + ", " +
                    to_string(at.purpose),
                std::to_string(entry.action), format_bytes(entry.planned_bytes),

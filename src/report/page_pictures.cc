@@ -46,7 +46,7 @@ MemoryScale memory_scale(const Facts& facts) {
 std::string memory_legend(const Facts& facts, bool budget) {
   std::array<bool, kHoldings> used = {};
   for (const Walk* walk : {&facts.plan, &facts.plain}) {
-    for (const Moment& moment : walk->moments) {
+    for (const RunSpan& moment : walk->spans) {
       for (size_t h = 0; h < kHoldings; ++h) used[h] |= moment.held[h] > Bytes(0);
     }
   }
@@ -95,7 +95,7 @@ std::string holders_table(const Facts& facts) {
 
 // Which pictures stand for more than they show.
 std::string thinned_note(const Facts& facts, size_t limit, const char* shown) {
-  const size_t runs = std::max(facts.plan.moments.size(), facts.plain.moments.size());
+  const size_t runs = std::max(facts.plan.spans.size(), facts.plain.spans.size());
   if (runs <= limit) return {};
   return fmt::format("<p class=\"note\">A step has {} runs. {}</p>\n", runs, shown);
 }
@@ -137,7 +137,7 @@ std::string schedule_section(const Facts& facts) {
       "the red parts.</p>\n";
   text += "<ul class=\"legend\">";
   std::array<bool, kPurposes> used = {};
-  for (const Moment& moment : facts.plan.moments) used[static_cast<size_t>(moment.purpose)] = true;
+  for (const RunSpan& moment : facts.plan.spans) used[static_cast<size_t>(moment.purpose)] = true;
   for (size_t p = 0; p < kPurposes; ++p) {
     if (!used[p]) continue;
     text += fmt::format("<li><span class=\"key {0}\"></span>{0}</li>",
@@ -231,7 +231,7 @@ std::string hover_data(const Facts& facts) {
   for (const Walk* walk : {&facts.plan, &facts.plain}) {
     const bool plan = walk == &facts.plan;
     std::string ends, names, held;
-    for (const Moment& moment : thinned(*walk, kMostColumns)) {
+    for (const RunSpan& moment : thinned(*walk, kMostColumns)) {
       const char* comma = ends.empty() ? "" : ",";
       ends += fmt::format("{}{:.0f}", comma, moment.end);
       const std::string& name = facts.names[static_cast<size_t>(moment.op)];

@@ -21,7 +21,7 @@ size_t lane_of(Purpose purpose) {
 constexpr double kLaneHeight = StepChart::kHigh / kLanes;
 constexpr double kGap = 30;
 
-std::string tip(const Moment& moment, const std::string& name, const Walk& walk) {
+std::string tip(const RunSpan& moment, const std::string& name, const Walk& walk) {
   std::string text = fmt::format("{} ({})", name, to_string(moment.purpose));
   if (walk.timed) {
     const TimelineStep& step = walk.timeline.steps[static_cast<size_t>(moment.action)];
@@ -33,7 +33,7 @@ std::string tip(const Moment& moment, const std::string& name, const Walk& walk)
 std::string single_runs(const StepChart& chart, const Walk& walk,
                         const std::vector<std::string>& names) {
   std::string svg;
-  for (const Moment& moment : walk.moments) {
+  for (const RunSpan& moment : walk.spans) {
     const double from = chart.x_units(moment.start);
     const double width = chart.x_units(moment.end) - from;
     svg += fmt::format(
@@ -52,7 +52,7 @@ std::string columns(const StepChart& chart, const Walk& walk) {
   const double width = walk.end() / static_cast<double>(kMostColumns);
   std::array<std::vector<double>, kLanes> busy;
   for (auto& lane : busy) lane.assign(kMostColumns, 0);
-  for (const Moment& moment : walk.moments) {
+  for (const RunSpan& moment : walk.spans) {
     std::vector<double>& lane = busy[lane_of(moment.purpose)];
     for (auto c = static_cast<size_t>(moment.start / width); c < kMostColumns; ++c) {
       const double from = std::max(moment.start, static_cast<double>(c) * width);
@@ -80,11 +80,11 @@ std::string columns(const StepChart& chart, const Walk& walk) {
 std::array<std::string, kPurposes> trails(const StepChart& chart, const Walk& walk,
                                           const std::vector<double>& depth, double deepest) {
   constexpr size_t kRows = 120;
-  const bool single = walk.moments.size() <= kMostTrails;
+  const bool single = walk.spans.size() <= kMostTrails;
   std::array<std::vector<char>, kPurposes> drawn;
   for (auto& cells : drawn) cells.assign(kMostColumns * kRows, 0);
   std::array<std::string, kPurposes> paths;
-  for (const Moment& moment : walk.moments) {
+  for (const RunSpan& moment : walk.spans) {
     const double level = depth[static_cast<size_t>(moment.op)] / deepest;
     const double from = chart.x_units(moment.start);
     if (!single) {
@@ -107,7 +107,7 @@ std::string strip_picture(const Walk& walk, const std::vector<std::string>& name
                           std::string_view title, TimeScale time) {
   constexpr double kHeight = 78;
   StepChart chart(title, "Three lanes: forward and loss, recomputing, backward.", time, kHeight);
-  const bool single = walk.moments.size() <= kMostStripRuns;
+  const bool single = walk.spans.size() <= kMostStripRuns;
   chart.draw(single ? single_runs(chart, walk, names) : columns(chart, walk));
   constexpr std::array<const char*, kLanes> kNames = {"forward", "recompute", "backward"};
   for (size_t l = 0; l < kLanes; ++l) {
@@ -151,7 +151,7 @@ std::string path_picture(const Walk& walk, const std::vector<double>& depth, Tim
       "descends, recomputing climbs again.",
       time, kHeight);
   double deepest = 1;
-  for (const Moment& moment : walk.moments) {
+  for (const RunSpan& moment : walk.spans) {
     deepest = std::max(deepest, depth[static_cast<size_t>(moment.op)]);
   }
   const std::array<std::string, kPurposes> paths = trails(chart, walk, depth, deepest);

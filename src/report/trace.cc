@@ -12,7 +12,7 @@ namespace {
 
 using report::Facts;
 using report::kHoldings;
-using report::Moment;
+using report::RunSpan;
 using report::script_string;
 
 constexpr int kPlanned = 1;
@@ -27,7 +27,7 @@ class Trace {
   std::string write() {
     const std::string& name = facts_.input.problem.id.name;
     process(kPlanned, "planned: " + name);
-    for (const Moment& moment : facts_.plan.moments) planned(moment);
+    for (const RunSpan& moment : facts_.plan.spans) planned(moment);
     const Timeline& timeline = facts_.plan.timeline;
     counter(kPlanned, timeline.time.count(),
             timeline.steps.empty() ? timeline.initial : timeline.steps.back().after);
@@ -56,7 +56,7 @@ class Trace {
                       process, micros(at), bytes.count()));
   }
 
-  void slice(int process, const Moment& moment, int64_t start, int64_t time, Bytes bytes) {
+  void slice(int process, const RunSpan& moment, int64_t start, int64_t time, Bytes bytes) {
     const Op& op = facts_.graph.ops[static_cast<size_t>(moment.op)];
     event(fmt::format(R"("ph":"X","pid":{},"tid":1,"ts":{},"dur":{},"name":{},"cat":"{}",)"
                       R"("args":{{"action":{},"variant":{},"bytes":{}}})",
@@ -68,7 +68,7 @@ class Trace {
     counter(process, start, bytes);
   }
 
-  void planned(const Moment& moment) {
+  void planned(const RunSpan& moment) {
     const TimelineStep& step = facts_.plan.timeline.steps[static_cast<size_t>(moment.action)];
     const int64_t start = step.start.count();
     slice(kPlanned, moment, start, step.time.count(), moment.total());
@@ -86,8 +86,8 @@ class Trace {
     size_t moment = 0;
     Nanos at;
     for (const RunLogEntry& entry : log.actions) {
-      while (facts_.plan.moments[moment].action != entry.action) ++moment;
-      slice(kMeasured, facts_.plan.moments[moment], at.count(), entry.measured_time.count(),
+      while (facts_.plan.spans[moment].action != entry.action) ++moment;
+      slice(kMeasured, facts_.plan.spans[moment], at.count(), entry.measured_time.count(),
             entry.measured_bytes);
       at += entry.measured_time;
     }

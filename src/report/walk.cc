@@ -26,7 +26,7 @@ class Walker {
     if (action.kind == ActionKind::kFree) return end(action.target);
     const Op& op = graph_.ops[static_cast<size_t>(action.target)];
     const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
-    Moment moment;
+    RunSpan moment;
     moment.action = static_cast<int64_t>(index);
     moment.op = action.target;
     moment.variant = action.variant;
@@ -40,7 +40,7 @@ class Walker {
       throw InternalError("a report counts other bytes than the simulator in action " +
                           std::to_string(index));
     }
-    walk_.moments.push_back(moment);
+    walk_.spans.push_back(moment);
   }
 
   double now() const { return now_; }
@@ -120,7 +120,7 @@ const char* to_string(Purpose purpose) {
   return kNames[static_cast<size_t>(purpose)];
 }
 
-Bytes Moment::total() const {
+Bytes RunSpan::total() const {
   Bytes sum;
   for (const Bytes bytes : held) sum += bytes;
   return sum;
@@ -134,29 +134,29 @@ Walk walk(const Graph& graph, const std::vector<Action>& actions) {
   for (const BoundAction& action : bind(graph, actions)) walker.step(action);
   result.clock.push_back(walker.now());
   const auto highest =
-      std::max_element(result.moments.begin(), result.moments.end(),
-                       [](const Moment& a, const Moment& b) { return a.total() < b.total(); });
-  result.peak = static_cast<size_t>(highest - result.moments.begin());
+      std::max_element(result.spans.begin(), result.spans.end(),
+                       [](const RunSpan& a, const RunSpan& b) { return a.total() < b.total(); });
+  result.peak = static_cast<size_t>(highest - result.spans.begin());
   return result;
 }
 
-std::vector<Moment> thinned(const Walk& walk, size_t columns) {
-  if (walk.moments.size() <= columns) return walk.moments;
-  std::vector<Moment> result;
+std::vector<RunSpan> thinned(const Walk& walk, size_t columns) {
+  if (walk.spans.size() <= columns) return walk.spans;
+  std::vector<RunSpan> result;
   const double width = walk.end() / static_cast<double>(columns);
   size_t first = 0;  // the first moment that reaches into the column
   for (size_t c = 0; c < columns; ++c) {
     const double start = width * static_cast<double>(c);
     const double end = c + 1 == columns ? walk.end() : width * static_cast<double>(c + 1);
-    const auto before = [&](const Moment& m) { return m.start < start && m.end <= start; };
-    while (first + 1 < walk.moments.size() && before(walk.moments[first])) ++first;
+    const auto before = [&](const RunSpan& m) { return m.start < start && m.end <= start; };
+    while (first + 1 < walk.spans.size() && before(walk.spans[first])) ++first;
     size_t best = first;
     // Those of no time at the very end belong to the last column.
     for (size_t m = first + 1;
-         m < walk.moments.size() && (walk.moments[m].start < end || c + 1 == columns); ++m) {
-      if (walk.moments[m].total() > walk.moments[best].total()) best = m;
+         m < walk.spans.size() && (walk.spans[m].start < end || c + 1 == columns); ++m) {
+      if (walk.spans[m].total() > walk.spans[best].total()) best = m;
     }
-    result.push_back(walk.moments[best]);
+    result.push_back(walk.spans[best]);
     result.back().start = start;
     result.back().end = end;
   }

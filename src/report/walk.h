@@ -24,7 +24,7 @@ inline constexpr size_t kPurposes = 4;
 const char* to_string(Purpose purpose);
 
 // While one run goes on.
-struct Moment {
+struct RunSpan {
   int64_t action = 0;  // position in the list
   OpIndex op = 0;
   int32_t variant = 0;
@@ -36,7 +36,7 @@ struct Moment {
 };
 
 struct Walk {
-  std::vector<Moment> moments;  // one per run, in order
+  std::vector<RunSpan> spans;  // one per run, in order
   std::vector<double> clock;    // when action k begins; one more: the end
   // The clock counts nanoseconds. Where all times are zero it counts runs instead, so that there is
   // something to see.
@@ -52,6 +52,6 @@ Walk walk(const Graph& graph, const std::vector<Action>& actions);
 
 // At most `columns` moments: where there are more, the step is cut into as many columns of equal length,
 // and of each the moment with the most bytes stands for it. Peaks stay.
-std::vector<Moment> thinned(const Walk& walk, size_t columns);
+std::vector<RunSpan> thinned(const Walk& walk, size_t columns);
 
 }  // namespace reprise::report

@@ -23,7 +23,7 @@ BookkeepingBackend::BookkeepingBackend(const Graph& graph)
 
 // Allocates and frees in the order in which a real backend does: inputs that the op gives back go,
 // the outputs and the workspace come, the workspace and second copies go.
-void BookkeepingBackend::run(const RunStep& step) {
+void BookkeepingBackend::run(const RunAction& step) {
   const Op& op = graph_.ops.at(step.op);
   const Variant& variant = op.variants.at(step.variant);
   for (const ValueIndex value : variant.reads) {

@@ -14,28 +14,28 @@ Program::Program(const Graph& graph, const std::vector<Action>& actions) {
   }
   std::vector<int64_t> done(graph.ops.size(), 0);
   loss_ = bound.size();
-  steps_.reserve(bound.size());
+  entries_.reserve(bound.size());
   for (const BoundAction& action : bound) {
-    Step step;
+    Entry step;
     step.kind = action.kind;
     if (action.kind == ActionKind::kFree) {
       step.value = action.target;
     } else {
       const Op& op = graph.ops[action.target];
-      if (op.phase == Phase::kLoss && loss_ == bound.size()) loss_ = steps_.size();
+      if (op.phase == Phase::kLoss && loss_ == bound.size()) loss_ = entries_.size();
       const bool first = done[action.target]++ == 0;
       step.run = {.op = action.target,
                   .variant = action.variant,
                   .first = first,
                   .save_random = op.random && first && total[action.target] > 1,
-                  .replay_random = op.random && !first};
+                  .restore_random = op.random && !first};
     }
-    steps_.push_back(step);
+    entries_.push_back(step);
   }
 }
 
 void execute(const Program& program, size_t begin, size_t end, Backend& backend) {
-  const std::vector<Program::Step>& steps = program.steps();
+  const std::vector<Program::Entry>& steps = program.entries();
   if (begin > end || end > steps.size()) {
     throw InternalError(
         fmt::format("no steps {} to {} in a program of {}", begin, end, steps.size()));
@@ -50,7 +50,7 @@ void execute(const Program& program, size_t begin, size_t end, Backend& backend)
 }
 
 void execute(const Program& program, Backend& backend) {
-  execute(program, 0, program.steps().size(), backend);
+  execute(program, 0, program.entries().size(), backend);
 }
 
 }  // namespace reprise

@@ -220,7 +220,7 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
       const internal::chain::CurveTable whole(model, apart, {}, control);
       ASSERT_EQ(internal::chain::smallest_memory(model, apart, 1, control)[root],
                 whole.curve(root).front().memory);
-      for (const internal::chain::Step& step : whole.curve(root)) {
+      for (const internal::chain::CurvePoint& step : whole.curve(root)) {
         for (const internal::chain::ChainCells* cells : {&shared, &apart}) {
           const size_t slot = cells->slot(0, model.stages, true);
           for (const internal::chain::CurveLimits limits :
@@ -251,7 +251,7 @@ TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
         const internal::chain::ChainCells cells(model, share, dropping);
         const size_t root = cells.slot(0, model.stages, true);
         const internal::chain::CurveTable whole(model, cells, {}, control);
-        for (const internal::chain::Step& step : whole.curve(root)) {
+        for (const internal::chain::CurvePoint& step : whole.curve(root)) {
           internal::chain::LossBound bound(model, dropping, step.memory);
           if (cells.shared()) bound.tabulate(cells);
           for (const int64_t grid : {1, 5, 1000}) {
@@ -289,11 +289,11 @@ TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
       const internal::chain::SearchSpace space{model, cells};
       const internal::chain::CurveTable whole(model, cells, {}, control);
       const auto floors = internal::chain::smallest_memory(model, cells, 1, control);
-      for (const internal::chain::Step& step : whole.curve(space.root())) {
+      for (const internal::chain::CurvePoint& step : whole.curve(space.root())) {
         ASSERT_LE(internal::chain::LossBound(model, dropping, step.memory).lower(), step.cost);
-        for (const auto passes : {internal::chain::Passes::kAlways, internal::chain::Passes::kExactOnly}) {
+        for (const auto passes : {internal::chain::CoarsePasses::kAlways, internal::chain::CoarsePasses::kExactOnly}) {
           internal::chain::Bracket bracket{.best = internal::chain::greedy(space, floors, step.memory)};
-          internal::chain::narrow(space, step.memory, {.passes = passes}, bracket, control);
+          internal::chain::narrow(space, step.memory, {.coarse_passes = passes}, bracket, control);
           ASSERT_TRUE(bracket.exact);
           ASSERT_EQ(bracket.lower, step.cost);
           ASSERT_EQ(bracket.best->cost, step.cost);

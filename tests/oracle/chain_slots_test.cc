@@ -70,7 +70,7 @@ void expect_bounds(const Chain& chain, int64_t slots, bool shared, std::mt19937_
   const internal::chain::ChainCells cells(model, shared);
   internal::common::SearchControl control(PlanOptions{}, "test");
   const internal::chain::CurveTable exact(model, cells, {}, control);
-  const internal::chain::Steps root = exact.curve(cells.slot(0, model.stages, true));
+  const internal::chain::CurveView root = exact.curve(cells.slot(0, model.stages, true));
   const int64_t span = root.back().memory - root.front().memory + 1;
   const int64_t memory =
       root.front().memory + static_cast<int64_t>(random() % static_cast<uint64_t>(span));

@@ -141,7 +141,7 @@ TEST(PackOracle, ExactSearchDecidesEveryCapacityWithAnyRules) {
           Effort effort(kSteps, Nanos(int64_t{1} << 60));
           const auto outcome = search.run(capacity, {branching, floors, seed}, kSteps, effort);
           ASSERT_EQ(outcome,
-                    capacity >= least ? ExactSearch::Outcome::kFound : ExactSearch::Outcome::kNone)
+                    capacity >= least ? ExactSearch::SearchEnd::kFound : ExactSearch::SearchEnd::kNone)
               << "capacity " << capacity << ", least " << least;
         }
       }

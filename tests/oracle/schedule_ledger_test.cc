@@ -54,18 +54,18 @@ class RandomChange {
         set_early();
         break;
       default:
-        set_gap();
+        set_interval();
     }
   }
 
  private:
   size_t below(size_t count) { return random_() % count; }
 
-  void set_gap() {
-    if (model_.gaps().empty()) return;
-    const size_t gap = below(model_.gaps().size());
-    if (model_.gaps()[gap].fixed) return;
-    ledger_.set_gap(static_cast<int32_t>(gap), static_cast<Keeping>(below(3)));
+  void set_interval() {
+    if (model_.intervals().empty()) return;
+    const size_t interval = below(model_.intervals().size());
+    if (model_.intervals()[interval].must_keep) return;
+    ledger_.set_interval(static_cast<int32_t>(interval), static_cast<Keeping>(below(3)));
   }
 
   void set_variant(int32_t position) {
@@ -86,11 +86,11 @@ class RandomChange {
   void set_early() {
     std::vector<internal::schedule::Early> early = ledger_.schedule().early;
     if (!early.empty() && below(2) == 0) early.pop_back();
-    if (!model_.gaps().empty() && below(2) == 0) {
-      const auto gap = static_cast<int32_t>(below(model_.gaps().size()));
-      const internal::schedule::Gap& of = model_.gaps()[static_cast<size_t>(gap)];
+    if (!model_.intervals().empty() && below(2) == 0) {
+      const auto interval = static_cast<int32_t>(below(model_.intervals().size()));
+      const internal::schedule::Interval& of = model_.intervals()[static_cast<size_t>(interval)];
       const auto length = static_cast<size_t>(of.end - of.begin);
-      early.push_back({of.begin + 1 + static_cast<int32_t>(below(length)), gap});
+      early.push_back({of.begin + 1 + static_cast<int32_t>(below(length)), interval});
       std::sort(early.begin(), early.end());
     }
     ledger_.set_early(early);
@@ -130,7 +130,7 @@ TEST_P(ScheduleLedgers, CostWhatTheSimulatorSays) {
       const internal::schedule::Schedule before = ledger.schedule();
       const int64_t time = ledger.time(), peak = ledger.peak();
       for (size_t k = random() % 3 + 1; k > 0; --k) change();
-      const bool runs = ledger.settle();
+      const bool runs = ledger.apply_changes();
       ASSERT_EQ(fresh.assign(ledger.schedule()), runs);
       if (runs) {
         ASSERT_EQ(fresh.runs(), ledger.runs());

@@ -144,7 +144,7 @@ TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
       const internal::chain::ChainCells cells(merged.model, true, dropping);
       const internal::chain::SearchSpace space{merged.model, cells};
       const internal::chain::CurveTable table(merged.model, cells, {}, control);
-      for (const internal::chain::Step& step : table.curve(space.root())) {
+      for (const internal::chain::CurvePoint& step : table.curve(space.root())) {
         const internal::chain::Trace plan =
             internal::chain::split_blocks(model, merged, internal::chain::traced(space, table, step.memory));
         const Timeline timeline = simulate(graph, with_frees(graph, plan.runs));

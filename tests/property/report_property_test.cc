@@ -40,7 +40,7 @@ TEST(ReportProperty, OfAnySchedule) {
 
     const report::Walk walk = report::walk(graph, actions);
     if (walk.timeline.peak_action >= 0) {
-      EXPECT_EQ(walk.moments[walk.peak].total(), walk.timeline.peak);
+      EXPECT_EQ(walk.spans[walk.peak].total(), walk.timeline.peak);
     }
     const report::Walk plain_walk = report::walk(graph, plain);
     Nanos extra;

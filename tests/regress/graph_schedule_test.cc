@@ -25,9 +25,9 @@ TEST(GraphSchedule, WhatAReRunTakesIsMadeAgainForARunThatWaits) {
   graph.results = {s};
   const internal::schedule::ScheduleModel model(graph);
   internal::schedule::Schedule schedule = model.keep_all();
-  for (size_t g = 0; g < model.gaps().size(); ++g) {
-    const bool dropped = model.gaps()[g].value == q || model.gaps()[g].value == r;
-    if (dropped) schedule.gaps[g] = internal::schedule::Keeping::kDrop;
+  for (size_t g = 0; g < model.intervals().size(); ++g) {
+    const bool dropped = model.intervals()[g].value == q || model.intervals()[g].value == r;
+    if (dropped) schedule.intervals[g] = internal::schedule::Keeping::kDrop;
   }
   schedule.on_demand[static_cast<size_t>(b)] = 1;
   internal::schedule::ScheduleLedger ledger(model);

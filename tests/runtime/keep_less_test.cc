@@ -12,7 +12,7 @@
 namespace reprise::runtime {
 
 using internal::chain::GradientBook;
-using internal::chain::Keeping;
+using internal::chain::SavedForm;
 using internal::chain::PreparedModel;
 using internal::chain::prepare;
 using internal::chain::rebuilds_same_bits;
@@ -31,8 +31,8 @@ using testing::mean_square;
 using testing::put_bits;
 using testing::quick;
 
-const Keeping kSmaller{.one_bit_mask = true, .small_indices = true};
-const Keeping kRebuild{.one_bit_mask = true, .small_indices = true, .rebuild = true};
+const SavedForm kSmaller{.one_bit_mask = true, .small_indices = true};
+const SavedForm kRebuild{.one_bit_mask = true, .small_indices = true, .rebuild = true};
 
 // What a stage's run keeps beside its output, and what its backward makes of gradients of ones.
 struct StageRun {
@@ -46,12 +46,12 @@ class KeepLessTest : public testing::RuntimeTest {
     return prepare({stage}, {x.detach().requires_grad_()});
   }
 
-  static StageRun run(const PreparedModel& model, const at::Tensor& x, const Keeping& keeping,
+  static StageRun run(const PreparedModel& model, const at::Tensor& x, const SavedForm& saved_form,
                       const std::function<void()>& between = {}) {
     at::manual_seed(3);
     StageRun result;
     const int64_t before = live();
-    auto [outputs, kept] = run_keep(model.stages[0], {x.detach()}, model.parameters, keeping);
+    auto [outputs, kept] = run_keep(model.stages[0], {x.detach()}, model.parameters, saved_form);
     result.kept = live() - before - storage_bytes(outputs);
     put_bits(result.bits, "output", outputs);
     if (between) between();
@@ -65,10 +65,10 @@ class KeepLessTest : public testing::RuntimeTest {
   }
 
   // The bytes that are kept in fewer than plain training keeps, once it is shown that nothing else differs.
-  static int64_t saved(const Stage& stage, const at::Tensor& x, const Keeping& keeping) {
+  static int64_t saved(const Stage& stage, const at::Tensor& x, const SavedForm& saved_form) {
     const PreparedModel model = prepared(stage, x);
     run(model, x, {});  // warm up
-    const StageRun plain = run(model, x, {}), other = run(model, x, keeping);
+    const StageRun plain = run(model, x, {}), other = run(model, x, saved_form);
     EXPECT_EQ(difference(plain.bits, other.bits), "") << stage.name;
     EXPECT_TRUE(rebuilds_same_bits(model.stages[0], {x.detach()}, model.parameters)) << stage.name;
     return plain.kept - other.kept;
@@ -164,10 +164,10 @@ TEST_F(KeepLessTest, TheForwardPassNeedsLessToo) {
       stage_of(net.ptr(), [net](const at::Tensor& x) mutable { return net->forward(x); });
   const at::Tensor x = at::randn({8, 8, 16, 16});
   const PreparedModel model = prepared(stage, x);
-  const auto peak = [&](const Keeping& keeping) {
+  const auto peak = [&](const SavedForm& saved_form) {
     const int64_t before = live();
     reset_peak(c10::kCPU);
-    run_keep(model.stages[0], {x.detach()}, model.parameters, keeping);
+    run_keep(model.stages[0], {x.detach()}, model.parameters, saved_form);
     return memory_count(c10::kCPU).peak - before;
   };
   peak({});  // warm up

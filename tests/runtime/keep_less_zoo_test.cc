@@ -12,7 +12,7 @@
 namespace reprise::runtime {
 
 using internal::chain::PlannedModel;
-using internal::chain::Step;
+using internal::chain::ChainStep;
 using internal::chain::measure;
 using internal::chain::prepare;
 using internal::device::make_node;
@@ -30,10 +30,10 @@ using testing::StepState;
 
 // Runs the second half of a step when the gradient of its output arrives.
 struct Half final : torch::autograd::Node {
-  Step& step;
+  ChainStep& step;
   Tensors result;
 
-  explicit Half(Step& s) : step(s) {}
+  explicit Half(ChainStep& s) : step(s) {}
   std::string name() const override { return "Half"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     result = step.backward(std::move(gradients));
@@ -83,7 +83,7 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
     state.restore();
     const int64_t level = (forced.fixed + forced.input.bytes).count(), start = live();
     reset_peak(c10::kCPU);
-    Step step(planned, inputs);
+    ChainStep step(planned, inputs);
     auto half = make_node<Half>(step);
     const auto forward = [&] {
       Tensors outputs = step.forward();

@@ -8,7 +8,7 @@
 
 namespace reprise::runtime {
 
-using internal::graph::CapturedGraph;
+using internal::graph::LoweredStep;
 using internal::graph::WorkTimes;
 using internal::step::Work;
 using internal::step::Works;
@@ -38,10 +38,10 @@ Op op(const std::string& id, Phase phase, const std::vector<std::string>& varian
 // Forward f, of which g is another way; the loss; backward b, or in its place the two works c and d.
 struct Step {
   Works works{{work("f"), work("g"), work("loss"), work("b"), work("c"), work("d"), work("f")}, {}};
-  CapturedGraph captured;
+  LoweredStep lowered;
 
   Step() {
-    Graph& graph = captured.graph;
+    Graph& graph = lowered.graph;
     for (const std::string id : {"y", "l", "r", "part"}) {
       graph.values.push_back({id, Bytes(1), ValueKind::kActivation});
     }
@@ -51,7 +51,7 @@ struct Step {
         op("d", Phase::kBackward, {"default"}, 2)};
     graph.choices = {{"b", {{2}, {3, 4}}}};
     graph.results = {2};
-    captured.works = {{0, 1}, {2}, {3}, {4}, {5}};
+    lowered.works = {{0, 1}, {2}, {3}, {4}, {5}};
   }
 };
 
@@ -63,7 +63,7 @@ void add(WorkTimes& times, size_t work, const std::vector<int64_t>& alone,
 
 TEST(WorkTimesTest, PlainTrainingTakesItsTimesInOrderAndWhatStandsForItIsSlowedAsMuch) {
   const Step step;
-  WorkTimes times(step.works, step.captured);
+  WorkTimes times(step.works, step.lowered);
   add(times, 0, {100, 90, 300}, {150, 140, 160});
   add(times, 1, {50, 40, 60}, {});
   add(times, 2, {7}, {});  // no walk came so far
@@ -86,7 +86,7 @@ TEST(WorkTimesTest, PlainTrainingTakesItsTimesInOrderAndWhatStandsForItIsSlowedA
 
 TEST(WorkTimesTest, AnAlternativeIsNotSlowedByMoreTimeThanWhatItStandsFor) {
   const Step step;
-  WorkTimes times(step.works, step.captured);
+  WorkTimes times(step.works, step.lowered);
   add(times, 0, {10}, {50});
   add(times, 1, {1000}, {});
   EXPECT_EQ(times.share().time[1], Nanos(1040));
@@ -94,7 +94,7 @@ TEST(WorkTimesTest, AnAlternativeIsNotSlowedByMoreTimeThanWhatItStandsFor) {
 
 TEST(WorkTimesTest, AWorkThatWasNotMeasuredTakesNoTime) {
   const Step step;
-  const WorkTimes times(step.works, step.captured);
+  const WorkTimes times(step.works, step.lowered);
   EXPECT_EQ(times.share().time, std::vector<Nanos>(7));
   EXPECT_TRUE(times.share().spread.empty());
   EXPECT_EQ(times.repeats(0), 0);

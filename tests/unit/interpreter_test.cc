@@ -22,14 +22,14 @@ using testing::two_op_graph;
 
 class RecordingBackend final : public Backend {
  public:
-  void run(const RunStep& step) override {
+  void run(const RunAction& step) override {
     runs.push_back(step);
     log += "r" + std::to_string(step.op);
     if (runs.size() == fail_at) throw std::runtime_error("device lost");
   }
   void free(ValueIndex value) override { log += "f" + std::to_string(value); }
 
-  std::vector<RunStep> runs;
+  std::vector<RunAction> runs;
   std::string log;
   size_t fail_at = 0;
 };
@@ -47,7 +47,7 @@ TEST(Interpreter, TheHalvesBeforeAndFromTheLossCanRunApart) {
   RecordingBackend backend;
   execute(program, 0, program.loss(), backend);
   EXPECT_EQ(backend.log, "r0r1");
-  execute(program, program.loss(), program.steps().size(), backend);
+  execute(program, program.loss(), program.entries().size(), backend);
   EXPECT_EQ(backend.log.substr(4, 4), "r2r3");
   EXPECT_THROW(execute(program, 3, 2, backend), InternalError);
   EXPECT_THROW(execute(program, 0, 99, backend), InternalError);
@@ -65,7 +65,7 @@ TEST(Interpreter, RandomStateIsKeptByFirstRunsThatAreRepeatedOnly) {
   RecordingBackend backend;
   execute(Program(graph, with_frees(graph, {{0, 0}, {1, 1}, {2, 0}, {3, 0}, {0, 1}, {4, 0}})),
           backend);
-  const std::vector<RunStep> expected = {{0, 0, true, true, false},  {1, 1, true, false, false},
+  const std::vector<RunAction> expected = {{0, 0, true, true, false},  {1, 1, true, false, false},
                                          {2, 0, true, false, false}, {3, 0, true, false, false},
                                          {0, 1, false, false, true}, {4, 0, true, false, false}};
   EXPECT_EQ(backend.runs, expected);
@@ -75,7 +75,7 @@ TEST(Interpreter, OpsThatAreNotRandomNeverTouchTheState) {
   const Graph graph = two_op_graph();
   RecordingBackend backend;
   execute(Program(graph, {run("a"), release("y"), run("a")}), backend);
-  const std::vector<RunStep> expected = {{0, 0, true, false, false}, {0, 0, false, false, false}};
+  const std::vector<RunAction> expected = {{0, 0, true, false, false}, {0, 0, false, false, false}};
   EXPECT_EQ(backend.runs, expected);
 }
 

@@ -123,10 +123,10 @@ TEST(Pickle, BatchesLongLists) {
 TEST(WalkTest, TellsTimesPurposesAndHolders) {
   const Graph graph = lower(example_chain());
   const Walk plain = walk(graph, plain_actions(graph));
-  ASSERT_EQ(plain.moments.size(), 5u);
+  ASSERT_EQ(plain.spans.size(), 5u);
   EXPECT_TRUE(plain.timed);
   EXPECT_EQ(plain.end(), 107);  // 11 + 21 + 5 + 40 + 30
-  const Moment& second = plain.moments[1];
+  const RunSpan& second = plain.spans[1];
   EXPECT_EQ(second.purpose, Purpose::kForward);
   EXPECT_EQ(second.start, 11);
   EXPECT_EQ(second.end, 32);
@@ -134,17 +134,17 @@ TEST(WalkTest, TellsTimesPurposesAndHolders) {
   EXPECT_EQ(second.held[static_cast<size_t>(Holding::kInput)], Bytes(10));
   EXPECT_EQ(second.held[static_cast<size_t>(Holding::kActivation)], Bytes(50));
   EXPECT_EQ(second.held[static_cast<size_t>(Holding::kSaved)], Bytes(16));
-  EXPECT_EQ(plain.moments[2].purpose, Purpose::kLoss);
-  EXPECT_EQ(plain.moments[3].purpose, Purpose::kBackward);
-  EXPECT_EQ(plain.moments[3].held[static_cast<size_t>(Holding::kWorkspace)], Bytes(4));
-  EXPECT_EQ(plain.moments[plain.peak].total(), plain.timeline.peak);
+  EXPECT_EQ(plain.spans[2].purpose, Purpose::kLoss);
+  EXPECT_EQ(plain.spans[3].purpose, Purpose::kBackward);
+  EXPECT_EQ(plain.spans[3].held[static_cast<size_t>(Holding::kWorkspace)], Bytes(4));
+  EXPECT_EQ(plain.spans[plain.peak].total(), plain.timeline.peak);
 }
 
 TEST(WalkTest, SecondRunsAreRecomputing) {
   const Graph graph = lower(example_chain());
   const Walk plan = walk(graph, with_frees(graph, first_stage_twice()));
-  EXPECT_EQ(plan.moments[4].purpose, Purpose::kRecompute);
-  EXPECT_EQ(plan.moments[0].purpose, Purpose::kForward);
+  EXPECT_EQ(plan.spans[4].purpose, Purpose::kRecompute);
+  EXPECT_EQ(plan.spans[0].purpose, Purpose::kForward);
 }
 
 TEST(WalkTest, CountsRunsWhereNothingTakesTime) {
@@ -170,7 +170,7 @@ TEST(ThinnedMoments, KeepThePeakAndCoverTheStep) {
   graph.results = {last};
   const Walk plain = walk(graph, plain_actions(graph));
   for (const size_t columns : {1, 2, 10, 333, 999}) {
-    const std::vector<Moment> thin = thinned(plain, columns);
+    const std::vector<RunSpan> thin = thinned(plain, columns);
     ASSERT_EQ(thin.size(), columns);
     EXPECT_EQ(thin.front().start, 0);
     EXPECT_EQ(thin.back().end, plain.end());
@@ -239,7 +239,7 @@ TEST(MeasuredSpans, OfLongLogsFillColumns) {
   const std::vector<Action> actions = plain_actions(graph);
   const Walk plain = walk(graph, actions);
   RunLog log;
-  for (const Moment& moment : plain.moments) {
+  for (const RunSpan& moment : plain.spans) {
     const Action& action = actions[static_cast<size_t>(moment.action)];
     log.actions.push_back({moment.action, action.id, action.variant, moment.total(),
                            Bytes(moment.action), Nanos(2), Nanos(3)});

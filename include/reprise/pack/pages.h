@@ -1,6 +1,6 @@
 // An arena without fragments: blocks whose pages need not be next to each other.
 //
-// pack() ends above the live bytes where no order of whole blocks leaves a gap that is large enough. Where the
+// pack() ends above the live bytes where no order of whole blocks leaves a hole that is large enough. Where the
 // system maps pages of memory at any address (mmap), a block needs free pages only: it is one range of
 // addresses, and several extents of the arena. Blocks stay adjacent where pack() found a place for them.
 //

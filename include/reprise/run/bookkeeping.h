@@ -12,7 +12,7 @@ class BookkeepingBackend final : public Backend {
  public:
   explicit BookkeepingBackend(const Graph& graph);  // keeps a reference to the graph
 
-  void run(const RunStep& step) override;  // InternalError when a read value is not live
+  void run(const RunAction& step) override;  // InternalError when a read value is not live
   void free(ValueIndex value) override;
 
   Bytes live() const { return live_; }

@@ -12,42 +12,42 @@
 namespace reprise {
 
 // A run of an operation as the interpreter hands it to a backend.
-struct RunStep {
+struct RunAction {
   OpIndex op = 0;
   int32_t variant = 0;
   bool first = true;        // the op's first run in the plan
   bool save_random = false; // a random op's first run, and it will run again: keep the random state
-  bool replay_random = false;  // a re-run of a random op: use the state that was kept
+  bool restore_random = false;  // a re-run of a random op: use the state that was kept
 
-  bool operator==(const RunStep&) const = default;
+  bool operator==(const RunAction&) const = default;
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual void run(const RunStep& step) = 0;
+  virtual void run(const RunAction& step) = 0;
   virtual void free(ValueIndex value) = 0;
 };
 
 // A plan ready to be walked: ids looked up, first runs and random states worked out once.
 class Program {
  public:
-  struct Step {
+  struct Entry {
     ActionKind kind = ActionKind::kRun;
-    RunStep run;           // kRun
+    RunAction run;           // kRun
     ValueIndex value = 0;  // kFree
   };
 
   // Throws InputError for unknown ids. The graph is only used here.
   Program(const Graph& graph, const std::vector<Action>& actions);
 
-  const std::vector<Step>& steps() const { return steps_; }
+  const std::vector<Entry>& entries() const { return entries_; }
   // Position of the loss run; the number of steps if there is none. Steps before it are the forward
   // half, steps after it the backward half.
   size_t loss() const { return loss_; }
 
  private:
-  std::vector<Step> steps_;
+  std::vector<Entry> entries_;
   size_t loss_ = 0;
 };
 

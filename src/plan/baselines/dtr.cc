@@ -40,7 +40,7 @@ namespace reprise::internal::baselines {
 
 using common::Candidates;
 using common::SearchControl;
-using common::can_be_replay;
+using common::can_be_rerun;
 using common::contains;
 using common::least_time;
 using common::runs_once;
@@ -118,7 +118,7 @@ class Simulation {
     const Op& op = graph_.ops[index];
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
-      if (!can_be_replay(variant) || !variant.consumes.empty() || !variant.reuses.empty()) continue;
+      if (!can_be_rerun(variant) || !variant.consumes.empty() || !variant.reuses.empty()) continue;
       const auto time = static_cast<double>(variant.time.count());
       for (const ValueIndex value : variant.writes) {
         State& state = values_[value];

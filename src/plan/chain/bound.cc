@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/chain/step_function.h"
+#include "plan/chain/cost_curve.h"
 
 namespace reprise::internal::chain {
 namespace {

@@ -7,16 +7,16 @@ void Sweep::extend() {
   const int64_t input = end_ == first_ ? 0 : model_.x[end_];
   ++end_;
   if (ways.size() == 1) {
-    for (Step& step : steps_) {
+    for (CurvePoint& step : steps_) {
       step.memory = std::max(step.memory, input + ways[0].memory);
       step.cost += ways[0].cost;
     }
     // Steps that now begin together: the last of them is the cheapest.
-    const auto dearer = [](const Step& a, const Step& b) { return a.memory == b.memory; };
+    const auto dearer = [](const CurvePoint& a, const CurvePoint& b) { return a.memory == b.memory; };
     steps_.erase(steps_.begin(), std::unique(steps_.rbegin(), steps_.rend(), dearer).base());
     return;
   }
-  StepFunction stage;
+  CostCurve stage;
   for (const SweepVariant& way : ways) stage.push_back({input + way.memory, way.cost});
   Envelope sum;
   sum.reset(kInfeasible, kInfeasible);

@@ -10,7 +10,7 @@
 
 #include "plan/chain/cells.h"
 #include "plan/chain/model.h"
-#include "plan/chain/step_function.h"
+#include "plan/chain/cost_curve.h"
 
 namespace reprise::internal::chain {
 
@@ -23,7 +23,7 @@ class Sweep {
 
   void extend();  // by one stage
   size_t end() const { return end_; }
-  const StepFunction& steps() const { return steps_; }
+  const CostCurve& steps() const { return steps_; }
   int64_t smallest_memory() const { return steps_.front().memory; }
   int64_t least_cost() const { return steps_.back().cost; }
 
@@ -31,7 +31,7 @@ class Sweep {
   const ChainModel& model_;
   size_t first_;
   size_t end_;
-  StepFunction steps_;
+  CostCurve steps_;
 };
 
 // At least so much memory is needed by each cell, whatever branches it takes: every backward (and the
@@ -118,7 +118,7 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
   for (size_t j = i + 1; j <= l; ++j) {
     sweep.extend();
     if (done(sweep.least_cost(), held + sweep.smallest_memory())) return;
-    for (const Step& step : sweep.steps()) {
+    for (const CurvePoint& step : sweep.steps()) {
       visit(Branch{.kind = BranchKind::kCheckpoint,
                    .from = held + step.memory,
                    .cost = step.cost,
@@ -132,7 +132,7 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
     for (size_t o = 0; o < model.options[j].size(); ++o) {
       const KeepOption& option = model.options[j][o];
       if (!option.reads_input) continue;
-      for (const Step& step : sweep.steps()) {
+      for (const CurvePoint& step : sweep.steps()) {
         visit(Branch{.kind = BranchKind::kDrop,
                      .from = held + std::max(step.memory, model.x[j] + option.forward),
                      .cost = step.cost + option.cost,

@@ -90,7 +90,7 @@ constexpr double kFirstClass = 0.4;
 
 // The answer of the larger class, where it found a better plan or proved there is none; otherwise
 // of the smaller one, whose bound is the better one.
-const Outcome& more_telling(const ChainModel& model, const Outcome& small, const Outcome& large) {
+const ClassResult& more_telling(const ChainModel& model, const ClassResult& small, const ClassResult& large) {
   if (!large.bracket.best) return small.bracket.best ? small : large;
   if (large.bracket.exact || large.bracket.proven(model) || !small.bracket.best) return large;
   if (large.bracket.best->cost < small.bracket.best->cost) return large;
@@ -100,11 +100,11 @@ const Outcome& more_telling(const ChainModel& model, const Outcome& small, const
 // The larger class, with what the persistent schedules say. These come first, for as long as they need:
 // no time limit makes the answer worse than theirs. Quick plans of the larger class are looked for from
 // the start, not from the persistent plan: what that hides on a coarse level may be found on a finer one.
-Outcome either_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
-  const Outcome small = search_class(model, Dropping::kNothing, memory, {}, threads, control);
+ClassResult either_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
+  const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, control);
   if (small.bracket.best && control.out_of_time()) return small;
   const ChainCells cells(model, /*share=*/true, Dropping::kInputs);
-  Outcome large = quick_plan(model, cells, memory, {}, threads, control);
+  ClassResult large = quick_plan(model, cells, memory, {}, threads, control);
   const std::optional<Trace>& persistent = small.bracket.best;
   std::optional<Trace>& best = large.bracket.best;
   if (persistent && (!best || persistent->cost < best->cost)) best = persistent;
@@ -112,9 +112,9 @@ Outcome either_class(const ChainModel& model, int64_t memory, int threads, Searc
   return more_telling(model, small, large);
 }
 
-Outcome larger_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
+ClassResult larger_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
   SearchControl first = control.part(kFirstClass);
-  const Outcome small = search_class(model, Dropping::kNothing, memory, {}, threads, first);
+  const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, first);
   return search_class(model, Dropping::kInputs, memory, small.bracket.best, threads, control);
 }
 
@@ -127,7 +127,7 @@ Answer exact_chain(const ChainProblem& problem) {
   const ChainModel model = make_model(problem.chain);
   const int64_t memory = problem.budget.count() - bytes_outside(model);
   const int threads = thread_count(problem.options.threads);
-  Outcome best;
+  ClassResult best;
   if (classes.size() == 1) {
     best = search_class(model, classes.front(), memory, {}, threads, control);
   } else {

@@ -37,9 +37,9 @@ std::vector<Dropping> wanted_classes(const std::string& name) {
                    "' and '" + kDroppedInputs + "'");
 }
 
-Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
+ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
                    const std::optional<Trace>& known, int threads, SearchControl& control) {
-  Outcome outcome{cells.dropping()};
+  ClassResult outcome{cells.dropping()};
   Bracket& bracket = outcome.bracket;
   bracket.best = known;
   improve_by_blocks(model, cells.dropping(), memory, cells.complete() ? kWorthwhileGain : 0,
@@ -63,21 +63,21 @@ Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t mem
   return outcome;
 }
 
-void finish_search(const SearchSpace& space, int64_t memory, Outcome& outcome,
+void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcome,
                    SearchControl& control) {
   if (!outcome.bracket.best || !space.cells.complete()) return;
   narrow(space, memory, {}, outcome.bracket, control);
 }
 
-Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
+ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
                      const std::optional<Trace>& known, int threads, SearchControl& control) {
   const ChainCells cells(model, /*share=*/true, dropping);
-  Outcome outcome = quick_plan(model, cells, memory, known, threads, control);
+  ClassResult outcome = quick_plan(model, cells, memory, known, threads, control);
   finish_search({model, cells, threads}, memory, outcome, control);
   return outcome;
 }
 
-Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome) {
+Answer to_answer(const ChainProblem& problem, const ChainModel& model, const ClassResult& outcome) {
   const Bracket& bracket = outcome.bracket;
   Answer answer;
   answer.schedule_class = class_name(outcome.dropping);

@@ -25,7 +25,7 @@ std::vector<Dropping> wanted_classes(const std::string& name);
 inline int64_t bytes_outside(const ChainModel& model) { return model.fixed + model.x[0]; }
 
 // What the search of one class came to.
-struct Outcome {
+struct ClassResult {
   Dropping dropping = Dropping::kNothing;
   Bracket bracket = {};
   // Where no plan fits: the smallest memory at which the class has one, and its runs.
@@ -36,7 +36,7 @@ struct Outcome {
 };
 
 // With what is known of the bracket: optimal, feasible, infeasible, or out of time.
-Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Outcome& outcome);
+Answer to_answer(const ChainProblem& problem, const ChainModel& model, const ClassResult& outcome);
 
 // The best of plain training and the simpler planners, in a share of the time limit: when a planner
 // had no time, or no room, for any plan of its own.
@@ -45,15 +45,15 @@ Answer simplest_plan(const ChainProblem& problem, const char* planner);
 
 // A quick plan of the class of `cells` in so much memory, and the bound that is known before any
 // search. Without a plan and without a floor there was no time, or no room for the cells.
-Outcome quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
+ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
                    const std::optional<Trace>& known, int threads, common::SearchControl& control);
 
 // From a quick plan to the best one, as far as the time goes.
-void finish_search(const SearchSpace& space, int64_t memory, Outcome& outcome,
+void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcome,
                    common::SearchControl& control);
 
 // Both in turn: the best plan in so much memory. `known` may be a plan of a smaller class.
-Outcome search_class(const ChainModel& model, Dropping dropping, int64_t memory,
+ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
                      const std::optional<Trace>& known, int threads, common::SearchControl& control);
 
 }  // namespace reprise::internal::chain

@@ -35,7 +35,7 @@ std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, D
   const CurveTable table(model, cells, {.threads = threads}, control);
   if (!table.complete()) return std::nullopt;
   std::vector<FrontierPoint> points;
-  for (const Step& step : table.curve(cells.slot(0, model.stages, true))) {
+  for (const CurvePoint& step : table.curve(cells.slot(0, model.stages, true))) {
     const Nanos time(model.time_of(step.cost));
     // The same time with fewer re-runs and more memory is no point of the curve.
     if (!points.empty() && points.back().time == time) continue;
@@ -88,7 +88,7 @@ class Samples {
   void ask(int64_t budget) {
     const int64_t memory = budget - bytes_outside(model_);
     SearchControl part = control_.part(kSampleShare);
-    const Outcome outcome =
+    const ClassResult outcome =
         search_class(model_, Dropping::kNothing, memory, std::nullopt, threads_, part);
     if (!outcome.bracket.best) return;
     const Timeline timeline =

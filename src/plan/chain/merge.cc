@@ -130,7 +130,7 @@ std::vector<SweepVariant> sweep_block(const ChainModel& model, size_t a, size_t 
   Sweep sweep(model, a);
   while (sweep.end() < b) sweep.extend();
   std::vector<SweepVariant> ways;
-  for (const Step& step : sweep.steps()) {
+  for (const CurvePoint& step : sweep.steps()) {
     ways.push_back({step.memory, step.cost, -1 - static_cast<int32_t>(ways.size())});
   }
   return ways;

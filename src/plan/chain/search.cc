@@ -112,8 +112,8 @@ class Narrowing {
         bracket_(bracket),
         control_(control),
         bound_(space.model, space.cells.dropping(), memory),
-        bounded_(precision.passes != Passes::kExactOnly),
-        coarse_first_(precision.passes == Passes::kAlways ||
+        bounded_(precision.coarse_passes != CoarsePasses::kExactOnly),
+        coarse_first_(precision.coarse_passes == CoarsePasses::kAlways ||
                       (bounded_ && space.model.stages >= kBoundStages)) {}
 
   void run() {
@@ -186,7 +186,7 @@ class Narrowing {
 
   // What the root of a table says. False: no plan costs so little.
   bool take_root(const CurveTable& table, int64_t limit) {
-    const Steps root = table.curve(space_.root());
+    const CurveView root = table.curve(space_.root());
     if (root.empty()) {
       // The best plan known is of another space, or dearer than the limit.
       bracket_.exact = limit >= bracket_.best->cost;

@@ -55,11 +55,11 @@ void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memor
                        int threads, Bracket& bracket, common::SearchControl& control);
 
 // Whether bounds and passes on coarser grids come before the exact one. The answer is the same.
-enum class Passes { kWhereUseful, kAlways, kExactOnly };
+enum class CoarsePasses { kWhereUseful, kAlways, kExactOnly };
 
 struct Precision {
   double gap = 0;  // stop when best - lower is within this share of best
-  Passes passes = Passes::kWhereUseful;
+  CoarsePasses coarse_passes = CoarsePasses::kWhereUseful;
 };
 
 // Narrows the bracket until it is exact, its gap small enough, or the control says stop.

@@ -35,7 +35,7 @@ class Descent {
   }
 
  private:
-  Steps steps_;
+  CurveView steps_;
   size_t count_;  // steps that may still be wanted
 };
 
@@ -63,7 +63,7 @@ Levels longest_first(const ChainCells& cells, const CurveTable& table) {
 
 struct Surroundings::Scratch {
   Envelope envelope;
-  StepFunction to_right, to_left;
+  CostCurve to_right, to_left;
   // Of the offers to the cell at hand: what would be left of the limit, and the largest of these.
   std::vector<LossBound::Wide> room;
   LossBound::Wide most_room = 0;
@@ -78,7 +78,7 @@ Surroundings::Surroundings(const ChainModel& model, const ChainCells& cells,
       limit_(cost),
       offers_(cells.slots()) {
   offers_[cells.slot(0, model.stages, true)].push_back({-table.limits().memory, 0});
-  bytes_ = static_cast<int64_t>(cells.slots() * sizeof(StepFunction));
+  bytes_ = static_cast<int64_t>(cells.slots() * sizeof(CostCurve));
   const std::vector<Cell>& order = cells.order();
   const Levels levels = longest_first(cells, table);
   const int threads = useful_threads(cells, table.limits().threads);
@@ -87,12 +87,12 @@ Surroundings::Surroundings(const ChainModel& model, const ChainCells& cells,
       levels.ends, threads,
       [&](int thread, size_t k) {
         const Cell& cell = order[levels.cells[k]];
-        StepFunction& offers = offers_[static_cast<size_t>(cell.slot)];
+        CostCurve& offers = offers_[static_cast<size_t>(cell.slot)];
         if (offers.empty()) return;
         ++needed_cells_;
         std::reverse(offers.begin(), offers.end());
         offers.shrink_to_fit();
-        bytes_ += static_cast<int64_t>(offers.capacity() * sizeof(Step));
+        bytes_ += static_cast<int64_t>(offers.capacity() * sizeof(CurvePoint));
         offer_to_parts(cell, scratch[static_cast<size_t>(thread)]);
       },
       [&](size_t) { return !control.out_of_time() && bytes_ <= kTableLimit; });
@@ -109,7 +109,7 @@ int64_t Surroundings::cost_leaving(size_t slot, int64_t memory) const {
 // Every plan that leaves the cell so much leaves the parts of each branch what the branch and the
 // other part do not take, and the rest of the plan then also has these.
 void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
-  const Steps offers = offers_[static_cast<size_t>(cell.slot)];
+  const CurveView offers = offers_[static_cast<size_t>(cell.slot)];
   const bool weighed =
       static_cast<size_t>(cell.last) == model_.stages && table_->limits().bound != nullptr;
   if (weighed) weigh(offers, scratch);
@@ -131,10 +131,10 @@ void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
 
 // An offer of m bytes with the rest of the plan costing r has room for what weighs no more than the
 // limit - r with m bytes.
-void Surroundings::weigh(Steps offers, Scratch& scratch) const {
+void Surroundings::weigh(CurveView offers, Scratch& scratch) const {
   const LossBound& bound = *table_->limits().bound;
   scratch.room.clear();
-  for (const Step& offer : offers) {
+  for (const CurvePoint& offer : offers) {
     scratch.room.push_back(bound.weigh(limit_ - offer.cost, -offer.memory));
   }
   scratch.most_room = *std::max_element(scratch.room.begin(), scratch.room.end());
@@ -143,7 +143,7 @@ void Surroundings::weigh(Steps offers, Scratch& scratch) const {
 // What a branch makes of the offers to its cell. From offer to offer there is less memory and more
 // cost within the cell, and less cost around it: a stretch of them is passed over when its cheapest
 // surroundings with its cheapest inside are too dear.
-void Surroundings::collect(const Branch& branch, Steps offers, bool weighed,
+void Surroundings::collect(const Branch& branch, CurveView offers, bool weighed,
                            Scratch& scratch) const {
   const LossBound::Wide weight = weighed ? table_->least_weight_of(branch) : 0;
   if (weighed && weight > scratch.most_room) return;
@@ -171,7 +171,7 @@ void Surroundings::collect(const Branch& branch, Steps offers, bool weighed,
       stride = (end - k) / 2;
       continue;
     }
-    const auto add = [&](StepFunction& points, int64_t shift, int64_t rest) {
+    const auto add = [&](CostCurve& points, int64_t shift, int64_t rest) {
       if (points.empty() || rest < points.back().cost) points.push_back({shift - memory, rest});
     };
     add(scratch.to_right, branch.right_shift, offers[k].cost + cost + left_cost);
@@ -180,11 +180,11 @@ void Surroundings::collect(const Branch& branch, Steps offers, bool weighed,
   }
 }
 
-void Surroundings::add_offers(int64_t slot, const StepFunction& points, Scratch& scratch) {
+void Surroundings::add_offers(int64_t slot, const CostCurve& points, Scratch& scratch) {
   if (slot < 0 || points.empty()) return;
   const std::lock_guard lock(locks_[static_cast<size_t>(slot) % locks_.size()]);
-  StepFunction& offers = offers_[static_cast<size_t>(slot)];
-  const Steps zero = zero_function();
+  CostCurve& offers = offers_[static_cast<size_t>(slot)];
+  const CurveView zero = zero_function();
   Envelope& envelope = scratch.envelope;
   envelope.reset(kInfeasible, kInfeasible);
   envelope.exchange(offers);

@@ -13,7 +13,7 @@
 #include "plan/chain/model.h"
 #include "plan/chain/table.h"
 #include "plan/common/search_control.h"
-#include "plan/chain/step_function.h"
+#include "plan/chain/cost_curve.h"
 #include "reprise/model/units.h"
 
 namespace reprise::internal::chain {
@@ -48,9 +48,9 @@ class Surroundings {
   struct Scratch;
 
   void offer_to_parts(const Cell& cell, Scratch& scratch);
-  void weigh(Steps offers, Scratch& scratch) const;
-  void collect(const Branch& branch, Steps offers, bool weighed, Scratch& scratch) const;
-  void add_offers(int64_t slot, const StepFunction& points, Scratch& scratch);
+  void weigh(CurveView offers, Scratch& scratch) const;
+  void collect(const Branch& branch, CurveView offers, bool weighed, Scratch& scratch) const;
+  void add_offers(int64_t slot, const CostCurve& points, Scratch& scratch);
 
   const ChainModel& model_;
   const ChainCells& cells_;
@@ -58,7 +58,7 @@ class Surroundings {
   const CurveTable* table_;  // only while this is made
   int64_t limit_;
   // A plan that leaves m bytes is a step at -m: less left is an easier demand.
-  std::vector<StepFunction> offers_;
+  std::vector<CostCurve> offers_;
   std::array<std::mutex, 64> locks_;  // of offers_, by slot
   std::atomic<int64_t> bytes_ = 0;
   std::atomic<size_t> needed_cells_ = 0;

@@ -79,12 +79,12 @@ Portions divide(const ChainCells& cells, const Surroundings* around, int threads
 }
 
 // Takes the functions: their memory is given back.
-StepFunction least_of(std::span<StepFunction> functions, Envelope& envelope) {
-  const Steps zero = zero_function();
+CostCurve least_of(std::span<CostCurve> functions, Envelope& envelope) {
+  const CurveView zero = zero_function();
   envelope.reset(kInfeasible, kInfeasible);
-  for (StepFunction& function : functions) {
+  for (CostCurve& function : functions) {
     envelope.add_sum({function, 0}, {zero, 0}, 0, zero.front().memory);
-    StepFunction().swap(function);
+    CostCurve().swap(function);
   }
   return envelope.function();
 }
@@ -117,11 +117,11 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
       curves_(cells.slots()),
       least_weights_(2 * (model.stages + 1), 0) {
   const std::vector<Cell>& order = cells.order();
-  bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(StepFunction) + sizeof(int64_t)) +
+  bytes_ = static_cast<int64_t>(cells.slots() * (sizeof(CostCurve) + sizeof(int64_t)) +
                                 order.size() * sizeof(Cell));
   const int threads = useful_threads(cells, limits.threads);
   const Portions portions = divide(cells, limits.around, threads);
-  std::vector<StepFunction> unfinished(threads > 1 ? portions.list.size() : 0);
+  std::vector<CostCurve> unfinished(threads > 1 ? portions.list.size() : 0);
   std::vector<std::atomic<int>> missing(unfinished.empty() ? 0 : order.size());
   for (const Portion& portion : portions.list) {
     if (portion.of > 1) missing[portion.cell] = portion.of;
@@ -131,7 +131,7 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
     const Portion& portion = portions.list[k];
     const Cell& cell = order[portion.cell];
     Envelope& envelope = envelopes[static_cast<size_t>(thread)];
-    StepFunction curve = compute(cell, portion, envelope);
+    CostCurve curve = compute(cell, portion, envelope);
     if (portion.of > 1) {
       unfinished[k] = std::move(curve);
       if (--missing[portion.cell] > 0) return;
@@ -142,7 +142,7 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
     prune(cell, curve);
     weigh(cell, curve);
     used_ += curve.empty() ? 0 : 1;
-    bytes_ += static_cast<int64_t>(curve.capacity() * sizeof(Step));
+    bytes_ += static_cast<int64_t>(curve.capacity() * sizeof(CurvePoint));
     curves_[static_cast<size_t>(cell.slot)] = std::move(curve);
   };
   complete_ = for_each_by_level(portions.ends, threads, work, [&](size_t k) {
@@ -178,11 +178,11 @@ int64_t CurveTable::least_around(const Cell& cell, int64_t memory) const {
                   with_loss ? limits_.bound->around(cell, memory) : limits_.bound->around(cell));
 }
 
-StepFunction CurveTable::compute(const Cell& cell, const Portion& portion,
+CostCurve CurveTable::compute(const Cell& cell, const Portion& portion,
                                  Envelope& envelope) const {
   const int64_t least_memory = least_memory_.of(cell);
   if (!set_caps(cell, least_memory, envelope)) return {};
-  const Steps zero = zero_function();
+  const CurveView zero = zero_function();
   const auto part = [&](int64_t of, int64_t shift) {
     return of < 0 ? Shifted{zero, 0} : Shifted{curves_[static_cast<size_t>(of)], shift};
   };
@@ -214,7 +214,7 @@ StepFunction CurveTable::compute(const Cell& cell, const Portion& portion,
 LossBound::Wide CurveTable::least_weight_of(const Branch& branch) const {
   int64_t cost = rounded_down(branch.cost, limits_.grid);
   if (branch.left >= 0) {
-    const StepFunction& left = curves_[static_cast<size_t>(branch.left)];
+    const CostCurve& left = curves_[static_cast<size_t>(branch.left)];
     if (left.empty()) return kNoWeight;
     cost += left.back().cost;
   }
@@ -223,27 +223,27 @@ LossBound::Wide CurveTable::least_weight_of(const Branch& branch) const {
          limits_.bound->weigh(cost, branch.right_shift);
 }
 
-void CurveTable::weigh(const Cell& cell, const StepFunction& curve) {
+void CurveTable::weigh(const Cell& cell, const CostCurve& curve) {
   if (limits_.bound == nullptr || static_cast<size_t>(cell.last) != model_.stages) return;
   LossBound::Wide least = kNoWeight;
-  for (const Step& step : curve) {
+  for (const CurvePoint& step : curve) {
     least = std::min(least, limits_.bound->weigh(step.cost, step.memory));
   }
   least_weights_[weight_index(static_cast<size_t>(cell.first), cell.slot)] = least;
 }
 
 // Leaves out the steps that no plan within the limits has.
-void CurveTable::prune(const Cell& cell, StepFunction& curve) const {
+void CurveTable::prune(const Cell& cell, CostCurve& curve) const {
   const bool with_loss = static_cast<size_t>(cell.last) == model_.stages;
   const auto slot = static_cast<size_t>(cell.slot);
   if (limits_.around != nullptr) {
-    std::erase_if(curve, [&](const Step& step) {
+    std::erase_if(curve, [&](const CurvePoint& step) {
       const int64_t rest = limits_.around->cost_leaving(slot, step.memory);
       return rest == kInfeasible || step.cost + rest > limits_.cost;
     });
   }
   if (limits_.bound != nullptr && with_loss) {
-    std::erase_if(curve, [&](const Step& step) {
+    std::erase_if(curve, [&](const CurvePoint& step) {
       return step.cost + limits_.bound->around(cell, step.memory) > limits_.cost;
     });
   }

@@ -12,7 +12,7 @@
 #include "plan/chain/cells.h"
 #include "plan/chain/model.h"
 #include "plan/common/search_control.h"
-#include "plan/chain/step_function.h"
+#include "plan/chain/cost_curve.h"
 #include "reprise/model/units.h"
 
 namespace reprise::internal::chain {
@@ -53,7 +53,7 @@ class CurveTable {
 
   bool complete() const { return complete_; }
   const CurveLimits& limits() const { return limits_; }
-  Steps curve(size_t slot) const { return curves_[slot]; }
+  CurveView curve(size_t slot) const { return curves_[slot]; }
   Bytes memory() const { return Bytes(bytes_); }
   // Of a cell that ends with the loss: the least that a step of the branch weighs (LossBound), given
   // that there is a bound to weigh by and that the branch has a right part.
@@ -61,11 +61,11 @@ class CurveTable {
   size_t cells() const { return used_; }  // that some plan within the limits may have
 
  private:
-  StepFunction compute(const Cell& cell, const Portion& portion, Envelope& envelope) const;
+  CostCurve compute(const Cell& cell, const Portion& portion, Envelope& envelope) const;
   bool set_caps(const Cell& cell, int64_t least_memory, Envelope& envelope) const;
   int64_t least_around(const Cell& cell, int64_t memory) const;
-  void prune(const Cell& cell, StepFunction& curve) const;
-  void weigh(const Cell& cell, const StepFunction& curve);
+  void prune(const Cell& cell, CostCurve& curve) const;
+  void weigh(const Cell& cell, const CostCurve& curve);
   size_t weight_index(size_t first, int64_t slot) const {
     return 2 * first + static_cast<size_t>(slot) - cells_.slot(first, model_.stages, false);
   }
@@ -75,7 +75,7 @@ class CurveTable {
   const common::SearchControl& control_;
   LeastMemory least_memory_;
   CurveLimits limits_;
-  std::vector<StepFunction> curves_;
+  std::vector<CostCurve> curves_;
   // Of the cells that end with the loss, by first stage and pin.
   std::vector<LossBound::Wide> least_weights_;
   std::atomic<int64_t> bytes_ = 0;

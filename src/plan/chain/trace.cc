@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "plan/chain/branches.h"
-#include "plan/chain/step_function.h"
+#include "plan/chain/cost_curve.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 

@@ -50,7 +50,7 @@ using chain::Cell;
 using chain::ChainCells;
 using chain::ChainModel;
 using chain::KeepOption;
-using chain::Outcome;
+using chain::ClassResult;
 using chain::Trace;
 using chain::bytes_outside;
 using chain::kInfeasible;
@@ -172,7 +172,7 @@ Answer slots_chain(const ChainProblem& problem) {
   const int threads = thread_count(problem.options.threads);
   bool shared = true;
   const ChainCells cells = choose_cells(model, shared);
-  Outcome outcome = quick_plan(model, cells, memory, {}, threads, control);
+  ClassResult outcome = quick_plan(model, cells, memory, {}, threads, control);
   if (!outcome.bracket.best && !outcome.infeasible()) return simplest_plan(problem, "chain_slots");
   if (outcome.bracket.best && cells.complete()) {
     const SlotLimits limits{.memory = memory,

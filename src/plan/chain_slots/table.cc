@@ -12,7 +12,7 @@ using chain::Cell;
 using chain::ChainCells;
 using chain::ChainModel;
 using chain::KeepOption;
-using chain::Step;
+using chain::CurvePoint;
 using chain::Sweep;
 using chain::SweepVariant;
 using chain::kInfeasible;
@@ -307,7 +307,7 @@ void SlotTable::checkpoint(const Cell& cell, int64_t phase, SlotMinimum& minimum
   Sweep sweep(model_, i);
   for (size_t j = i + 1; j <= l; ++j) {
     sweep.extend();
-    for (const Step& step : sweep.steps()) {
+    for (const CurvePoint& step : sweep.steps()) {
       sweep_to(cell, j, phase, step.cost, grid_.first_point(model_.g[l + 1] + step.memory, phase),
                minimum);
     }

@@ -13,7 +13,7 @@ namespace reprise::internal::common {
 inline bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
 // May serve as the first run of its op, or as a later one.
 inline bool can_be_first(const Variant& variant) { return variant.role != Role::kReplay; }
-inline bool can_be_replay(const Variant& variant) { return variant.role != Role::kFirst; }
+inline bool can_be_rerun(const Variant& variant) { return variant.role != Role::kFirst; }
 
 // The run gives the memory of this value away: consumed, or reused for an output.
 bool takes(const Variant& variant, ValueIndex value);

@@ -8,7 +8,7 @@
 namespace reprise::internal::graph {
 
 using schedule::Early;
-using schedule::Gap;
+using schedule::Interval;
 using schedule::Keeping;
 using schedule::Schedule;
 using schedule::ScheduleModel;
@@ -51,34 +51,34 @@ class Carrier {
   std::optional<Schedule> run(const Schedule& schedule) const {
     Schedule result = to_.keep_all();
     if (!set_realizations(schedule, result) || !set_variants(schedule, result)) return std::nullopt;
-    for (size_t g = 0; g < result.gaps.size(); ++g) {
-      const Gap& gap = to_.gaps()[g];
-      // What `from` does with the value behind the last of its ops up to where the gap begins.
-      const int32_t same = from_.gap_before(gap.value, before_[static_cast<size_t>(gap.begin) + 1]);
-      if (gap.fixed || same < 0) continue;
-      const Keeping keeping = schedule.gaps[static_cast<size_t>(same)];
-      // In a later part of a gap: what was made again in an earlier one is kept.
-      const bool is_kept = keeping == Keeping::kOnReplay && is_same_gap(g, same);
-      result.gaps[g] = is_kept ? Keeping::kKeep : keeping;
+    for (size_t g = 0; g < result.intervals.size(); ++g) {
+      const Interval& interval = to_.intervals()[g];
+      // What `from` does with the value behind the last of its ops up to where the interval begins.
+      const int32_t same = from_.interval_before(interval.value, before_[static_cast<size_t>(interval.begin) + 1]);
+      if (interval.must_keep || same < 0) continue;
+      const Keeping keeping = schedule.intervals[static_cast<size_t>(same)];
+      // In a later part of a interval: what was made again in an earlier one is kept.
+      const bool is_kept = keeping == Keeping::kOnRerun && is_same_interval(g, same);
+      result.intervals[g] = is_kept ? Keeping::kKeep : keeping;
     }
     for (const Early& early : schedule.early) {
       const int32_t position = there_[static_cast<size_t>(early.position)];
-      const ValueIndex value = from_.gaps()[static_cast<size_t>(early.gap)].value;
+      const ValueIndex value = from_.intervals()[static_cast<size_t>(early.interval)].value;
       if (position < 0) return std::nullopt;
-      const int32_t gap = to_.gap_before(value, position);
-      if (gap >= 0) result.early.push_back({position, gap});
+      const int32_t interval = to_.interval_before(value, position);
+      if (interval >= 0) result.early.push_back({position, interval});
     }
     std::sort(result.early.begin(), result.early.end());
     return result;
   }
 
  private:
-  // Whether the gap before this one of `to` is another part of the same gap of `from`.
-  bool is_same_gap(size_t g, int32_t same) const {
-    const Gap& gap = to_.gaps()[g];
-    if (static_cast<int32_t>(g) == to_.first_gap(gap.value)) return false;
-    const auto begin = static_cast<size_t>(to_.gaps()[g - 1].begin);
-    return from_.gap_before(gap.value, before_[begin + 1]) == same;
+  // Whether the interval before this one of `to` is another part of the same interval of `from`.
+  bool is_same_interval(size_t g, int32_t same) const {
+    const Interval& interval = to_.intervals()[g];
+    if (static_cast<int32_t>(g) == to_.first_interval(interval.value)) return false;
+    const auto begin = static_cast<size_t>(to_.intervals()[g - 1].begin);
+    return from_.interval_before(interval.value, before_[begin + 1]) == same;
   }
 
   bool set_realizations(const Schedule& schedule, Schedule& result) const {
@@ -107,8 +107,8 @@ class Carrier {
       if (!from_.active(schedule, op)) continue;
       if (there_[o] < 0) return false;
       const auto other = static_cast<size_t>(there_[o]);
-      const std::optional<int32_t> variant = same_way(op, schedule.variant[o]);
-      const std::optional<int32_t> on_demand = same_way(op, schedule.on_demand[o]);
+      const std::optional<int32_t> variant = carried_variant(op, schedule.variant[o]);
+      const std::optional<int32_t> on_demand = carried_variant(op, schedule.on_demand[o]);
       if (!variant || !on_demand) return false;
       result.variant[other] = *variant;
       result.on_demand[other] = *on_demand;
@@ -117,7 +117,7 @@ class Carrier {
   }
 
   // kPutOff and kFastest stay what they are.
-  std::optional<int32_t> same_way(OpIndex op, int32_t variant) const {
+  std::optional<int32_t> carried_variant(OpIndex op, int32_t variant) const {
     if (variant < 0) return variant;
     const auto o = static_cast<size_t>(op);
     return same_variant(from_.graph().ops[o], variant,

@@ -25,7 +25,7 @@ using schedule::Schedule;
 using schedule::ScheduleLedger;
 using schedule::ScheduleModel;
 using search::GraphSearch;
-using starts::cheapest_ways;
+using starts::cheapest_variants;
 using starts::kept_at;
 using starts::kept_or_put_off;
 using starts::schedule_of_sections;
@@ -64,7 +64,7 @@ void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound&
                      const SearchControl& control) {
   const Graph& graph = model.graph();
   const GraphFacts facts(graph);
-  const Schedule base = cheapest_ways(model, price_of(model, facts, bound, budget));
+  const Schedule base = cheapest_variants(model, price_of(model, facts, bound, budget));
   // Most of these fit as they are; repairs of the others can take long.
   search.consider_for_budget(
       schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)), control);

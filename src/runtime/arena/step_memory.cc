@@ -44,17 +44,17 @@ void StepMemory::hand_out(const at::Tensor& tensor) {
   if (tensor.defined()) handed_out_.push_back(tensor.storage().getWeakStorageImpl());
 }
 
-StepMemory::Run::Run(StepMemory& memory) : memory_(memory), source_(memory.arena_) {
+StepMemory::RunScope::RunScope(StepMemory& memory) : memory_(memory), source_(memory.arena_) {
   if (memory_.arena_) memory_.arena_->begin_run();
   take_cpu_workers_peak();
 }
 
-void StepMemory::Run::finish() {
+void StepMemory::RunScope::finish() {
   if (memory_.arena_) memory_.arena_->end_run();
   memory_.workers_ = Bytes(take_cpu_workers_peak());
 }
 
-bool StepMemory::settle(Bytes room) {
+bool StepMemory::plan_places(Bytes room) {
   if (!arena_ || !arena_->recorded()) return true;
   if (arena_->ready()) {
     if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>();

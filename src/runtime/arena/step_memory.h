@@ -27,9 +27,9 @@ class StepMemory {
   void move_out(Tensors& tensors) const;
 
   // While it lives, the arena serves or records this thread's allocations.
-  class Run {
+  class RunScope {
    public:
-    explicit Run(StepMemory& memory);
+    explicit RunScope(StepMemory& memory);
     // The run is complete; without this it leaves no trace in the arena.
     void finish();
 
@@ -40,7 +40,7 @@ class StepMemory {
 
   // After a run. Plans the places of what was recorded, or starts anew when a run was served that was
   // different. False: the places need more than `room`; the heap goes on serving.
-  bool settle(Bytes room);
+  bool plan_places(Bytes room);
 
   // Bytes of the block; 0 while the heap serves.
   Bytes height() const { return arena_ && arena_->ready() ? arena_->height() : Bytes(0); }

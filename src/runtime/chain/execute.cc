@@ -12,9 +12,9 @@ using state::RandomState;
 
 PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
 
-void PlannedModel::set_measured(Measured measured) {
+void PlannedModel::set_measured(MeasuredChain measured) {
   chain = std::move(measured.chain);
-  keeping = std::move(measured.keeping);
+  saved_form = std::move(measured.saved_form);
   copies_gradients = std::move(measured.copies_gradients);
 }
 
@@ -27,7 +27,7 @@ void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actio
   passes = std::make_shared<const Passes>(model.stages, *program, copies_gradients);
 }
 
-Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
+ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input)
     : planned_(std::move(planned)),
       program_(planned_->program),
       passes_(planned_->passes),
@@ -49,13 +49,13 @@ Step::Step(std::shared_ptr<PlannedModel> planned, Tensors input)
   }
 }
 
-void Step::measure_with(StepMeter* meter) {
+void ChainStep::measure_with(StepMeter* meter) {
   meter_ = meter;
   passes_ = std::make_shared<const Passes>(planned_->model.stages);
 }
 
 template <class Work>
-void Step::guarded(Work&& work) {
+void ChainStep::guarded(Work&& work) {
   try {
     work();
   } catch (...) {
@@ -72,7 +72,7 @@ void Step::guarded(Work&& work) {
   }
 }
 
-Tensors Step::forward() {
+Tensors ChainStep::forward() {
   planned_->buffers.begin_step();
   Tensors outputs;
   guarded([&] {
@@ -84,7 +84,7 @@ Tensors Step::forward() {
   return outputs;
 }
 
-Tensors Step::backward(Tensors output_gradients) {
+Tensors ChainStep::backward(Tensors output_gradients) {
   if (done_) {
     throw InputError(
         "this step's backward has run already and its memory is given back; run forward again "
@@ -94,7 +94,7 @@ Tensors Step::backward(Tensors output_gradients) {
   guarded([&] {
     AutocastScope autocast(autocast_, planned_->model.device);
     gradients_[index_.stages] = std::move(output_gradients);
-    walk(program_->loss() + 1, program_->steps().size());
+    walk(program_->loss() + 1, program_->entries().size());
     result = std::move(gradients_[0]);
     result.resize(planned_->model.stages[0].traits.input_needs_grad.size());
     for (at::Tensor& gradient : book_) result.push_back(std::move(gradient));
@@ -104,7 +104,7 @@ Tensors Step::backward(Tensors output_gradients) {
   return result;
 }
 
-void Step::walk(size_t begin, size_t end) {
+void ChainStep::walk(size_t begin, size_t end) {
   if (meter_ != nullptr) {
     meter_->execute(*program_, begin, end, *this);
   } else {
@@ -112,13 +112,13 @@ void Step::walk(size_t begin, size_t end) {
   }
 }
 
-void Step::undo() const {
+void ChainStep::undo() const {
   if (number_ != planned_->last_step) return;
   random_before_.restore();
   planned_->buffers.undo_step();
 }
 
-void Step::run(const RunStep& step) {
+void ChainStep::run(const RunAction& step) {
   const size_t op = static_cast<size_t>(step.op);
   if (op < index_.stages) {
     run_forward_op(op, step);
@@ -132,7 +132,7 @@ void Step::run(const RunStep& step) {
   }
 }
 
-void Step::check_unchanged(size_t stage) const {
+void ChainStep::check_unchanged(size_t stage) const {
   const PreparedStage& prepared = planned_->model.stages[stage];
   const char* const advice =
       " was changed in place between the forward pass and the backward pass, "
@@ -147,7 +147,7 @@ void Step::check_unchanged(size_t stage) const {
   }
 }
 
-void Step::run_forward_op(size_t stage, const RunStep& step) {
+void ChainStep::run_forward_op(size_t stage, const RunAction& step) {
   StepBuffers& buffers = planned_->buffers;
   if (step.first) {
     buffers.before_first_run(stage);
@@ -164,9 +164,9 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
     current.emplace(planned_->model.device);
     random_[stage]->restore();
   }
-  buffers.begin_replay(stage, number_ == planned_->last_step);
+  buffers.begin_rerun(stage, number_ == planned_->last_step);
   auto put_back = [&] {
-    buffers.end_replay(stage);
+    buffers.end_rerun(stage);
     if (current) current->restore();
   };
   try {
@@ -178,15 +178,15 @@ void Step::run_forward_op(size_t stage, const RunStep& step) {
   put_back();
 }
 
-void Step::run_forward(size_t stage, size_t variant) {
+void ChainStep::run_forward(size_t stage, size_t variant) {
   const PreparedModel& model = planned_->model;
   const PreparedStage& prepared = model.stages[stage];
   if (variant == 0) {
     activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
   } else {
-    const Keeping& keeping = planned_->keeping[stage][variant - 1];
+    const SavedForm& saved_form = planned_->saved_form[stage][variant - 1];
     auto [outputs, kept] =
-        run_keep(prepared, activations_[stage], model.parameters, keeping, pass_before(stage));
+        run_keep(prepared, activations_[stage], model.parameters, saved_form, pass_before(stage));
     activations_[stage + 1] = std::move(outputs);
     kept_[stage] = std::move(kept);
   }
@@ -194,7 +194,7 @@ void Step::run_forward(size_t stage, size_t variant) {
 }
 
 // The first run of a stage, which shows what a plan must not take for granted: code may depend on attributes.
-void Step::run_watched(size_t stage, size_t variant) {
+void ChainStep::run_watched(size_t stage, size_t variant) {
   const PreparedStage& prepared = planned_->model.stages[stage];
   const auto sum = [](const std::vector<at::Tensor>& tensors) {
     int64_t versions = 0;
@@ -214,7 +214,7 @@ void Step::run_watched(size_t stage, size_t variant) {
   if (random_[stage]) random_now_ = RandomState(planned_->model.device);
 }
 
-void Step::check_outputs(size_t stage) const {
+void ChainStep::check_outputs(size_t stage) const {
   const PreparedStage& prepared = planned_->model.stages[stage];
   const std::vector<bool>& needs_grad = prepared.traits.output_needs_grad;
   bool same = activations_[stage + 1].size() == needs_grad.size();
@@ -232,7 +232,7 @@ void Step::check_outputs(size_t stage) const {
 }
 
 // What the stage's kept run adds itself to.
-Kept Step::pass_before(size_t stage) {
+Kept ChainStep::pass_before(size_t stage) {
   const Pass& pass = passes_->of(stage);
   if (stage == pass.begin) return begin_pass(pass.parameters, planned_->model.parameters);
   Kept kept = std::move(*kept_[stage - 1]);
@@ -240,7 +240,7 @@ Kept Step::pass_before(size_t stage) {
   return kept;
 }
 
-void Step::run_backward_op(size_t stage, size_t option) {
+void ChainStep::run_backward_op(size_t stage, size_t option) {
   const Pass& pass = passes_->of(stage);
   if (stage + 1 != pass.end) return;  // done, with the last stage of the pass
   const auto give_up = [&](size_t s, size_t o) {
@@ -262,7 +262,7 @@ void Step::run_backward_op(size_t stage, size_t option) {
   gradients_[stage + 1].clear();
 }
 
-void Step::free(ValueIndex value) {
+void ChainStep::free(ValueIndex value) {
   const size_t v = static_cast<size_t>(value), boundaries = index_.stages + 1;
   if (v < boundaries) {
     activations_[v].clear();

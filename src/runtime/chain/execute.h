@@ -41,7 +41,7 @@ struct PlannedModel {
   PreparedModel model;
   StepBuffers buffers;
   Chain chain;
-  std::vector<std::vector<Keeping>> keeping;  // of every stage's options
+  std::vector<std::vector<SavedForm>> saved_form;  // of every stage's options
   std::vector<bool>
       copies_gradients;             // of every stage: its backward takes memory for that at its end
   std::vector<size_t> saved_stage;  // of each saved value, from value 3L+2 on
@@ -51,16 +51,16 @@ struct PlannedModel {
   bool outdated = false;                 // a stage was seen to do something else
 
   explicit PlannedModel(PreparedModel prepared);
-  void set_measured(Measured measured);  // before a plan
+  void set_measured(MeasuredChain measured);  // before a plan
   void set_plan(const Graph& graph, const std::vector<Action>& actions);
 };
 
 // Not thread-safe; one object a step. After an exception of either half the random state and the
 // advanced buffers are as they were before the step; gradients are only handed over at its end. What
 // fails between the halves is the caller's to see, who calls undo().
-class Step final : public Backend {
+class ChainStep final : public Backend {
  public:
-  Step(std::shared_ptr<PlannedModel> planned, Tensors input);
+  ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input);
 
   Tensors forward();                           // x_L, detached
   Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
@@ -73,11 +73,11 @@ class Step final : public Backend {
   // Before the step: measure its runs with this, which must outlive it. Each stage is a pass of its own then.
   void measure_with(device::StepMeter* meter);
 
-  void run(const RunStep& step) override;
+  void run(const RunAction& step) override;
   void free(ValueIndex value) override;
 
  private:
-  void run_forward_op(size_t stage, const RunStep& step);
+  void run_forward_op(size_t stage, const RunAction& step);
   void run_forward(size_t stage, size_t variant);
   void run_watched(size_t stage, size_t variant);
   void check_outputs(size_t stage) const;

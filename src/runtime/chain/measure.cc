@@ -61,7 +61,7 @@ class Measurement {
     measured_.copies_gradients.resize(model.stages.size());
   }
 
-  Measured run() {
+  MeasuredChain run() {
     const size_t n = model_.stages.size();
     for (size_t i = 0; i < n; ++i) {
       report(static_cast<double>(i) / static_cast<double>(4 * n), model_.stages[i].stage.name);
@@ -135,19 +135,19 @@ class Measurement {
     reprise::Stage& row = measured_.chain.stages.emplace_back();
     row.name = prepared.stage.name;
     row.random = prepared.traits.random;
-    measured_.keeping.emplace_back();
+    measured_.saved_form.emplace_back();
     const RandomState random(model_.device);
-    for (const NamedKeeping& way : keepings_) {
+    for (const NamedSavedForm& way : keepings_) {
       Tensors x = boundaries_[i].restore();
       random.restore();
-      if (way.keeping.rebuild && !rebuilds_same_bits(prepared, x, model_.parameters)) continue;
+      if (way.saved_form.rebuild && !rebuilds_same_bits(prepared, x, model_.parameters)) continue;
       random.restore();
       StageOption option;
       option.name = way.name;
-      measure_kept_bytes(prepared, way.keeping, x, row, option);
+      measure_kept_bytes(prepared, way.saved_form, x, row, option);
       if (!saves_most(option, row.options)) continue;
       row.options.push_back(std::move(option));
-      measured_.keeping.back().push_back(way.keeping);
+      measured_.saved_form.back().push_back(way.saved_form);
     }
 
     Tensors x = boundaries_[i].restore();
@@ -173,10 +173,10 @@ class Measurement {
 
   // What a kept run holds, and of which boundary its backward needs the memory: that which does not come
   // back when nobody else holds the boundary. Clears x.
-  void measure_kept_bytes(const PreparedStage& prepared, const Keeping& keeping, Tensors& x,
+  void measure_kept_bytes(const PreparedStage& prepared, const SavedForm& saved_form, Tensors& x,
                           reprise::Stage& row, StageOption& option) {
     std::pair<Tensors, Kept> result;
-    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters, keeping); });
+    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters, saved_form); });
     const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
     row.output = Bytes(output);
     option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
@@ -317,7 +317,7 @@ class Measurement {
     reprise::Stage& row = measured_.chain.stages[i];
     StageOption& option = row.options[o];
     Tensors x = boundaries_[i].restore();
-    auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]);
+    auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]);
     if (!option.reads_input) x.clear();
     if (!option.reads_output) y.clear();
     Tensors g = gradient.restore();
@@ -365,7 +365,7 @@ class Measurement {
       random.restore();
       std::pair<Tensors, Kept> kept;
       forward[o].push_back(nanoseconds(
-          [&] { kept = run_keep(prepared, x, model_.parameters, measured_.keeping[i][o]); }));
+          [&] { kept = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]); }));
       kept.first.clear();
       Tensors g = gradient.restore();
       GradientBook sums = sums_before(i);
@@ -403,8 +403,8 @@ class Measurement {
   const PreparedModel& model_;
   const Loss& loss_;
   const MeasureOptions& options_;
-  const std::vector<NamedKeeping> keepings_ = keepings(options_.alternatives);
-  Measured measured_;
+  const std::vector<NamedSavedForm> keepings_ = saved_forms(options_.alternatives);
+  MeasuredChain measured_;
   std::vector<Parked> boundaries_;
   GradientBook book_;
   int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
@@ -413,7 +413,7 @@ class Measurement {
 
 }  // namespace
 
-Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options) {
   ValueKeeper buffers(model.buffers);
   buffers.save();
@@ -423,7 +423,7 @@ Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& 
     random.restore();
   };
   try {
-    Measured measured = Measurement(model, sample, loss, options).run();
+    MeasuredChain measured = Measurement(model, sample, loss, options).run();
     share_times(model, measured.chain);
     put_back();
     validate(measured.chain);
@@ -435,7 +435,7 @@ Measured measure(const PreparedModel& model, const Tensors& sample, const Loss& 
   }
 }
 
-Profile describe(const PreparedModel& model, const Tensors& sample, Measured measured) {
+Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChain measured) {
   Profile profile;
   profile.device = model.device.str();
   profile.versions = {{"reprise", REPRISE_VERSION}, {"torch", TORCH_VERSION}};

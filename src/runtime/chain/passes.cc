@@ -15,12 +15,12 @@ struct Runs {
   bool once = false;  // kept once, as autograd does it
 };
 
-std::vector<Runs> find_runs(const std::vector<Program::Step>& steps, const ChainIndex& index) {
+std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const ChainIndex& index) {
   std::vector<Runs> runs(index.stages);
   std::vector<int> times(index.stages);
   for (size_t s = 0; s < steps.size(); ++s) {
     if (steps[s].kind != ActionKind::kRun) continue;
-    const RunStep& run = steps[s].run;
+    const RunAction& run = steps[s].run;
     const size_t op = static_cast<size_t>(run.op);
     if (op > index.stages) {
       runs[2 * index.stages - op].backward = s;
@@ -33,11 +33,11 @@ std::vector<Runs> find_runs(const std::vector<Program::Step>& steps, const Chain
 }
 
 // Whether no other run is between these two.
-bool follows(const std::vector<Program::Step>& steps, size_t first, size_t second) {
+bool follows(const std::vector<Program::Entry>& steps, size_t first, size_t second) {
   return first < second &&
          std::none_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
                       steps.begin() + static_cast<std::ptrdiff_t>(second),
-                      [](const Program::Step& step) { return step.kind == ActionKind::kRun; });
+                      [](const Program::Entry& step) { return step.kind == ActionKind::kRun; });
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ Passes::Passes(const std::vector<PreparedStage>& stages) {
 
 Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
                const std::vector<bool>& copies_gradients) {
-  const std::vector<Program::Step>& steps = program.steps();
+  const std::vector<Program::Entry>& steps = program.entries();
   const std::vector<Runs> runs = find_runs(steps, {stages.size()});
   for (size_t i = 0; i < stages.size(); ++i) {
     const bool joins = i > 0 && !copies_gradients[i] && runs[i - 1].once && runs[i].once &&

@@ -84,9 +84,9 @@ struct Observation {
   std::vector<at::Tensor> other_leaves;
 };
 
-class Observer {
+class StageWatcher {
  public:
-  Observer(const Piece& piece, const PreparedModel& model, const std::vector<size_t>& parameters,
+  StageWatcher(const Piece& piece, const PreparedModel& model, const std::vector<size_t>& parameters,
            const std::vector<bool>& input_needs_grad)
       : piece_(piece), model_(model) {
     watched_.parameters = parameters;
@@ -209,7 +209,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   }
   ValueKeeper buffers(all_buffers), parameters(all_parameters);
   const RandomState random(model.device);
-  Observer observer(piece, model, prepared.parameters, needs_grad);
+  StageWatcher observer(piece, model, prepared.parameters, needs_grad);
   Observation seen;
   const auto put_back = [&] {
     for (size_t b = 0; b < all_buffers.size(); ++b) {

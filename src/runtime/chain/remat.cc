@@ -24,12 +24,12 @@
 
 namespace reprise::runtime {
 
-using internal::chain::Measured;
+using internal::chain::MeasuredChain;
 using internal::chain::ModelContents;
 using internal::chain::PlanKey;
 using internal::chain::PlannedModel;
 using internal::chain::StageChanged;
-using internal::chain::Step;
+using internal::chain::ChainStep;
 using internal::chain::contents_of;
 using internal::chain::describe;
 using internal::chain::key_of;
@@ -118,7 +118,7 @@ struct Remat::State {
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
   // The level that the plan starts from, relative to the chain; plans again if that is needed.
-  int64_t settle(Instance& instance, const Tensors& inputs, const ModelContents& contents);
+  int64_t replan_if_needed(Instance& instance, const Tensors& inputs, const ModelContents& contents);
   // Makes `last` the instance of these inputs, with a plan that fits; returns the bytes that are live
   // but not counted by the allocator.
   int64_t ready(const Tensors& inputs, const ModelContents& contents);
@@ -130,7 +130,7 @@ namespace {
 // One step in flight: the autograd node of the whole model.
 struct RematNode final : torch::autograd::Node {
   std::shared_ptr<Remat::State> state;
-  std::unique_ptr<Step> step;
+  std::unique_ptr<ChainStep> step;
   StepReport report;
   c10::Device device;
   Nanos planned_time;
@@ -141,7 +141,7 @@ struct RematNode final : torch::autograd::Node {
   const uint64_t failures = cpu_failures();  // before the step
   bool over = false;                         // a half of it failed, or it ran to its end
 
-  RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<Step> new_step, c10::Device d)
+  RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<ChainStep> new_step, c10::Device d)
       : state(std::move(s)), step(std::move(new_step)), device(d) {}
   ~RematNode() override { finish(); }
   std::string name() const override { return "reprise::Remat"; }
@@ -207,7 +207,7 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   const Loss loss = options.loss ? options.loss : default_loss;
   const Measuring alone;
   instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
-  Measured measured = measure(instance->planned->model, inputs, loss, measuring);
+  MeasuredChain measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->spread = std::move(measured.spread);
   instance->planned->set_measured(std::move(measured));
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
@@ -267,7 +267,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   instance.result = std::move(result);
 }
 
-int64_t Remat::State::settle(Instance& instance, const Tensors& inputs,
+int64_t Remat::State::replan_if_needed(Instance& instance, const Tensors& inputs,
                              const ModelContents& contents) {
   const c10::Device device = instance.planned->model.device;
   Tensors resident = inputs;
@@ -307,7 +307,7 @@ int64_t Remat::State::ready(const Tensors& inputs, const ModelContents& contents
   }
   if (inputs[0].device().is_cpu()) install_cpu_allocator();
   Instance& instance = instance_for(inputs, contents);
-  const int64_t uncounted = settle(instance, inputs, contents);
+  const int64_t uncounted = replan_if_needed(instance, inputs, contents);
   last = &instance;
   return uncounted;
 }
@@ -365,7 +365,7 @@ Tensors Remat::run_planned(const Tensors& inputs) {
   const PlannedModel& planned = *instance.planned;
   const c10::Device device = planned.model.device;
   const int64_t start = memory_count(device).live + uncounted;
-  auto step = std::make_unique<Step>(instance.planned, inputs);
+  auto step = std::make_unique<ChainStep>(instance.planned, inputs);
   auto node = make_node<RematNode>(state_, std::move(step), device);
   node.node->uncounted = uncounted;
   node.node->report.budget = instance.result.budget;

@@ -165,10 +165,10 @@ void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
   kept.roots.clear();
 }
 
-// Runs the stage while autograd records it. `same_bits`: if not null, becomes whether what Keeping::rebuild would make
+// Runs the stage while autograd records it. `same_bits`: if not null, becomes whether what SavedForm::rebuild would make
 // again has the same bits.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
-                                const std::vector<at::Tensor>& parameters, const Keeping& keeping,
+                                const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
                                 Kept kept, bool* same_bits = nullptr) {
   AutocastCacheOff no_cache;
   Tensors given = detached(input);
@@ -184,8 +184,8 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
   {
     at::AutoGradMode with_grad(true);
     SinkScope sinks(stage.parameters, parameters, kept.parameters);
-    const bool as_it_is = keeping == Keeping{};
-    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), keeping, same_bits);
+    const bool as_it_is = saved_form == SavedForm{};
+    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), saved_form, same_bits);
     outputs = copy_aliases(stage.traits, stage.stage.forward(given));
     for (const at::Tensor& output : outputs) {
       const bool flows = output.defined() && output.requires_grad();
@@ -286,15 +286,15 @@ Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& pa
 }
 
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
-                                  const std::vector<at::Tensor>& parameters, const Keeping& keeping,
+                                  const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
                                   Kept pass) {
-  return record(stage, input, parameters, keeping, std::move(pass));
+  return record(stage, input, parameters, saved_form, std::move(pass));
 }
 
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
-                                  const Keeping& keeping) {
-  return record(stage, input, parameters, keeping, begin_pass(stage.parameters, parameters));
+                                  const SavedForm& saved_form) {
+  return record(stage, input, parameters, saved_form, begin_pass(stage.parameters, parameters));
 }
 
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,

@@ -107,14 +107,14 @@ Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& pa
 // x_i -> x_{i+1} and what the backward needs, kept as one of the stage's options says. `pass`: as it began, or what
 // the stage before has kept, which made x_i; what is returned holds that, too.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
-                                  const std::vector<at::Tensor>& parameters, const Keeping& keeping,
+                                  const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
                                   Kept pass);
 // The same, as a pass of its own.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
-                                  const Keeping& keeping = {});
+                                  const SavedForm& saved_form = {});
 
-// Runs the stage so, and says whether what Keeping::rebuild would make again has the same bits.
+// Runs the stage so, and says whether what SavedForm::rebuild would make again has the same bits.
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
                         const std::vector<at::Tensor>& parameters);
 

@@ -35,7 +35,7 @@ StepBuffers::StepBuffers(const PreparedModel& model) : step_start_(model.buffers
   for (const PreparedStage& stage : model.stages) {
     largest = std::max(largest, ValueKeeper::bytes_of(stage.traits.buffers));
   }
-  const at::Tensor replay_memory =
+  const at::Tensor rerun_memory =
       at::empty({largest}, at::TensorOptions(at::kByte).device(model.device));
   std::map<const void*, int> users = count_users(model);
   for (const PreparedStage& stage : model.stages) {
@@ -44,11 +44,11 @@ StepBuffers::StepBuffers(const PreparedModel& model) : step_start_(model.buffers
       (users[memory_of(buffer)] > 1 ? shared : own).push_back(buffer);
     }
     stages_.push_back({step_start_.part(own), ValueKeeper(shared),
-                       ValueKeeper(stage.traits.buffers, replay_memory)});
+                       ValueKeeper(stage.traits.buffers, rerun_memory)});
   }
 }
 
-void StepBuffers::begin_replay(size_t stage, bool from_start) {
+void StepBuffers::begin_rerun(size_t stage, bool from_start) {
   OfStage& buffers = stages_[stage];
   buffers.now.save();
   if (!from_start) return;

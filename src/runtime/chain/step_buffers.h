@@ -24,8 +24,8 @@ class StepBuffers {
 
   void before_first_run(size_t stage) { stages_[stage].shared_start.save(); }
   // `from_start`: back to what the stage's first run saw, which is known of the newest step only.
-  void begin_replay(size_t stage, bool from_start);
-  void end_replay(size_t stage) const { stages_[stage].now.restore(); }
+  void begin_rerun(size_t stage, bool from_start);
+  void end_rerun(size_t stage) const { stages_[stage].now.restore(); }
 
  private:
   struct OfStage {

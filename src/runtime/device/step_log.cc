@@ -14,7 +14,7 @@ class StepMeter::MeasuredBackend final : public Backend {
   MeasuredBackend(StepMeter& meter, size_t first, Backend& backend)
       : meter_(meter), action_(first), backend_(backend) {}
 
-  void run(const RunStep& step) override {
+  void run(const RunAction& step) override {
     const c10::Device device = meter_.device_;
     synchronize(device);
     meter_.note_peak();
@@ -75,7 +75,7 @@ std::optional<RunLog> StepLog::run_log(const Program& program, const Graph& grap
              .steps = static_cast<int64_t>(steps_.size()),
              .planned = planned_};
   std::vector<Nanos> times;
-  for (const Measured& step : steps_) {
+  for (const LoggedStep& step : steps_) {
     times.push_back(step.meter.time());
     log.measured.peak = std::max(log.measured.peak, step.meter.peak() + step.uncounted);
   }
@@ -88,8 +88,8 @@ std::optional<RunLog> StepLog::run_log(const Program& program, const Graph& grap
                       .planned_bytes = timeline.steps[a].during + shift,
                       .planned_time = timeline.steps[a].time};
     times.clear();
-    for (const Measured& step : steps_) {
-      const StepMeter::Sample& sample = step.meter.samples()[k];
+    for (const LoggedStep& step : steps_) {
+      const StepMeter::LoggedRun& sample = step.meter.samples()[k];
       times.push_back(sample.time);
       entry.measured_bytes = std::max(entry.measured_bytes, sample.bytes + step.uncounted);
     }

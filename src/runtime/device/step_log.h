@@ -19,7 +19,7 @@ namespace reprise::runtime::internal::device {
 // One step. Its clock starts when it is made.
 class StepMeter {
  public:
-  struct Sample {
+  struct LoggedRun {
     size_t action = 0;  // position in the program
     Nanos time;         // of the run alone; the device is waited for
     Bytes bytes;        // the largest device bytes while it runs
@@ -35,7 +35,7 @@ class StepMeter {
   // Of the step, once it is over.
   Bytes peak() const { return peak_; }
   Nanos time() const { return time_; }
-  const std::vector<Sample>& samples() const { return samples_; }
+  const std::vector<LoggedRun>& samples() const { return samples_; }
 
  private:
   class MeasuredBackend;
@@ -47,7 +47,7 @@ class StepMeter {
   Clock::time_point start_;
   Nanos time_;
   Bytes peak_;
-  std::vector<Sample> samples_;
+  std::vector<LoggedRun> samples_;
 };
 
 // Of so many steps as were asked for, those with the plan and the other memory of the last one of them.
@@ -67,7 +67,7 @@ class StepLog {
                                 c10::Device device) const;
 
  private:
-  struct Measured {
+  struct LoggedStep {
     Bytes uncounted;
     StepMeter meter;
   };
@@ -75,7 +75,7 @@ class StepLog {
   int64_t missing_ = 0;
   std::shared_ptr<const Program> program_;
   StepCost planned_;
-  std::vector<Measured> steps_;
+  std::vector<LoggedStep> steps_;
 };
 
 }  // namespace reprise::runtime::internal::device

@@ -107,13 +107,13 @@ Captured::Captured(const StepFunction& step, const Tensors& sample, const Captur
       updater(options, recording, works),
       alternatives(find_alternatives(recording, works, updater.updates(), options.alternatives)),
       costs(measured(recording, works, alternatives, updater, sample, options.measure)),
-      captured(lower(recording, works, alternatives, updater.updates(), costs.costs, sample,
+      lowered(lower(recording, works, alternatives, updater.updates(), costs.by_work, sample,
                      Bytes(0), options.measure.name)),
-      replay(recording, works, captured),
+      replay(recording, works, lowered),
       effects(recording),
       residents(recording) {
   for (const External& external : recording.externals) {
-    if (external.tensor.defined()) resident.push_back(external.tensor);
+    if (external.tensor.defined()) maybe_uncounted.push_back(external.tensor);
   }
 }
 

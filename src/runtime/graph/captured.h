@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/state/value_keeper.h"
-#include "runtime/graph/captured_graph.h"
+#include "runtime/graph/lower.h"
 #include "runtime/step/circumstances.h"
 #include "runtime/graph/meter.h"
 #include "runtime/graph/replay.h"
@@ -34,10 +34,10 @@ struct Captured {
   Updater updater;
   rewrite::Alternatives alternatives;
   WorkCosts costs;
-  CapturedGraph captured;
+  LoweredStep lowered;
   Replay replay;
   Effects effects;
-  Tensors resident;     // externals that the allocator may not have counted
+  Tensors maybe_uncounted;     // externals that the allocator may not have counted
   step::Residents residents;
 
   // Runs the step, measures every operation. Throws what capture() throws.

@@ -126,7 +126,7 @@ struct CapturedStep::State {
   CapturedStepReport report;
   StepLog log;
 
-  Graph& graph() const { return captured->captured.graph; }
+  Graph& graph() const { return captured->lowered.graph; }
   bool arena(const StepPlanOptions& wanted) const {
     return wanted.arena && captured->recording.device.is_cpu();
   }
@@ -138,7 +138,7 @@ struct CapturedStep::State {
   StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
   void adopt(StepPlan next, Bytes fixed);
   void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
-  void settle(const Tensors& inputs);
+  void replan_if_needed(const Tensors& inputs);
   Tensors run(const Tensors& inputs);
   Tensors replay(const Tensors& inputs, StepMeter* meter);
   void place();
@@ -172,7 +172,7 @@ void CapturedStep::State::capture(const Tensors& sample) {
 // Bytes that are live besides the step's inputs, as the graph knows them: what larger storages have
 // more, of which the inputs are parts, counts here.
 Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
-  Tensors resident = captured->resident;
+  Tensors resident = captured->maybe_uncounted;
   resident.insert(resident.end(), inputs.begin(), inputs.end());
   const int64_t level = memory_count(captured->recording.device).live + uncounted_bytes(resident);
   return Bytes(std::max<int64_t>(0, level - sample_bytes));
@@ -227,7 +227,7 @@ void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixe
 void CapturedStep::State::place() {
   report.served = memory.served();
   report.fallbacks = memory.fallbacks();
-  const bool placed = memory.settle(room());
+  const bool placed = memory.plan_places(room());
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
   crowded = !placed && ++placements <= kPlansAfterRuns;
@@ -246,7 +246,7 @@ void CapturedStep::State::find_room() {
 }
 
 // A plan for the memory that is live now.
-void CapturedStep::State::settle(const Tensors& inputs) {
+void CapturedStep::State::replan_if_needed(const Tensors& inputs) {
   Bytes fixed = level_without(inputs);
   if (fixed > graph().fixed + drift) {  // left by a pass that failed, perhaps
     drain_backward_queue();
@@ -283,7 +283,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   const StepUnderWay under_way;
   memory.evacuate();
   captured->updater.begin();
-  settle(inputs);
+  replan_if_needed(inputs);
 
   const c10::Device device = captured->recording.device;
   const int64_t uncounted =
@@ -301,7 +301,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
       reset_peak(device);
       std::optional<StepMeter> meter;
       if (log.wanted()) meter.emplace(device);
-      StepMemory::Run in_place(memory);
+      StepMemory::RunScope in_place(memory);
       outputs = replay(inputs, meter ? &*meter : nullptr);
       in_place.finish();
       report.measured_peak = Bytes(memory_count(device).peak + uncounted);
@@ -337,7 +337,7 @@ Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
   captured->replay.begin(inputs);
   if (meter != nullptr) {
-    meter->execute(*program, 0, program->steps().size(), captured->replay);
+    meter->execute(*program, 0, program->entries().size(), captured->replay);
   } else {
     execute(*program, captured->replay);
   }

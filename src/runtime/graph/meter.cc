@@ -47,12 +47,12 @@ class Meter {
       : recording_(recording),
         works_(works),
         options_(options),
-        captured_(lower(recording, works, alternatives, updates,
+        lowered_(lower(recording, works, alternatives, updates,
                         std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
-        replay_(recording, works, captured_),
-        times_(works, captured_) {
+        replay_(recording, works, lowered_),
+        times_(works, lowered_) {
     std::vector<bool> seen(works.all.size(), false);
-    for (const std::vector<int32_t>& variants : captured_.works) {
+    for (const std::vector<int32_t>& variants : lowered_.works) {
       const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {
         return seen[static_cast<size_t>(work)];
       });
@@ -65,12 +65,12 @@ class Meter {
     BlockSourceScope pool(std::make_shared<BlockPool>());
     const RandomScope random(recording_.device);
     replay_.begin(inputs);
-    result_.costs.resize(works_.all.size());
+    result_.by_work.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
-    for (size_t op = 0; op < captured_.graph.ops.size(); ++op) {
+    for (size_t op = 0; op < lowered_.graph.ops.size(); ++op) {
       if (!is_again_[op]) {
         // The first one last: it leaves its results behind.
-        const std::vector<int32_t>& variants = captured_.works[op];
+        const std::vector<int32_t>& variants = lowered_.works[op];
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
           if (!works_.all[work].apart) measure(work, k == 0);
@@ -78,13 +78,13 @@ class Meter {
       }
       for (const ValueIndex value : last[op]) replay_.free(value);
       report(kForAlone * static_cast<double>(op + 1) / static_cast<double>(last.size()),
-             captured_.graph.ops[op].id);
+             lowered_.graph.ops[op].id);
     }
     // A device works on while the host prepares the next operation: what the host finds in its caches does not count.
     if (recording_.device.is_cpu()) walk_in_order(inputs);
     replay_.clear();
     WorkTimes::Shared shared = times_.share();
-    for (size_t w = 0; w < shared.time.size(); ++w) result_.costs[w].time = shared.time[w];
+    for (size_t w = 0; w < shared.time.size(); ++w) result_.by_work[w].time = shared.time[w];
     result_.spread = std::move(shared.spread);
     return std::move(result_);
   }
@@ -95,7 +95,7 @@ class Meter {
   }
 
   std::vector<std::vector<ValueIndex>> last_uses() const {
-    const Graph& graph = captured_.graph;
+    const Graph& graph = lowered_.graph;
     std::vector<int64_t> last(graph.values.size(), -1);
     for (size_t op = 0; op < graph.ops.size(); ++op) {
       if (is_again_[op]) continue;
@@ -159,7 +159,7 @@ class Meter {
     reset_peak(recording_.device);
     const Nanos time = timed(work);
     const MemoryCount count = memory_count(recording_.device);
-    result_.costs[w].workspace = Bytes(count.peak - count.live);
+    result_.by_work[w].workspace = Bytes(count.peak - count.live);
     times_.add_alone(w, time);
     while (times_.repeats(w) < options_.min_repeats ||
            (times_.total(w) < options_.min_time && times_.repeats(w) < options_.max_repeats)) {
@@ -187,8 +187,8 @@ class Meter {
    public:
     explicit InOrder(Meter& meter) : meter_(meter) {}
 
-    void run(const RunStep& step) override {
-      const auto work = static_cast<size_t>(meter_.captured_.works[step.op][step.variant]);
+    void run(const RunAction& step) override {
+      const auto work = static_cast<size_t>(meter_.lowered_.works[step.op][step.variant]);
       if (meter_.works_.all[work].apart) return;
       const Nanos time = meter_.time_of([&] { meter_.replay_.run(step); });
       times.emplace_back(work, time);
@@ -204,7 +204,7 @@ class Meter {
   // A work that is repeated finds its operands, its code and the library's tables in the caches. In a step it
   // finds what the works before it have left there.
   void walk_in_order(const Tensors& inputs) {
-    const Graph& graph = captured_.graph;
+    const Graph& graph = lowered_.graph;
     const std::vector<Run> runs = plain_runs(graph);
     const Program program(graph, with_frees(graph, runs));
     const std::vector<c10::Storage> memory = written_outside(runs);
@@ -241,7 +241,7 @@ class Meter {
   std::vector<c10::Storage> written_outside(const std::vector<Run>& runs) const {
     std::set<int32_t> effects;
     for (const Run& run : runs) {
-      const Work& work = works_.all[static_cast<size_t>(captured_.works[run.op][run.variant])];
+      const Work& work = works_.all[static_cast<size_t>(lowered_.works[run.op][run.variant])];
       if (!work.apart) effects.insert(work.effects.begin(), work.effects.end());
     }
     std::vector<c10::Storage> all;
@@ -254,7 +254,7 @@ class Meter {
   const Recording& recording_;
   const Works& works_;
   const MeasureOptions& options_;
-  const CapturedGraph captured_;
+  const LoweredStep lowered_;
   Replay replay_;
   std::vector<bool> is_again_;  // by op: its works are those of ops before it
   WorkTimes times_;

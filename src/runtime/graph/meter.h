@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/graph/captured_graph.h"
+#include "runtime/graph/lower.h"
 #include "runtime/step/recording.h"
 #include "reprise/model/profile.h"
 #include "reprise/runtime/measure.h"
@@ -11,7 +11,7 @@
 namespace reprise::runtime::internal::graph {
 
 struct WorkCosts {
-  std::vector<WorkCost> costs;     // by work
+  std::vector<WorkCost> by_work;     // by work
   std::vector<TimeSpread> spread;  // by kind of work, named after its first one
 };
 

@@ -62,12 +62,12 @@ c10::Storage ReservedSpace::storage() const {
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes_, c10::DataPtr(address_, c10::kCPU));
 }
 
-Replay::Replay(const Recording& recording, const Works& works, const CapturedGraph& captured)
+Replay::Replay(const Recording& recording, const Works& works, const LoweredStep& lowered)
     : recording_(recording),
       works_(works),
-      captured_(captured),
+      lowered_(lowered),
       slots_(recording.values.size()),
-      random_(captured.graph.ops.size()),
+      random_(lowered.graph.ops.size()),
       reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {}
 
 void Replay::begin(const Tensors& inputs) {
@@ -176,13 +176,13 @@ void Replay::keep_results(const Work& work) {
   stack_.clear();
 }
 
-void Replay::run(const RunStep& step) {
+void Replay::run(const RunAction& step) {
   const auto op = static_cast<size_t>(step.op);
-  const int32_t position = captured_.works[op][static_cast<size_t>(step.variant)];
+  const int32_t position = lowered_.works[op][static_cast<size_t>(step.variant)];
   const Work& work = works_.all[static_cast<size_t>(position)];
   std::optional<RandomState> current;
   if (step.save_random) random_[op].emplace(recording_.device);
-  if (step.replay_random) {
+  if (step.restore_random) {
     current.emplace(recording_.device);
     random_[op]->restore();
   }
@@ -192,7 +192,7 @@ void Replay::run(const RunStep& step) {
 }
 
 void Replay::free(ValueIndex value) {
-  const int32_t step_value = captured_.step_value_of[static_cast<size_t>(value)];
+  const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
   if (step_value < 0) return;  // a parameter before its update: its memory stays
   slots_[static_cast<size_t>(step_value)] = c10::Storage();
 }

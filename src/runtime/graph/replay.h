@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/graph/captured_graph.h"
+#include "runtime/graph/lower.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
 #include "runtime/state/random_state.h"
@@ -31,10 +31,10 @@ class ReservedSpace {
 };
 
 // Holds one storage a value. Kernels are called below autograd, with arguments prepared from the
-// recording. Not thread-safe. `recording`, `works` and `captured` must outlive it.
+// recording. Not thread-safe. `recording`, `works` and `lowered` must outlive it.
 class Replay final : public Backend {
  public:
-  Replay(const step::Recording& recording, const step::Works& works, const CapturedGraph& captured);
+  Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
   // The storages of the caller's inputs, for this step.
   void begin(const Tensors& inputs);
@@ -45,7 +45,7 @@ class Replay final : public Backend {
     return slots_[static_cast<size_t>(step_value)];
   }
 
-  void run(const RunStep& step) override;
+  void run(const RunAction& step) override;
   void free(ValueIndex value) override;
 
   // The parts of run(), for measuring: calls the kernel with its results left on the stack, and takes
@@ -66,7 +66,7 @@ class Replay final : public Backend {
 
   const step::Recording& recording_;
   const step::Works& works_;
-  const CapturedGraph& captured_;
+  const LoweredStep& lowered_;
   std::vector<c10::Storage> slots_;  // by step value
   std::vector<Input> inputs_;
   std::vector<std::optional<state::RandomState>> random_;  // by operation of the graph

@@ -215,7 +215,7 @@ std::vector<std::string> Updater::memory_keys() const {
   return keys;
 }
 
-Updater::Cost Updater::measure_one(const Update& update, const Geometry& gradient,
+Updater::UpdateSample Updater::measure_one(const Update& update, const Geometry& gradient,
                                    const MeasureOptions& options) const {
   const at::Tensor& parameter = parameters_[update.parameter];
   at::Tensor stand_in = at::empty_strided(parameter.sizes(), parameter.strides(),
@@ -225,7 +225,7 @@ Updater::Cost Updater::measure_one(const Update& update, const Geometry& gradien
   const WithGradient with(stand_in, at::empty_strided(gradient.sizes, gradient.strides,
                                                       parameter.options().dtype(gradient.dtype))
                                         .fill_(1e-3));
-  Cost cost;
+  UpdateSample cost;
   int64_t total = 0;
   const auto repeats = static_cast<size_t>(options.min_repeats);
   const auto most = static_cast<size_t>(options.max_repeats);
@@ -262,7 +262,7 @@ void Updater::measure_all(const Recording& recording, const MeasureOptions& opti
   const ReplayScope scope;
   const at::NoGradGuard no_grad;
   const BlockSourceScope pool(std::make_shared<BlockPool>());
-  std::map<std::string, Cost> known;
+  std::map<std::string, UpdateSample> known;
   WorkCost sum;
   for (size_t k = 0; k < updates_.each.size(); ++k) {
     const Update& update = updates_.each[k];
@@ -271,7 +271,7 @@ void Updater::measure_all(const Recording& recording, const MeasureOptions& opti
     const auto [found, fresh] = known.try_emplace(fmt::format(
         "{} {} {} {} {}", describe(parameter), fmt::join(parameter.strides(), ","),
         c10::toString(gradient.dtype), fmt::join(gradient.strides, ","), memory_keys_[k]));
-    Cost& cost = found->second;
+    UpdateSample& cost = found->second;
     if (fresh) {
       cost = measure_one(update, gradient, options);
       costs.spread.push_back({.op = "update." + update.name,
@@ -282,12 +282,12 @@ void Updater::measure_all(const Recording& recording, const MeasureOptions& opti
                               .max = Nanos(cost.times.back())});
     }
     state_bytes_[k] = cost.state;
-    WorkCost& of_update = costs.costs[static_cast<size_t>(update.work)];
+    WorkCost& of_update = costs.by_work[static_cast<size_t>(update.work)];
     of_update = {Nanos(cost.times[cost.times.size() / 2]), Bytes(cost.workspace)};
     sum.time += of_update.time;
     sum.workspace = std::max(sum.workspace, of_update.workspace);
   }
-  costs.costs[static_cast<size_t>(updates_.whole)] = sum;
+  costs.by_work[static_cast<size_t>(updates_.whole)] = sum;
 }
 
 void Updater::begin() {

@@ -47,11 +47,11 @@ class Updater {
   void measure_all(const step::Recording& recording, const MeasureOptions& options, WorkCosts& costs);
   std::vector<std::string> memory_keys() const;
 
-  struct Cost {
+  struct UpdateSample {
     std::vector<int64_t> times;  // ascending, ns
     int64_t workspace = 0, state = 0;
   };
-  Cost measure_one(const step::Update& update, const step::Geometry& gradient,
+  UpdateSample measure_one(const step::Update& update, const step::Geometry& gradient,
                    const MeasureOptions& options) const;
 
   std::shared_ptr<ParameterOptimizer> optimizer_;

@@ -29,8 +29,8 @@ Nanos WorkTimes::Slowdown::of(Nanos time) const {
   return std::min(longer, std::max(time, time + Nanos((in_order - alone).count() / count)));
 }
 
-WorkTimes::WorkTimes(const Works& works, const CapturedGraph& captured)
-    : works_(works), captured_(captured) {
+WorkTimes::WorkTimes(const Works& works, const LoweredStep& lowered)
+    : works_(works), lowered_(lowered) {
   for (const Work& work : works.all) kinds_.push_back(kind_of(work));
 }
 
@@ -55,11 +55,11 @@ Nanos WorkTimes::total(size_t work) const {
 }
 
 const std::string& WorkTimes::kind_of_run(const Run& run) const {
-  return kinds_[static_cast<size_t>(captured_.works[run.op][run.variant])];
+  return kinds_[static_cast<size_t>(lowered_.works[run.op][run.variant])];
 }
 
 std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
-  const Graph& graph = captured_.graph;
+  const Graph& graph = lowered_.graph;
   std::map<std::string, Slowdown> of_kind;
   for (const auto& [kind, samples] : samples_) {
     if (samples.alone.empty() || samples.in_order.empty()) continue;
@@ -80,7 +80,7 @@ std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
   }
   std::map<std::string, Slowdown> all;
   for (size_t op = 0; op < of_op.size(); ++op) {
-    for (const int32_t work : captured_.works[op]) {
+    for (const int32_t work : lowered_.works[op]) {
       all[kinds_[static_cast<size_t>(work)]].add(of_op[op]);
     }
   }

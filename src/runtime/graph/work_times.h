@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/graph/captured_graph.h"
+#include "runtime/graph/lower.h"
 #include "runtime/step/work.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
@@ -20,7 +20,7 @@ namespace reprise::runtime::internal::graph {
 // no walk has in order, takes its median alone, longer in the proportion of that which it stands for, but by no more time.
 class WorkTimes {
  public:
-  WorkTimes(const step::Works& works, const CapturedGraph& captured);
+  WorkTimes(const step::Works& works, const LoweredStep& lowered);
 
   void add_alone(size_t work, Nanos time);
   void add_in_order(size_t work, Nanos time);
@@ -53,7 +53,7 @@ class WorkTimes {
   std::map<std::string, Slowdown> slowdowns() const;
 
   const step::Works& works_;
-  const CapturedGraph& captured_;
+  const LoweredStep& lowered_;
   std::vector<std::string> kinds_;  // by work
   std::map<std::string, Samples> samples_;
 };

@@ -14,7 +14,7 @@
 namespace reprise::runtime::internal::rewrite {
 
 // One call run in another way: a variant of its operation.
-struct OtherWay {
+struct CallVariant {
   int32_t call = -1;
   int32_t work = -1;
   std::string name = {};  // of the variant: "in-place/grad_output"
@@ -22,7 +22,7 @@ struct OtherWay {
 };
 
 // Several calls done by other operations: a realization of a choice.
-struct Realization {
+struct CallRealization {
   struct Piece {
     std::string name = {};                // behind the name of a call: "weights"
     int32_t after = -1;                   // the call that it stands behind
@@ -41,8 +41,8 @@ struct Realization {
 };
 
 struct Alternatives {
-  std::vector<OtherWay> ways = {};
-  std::vector<Realization> realizations = {};  // of disjoint or equal lists of calls
+  std::vector<CallVariant> variants = {};
+  std::vector<CallRealization> realizations = {};  // of disjoint or equal lists of calls
 };
 
 // What a row of the registry looks at and adds to.
@@ -73,10 +73,10 @@ class Rewriter {
   int32_t add_value(int64_t bytes);
   int32_t add_work(step::Work work);
   const step::Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
-  void add(OtherWay way) { found_.ways.push_back(std::move(way)); }
+  void add(CallVariant variant) { found_.variants.push_back(std::move(variant)); }
   // If one stands for more calls already, this one does the others as they are, and there is one more for each that
   // changes other calls: both together. Nothing happens if one stands for some of its calls only.
-  void add(Realization realization);
+  void add(CallRealization realization);
   // One more variant of a piece of a realization that was found.
   void add_variant(size_t realization, size_t piece, int32_t work, std::string name);
   // Of this row and those before it.
@@ -85,9 +85,9 @@ class Rewriter {
 
  private:
   // Makes it stand for all these calls; false if they are not more.
-  bool widen(Realization& realization, const std::vector<int32_t>& calls) const;
+  bool widen(CallRealization& realization, const std::vector<int32_t>& calls) const;
   // What two of the same calls change, in one; none if they change the same call.
-  std::optional<Realization> both(const Realization& a, const Realization& b) const;
+  std::optional<CallRealization> both(const CallRealization& a, const CallRealization& b) const;
 
   static constexpr int64_t kWorthwhile = 64;  // that part of the largest value
 

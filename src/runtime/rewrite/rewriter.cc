@@ -83,7 +83,7 @@ int32_t Rewriter::add_work(Work work) {
   return static_cast<int32_t>(works_.all.size()) - 1;
 }
 
-void Rewriter::add(Realization realization) {
+void Rewriter::add(CallRealization realization) {
   // Choices are disjoint: those of the first row that stands for a call have it.
   int32_t other = -1;
   for (const int32_t c : realization.calls) {
@@ -92,8 +92,8 @@ void Rewriter::add(Realization realization) {
   if (other >= 0 && !widen(realization, found_.realizations[static_cast<size_t>(other)].calls)) {
     return;
   }
-  std::vector<Realization> together;
-  for (const Realization& one : found_.realizations) {
+  std::vector<CallRealization> together;
+  for (const CallRealization& one : found_.realizations) {
     if (auto two = both(one, realization)) together.push_back(*std::move(two));
   }
   for (const int32_t c : realization.calls) {
@@ -105,7 +105,7 @@ void Rewriter::add(Realization realization) {
 }
 
 void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, std::string name) {
-  Realization::Piece& one = found_.realizations[realization].pieces[piece];
+  CallRealization::Piece& one = found_.realizations[realization].pieces[piece];
   one.works.push_back(work);
   one.names.push_back(std::move(name));
 }
@@ -118,13 +118,13 @@ bool contains(const std::vector<int32_t>& list, int32_t c) {
 
 }  // namespace
 
-bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls) const {
+bool Rewriter::widen(CallRealization& realization, const std::vector<int32_t>& calls) const {
   if (!std::ranges::all_of(realization.calls, [&](int32_t c) { return contains(calls, c); })) {
     return false;
   }
   if (realization.changed.empty()) {
     realization.changed = realization.calls;
-    for (Realization::Piece& piece : realization.pieces) piece.of = realization.calls.front();
+    for (CallRealization::Piece& piece : realization.pieces) piece.of = realization.calls.front();
   }
   for (const int32_t c : calls) {
     if (contains(realization.calls, c)) continue;
@@ -135,20 +135,20 @@ bool Rewriter::widen(Realization& realization, const std::vector<int32_t>& calls
   return true;
 }
 
-std::optional<Realization> Rewriter::both(const Realization& a, const Realization& b) const {
+std::optional<CallRealization> Rewriter::both(const CallRealization& a, const CallRealization& b) const {
   if (a.calls != b.calls || a.changed.empty() || b.changed.empty()) return std::nullopt;
   if (std::ranges::any_of(a.changed, [&](int32_t c) { return contains(b.changed, c); })) {
     return std::nullopt;
   }
-  Realization two = a;
+  CallRealization two = a;
   two.name += "+" + b.name;
   two.exactness = std::max(a.exactness, b.exactness);
   std::ranges::copy(b.changed, std::back_inserter(two.changed));
-  std::erase_if(two.pieces, [&](const Realization::Piece& piece) {
+  std::erase_if(two.pieces, [&](const CallRealization::Piece& piece) {
     return piece.as_it_is && contains(b.changed, piece.after);
   });
   std::ranges::copy_if(b.pieces, std::back_inserter(two.pieces),
-                       [](const Realization::Piece& piece) { return !piece.as_it_is; });
+                       [](const CallRealization::Piece& piece) { return !piece.as_it_is; });
   return two;
 }
 

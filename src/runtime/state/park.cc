@@ -20,7 +20,7 @@ Parked::Parked(const Tensors& tensors) {
   at::NoGradGuard no_grad;
   std::unordered_map<void*, size_t> known;
   for (const at::Tensor& tensor : tensors) {
-    Geometry geometry;
+    ParkedTensor geometry;
     if (tensor.defined()) {
       const c10::Storage& storage = tensor.storage();
       auto [entry, fresh] = known.emplace(storage.unsafeGetStorageImpl(), storages_.size());
@@ -46,7 +46,7 @@ Tensors Parked::restore() const {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> raw(storages_.size());
   Tensors result;
-  for (const Geometry& geometry : tensors_) {
+  for (const ParkedTensor& geometry : tensors_) {
     if (!geometry.defined) {
       result.emplace_back();
       continue;

@@ -17,7 +17,7 @@ class Parked {
   Tensors restore() const;
 
  private:
-  struct Geometry {
+  struct ParkedTensor {
     bool defined = false;
     size_t storage = 0;
     int64_t offset = 0;
@@ -25,7 +25,7 @@ class Parked {
     at::TensorOptions options;
   };
   std::vector<std::vector<char>> storages_;
-  std::vector<Geometry> tensors_;
+  std::vector<ParkedTensor> tensors_;
 };
 
 }  // namespace reprise::runtime::internal::state

@@ -75,7 +75,7 @@ Works works_of(const Recording& recording) {
     works.all[static_cast<size_t>(value.maker)].overwrites.emplace_back(static_cast<int32_t>(v),
                                                                         value.previous);
   }
-  works.replay.assign(recording.calls.size(), -1);
+  works.rerun.assign(recording.calls.size(), -1);
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     std::vector<size_t> statistics;
     const Call& call = recording.calls[c];
@@ -84,7 +84,7 @@ Works works_of(const Recording& recording) {
     Work replay = works.all[c];
     for (const size_t a : statistics) replay.arguments[a] = Argument{};
     replay.effects.clear();
-    works.replay[c] = static_cast<int32_t>(works.all.size());
+    works.rerun[c] = static_cast<int32_t>(works.all.size());
     works.all.push_back(std::move(replay));
   }
   return works;

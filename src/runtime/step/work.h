@@ -36,7 +36,7 @@ struct Work {
 
 struct Works {
   std::vector<Work> all;        // first those of the calls, at the same positions; then others
-  std::vector<int32_t> replay;  // by call: without running statistics; -1: no such work
+  std::vector<int32_t> rerun;  // by call: without running statistics; -1: no such work
 };
 
 // The calls of a recording, and batch norms that leave their statistics alone.

@@ -9,7 +9,7 @@ namespace reprise::internal::bound {
 
 using common::GraphFacts;
 using common::can_be_first;
-using common::can_be_replay;
+using common::can_be_rerun;
 using common::contains;
 using common::runs_once;
 using common::takes;
@@ -206,7 +206,7 @@ Instant::Making Instant::making(ValueIndex value) const {
     // Its only run is over, or there will be none: another maker has run.
     if (runs_once(op) && (again || !is_to_come(maker))) continue;
     for (const Variant& variant : op.variants) {
-      if (!contains(variant.writes, value) || (again && !can_be_replay(variant))) continue;
+      if (!contains(variant.writes, value) || (again && !can_be_rerun(variant))) continue;
       const int64_t charge = again ? variant.time.count() : 0;
       if (made) {
         way.charge = std::min(way.charge, charge);
@@ -274,7 +274,7 @@ void Instant::add_charges() {
     const int64_t below = same_group ? charges_[k - 1].cost : 0;
     if (!same_group || charges_[k].cost > below) {
       ++node;
-      steps_.push_back({flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below});
+      charge_arcs_.push_back({flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below});
       if (same_group) flow_.add_arc(node - 1, node - 2, MaxFlow::kInfinite);
     }
     flow_.add_arc(charges_[k].node, node - 1, MaxFlow::kInfinite);
@@ -286,7 +286,7 @@ std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* t
     const int64_t bytes = facts_.graph.values[node.value].bytes.count();
     flow_.set_capacity(node.keep, node.can_keep ? price * bytes : MaxFlow::kInfinite);
   }
-  for (const Step& step : steps_) flow_.set_capacity(step.arc, unit * step.cost);
+  for (const ChargeArc& step : charge_arcs_) flow_.set_capacity(step.arc, unit * step.cost);
   for (const Instead& instead : insteads_) {
     flow_.set_capacity(instead.arc, price * instead.bytes + unit * instead.cost);
   }
@@ -305,7 +305,7 @@ std::optional<Instant::Paid> Instant::pay(const Prices& prices) {
     const Amount price = prices.byte * bytes + of(prices.live, node.value);
     flow_.set_capacity(node.keep, node.can_keep ? price : MaxFlow::kInfinite);
   }
-  for (const Step& step : steps_) flow_.set_capacity(step.arc, prices.unit * step.cost);
+  for (const ChargeArc& step : charge_arcs_) flow_.set_capacity(step.arc, prices.unit * step.cost);
   // Which of its places is live is not known: no more than its bytes can be asked for.
   for (const Instead& instead : insteads_) {
     flow_.set_capacity(instead.arc, prices.byte * instead.bytes + prices.unit * instead.cost);
@@ -336,7 +336,7 @@ std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
     const double price = std::min(kUnit * prices[node.value], kLargest);
     flow_.set_capacity(node.keep, node.can_keep ? static_cast<Amount>(price) : MaxFlow::kInfinite);
   }
-  for (const Step& step : steps_) {
+  for (const ChargeArc& step : charge_arcs_) {
     flow_.set_capacity(step.arc, static_cast<Amount>(kUnit) * step.cost);
   }
   for (const Instead& instead : insteads_) {
@@ -356,7 +356,7 @@ Instant::Line Instant::current_line() const {
     line.bytes += facts_.graph.values[node.value].bytes.count();
     line.kept.push_back(node.value);
   }
-  for (const Step& step : steps_) {
+  for (const ChargeArc& step : charge_arcs_) {
     if (flow_.on_source_side(flow_.tail(step.arc))) line.cost += step.cost;
   }
   for (const Instead& instead : insteads_) {

@@ -153,7 +153,7 @@ class Instant {
     int64_t cost;
     size_t node;  // on the source's side: to be paid
   };
-  struct Step {
+  struct ChargeArc {
     size_t arc;
     int64_t cost;
   };
@@ -202,7 +202,7 @@ class Instant {
   std::vector<int32_t> node_of_;                // by value; -1: none yet, -2: granted
   std::vector<Node> nodes_;
   std::vector<Charge> charges_;
-  std::vector<Step> steps_;
+  std::vector<ChargeArc> charge_arcs_;
   std::vector<Instead> insteads_;
   std::vector<Wanted> wanted_;
   MaxFlow flow_;

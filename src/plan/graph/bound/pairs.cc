@@ -187,7 +187,7 @@ class Pair {
 };
 
 // All that can be the first run of an op.
-std::vector<const Variant*> first_ways(const Op& op) {
+std::vector<const Variant*> first_variants(const Op& op) {
   std::vector<const Variant*> ways;
   for (const Variant& variant : op.variants) {
     if (can_be_first(variant)) ways.push_back(&variant);
@@ -209,8 +209,8 @@ class PairOfMoments {
   bool look_at(const Moment::Realization& first, const Moment::Realization& second, OpIndex until) {
     // The other way round: what first runs take is all that is known.
     if (first.at >= second.at) return note(Amount{first.extra} + second.extra);
-    for (const Variant* before : first_ways(facts_.graph.ops[first.at])) {
-      for (const Variant* after : first_ways(facts_.graph.ops[second.at])) {
+    for (const Variant* before : first_variants(facts_.graph.ops[first.at])) {
+      for (const Variant* after : first_variants(facts_.graph.ops[second.at])) {
         if (!look_at(first, *before, second, *after, until)) return false;
       }
     }

@@ -29,7 +29,7 @@ ScheduleLedger::ScheduleLedger(const ScheduleModel& model)
 
 void ScheduleLedger::clear() {
   for (Position& position : positions_) {
-    position.ways.clear();
+    position.op_variants.clear();
     position.ids.clear();
   }
   for (std::vector<Mark>& marks : marks_) marks.clear();
@@ -48,7 +48,7 @@ bool ScheduleLedger::assign(const Schedule& schedule) {
   schedule_ = schedule;
   logging_ = false;
   for (int32_t p = 0; p <= end(); ++p) want(p);
-  const bool runs = settle();
+  const bool runs = apply_changes();
   logging_ = true;
   commit();
   return runs;
@@ -57,8 +57,8 @@ bool ScheduleLedger::assign(const Schedule& schedule) {
 std::vector<Run> ScheduleLedger::runs() const {
   std::vector<Run> runs;
   for (const Position& position : positions_) {
-    for (const int32_t way : position.ways) {
-      if (way != model_.end_way()) runs.push_back(model_.way(way).run);
+    for (const int32_t op_variant : position.op_variants) {
+      if (op_variant != model_.end_op_variant()) runs.push_back(model_.op_variant(op_variant).run);
     }
   }
   return runs;
@@ -106,26 +106,26 @@ void ScheduleLedger::want_random_after(OpIndex op) {
     if (later <= op) continue;
     want(later);
     if (schedule_.variant[later] != kPutOff) continue;
-    for (const Variant& way : model_.graph().ops[later].variants) {
-      for (const ValueIndex value : way.writes) want_around(value, 0, end());
+    for (const Variant& op_variant : model_.graph().ops[later].variants) {
+      for (const ValueIndex value : op_variant.writes) want_around(value, 0, end());
     }
   }
 }
 
-// Of the positions for which the gap is the one that is under way, or has ended last (gap_before()).
-int32_t ScheduleLedger::last_that_asks(int32_t gap) const {
-  const std::vector<Gap>& gaps = model_.gaps();
-  const auto next = static_cast<size_t>(gap) + 1;
-  const bool last = next == gaps.size() || gaps[next].value != gaps[gap].value;
-  return last ? end() : gaps[gap].end;
+// Of the positions for which the interval is the one that is under way, or has ended last (interval_before()).
+int32_t ScheduleLedger::last_that_asks(int32_t interval) const {
+  const std::vector<Interval>& intervals = model_.intervals();
+  const auto next = static_cast<size_t>(interval) + 1;
+  const bool last = next == intervals.size() || intervals[next].value != intervals[interval].value;
+  return last ? end() : intervals[interval].end;
 }
 
-void ScheduleLedger::set_gap(int32_t gap, Keeping keeping) {
-  changes_.push_back({Part::kGap, gap, static_cast<int32_t>(schedule_.gaps[gap])});
-  schedule_.gaps[gap] = keeping;
-  const Gap& changed = model_.gaps()[gap];
+void ScheduleLedger::set_interval(int32_t interval, Keeping keeping) {
+  changes_.push_back({Part::kInterval, interval, static_cast<int32_t>(schedule_.intervals[interval])});
+  schedule_.intervals[interval] = keeping;
+  const Interval& changed = model_.intervals()[interval];
   want(changed.begin);
-  want_around(changed.value, changed.begin + 1, last_that_asks(gap));
+  want_around(changed.value, changed.begin + 1, last_that_asks(interval));
 }
 
 void ScheduleLedger::set_variant(int32_t position, int32_t variant) {
@@ -135,15 +135,15 @@ void ScheduleLedger::set_variant(int32_t position, int32_t variant) {
   now = variant;
   want(position);
   for (const ScheduleModel::Touch& touch : model_.touches(position)) {
-    const int32_t before = model_.gap_before(touch.value, position);
+    const int32_t before = model_.interval_before(touch.value, position);
     if (before < 0) continue;
-    want_around(touch.value, model_.gaps()[before].begin, last_that_asks(before));
+    want_around(touch.value, model_.intervals()[before].begin, last_that_asks(before));
   }
   if (!puts_off) return;
   want(end());
   want_random_after(position);
-  for (const Variant& way : model_.graph().ops[model_.plain()[position].op].variants) {
-    for (const ValueIndex value : way.writes) want_around(value, 0, end());
+  for (const Variant& op_variant : model_.graph().ops[model_.plain()[position].op].variants) {
+    for (const ValueIndex value : op_variant.writes) want_around(value, 0, end());
   }
 }
 
@@ -151,8 +151,8 @@ void ScheduleLedger::set_on_demand(int32_t position, int32_t variant) {
   int32_t& now = schedule_.on_demand[position];
   changes_.push_back({Part::kOnDemand, position, now});
   now = variant;
-  for (const Variant& way : model_.graph().ops[model_.plain()[position].op].variants) {
-    for (const ValueIndex value : way.writes) want_around(value, 0, end());
+  for (const Variant& op_variant : model_.graph().ops[model_.plain()[position].op].variants) {
+    for (const ValueIndex value : op_variant.writes) want_around(value, 0, end());
   }
 }
 
@@ -165,8 +165,8 @@ void ScheduleLedger::set_realization(int32_t choice, int32_t realization) {
     for (const OpIndex op : ops) {
       want(op);
       want_random_after(op);
-      for (const Variant& way : model_.graph().ops[op].variants) {
-        for (const ValueIndex value : way.writes) want_around(value, 0, end());
+      for (const Variant& op_variant : model_.graph().ops[op].variants) {
+        for (const ValueIndex value : op_variant.writes) want_around(value, 0, end());
       }
     }
   }
@@ -183,7 +183,7 @@ void ScheduleLedger::set_early(std::vector<Early> early) {
   early_before_.push_back(std::exchange(schedule_.early, std::move(early)));
 }
 
-bool ScheduleLedger::settle(int64_t most) {
+bool ScheduleLedger::apply_changes(int64_t most) {
   // What becomes faster only further on must not be given up halfway.
   const int64_t limit = most > INT64_MAX / 2 ? INT64_MAX : most + most / 4;
   while (!wanted_.empty()) {
@@ -191,7 +191,7 @@ bool ScheduleLedger::settle(int64_t most) {
     const int32_t position = wanted_.back();
     wanted_.pop_back();
     is_wanted_[position] = 0;
-    if (!replay(position)) return false;
+    if (!walk_position(position)) return false;
     adopt(position);
     if (time_ > limit) return false;
   }
@@ -227,8 +227,8 @@ void ScheduleLedger::undo() {
   for (; !changes_.empty(); changes_.pop_back()) {
     const Change& last = changes_.back();
     switch (last.part) {
-      case Part::kGap:
-        schedule_.gaps[last.at] = static_cast<Keeping>(last.before);
+      case Part::kInterval:
+        schedule_.intervals[last.at] = static_cast<Keeping>(last.before);
         break;
       case Part::kVariant:
         schedule_.variant[last.at] = last.before;
@@ -251,8 +251,8 @@ void ScheduleLedger::undo() {
   while (!positions_changed_.empty()) {
     Position& position = positions_[positions_changed_.back()];
     Position& before = positions_before_[positions_changed_.size() - 1];
-    count(position.ways, -1);
-    count(before.ways, 1);
+    count(position.op_variants, -1);
+    count(before.op_variants, 1);
     std::swap(position, before);
     positions_changed_.pop_back();
   }
@@ -282,9 +282,9 @@ bool ScheduleLedger::live_before(int32_t id, int32_t position) const {
   return false;
 }
 
-void ScheduleLedger::count(const std::vector<int32_t>& ways, int sign) {
-  run_count_ += sign * static_cast<int64_t>(ways.size());
-  for (const int32_t way : ways) time_ += sign * model_.way(way).time;
+void ScheduleLedger::count(const std::vector<int32_t>& op_variants, int sign) {
+  run_count_ += sign * static_cast<int64_t>(op_variants.size());
+  for (const int32_t op_variant : op_variants) time_ += sign * model_.op_variant(op_variant).time;
 }
 
 void ScheduleLedger::adopt(int32_t position) {
@@ -293,17 +293,17 @@ void ScheduleLedger::adopt(int32_t position) {
     if (flags_[id] == 0) set_mark(id, position, 0);
   }
   for (const int32_t id : ids_now_) set_mark(id, position, flags_[id]);
-  const bool runs_change = now.ways != ways_now_;
+  const bool runs_change = now.op_variants != op_variants_now_;
   if (!runs_change && now.ids == ids_now_) return;
-  count(now.ways, -1);
-  count(ways_now_, 1);
+  count(now.op_variants, -1);
+  count(op_variants_now_, 1);
   if (runs_change) want_local(position);
   if (logging_) {
     if (positions_before_.size() == positions_changed_.size()) positions_before_.emplace_back();
     std::swap(positions_before_[positions_changed_.size()], now);
     positions_changed_.push_back(position);
   }
-  now.ways.assign(ways_now_.begin(), ways_now_.end());
+  now.op_variants.assign(op_variants_now_.begin(), op_variants_now_.end());
   now.ids.assign(ids_now_.begin(), ids_now_.end());
 }
 
@@ -399,24 +399,24 @@ bool ScheduleLedger::goes_on(ValueIndex value, int32_t position) const {
 // A value is there from the run that writes it to the last one that touches it before it is written
 // again; taken values are gone while the run that takes them runs.
 int64_t ScheduleLedger::local_peak(int32_t position) {
-  const std::vector<int32_t>& ways = positions_[position].ways;
-  if (ways.empty()) return kNothingRuns;
-  const auto count = static_cast<int32_t>(ways.size());
-  level_change_.assign(ways.size() + 1, 0);
+  const std::vector<int32_t>& op_variants = positions_[position].op_variants;
+  if (op_variants.empty()) return kNothingRuns;
+  const auto count = static_cast<int32_t>(op_variants.size());
+  level_change_.assign(op_variants.size() + 1, 0);
   const auto end_life = [&](ValueIndex value) {
     level_change_[last_[value] + 1] -= model_.bytes(value);
     last_[value] = -1;
   };
   for (int32_t run = 0; run < count; ++run) {
-    const ScheduleModel::Way& way = model_.way(ways[run]);
-    for (const ValueIndex value : model_.reads(way)) {
+    const ScheduleModel::OpVariant& op_variant = model_.op_variant(op_variants[run]);
+    for (const ValueIndex value : model_.reads(op_variant)) {
       if (!model_.is_input(value)) last_[value] = run;
     }
-    for (const ValueIndex value : model_.taken(way)) {
+    for (const ValueIndex value : model_.taken(op_variant)) {
       level_change_[run] -= model_.bytes(value);
       last_[value] = -1;
     }
-    for (const ValueIndex value : model_.writes(way)) {
+    for (const ValueIndex value : model_.writes(op_variant)) {
       if (model_.is_input(value)) continue;
       if (last_[value] >= 0) end_life(value);
       last_[value] = run;
@@ -434,7 +434,7 @@ int64_t ScheduleLedger::local_peak(int32_t position) {
   int64_t level = model_.always(), peak = INT64_MIN;
   for (int32_t run = 0; run < count; ++run) {
     level += level_change_[run];
-    peak = std::max(peak, level + model_.way(ways[run]).workspace);
+    peak = std::max(peak, level + model_.op_variant(op_variants[run]).workspace);
   }
   return peak;
 }

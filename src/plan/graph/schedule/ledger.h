@@ -44,8 +44,8 @@ class ScheduleLedger {
   // Whether what runs at a position touches the value.
   bool touches(ValueIndex value, int32_t position) const;
 
-  // Changes, which take effect with settle().
-  void set_gap(int32_t gap, Keeping keeping);
+  // Changes, which take effect with apply_changes().
+  void set_interval(int32_t interval, Keeping keeping);
   void set_variant(int32_t position, int32_t variant);
   void set_on_demand(int32_t position, int32_t variant);
   void set_realization(int32_t choice, int32_t realization);
@@ -53,7 +53,7 @@ class ScheduleLedger {
   bool changed() const { return !changes_.empty(); }
 
   // False if the schedule cannot run, or takes longer than `most`: then undo() must follow.
-  bool settle(int64_t most = INT64_MAX);
+  bool apply_changes(int64_t most = INT64_MAX);
   // Takes all changes since the last commit() or assign() back.
   void undo();
   void commit();
@@ -72,12 +72,12 @@ class ScheduleLedger {
     uint8_t flags;
   };
   struct Position {
-    std::vector<int32_t> ways, ids;  // what runs; what has a mark here
+    std::vector<int32_t> op_variants, ids;  // what runs; what has a mark here
   };
   struct Frame {
-    int32_t way, next;
+    int32_t op_variant, next;
   };
-  enum class Part : uint8_t { kGap, kVariant, kOnDemand, kRealization, kEarly };
+  enum class Part : uint8_t { kInterval, kVariant, kOnDemand, kRealization, kEarly };
   struct Change {
     Part part;
     int32_t at, before;
@@ -99,17 +99,17 @@ class ScheduleLedger {
   int32_t ran_id(OpIndex op) const { return first_ran_ + op; }
   void clear();
 
-  // One position (graph/schedule/replay.cc): fills ways_now_ and ids_now_ with their flags.
-  bool replay(int32_t position);
-  bool make(int32_t way, bool needed);
+  // One position (graph/schedule/replay.cc): fills op_variants_now_ and ids_now_ with their flags.
+  bool walk_position(int32_t position);
+  bool make(int32_t op_variant, bool needed);
   bool make_early();
   bool make_rest();
-  int32_t choose_way(ValueIndex value, const ScheduleModel::Way& reader, OpIndex before);
+  int32_t choose_op_variant(ValueIndex value, const ScheduleModel::OpVariant& reader, OpIndex before);
   bool wanted_later(ValueIndex value);
-  int32_t fastest_first_way(OpIndex op) const;
+  int32_t fastest_first_op_variant(OpIndex op) const;
   int32_t before_random(OpIndex op);
-  int32_t before_taken(const ScheduleModel::Way& taker);
-  bool emit(int32_t way);
+  int32_t before_taken(const ScheduleModel::OpVariant& taker);
+  bool emit(int32_t op_variant);
   void finish();
   uint8_t& flags(int32_t id);
   bool live(ValueIndex value);
@@ -121,7 +121,7 @@ class ScheduleLedger {
   void want(int32_t position);
   void want_random_after(OpIndex op);
   void want_around(ValueIndex value, int32_t begin, int32_t end);
-  int32_t last_that_asks(int32_t gap) const;
+  int32_t last_that_asks(int32_t interval) const;
   void adopt(int32_t position);
   void set_mark(int32_t id, int32_t position, uint8_t flags);
   void put_mark(int32_t id, int32_t position, uint8_t flags);
@@ -130,7 +130,7 @@ class ScheduleLedger {
   bool goes_on(ValueIndex value, int32_t position) const;
   void want_local(int32_t position);
   int64_t local_peak(int32_t position);
-  void count(const std::vector<int32_t>& ways, int sign);
+  void count(const std::vector<int32_t>& op_variants, int sign);
 
   const ScheduleModel& model_;
   const int32_t first_ran_;  // ids of values come first, then those of ops
@@ -160,7 +160,7 @@ class ScheduleLedger {
   int32_t position_ = 0;
   std::vector<uint8_t> flags_;  // by id
   std::vector<char> live_now_;  // by id
-  std::vector<int32_t> ways_now_, ids_now_;
+  std::vector<int32_t> op_variants_now_, ids_now_;
   std::vector<ValueIndex> made_;
   std::vector<Frame> stack_;
   // While one position is measured.

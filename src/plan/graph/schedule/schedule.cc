@@ -8,7 +8,7 @@
 namespace reprise::internal::schedule {
 
 using common::can_be_first;
-using common::can_be_replay;
+using common::can_be_rerun;
 using common::runs_once;
 
 namespace {
@@ -57,16 +57,16 @@ ScheduleModel::ScheduleModel(const Graph& graph) : graph_(graph), plain_(runs_of
     is_input_.push_back(value.kind == ValueKind::kInput);
     if (is_input_.back()) always_ += value.bytes.count();
   }
-  add_ways();
+  add_op_variants();
   add_readers();
-  add_gaps();
+  add_intervals();
   find_lean();
 }
 
-void ScheduleModel::add_ways() {
+void ScheduleModel::add_op_variants() {
   makers_.resize(bytes_.size());
-  replay_time_.assign(bytes_.size(), -1);
-  first_way_.assign(graph_.ops.size(), -1);
+  rerun_time_.assign(bytes_.size(), -1);
+  first_op_variant_.assign(graph_.ops.size(), -1);
   has_roles_.assign(graph_.ops.size(), 0);
   const auto append = [&](const std::vector<ValueIndex>& list) {
     lists_.insert(lists_.end(), list.begin(), list.end());
@@ -75,10 +75,10 @@ void ScheduleModel::add_ways() {
   for (const Run& run : plain_) {
     const Op& op = graph_.ops[run.op];
     if (op.random) random_.push_back(run.op);
-    first_way_[run.op] = static_cast<int32_t>(ways_.size());
+    first_op_variant_[run.op] = static_cast<int32_t>(op_variants_.size());
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
-      Way way{{run.op, static_cast<int32_t>(k)},
+      OpVariant op_variant{{run.op, static_cast<int32_t>(k)},
               variant.time.count(),
               variant.workspace.count(),
               static_cast<int32_t>(lists_.size()),
@@ -87,47 +87,47 @@ void ScheduleModel::add_ways() {
               0,
               false,
               false};
-      way.writes = append(variant.reads);
-      way.taken = append(variant.writes);
+      op_variant.writes = append(variant.reads);
+      op_variant.taken = append(variant.writes);
       append(variant.consumes);
       for (const auto& pair : variant.reuses) lists_.push_back(pair.second);
-      way.end = static_cast<int32_t>(lists_.size());
+      op_variant.end = static_cast<int32_t>(lists_.size());
       const bool any_time = !runs_once(op);
-      way.first = any_time && can_be_first(variant);
-      way.again = any_time && can_be_replay(variant);
-      has_roles_[run.op] |= way.first != way.again;
+      op_variant.first = any_time && can_be_first(variant);
+      op_variant.again = any_time && can_be_rerun(variant);
+      has_roles_[run.op] |= op_variant.first != op_variant.again;
       for (const ValueIndex value : variant.writes) {
-        if (way.again && (replay_time_[value] < 0 || way.time < replay_time_[value])) {
-          replay_time_[value] = way.time;
+        if (op_variant.again && (rerun_time_[value] < 0 || op_variant.time < rerun_time_[value])) {
+          rerun_time_[value] = op_variant.time;
         }
-        if (any_time) makers_[value].push_back(static_cast<int32_t>(ways_.size()));
+        if (any_time) makers_[value].push_back(static_cast<int32_t>(op_variants_.size()));
       }
-      ways_.push_back(way);
+      op_variants_.push_back(op_variant);
     }
   }
-  Way last{{-1, 0}, 0, 0, static_cast<int32_t>(lists_.size()), 0, 0, 0, false, false};
+  OpVariant last{{-1, 0}, 0, 0, static_cast<int32_t>(lists_.size()), 0, 0, 0, false, false};
   last.writes = last.taken = last.end = append(graph_.results);
-  ways_.push_back(last);
+  op_variants_.push_back(last);
 }
 
 void ScheduleModel::add_readers() {
   readers_.resize(bytes_.size());
   std::vector<char> is_taken(bytes_.size(), 0);
-  for (const Way& way : ways_) {
-    if (!way.first && !way.again) continue;
-    for (const ValueIndex value : taken(way)) is_taken[value] = 1;
+  for (const OpVariant& op_variant : op_variants_) {
+    if (!op_variant.first && !op_variant.again) continue;
+    for (const ValueIndex value : taken(op_variant)) is_taken[value] = 1;
   }
-  for (size_t w = 0; w < ways_.size(); ++w) {
-    if (!ways_[w].first && !ways_[w].again) continue;
-    const List gone = taken(ways_[w]);
-    for (const ValueIndex value : reads(ways_[w])) {
+  for (size_t w = 0; w < op_variants_.size(); ++w) {
+    if (!op_variants_[w].first && !op_variants_[w].again) continue;
+    const List gone = taken(op_variants_[w]);
+    for (const ValueIndex value : reads(op_variants_[w])) {
       if (!is_taken[value] || std::find(gone.begin(), gone.end(), value) != gone.end()) continue;
       readers_[value].push_back(static_cast<int32_t>(w));
     }
   }
 }
 
-void ScheduleModel::add_gaps() {
+void ScheduleModel::add_intervals() {
   const auto end = static_cast<int32_t>(plain_.size());
   std::vector<std::vector<int32_t>> positions(bytes_.size());
   const auto touch = [&](ValueIndex value, int32_t position) {
@@ -142,21 +142,21 @@ void ScheduleModel::add_gaps() {
   }
   touches_.resize(plain_.size());
   for (size_t v = 0; v < bytes_.size(); ++v) {
-    first_gap_.push_back(static_cast<int32_t>(gaps_.size()));
+    first_interval_.push_back(static_cast<int32_t>(intervals_.size()));
     const auto value = static_cast<ValueIndex>(v);
     if (is_input_[v]) continue;
     for (size_t k = 0; k < positions[v].size(); ++k) {
       const bool is_last = k + 1 == positions[v].size();
-      touches_[positions[v][k]].push_back({value, static_cast<int32_t>(gaps_.size())});
-      gaps_.push_back(
-          {value, positions[v][k], is_last ? end : positions[v][k + 1], replay_time_[v] < 0});
+      touches_[positions[v][k]].push_back({value, static_cast<int32_t>(intervals_.size())});
+      intervals_.push_back(
+          {value, positions[v][k], is_last ? end : positions[v][k + 1], rerun_time_[v] < 0});
     }
   }
-  first_gap_.push_back(static_cast<int32_t>(gaps_.size()));
+  first_interval_.push_back(static_cast<int32_t>(intervals_.size()));
 }
 
 Schedule ScheduleModel::keep_all() const {
-  Schedule schedule{std::vector<Keeping>(gaps_.size(), Keeping::kKeep),
+  Schedule schedule{std::vector<Keeping>(intervals_.size(), Keeping::kKeep),
                     {},
                     std::vector<int32_t>(plain_.size(), kFastest),
                     std::vector<int32_t>(graph_.choices.size(), 0),
@@ -185,7 +185,7 @@ void ScheduleModel::find_lean() {
       const int64_t time = ledger.time(), peak = ledger.peak();
       const double before = memory();
       ledger.set_realization(static_cast<int32_t>(c), static_cast<int32_t>(r));
-      if (ledger.settle(time) && ledger.peak() <= peak && memory() < before) {
+      if (ledger.apply_changes(time) && ledger.peak() <= peak && memory() < before) {
         ledger.commit();
       } else {
         ledger.undo();
@@ -195,27 +195,27 @@ void ScheduleModel::find_lean() {
   lean_ = ledger.schedule();
 }
 
-int32_t ScheduleModel::gap_before(ValueIndex value, int32_t position) const {
-  for (int32_t g = first_gap_[value + 1]; g-- > first_gap_[value];) {
-    if (gaps_[g].begin < position) return g;
+int32_t ScheduleModel::interval_before(ValueIndex value, int32_t position) const {
+  for (int32_t g = first_interval_[value + 1]; g-- > first_interval_[value];) {
+    if (intervals_[g].begin < position) return g;
   }
   return -1;
 }
 
-int32_t ScheduleModel::gap_at(ValueIndex value, int32_t position) const {
-  const auto first = gaps_.begin() + first_gap_[value],
-             last = gaps_.begin() + first_gap_[value + 1];
-  const auto gap =
-      std::partition_point(first, last, [&](const Gap& g) { return g.end < position; });
-  if (gap == last || gap->begin > position) return -1;
-  return static_cast<int32_t>(gap - gaps_.begin());
+int32_t ScheduleModel::interval_at(ValueIndex value, int32_t position) const {
+  const auto first = intervals_.begin() + first_interval_[value],
+             last = intervals_.begin() + first_interval_[value + 1];
+  const auto interval =
+      std::partition_point(first, last, [&](const Interval& g) { return g.end < position; });
+  if (interval == last || interval->begin > position) return -1;
+  return static_cast<int32_t>(interval - intervals_.begin());
 }
 
 bool ScheduleModel::can_wait(int32_t position) const {
   const OpIndex op = plain_[position].op;
-  const auto begin = ways_.begin() + first_way_[op];
+  const auto begin = op_variants_.begin() + first_op_variant_[op];
   const auto end = begin + static_cast<int32_t>(graph_.ops[op].variants.size());
-  return std::any_of(begin, end, [](const Way& way) { return way.first; });
+  return std::any_of(begin, end, [](const OpVariant& op_variant) { return op_variant.first; });
 }
 
 }  // namespace reprise::internal::schedule

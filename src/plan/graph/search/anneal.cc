@@ -20,26 +20,26 @@ using schedule::kPutOff;
 
 namespace {
 
-constexpr size_t kTrials = 6;  // gaps that a repair tries before it drops one
+constexpr size_t kTrials = 6;  // intervals that a repair tries before it drops one
 
 Keeping less(Keeping keeping) { return static_cast<Keeping>(static_cast<int>(keeping) + 1); }
 
 }  // namespace
 
 ScheduleMoves::ScheduleMoves(const ScheduleModel& model) {
-  for (size_t g = 0; g < model.gaps().size(); ++g) {
-    if (model.gaps()[g].fixed) continue;
-    gaps.push_back(static_cast<int32_t>(g));
-    replays += static_cast<double>(model.replay_time(model.gaps()[g].value));
+  for (size_t g = 0; g < model.intervals().size(); ++g) {
+    if (model.intervals()[g].must_keep) continue;
+    intervals.push_back(static_cast<int32_t>(g));
+    total_rerun_time += static_cast<double>(model.rerun_time(model.intervals()[g].value));
   }
   for (size_t p = 0; p < model.plain().size(); ++p) {
     const Op& op = model.graph().ops[model.plain()[p].op];
-    first_ways.emplace_back();
+    first_variants.emplace_back();
     for (size_t k = 0; k < op.variants.size(); ++k) {
-      if (can_be_first(op.variants[k])) first_ways[p].push_back(static_cast<int32_t>(k));
+      if (can_be_first(op.variants[k])) first_variants[p].push_back(static_cast<int32_t>(k));
     }
     const auto position = static_cast<int32_t>(p);
-    if (first_ways[p].size() > 1) flexible.push_back(position);
+    if (first_variants[p].size() > 1) flexible.push_back(position);
     if (!runs_once(op) && op.variants.size() > 1) repeatable.push_back(position);
     if (model.can_wait(position)) patient.push_back(position);
     if (model.choice(model.plain()[p].op) >= 0) chosen.push_back(model.plain()[p].op);
@@ -59,9 +59,9 @@ void ScheduleMoves::find_kinds(const ScheduleModel& model) {
                                  static_cast<int64_t>(variant.writes.size())});
       for (const ValueIndex value : variant.reads) looks.push_back(model.bytes(value));
       for (const ValueIndex value : variant.writes) {
-        const int32_t first = model.first_gap(value), last = model.first_gap(value + 1);
+        const int32_t first = model.first_interval(value), last = model.first_interval(value + 1);
         looks.insert(looks.end(), {model.bytes(value), last - first});
-        makes |= first < last && !model.gaps()[first].fixed;
+        makes |= first < last && !model.intervals()[first].must_keep;
       }
     }
     const auto known = kinds.emplace(std::move(looks), static_cast<int32_t>(kinds.size())).first;
@@ -74,7 +74,7 @@ void ScheduleMoves::find_kinds(const ScheduleModel& model) {
 
 Annealer::Annealer(const ScheduleModel& model, const ScheduleMoves& moves, int64_t budget)
     : model_(model), moves_(moves), budget_(budget), ledger_(model) {
-  place_.assign(model.gaps().size(), -1);
+  place_.assign(model.intervals().size(), -1);
 }
 
 void Annealer::start(uint64_t seed) {
@@ -115,10 +115,10 @@ double Annealer::cost(const SearchGoal& goal) const {
 // Bytes for the time of the maker alone.
 double Annealer::worth_of_dropping(ValueIndex value) const {
   return static_cast<double>(model_.bytes(value)) /
-         (1 + static_cast<double>(model_.replay_time(value)));
+         (1 + static_cast<double>(model_.rerun_time(value)));
 }
 
-// Gaps of values that are in memory throughout the position of the peak, those first that free most
+// Intervals of values that are in memory throughout the position of the peak, those first that free most
 // for the time they take.
 std::vector<int32_t> Annealer::droppable() const {
   const int32_t position = ledger_.peak_position();
@@ -126,30 +126,30 @@ std::vector<int32_t> Annealer::droppable() const {
   for (size_t v = 0; v < model_.graph().values.size(); ++v) {
     const auto value = static_cast<ValueIndex>(v);
     if (model_.is_input(value)) continue;
-    const int32_t gap = model_.gap_at(value, position);
-    if (gap < 0 || model_.gaps()[gap].fixed) continue;
-    if (ledger_.schedule().gaps[gap] == Keeping::kDrop) continue;
+    const int32_t interval = model_.interval_at(value, position);
+    if (interval < 0 || model_.intervals()[interval].must_keep) continue;
+    if (ledger_.schedule().intervals[interval] == Keeping::kDrop) continue;
     if (!ledger_.passes(value, position) && !ledger_.touches(value, position)) continue;
-    ranked.emplace_back(-worth_of_dropping(value), gap);
+    ranked.emplace_back(-worth_of_dropping(value), interval);
   }
   const size_t count = std::min(ranked.size(), kTrials);
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
                     ranked.end());
-  std::vector<int32_t> gaps;
-  for (size_t k = 0; k < count; ++k) gaps.push_back(ranked[k].second);
-  return gaps;
+  std::vector<int32_t> intervals;
+  for (size_t k = 0; k < count; ++k) intervals.push_back(ranked[k].second);
+  return intervals;
 }
 
 // What can be done about the peak: something dropped there, or the op there runs otherwise.
 std::vector<Annealer::Remedy> Annealer::remedies() const {
   std::vector<Remedy> found;
-  for (const int32_t gap : droppable()) {
-    const auto less_kept = static_cast<int32_t>(less(ledger_.schedule().gaps[gap]));
-    found.push_back({Remedy::kGap, gap, less_kept});
+  for (const int32_t interval : droppable()) {
+    const auto less_kept = static_cast<int32_t>(less(ledger_.schedule().intervals[interval]));
+    found.push_back({Remedy::kInterval, interval, less_kept});
   }
   const int32_t position = ledger_.peak_position();
-  if (position < static_cast<int32_t>(model_.plain().size())) add_ways_of(position, found);
-  add_ways_of_held(found);
+  if (position < static_cast<int32_t>(model_.plain().size())) add_variants_of(position, found);
+  add_variants_of_held(found);
   return found;
 }
 
@@ -164,7 +164,7 @@ int64_t Annealer::bytes_at_peak(OpIndex op) const {
 }
 
 // Other ways to make what is there throughout the peak: of the choices that make most of it.
-void Annealer::add_ways_of_held(std::vector<Remedy>& found) const {
+void Annealer::add_variants_of_held(std::vector<Remedy>& found) const {
   std::map<int32_t, std::pair<int64_t, OpIndex>> by_choice;
   for (const OpIndex op : moves_.chosen) {
     const int64_t bytes = bytes_at_peak(op);
@@ -179,10 +179,10 @@ void Annealer::add_ways_of_held(std::vector<Remedy>& found) const {
   for (size_t k = 0; k < count; ++k) add_realizations_of(held[k].second, found);
 }
 
-void Annealer::add_ways_of(int32_t position, std::vector<Remedy>& found) const {
+void Annealer::add_variants_of(int32_t position, std::vector<Remedy>& found) const {
   const Schedule& now = ledger_.schedule();
   if (now.variant[position] != kPutOff) {
-    for (const int32_t way : moves_.first_ways[position]) {
+    for (const int32_t way : moves_.first_variants[position]) {
       if (way != now.variant[position]) found.push_back({Remedy::kVariant, position, way});
     }
   }
@@ -201,8 +201,8 @@ void Annealer::add_realizations_of(OpIndex op, std::vector<Remedy>& found) const
 
 void Annealer::apply(const Remedy& remedy) {
   switch (remedy.part) {
-    case Remedy::kGap:
-      return ledger_.set_gap(remedy.at, static_cast<Keeping>(remedy.to));
+    case Remedy::kInterval:
+      return ledger_.set_interval(remedy.at, static_cast<Keeping>(remedy.to));
     case Remedy::kVariant:
       return run_otherwise(remedy.at, remedy.to);
     case Remedy::kRealization:
@@ -218,18 +218,18 @@ bool Annealer::drop_something(double rate) {
   const std::vector<Remedy> all = remedies();
   for (size_t k = 0; k < all.size(); ++k) {
     apply(all[k]);
-    if (ledger_.settle() && ledger_.peak() <= peak) {
+    if (ledger_.apply_changes() && ledger_.peak() <= peak) {
       remember();
       const std::pair entry(cost(goal), k);
-      // Gaps are dropped one after the other until there are none; ways can go round in circles.
-      const bool ends = all[k].part == Remedy::kGap || entry.first < before;
+      // Intervals are dropped one after the other until there are none; ways can go round in circles.
+      const bool ends = all[k].part == Remedy::kInterval || entry.first < before;
       if (ends && (!choice || entry < *choice)) choice = entry;
     }
     ledger_.undo();
   }
   if (!choice) return false;
   apply(all[choice->second]);
-  ledger_.settle();
+  ledger_.apply_changes();
   ledger_.commit();
   return true;
 }
@@ -241,11 +241,11 @@ void Annealer::tune(double rate, const SearchControl& control) {
   for (int32_t position = 0; position < count && !control.out_of_time(); ++position) {
     if (!model_.active(ledger_.schedule(), model_.plain()[position].op)) continue;
     std::vector<Remedy> ways;
-    add_ways_of(position, ways);
+    add_variants_of(position, ways);
     double least = cost(goal);
     for (const Remedy& way : ways) {
       apply(way);
-      if (ledger_.settle() && cost(goal) < least) {
+      if (ledger_.apply_changes() && cost(goal) < least) {
         remember();
         least = cost(goal);
         ledger_.commit();
@@ -272,13 +272,13 @@ std::optional<FoundSchedule> Annealer::repair(const Schedule& schedule, double r
 
 // --- Annealing -------------------------------------------------------------------------------------
 
-void Annealer::note_gap(int32_t gap) {
-  const bool is_dropped = ledger_.schedule().gaps[gap] != Keeping::kKeep;
-  int32_t& place = place_[gap];
+void Annealer::note_interval(int32_t interval) {
+  const bool is_dropped = ledger_.schedule().intervals[interval] != Keeping::kKeep;
+  int32_t& place = place_[interval];
   if (is_dropped == (place >= 0)) return;
   if (is_dropped) {
     place = static_cast<int32_t>(dropped_.size());
-    dropped_.push_back(gap);
+    dropped_.push_back(interval);
     return;
   }
   dropped_[place] = dropped_.back();
@@ -291,7 +291,7 @@ void Annealer::note_gap(int32_t gap) {
 void Annealer::take_up() {
   dropped_.clear();
   std::fill(place_.begin(), place_.end(), -1);
-  for (const int32_t gap : moves_.gaps) note_gap(gap);
+  for (const int32_t interval : moves_.intervals) note_interval(interval);
 }
 
 void Annealer::anneal(const Schedule& from, const Course& course, const SearchControl& control) {
@@ -319,7 +319,7 @@ bool Annealer::step(const Course& course, double temperature) {
   const double allowed = current_ - temperature * std::log(1 - uniform());
   const double most = allowed / course.goal.time_weight;
   const int64_t limit = most < 9e18 && !large_ ? static_cast<int64_t>(most) : INT64_MAX;
-  if (!ledger_.settle(limit) || (large_ && !make_fit(course))) {
+  if (!ledger_.apply_changes(limit) || (large_ && !make_fit(course))) {
     ledger_.undo();
     return false;
   }
@@ -330,7 +330,7 @@ bool Annealer::step(const Course& course, double temperature) {
     return false;
   }
   ledger_.commit();
-  for (const int32_t gap : changing_) note_gap(gap);
+  for (const int32_t interval : changing_) note_interval(interval);
   current_ = changed;
   over_ = ledger_.peak() > course.goal.peak;
   return true;

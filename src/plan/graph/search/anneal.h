@@ -32,13 +32,13 @@ struct SearchGoal {
 struct ScheduleMoves {
   explicit ScheduleMoves(const schedule::ScheduleModel& model);
 
-  std::vector<int32_t> gaps;                     // that can be dropped
+  std::vector<int32_t> intervals;                     // that can be dropped
   std::vector<int32_t> flexible;                 // positions with several variants
   std::vector<int32_t> repeatable;               // positions with several variants on demand
   std::vector<int32_t> patient;                  // positions that may be put off
-  std::vector<std::vector<int32_t>> first_ways;  // by position: variants that may run there
+  std::vector<std::vector<int32_t>> first_variants;  // by position: variants that may run there
   std::vector<OpIndex> chosen;                   // ops of choices
-  double replays = 0;                            // time of making everything once again
+  double total_rerun_time = 0;                            // time of making everything once again
   // Ops that make something that can be dropped; by op: its kind (ops of a kind look alike, with
   // what they read and write), and by kind: its ops.
   std::vector<OpIndex> makers;
@@ -87,22 +87,22 @@ class Annealer {
   FoundSchedule found() const;
   // One small change of a schedule.
   struct Remedy {
-    enum Part : char { kGap, kVariant, kRealization } part;
-    int32_t at, to;  // gap, position or choice
+    enum Part : char { kInterval, kVariant, kRealization } part;
+    int32_t at, to;  // interval, position or choice
   };
   double worth_of_dropping(ValueIndex value) const;
   std::vector<int32_t> droppable() const;
   std::vector<Remedy> remedies() const;
-  void add_ways_of(int32_t position, std::vector<Remedy>& found) const;
+  void add_variants_of(int32_t position, std::vector<Remedy>& found) const;
   void add_realizations_of(OpIndex op, std::vector<Remedy>& found) const;
-  void add_ways_of_held(std::vector<Remedy>& found) const;
+  void add_variants_of_held(std::vector<Remedy>& found) const;
   int64_t bytes_at_peak(OpIndex op) const;
   void apply(const Remedy& remedy);
   void run_otherwise(int32_t position, int32_t variant);
   void tune(double rate, const common::SearchControl& control);
   bool drop_something(double rate);
   void take_up();
-  void note_gap(int32_t gap);
+  void note_interval(int32_t interval);
   bool step(const Course& course, double temperature);
 
   void propose(const Course& course);
@@ -111,7 +111,7 @@ class Annealer {
   void trade();
   bool make_fit(const Course& course);
   size_t some_length() { return size_t{1} << below(6); }
-  void set_gap(int32_t gap, schedule::Keeping keeping);
+  void set_interval(int32_t interval, schedule::Keeping keeping);
   void drop_at_peak(int candidates = 1);
   void keep_again(int candidates = 1);
   void change_any();
@@ -131,10 +131,10 @@ class Annealer {
   std::optional<FoundSchedule> best_, smallest_;
   double current_ = 0;             // cost
   bool over_ = false;              // the peak is beyond the goal
-  std::vector<int32_t> dropped_;   // gaps that are not kept
-  std::vector<int32_t> place_;     // by gap: in dropped_; -1
-  std::vector<int32_t> changing_;  // gaps of the proposal
-  bool large_ = false;             // the proposal changes many gaps
+  std::vector<int32_t> dropped_;   // intervals that are not kept
+  std::vector<int32_t> place_;     // by interval: in dropped_; -1
+  std::vector<int32_t> changing_;  // intervals of the proposal
+  bool large_ = false;             // the proposal changes many intervals
 };
 
 }  // namespace reprise::internal::search

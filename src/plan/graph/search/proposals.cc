@@ -10,20 +10,20 @@ namespace reprise::internal::search {
 
 using common::contains;
 using schedule::Early;
-using schedule::Gap;
+using schedule::Interval;
 using schedule::Keeping;
 using schedule::Schedule;
 using schedule::kPutOff;
 
 namespace {
 
-constexpr double kLargeMoves = 0.05;  // share of the proposals that change many gaps
+constexpr double kLargeMoves = 0.05;  // share of the proposals that change many intervals
 constexpr int kDropsToFit = 8;        // after such a one
-constexpr int kDraws = 30;            // until a gap across the peak is found
+constexpr int kDraws = 30;            // until a interval across the peak is found
 constexpr int kDrawsOfOps = 8;        // the same for an op that makes what is there
 constexpr double kTrades = 0.05;      // share of the proposals that pay for one thing with others
-constexpr int kMostTraded = 8;        // gaps
-constexpr int kToCompare = 4;         // gaps that are drawn, of which the best is taken
+constexpr int kMostTraded = 8;        // intervals
+constexpr int kToCompare = 4;         // intervals that are drawn, of which the best is taken
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void Annealer::propose(const Course& course) {
     change_on_demand();
     if (below(2) == 0) return;
   }
-  if (!moves_.gaps.empty() && uniform() < 0.1) {
+  if (!moves_.intervals.empty() && uniform() < 0.1) {
     change_early();
     if (below(2) == 0) return;
   }
@@ -87,15 +87,15 @@ void Annealer::copy_block() {
     const std::vector<Variant>& of = model_.graph().ops[from + d].variants;
     const std::vector<Variant>& for_these = model_.graph().ops[to + d].variants;
     for (size_t k = 0; k < of.front().writes.size(); ++k) {
-      const int32_t source = model_.first_gap(of.front().writes[k]);
-      const int32_t target = model_.first_gap(for_these.front().writes[k]);
-      const int32_t gaps = model_.first_gap(of.front().writes[k] + 1) - source;
-      for (int32_t g = 0; g < gaps; ++g) {
-        const Keeping there = ledger_.schedule().gaps[source + g];
-        const Keeping here = ledger_.schedule().gaps[target + g];
-        if (there == here || model_.gaps()[target + g].fixed) continue;
-        set_gap(target + g, there);
-        if (exchange) set_gap(source + g, here);
+      const int32_t source = model_.first_interval(of.front().writes[k]);
+      const int32_t target = model_.first_interval(for_these.front().writes[k]);
+      const int32_t intervals = model_.first_interval(of.front().writes[k] + 1) - source;
+      for (int32_t g = 0; g < intervals; ++g) {
+        const Keeping there = ledger_.schedule().intervals[source + g];
+        const Keeping here = ledger_.schedule().intervals[target + g];
+        if (there == here || model_.intervals()[target + g].must_keep) continue;
+        set_interval(target + g, there);
+        if (exchange) set_interval(source + g, here);
       }
     }
   }
@@ -109,8 +109,8 @@ void Annealer::take_over(const std::vector<FoundSchedule>& others) {
   const OpIndex end = std::min(count, first + static_cast<OpIndex>(some_length()));
   for (OpIndex op = first; op < end; ++op) {
     for (const ValueIndex value : model_.graph().ops[op].variants.front().writes) {
-      for (int32_t g = model_.first_gap(value); g < model_.first_gap(value + 1); ++g) {
-        if (ledger_.schedule().gaps[g] != other.gaps[g]) set_gap(g, other.gaps[g]);
+      for (int32_t g = model_.first_interval(value); g < model_.first_interval(value + 1); ++g) {
+        if (ledger_.schedule().intervals[g] != other.intervals[g]) set_interval(g, other.intervals[g]);
       }
     }
   }
@@ -128,14 +128,14 @@ void Annealer::trade() {
 bool Annealer::make_fit(const Course& course) {
   for (int k = 0; k < kDropsToFit && ledger_.peak() > course.goal.peak; ++k) {
     drop_at_peak(kToCompare);
-    if (!ledger_.settle()) return false;
+    if (!ledger_.apply_changes()) return false;
   }
   return true;
 }
 
-void Annealer::set_gap(int32_t gap, Keeping keeping) {
-  ledger_.set_gap(gap, keeping);
-  changing_.push_back(gap);
+void Annealer::set_interval(int32_t interval, Keeping keeping) {
+  ledger_.set_interval(interval, keeping);
+  changing_.push_back(interval);
 }
 
 // Of so many that it draws what frees most bytes for the time of its maker.
@@ -143,47 +143,47 @@ void Annealer::drop_at_peak(int candidates) {
   const int32_t position = ledger_.peak_position();
   int32_t best = -1;
   double most = -1;
-  for (int draw = 0; draw < kDraws * candidates && candidates > 0 && !moves_.gaps.empty(); ++draw) {
-    const int32_t index = moves_.gaps[below(moves_.gaps.size())];
-    const Gap& gap = model_.gaps()[index];
-    if (gap.begin > position || gap.end < position) continue;
-    if (ledger_.schedule().gaps[index] == Keeping::kDrop) continue;
-    if (!ledger_.passes(gap.value, position) && !ledger_.touches(gap.value, position)) continue;
-    const double worth = worth_of_dropping(gap.value);
+  for (int draw = 0; draw < kDraws * candidates && candidates > 0 && !moves_.intervals.empty(); ++draw) {
+    const int32_t index = moves_.intervals[below(moves_.intervals.size())];
+    const Interval& interval = model_.intervals()[index];
+    if (interval.begin > position || interval.end < position) continue;
+    if (ledger_.schedule().intervals[index] == Keeping::kDrop) continue;
+    if (!ledger_.passes(interval.value, position) && !ledger_.touches(interval.value, position)) continue;
+    const double worth = worth_of_dropping(interval.value);
     if (worth > most) std::tie(most, best) = std::pair(worth, index);
     --candidates;
   }
   if (best < 0) return;
-  const bool is_kept = ledger_.schedule().gaps[best] == Keeping::kKeep;
-  set_gap(best, is_kept && below(4) != 0 ? Keeping::kOnReplay : Keeping::kDrop);
+  const bool is_kept = ledger_.schedule().intervals[best] == Keeping::kKeep;
+  set_interval(best, is_kept && below(4) != 0 ? Keeping::kOnRerun : Keeping::kDrop);
 }
 
 // Of so many that it draws what saves most time for its bytes.
 void Annealer::keep_again(int candidates) {
   if (dropped_.empty()) return;
-  int32_t gap = -1;
+  int32_t interval = -1;
   double most = -1;
   for (; candidates > 0; --candidates) {
     const int32_t index = dropped_[below(dropped_.size())];
-    const ValueIndex value = model_.gaps()[index].value;
-    const double worth = static_cast<double>(model_.replay_time(value)) /
+    const ValueIndex value = model_.intervals()[index].value;
+    const double worth = static_cast<double>(model_.rerun_time(value)) /
                          (1 + static_cast<double>(model_.bytes(value)));
-    if (worth > most) std::tie(most, gap) = std::pair(worth, index);
+    if (worth > most) std::tie(most, interval) = std::pair(worth, index);
   }
-  const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
-  set_gap(gap, below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
+  const auto now = static_cast<uint64_t>(ledger_.schedule().intervals[interval]);
+  set_interval(interval, below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
 }
 
 void Annealer::change_any() {
-  if (moves_.gaps.empty()) return;
-  const int32_t gap = moves_.gaps[below(moves_.gaps.size())];
-  const auto now = static_cast<uint64_t>(ledger_.schedule().gaps[gap]);
-  set_gap(gap, static_cast<Keeping>((now + 1 + below(2)) % 3));
+  if (moves_.intervals.empty()) return;
+  const int32_t interval = moves_.intervals[below(moves_.intervals.size())];
+  const auto now = static_cast<uint64_t>(ledger_.schedule().intervals[interval]);
+  set_interval(interval, static_cast<Keeping>((now + 1 + below(2)) % 3));
 }
 
 void Annealer::change_variant() {
   const int32_t position = moves_.flexible[below(moves_.flexible.size())];
-  const std::vector<int32_t>& ways = moves_.first_ways[position];
+  const std::vector<int32_t>& ways = moves_.first_variants[position];
   run_otherwise(position, ways[below(ways.size())]);
 }
 
@@ -204,7 +204,7 @@ void Annealer::run_otherwise(int32_t position, int32_t chosen) {
     const int32_t before = ledger_.schedule().variant[p];
     if (before == kPutOff) continue;
     const auto now = writes_wanted(before);
-    for (const int32_t way : moves_.first_ways[p]) {
+    for (const int32_t way : moves_.first_variants[p]) {
       if (writes_wanted(way) <= now) continue;
       ledger_.set_variant(p, way);
       break;
@@ -232,7 +232,7 @@ void Annealer::change_realization() {
   ledger_.set_realization(choice, static_cast<int32_t>(below(choices[choice].realizations.size())));
 }
 
-// A value of a gap is made before its time, or no longer.
+// A value of a interval is made before its time, or no longer.
 void Annealer::change_early() {
   std::vector<Early> all = ledger_.schedule().early;
   if (!all.empty() && below(2) == 0) {
@@ -242,13 +242,13 @@ void Annealer::change_early() {
   }
   const bool dropped = !dropped_.empty() && below(4) != 0;
   const int32_t index =
-      dropped ? dropped_[below(dropped_.size())] : moves_.gaps[below(moves_.gaps.size())];
-  const Gap& gap = model_.gaps()[index];
-  const auto length = static_cast<size_t>(gap.end - gap.begin);
-  const Early early{gap.begin + 1 + static_cast<int32_t>(below(length)), index};
+      dropped ? dropped_[below(dropped_.size())] : moves_.intervals[below(moves_.intervals.size())];
+  const Interval& interval = model_.intervals()[index];
+  const auto length = static_cast<size_t>(interval.end - interval.begin);
+  const Early early{interval.begin + 1 + static_cast<int32_t>(below(length)), index};
   all.insert(std::lower_bound(all.begin(), all.end(), early), early);
   ledger_.set_early(std::move(all));
-  if (ledger_.schedule().gaps[index] != Keeping::kOnReplay) set_gap(index, Keeping::kOnReplay);
+  if (ledger_.schedule().intervals[index] != Keeping::kOnRerun) set_interval(index, Keeping::kOnRerun);
 }
 
 // Or no longer.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kPool = 8;          // schedules that are annealed first
 constexpr size_t kWalkers = 4;       // of a graph that is not small
-constexpr size_t kSmallGraph = 100;  // gaps
+constexpr size_t kSmallGraph = 100;  // intervals
 constexpr size_t kLargeGraph = 5000;
 constexpr size_t kRepairs = 4;    // of a large graph
 constexpr int64_t kHopeless = 2;  // a repair ends that takes such a part more than the best plan
@@ -35,8 +35,8 @@ constexpr double kAbove = 1.1, kLargestPrice = 256;  // in raise_price()
 constexpr int64_t kStepsToFit = 4'000;
 constexpr double kFitWeight = 32, kFitHeat = 1;  // in fit()
 
-// Fewer steps of fewer gaps are done before a thread has started.
-constexpr size_t kGapsForThreads = 200;
+// Fewer steps of fewer intervals are done before a thread has started.
+constexpr size_t kIntervalsForThreads = 200;
 
 // The first `count` that differ from the one before.
 std::vector<FoundSchedule> distinct(std::vector<FoundSchedule> all, size_t count) {
@@ -58,17 +58,17 @@ GraphSearch::GraphSearch(const ScheduleModel& model, int64_t budget, int threads
     : model_(model),
       moves_(model),
       budget_(budget),
-      threads_(moves_.gaps.size() < kGapsForThreads ? 1 : static_cast<size_t>(threads)),
+      threads_(moves_.intervals.size() < kIntervalsForThreads ? 1 : static_cast<size_t>(threads)),
       control_(control) {
-  const size_t gaps = moves_.gaps.size();
-  const size_t count = gaps < kSmallGraph ? 1 : gaps < kLargeGraph ? kWalkers : 2;
+  const size_t intervals = moves_.intervals.size();
+  const size_t count = intervals < kSmallGraph ? 1 : intervals < kLargeGraph ? kWalkers : 2;
   while (walkers_.size() < count) {
     walkers_.push_back(std::make_unique<Annealer>(model_, moves_, budget_));
   }
   walkers_.front()->start(++seed_);
   const std::optional<FoundSchedule> plain = walkers_.front()->walk(model.keep_all());
   collect(*walkers_.front(), true);
-  rate_ = std::max(1e-9, moves_.replays / static_cast<double>(std::max<int64_t>(1, plain->peak)));
+  rate_ = std::max(1e-9, moves_.total_rerun_time / static_cast<double>(std::max<int64_t>(1, plain->peak)));
 }
 
 // The work of each walker; the walkers of one thread one after the other.
@@ -128,7 +128,7 @@ void GraphSearch::repair(const std::vector<Schedule>& schedules, bool counts_as_
 }
 
 void GraphSearch::consider(const std::vector<Schedule>& schedules, const SearchControl& control) {
-  if (moves_.gaps.size() < kLargeGraph) return repair(schedules, true, control);
+  if (moves_.intervals.size() < kLargeGraph) return repair(schedules, true, control);
   // A repair takes many walks: of a large graph the most promising only.
   std::vector<std::optional<FoundSchedule>> found(schedules.size());
   for (const auto& walker : walkers_) walker->start(++seed_);
@@ -149,7 +149,7 @@ void GraphSearch::consider(const std::vector<Schedule>& schedules, const SearchC
 }
 
 bool GraphSearch::is_near(int64_t bound) const {
-  const bool large = moves_.gaps.size() >= kLargeGraph;
+  const bool large = moves_.intervals.size() >= kLargeGraph;
   const int64_t part = bound / (large ? kNearOfLarge : kNear);
   return walkers_.size() > 1 && best_ && best_->time - bound <= part;
 }
@@ -196,7 +196,7 @@ Bytes GraphSearch::memory() const {
   size_t bytes = 0;
   const auto add = [&](const FoundSchedule& found) {
     const Schedule& schedule = found.schedule;
-    bytes += schedule.gaps.capacity() * sizeof(Keeping) +
+    bytes += schedule.intervals.capacity() * sizeof(Keeping) +
              (2 * schedule.variant.capacity() + schedule.realization.capacity()) * 4 +
              schedule.early.capacity() * sizeof(Early);
   };
@@ -208,15 +208,15 @@ Bytes GraphSearch::memory() const {
 
 // Rounds that bring nothing, before a search gives up.
 int64_t GraphSearch::patience() const {
-  if (moves_.gaps.size() >= kLargeGraph) return 1;
+  if (moves_.intervals.size() >= kLargeGraph) return 1;
   if (walkers_.size() > 1) return 3;
-  return std::clamp<int64_t>(static_cast<int64_t>(moves_.gaps.size()) / 4, 8, 40);
+  return std::clamp<int64_t>(static_cast<int64_t>(moves_.intervals.size()) / 4, 8, 40);
 }
 
 int64_t GraphSearch::steps_of_a_round() const {
-  const auto gaps = static_cast<int64_t>(moves_.gaps.size());
-  if (walkers_.size() > 1) return std::clamp<int64_t>(20 * gaps, 20'000, kMostSteps);
-  return std::max<int64_t>(500, 4 * gaps * gaps);
+  const auto intervals = static_cast<int64_t>(moves_.intervals.size());
+  if (walkers_.size() > 1) return std::clamp<int64_t>(20 * intervals, 20'000, kMostSteps);
+  return std::max<int64_t>(500, 4 * intervals * intervals);
 }
 
 void GraphSearch::shrink(int64_t least_peak, const SearchControl& control) {
@@ -260,7 +260,7 @@ void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t use
   const auto [round, first, course] = turn_of;
   control_.report(-1);
   const double mean = mean_time();
-  const auto gaps = static_cast<double>(moves_.gaps.size());
+  const auto intervals = static_cast<double>(moves_.intervals.size());
   const size_t count = std::min(walkers_.size(), found.size() - first);
   const int64_t steps =
       (steps_of_a_round() << course) >> (kShortRounds - std::min(round, kShortRounds));
@@ -270,8 +270,8 @@ void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t use
     constexpr double kHeat[] = {0.3, 1, 0.6, 2};
     const size_t turn = first + w;
     const SearchGoal goal{1, price_ * kWeights[(round + turn) % 3], budget_};
-    // Few steps for many gaps would undo more than they could make good.
-    const double enough = static_cast<double>(steps) / (20.0 * gaps);
+    // Few steps for many intervals would undo more than they could make good.
+    const double enough = static_cast<double>(steps) / (20.0 * intervals);
     const double hotter = static_cast<double>(1 << course);
     const double heat =
         hotter * (round == 0 ? 2 : kHeat[(round + turn) % 4]) * std::min(1.0, enough);
@@ -346,7 +346,7 @@ void GraphSearch::improve(int64_t bound) {
   if (!best_) return;
   starts_.push_back(*best_);
   const std::vector<FoundSchedule> starts = std::move(starts_);
-  const bool has_more = walkers_.size() > 1 && moves_.gaps.size() < kLargeGraph;
+  const bool has_more = walkers_.size() > 1 && moves_.intervals.size() < kLargeGraph;
   // None knows what the others found. Behind the first one they are twice and four times as long, in turn.
   for (int course = 0, idle = 0; idle < kIdleCourses; ++course) {
     const int64_t before = best_->time;

@@ -83,9 +83,9 @@ class Prices {
     std::vector<double> prices(model_.graph().values.size(), 0);
     for (size_t v = 0; v < prices.size(); ++v) {
       const auto value = static_cast<ValueIndex>(v);
-      const int32_t gap = model_.is_input(value) ? -1 : model_.gap_at(value, from_);
-      if (gap < 0) continue;
-      prices[v] = static_cast<double>(model_.bytes(value)) * sums[part_of(model_.gaps()[gap].end)];
+      const int32_t interval = model_.is_input(value) ? -1 : model_.interval_at(value, from_);
+      if (interval < 0) continue;
+      prices[v] = static_cast<double>(model_.bytes(value)) * sums[part_of(model_.intervals()[interval].end)];
     }
     return prices;
   }

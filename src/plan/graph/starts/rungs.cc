@@ -92,8 +92,8 @@ class Ladders {
 
   // Whether an op of plain training after the position reads it.
   bool is_needed(ValueIndex value) const {
-    const int32_t gap = model_.is_input(value) ? -1 : model_.gap_at(value, position_);
-    return gap >= 0 && model_.gaps()[gap].end < static_cast<int32_t>(model_.plain().size());
+    const int32_t interval = model_.is_input(value) ? -1 : model_.interval_at(value, position_);
+    return interval >= 0 && model_.intervals()[interval].end < static_cast<int32_t>(model_.plain().size());
   }
 
   // Of the values that are dropped and needed.

@@ -69,10 +69,10 @@ Window around(const ScheduleModel& model, int32_t position,
   const Mask smaller = mask_of(model, kept[0]);
   for (const ValueIndex value : kept[1]) {
     if (smaller[value]) continue;
-    const int32_t gap = model.gap_at(value, position);
-    if (gap < 0) continue;
-    window.begin = std::max(0, std::min(window.begin, model.gaps()[gap].begin));
-    window.end = std::max(window.end, model.gaps()[gap].end);
+    const int32_t interval = model.interval_at(value, position);
+    if (interval < 0) continue;
+    window.begin = std::max(0, std::min(window.begin, model.intervals()[interval].begin));
+    window.end = std::max(window.end, model.intervals()[interval].end);
   }
   return window;
 }
@@ -94,9 +94,9 @@ void keep_what_is_small(const ScheduleModel& model, int32_t position, double pri
     const Mask is_kept = mask_of(model, list);
     for (size_t v = 0; v < is_kept.size(); ++v) {
       const auto value = static_cast<ValueIndex>(v);
-      if (is_kept[v] || model.is_input(value) || model.gap_at(value, position) < 0) continue;
+      if (is_kept[v] || model.is_input(value) || model.interval_at(value, position) < 0) continue;
       const double worth = price * static_cast<double>(model.bytes(value));
-      if (worth < static_cast<double>(model.replay_time(value))) list.push_back(value);
+      if (worth < static_cast<double>(model.rerun_time(value))) list.push_back(value);
     }
   }
 }

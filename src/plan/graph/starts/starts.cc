@@ -11,7 +11,7 @@ namespace reprise::internal::starts {
 
 using common::can_be_first;
 using common::takes;
-using schedule::Gap;
+using schedule::Interval;
 using schedule::Keeping;
 using schedule::Schedule;
 using schedule::ScheduleLedger;
@@ -40,7 +40,7 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
 }
 
 // Time, and what an op holds while it runs, at a price of a byte.
-double cost_of_way(const Graph& graph, const Variant& variant, double price) {
+double cost_of_variant(const Graph& graph, const Variant& variant, double price) {
   int64_t bytes = variant.workspace.count();
   for (const ValueIndex value : variant.writes) bytes += graph.values[value].bytes.count();
   for (const ValueIndex value : variant.reads) {
@@ -57,25 +57,25 @@ double cost_of_ops(const Graph& graph, const std::vector<OpIndex>& ops, double p
     for (const Variant& variant : graph.ops[op].variants) {
       if (!can_be_first(variant)) continue;
       if (cheapest == nullptr ||
-          cost_of_way(graph, variant, price) < cost_of_way(graph, *cheapest, price)) {
+          cost_of_variant(graph, variant, price) < cost_of_variant(graph, *cheapest, price)) {
         cheapest = &variant;
       }
     }
     if (cheapest == nullptr) continue;
     time += static_cast<double>(cheapest->time.count());
     held = std::max(
-        held, cost_of_way(graph, *cheapest, price) - static_cast<double>(cheapest->time.count()));
+        held, cost_of_variant(graph, *cheapest, price) - static_cast<double>(cheapest->time.count()));
   }
   return time + held;
 }
 
 }  // namespace
 
-Schedule cheapest_ways(const ScheduleModel& model, double price) {
+Schedule cheapest_variants(const ScheduleModel& model, double price) {
   ScheduleLedger ledger(model);
   ledger.assign(model.lean());
   const auto keep_change = [&](bool is_good) {
-    if (is_good && ledger.settle()) {
+    if (is_good && ledger.apply_changes()) {
       ledger.commit();
     } else {
       ledger.undo();
@@ -101,7 +101,7 @@ Schedule cheapest_ways(const ScheduleModel& model, double price) {
     int32_t now = run.variant;
     for (size_t k = 0; k < op.variants.size(); ++k) {
       if (!can_be_first(op.variants[k])) continue;
-      if (cost_of_way(graph, op.variants[k], price) >= cost_of_way(graph, op.variants[now], price))
+      if (cost_of_variant(graph, op.variants[k], price) >= cost_of_variant(graph, op.variants[now], price))
         continue;
       ledger.set_variant(static_cast<int32_t>(run.op), static_cast<int32_t>(k));
       keep_change(true);
@@ -114,10 +114,10 @@ Schedule cheapest_ways(const ScheduleModel& model, double price) {
 Schedule kept_at(const ScheduleModel& model, const Schedule& base, int32_t position,
                  const std::vector<char>& kept) {
   Schedule schedule = base;
-  for (size_t g = 0; g < model.gaps().size(); ++g) {
-    const Gap& gap = model.gaps()[g];
-    if (gap.fixed || gap.begin >= position || gap.end <= position || kept[gap.value]) continue;
-    schedule.gaps[g] = Keeping::kOnReplay;
+  for (size_t g = 0; g < model.intervals().size(); ++g) {
+    const Interval& interval = model.intervals()[g];
+    if (interval.must_keep || interval.begin >= position || interval.end <= position || kept[interval.value]) continue;
+    schedule.intervals[g] = Keeping::kOnRerun;
   }
   return schedule;
 }
@@ -174,7 +174,7 @@ std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int3
     std::vector<char> is_kept(model.graph().values.size(), 0);
     for (const bool much : {false, true}) {
       for (const ValueIndex value : kept[much]) {
-        const bool after = model.gaps()[model.first_gap(value)].begin >= from;
+        const bool after = model.intervals()[model.first_interval(value)].begin >= from;
         if (after == (much == much_after)) is_kept[value] = 1;
       }
     }

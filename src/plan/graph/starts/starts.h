@@ -10,7 +10,7 @@ namespace reprise::internal::starts {
 
 // Plain training with backward ops, and choices, in the ways that are cheapest if a byte of what an
 // op holds while it runs has a price in time; as far as the rest can stay as it is.
-schedule::Schedule cheapest_ways(const schedule::ScheduleModel& model, double price);
+schedule::Schedule cheapest_variants(const schedule::ScheduleModel& model, double price);
 
 // Keeps the given values (by value) at one position, and drops what else is there until it is made
 // again; otherwise as `base`.

@@ -202,14 +202,14 @@ bool wants(const AlternativeOptions& options, const char* name) {
 
 }  // namespace
 
-std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed) {
+std::vector<NamedSavedForm> saved_forms(const AlternativeOptions& allowed) {
   validate_for_chain(allowed);
-  Keeping smaller{.one_bit_mask = wants(allowed, "one-bit-mask"),
+  SavedForm smaller{.one_bit_mask = wants(allowed, "one-bit-mask"),
                   .small_indices = wants(allowed, "small-indices")};
-  Keeping rebuild = smaller;
+  SavedForm rebuild = smaller;
   rebuild.rebuild = true;
-  std::vector<NamedKeeping> all = {{"keep", {}}};
-  if (smaller != Keeping{}) all.push_back({"smaller", smaller});
+  std::vector<NamedSavedForm> all = {{"keep", {}}};
+  if (smaller != SavedForm{}) all.push_back({"smaller", smaller});
   if (wants(allowed, "rebuild")) all.push_back({"rebuild", rebuild});
   return all;
 }
@@ -217,7 +217,7 @@ std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed) {
 // What is done when an operation begins, and when it is over.
 struct Watch {
   SavedTensors saved;
-  Keeping keeping;
+  SavedForm saved_form;
   bool* same_bits;                     // not null: nothing is replaced, but looked at
   std::vector<NodePtr> dropouts = {};  // whose factors somebody else still held
   int within_dropout = 0;
@@ -228,16 +228,16 @@ struct Watch {
     const SavedByNode* seen = saved.add(made, call, operand_was_written);
     if (seen == nullptr) return;
     Node& node = *made.grad_fn();
-    if (keeping.small_indices && seen->indices != nullptr) {
+    if (saved_form.small_indices && seen->indices != nullptr) {
       const at::Tensor indices = saved_tensor(seen->indices, node);
       if (indices.defined() && indices.nbytes() >= kWorthwhile) {
         save_small_indices(*seen->indices, indices, seen->plane);
       }
     }
-    if (keeping.one_bit_mask && within_dropout > 0 && seen->factor != nullptr) {
+    if (saved_form.one_bit_mask && within_dropout > 0 && seen->factor != nullptr) {
       dropouts.push_back(made.grad_fn());
     }
-    if (keeping.rebuild) {
+    if (saved_form.rebuild) {
       saved.for_remade([&](const Slot& slot, const std::shared_ptr<Remade>& value) {
         if (same_bits != nullptr) return compare(slot, *value);
         replace(*slot.saved, value);
@@ -333,12 +333,12 @@ void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
 
 }  // namespace
 
-KeepLess::KeepLess(const Leaves& leaves, const Keeping& keeping, bool* same_bits)
+KeepLess::KeepLess(const Leaves& leaves, const SavedForm& saved_form, bool* same_bits)
     : outer_(watching) {
   if (same_bits != nullptr) *same_bits = true;
-  if (keeping != Keeping{}) {
+  if (saved_form != SavedForm{}) {
     watch_ =
-        std::make_unique<Watch>(Watch{SavedTensors(leaves, keeping.rebuild), keeping, same_bits});
+        std::make_unique<Watch>(Watch{SavedTensors(leaves, saved_form.rebuild), saved_form, same_bits});
     if (!std::exchange(listening, true)) {
       watch_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                                       .needsInputs(true)

@@ -13,23 +13,23 @@
 namespace reprise::runtime::internal::chain {
 
 // What is saved in another way than as it is.
-struct Keeping {
+struct SavedForm {
   bool one_bit_mask = false;   // dropout's factors
   bool small_indices = false;  // max pooling's
   // Results of activations and norms are made again from what is saved anyway, at the first node of the
   // backward that reads them.
   bool rebuild = false;
 
-  bool operator==(const Keeping&) const = default;
+  bool operator==(const SavedForm&) const = default;
 };
 
 // The options of a stage in this order, the first as autograd does it; how each of them keeps.
-struct NamedKeeping {
+struct NamedSavedForm {
   const char* name;  // "keep", "smaller", "rebuild"
-  Keeping keeping;
+  SavedForm saved_form;
 };
 // InputError as validate_for_chain().
-std::vector<NamedKeeping> keepings(const AlternativeOptions& allowed);
+std::vector<NamedSavedForm> saved_forms(const AlternativeOptions& allowed);
 
 // What a stage was given, by the node where its graph ends.
 using Leaves = std::unordered_map<const torch::autograd::Node*, Unchanged>;
@@ -42,7 +42,7 @@ struct Watch;
 class KeepLess {
  public:
   // `same_bits`, if not null: nothing is replaced; whether all that would be made again has the same bits.
-  KeepLess(const Leaves& leaves, const Keeping& keeping, bool* same_bits = nullptr);
+  KeepLess(const Leaves& leaves, const SavedForm& saved_form, bool* same_bits = nullptr);
   ~KeepLess();
   KeepLess(const KeepLess&) = delete;
   KeepLess& operator=(const KeepLess&) = delete;

@@ -105,7 +105,7 @@ class ByResult {
     const TensorRef input = step_.argument(c, "self");
     if (input.memory != Memory::kValue || !covers_storage(input, step_.recording())) return;
     if (!rewriter_.is_worthwhile(step_.value(input).bytes)) return;
-    Realization realization{.name = "backward-by-result", .calls = {c}};
+    CallRealization realization{.name = "backward-by-result", .calls = {c}};
     std::optional<TensorRef> result = result_of(input, c, row);
     const int32_t copy = step_.maker(input, "aten::clone");
     if (!result && copy >= 0) {
@@ -123,7 +123,7 @@ class ByResult {
         argument.tensors[0] = *result;
       }
     }
-    Realization::Piece piece{"by-result", c, {}, {"default"}, false, c};
+    CallRealization::Piece piece{"by-result", c, {}, {"default"}, false, c};
     if (auto over = over_gradient(work, c)) {
       piece.works = {rewriter_.add_work(std::move(work)), rewriter_.add_work(*std::move(over))};
       piece.names.emplace_back("backward-by-result/grad_output");

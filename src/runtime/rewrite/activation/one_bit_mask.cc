@@ -276,9 +276,9 @@ void one_bit_mask(Rewriter& rewriter) {
     over.kernel = answering(*question, true);
     over.made.clear();
     over.overwrites = {{result.index, gradient.index}};
-    Realization realization{.name = "one-bit-mask", .calls = {c}};
+    CallRealization realization{.name = "one-bit-mask", .calls = {c}};
     realization.pieces.push_back({"ask", behind, {rewriter.add_work(std::move(ask))}, {"default"}});
-    Realization::Piece piece{"of-bits", c, {rewriter.add_work(std::move(fresh))}, {"default"}};
+    CallRealization::Piece piece{"of-bits", c, {rewriter.add_work(std::move(fresh))}, {"default"}};
     if (!rewriter.is_result(gradient.index) && rewriter.readers(gradient.index).back() == c) {
       piece.works.push_back(rewriter.add_work(std::move(over)));
       piece.names.emplace_back("one-bit-mask/grad_output");

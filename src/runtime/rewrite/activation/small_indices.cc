@@ -217,7 +217,7 @@ void small_indices(Rewriter& rewriter) {
                         .arguments = call.arguments,
                         .made = {{0, 0, result.index}}};
     small_backward.arguments.back().tensors = {small};
-    Realization realization{.name = "small-indices", .calls = {c}};
+    CallRealization realization{.name = "small-indices", .calls = {c}};
     const int32_t forward = forward_by_planes(rewriter, c);
     if (forward >= 0) {
       const Call& pool = recording.calls[static_cast<size_t>(forward)];

@@ -249,13 +249,13 @@ void convolution_by_samples(Rewriter& rewriter) {
     const int32_t work =
         by_samples.work_for(rewriter.work(static_cast<int32_t>(i)), is_forward, call.outputs[0][0]);
     if (work < 0) continue;
-    rewriter.add(OtherWay{static_cast<int32_t>(i), work, variant_name(is_forward)});
+    rewriter.add(CallVariant{static_cast<int32_t>(i), work, variant_name(is_forward)});
   }
   constexpr size_t kInputPiece = 1;
   for (size_t r = 0; r < rewriter.found().realizations.size(); ++r) {
-    const Realization& realization = rewriter.found().realizations[r];
+    const CallRealization& realization = rewriter.found().realizations[r];
     if (realization.name != "two-call-convolution") continue;
-    const Realization::Piece& piece = realization.pieces[kInputPiece];
+    const CallRealization::Piece& piece = realization.pieces[kInputPiece];
     const Call& call = recording.calls[static_cast<size_t>(piece.after)];
     const int32_t whole = piece.works[0];
     const int32_t work = by_samples.work_for(rewriter.work(whole), false, call.outputs[0][0]);

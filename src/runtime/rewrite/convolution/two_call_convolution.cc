@@ -59,7 +59,7 @@ void two_call_convolution(Rewriter& rewriter) {
     Work weights = part_of(call, recording, c, {false, true, wanted.get(kBias)}, "weight");
     Work input = part_of(call, recording, c, {true, false, false}, "input");
     if (weights.made.empty() || input.made.size() != 1) continue;
-    Realization two{.name = "two-call-convolution", .calls = {c}};
+    CallRealization two{.name = "two-call-convolution", .calls = {c}};
     two.pieces.push_back({"weights", c, {rewriter.add_work(std::move(weights))}, {"default"}});
     two.pieces.push_back({"input", c, {rewriter.add_work(std::move(input))}, {"default"}});
     rewriter.add(std::move(two));

@@ -110,11 +110,11 @@ class Lateness {
 
 // The same with some of its pieces, those of the bits of `which`, each at its place; nothing if one of them has
 // none.
-void add_late(Rewriter& rewriter, const Lateness& lateness, Realization realization, size_t which) {
+void add_late(Rewriter& rewriter, const Lateness& lateness, CallRealization realization, size_t which) {
   realization.name = "late-gradient";
   for (size_t k = 0; k < realization.pieces.size(); ++k) {
     if ((which >> k & 1) == 0) continue;
-    Realization::Piece& piece = realization.pieces[k];
+    CallRealization::Piece& piece = realization.pieces[k];
     piece.after = lateness.place_for(rewriter.work(piece.works.front()), piece.after);
     if (piece.after < 0) return;
     piece.name = piece.name.empty() ? "late" : "late." + piece.name;
@@ -128,8 +128,8 @@ void late_gradient(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
   const Lateness lateness(rewriter);
   std::vector<bool> has_others(recording.calls.size(), false);
-  const std::vector<Realization> before = rewriter.found().realizations;
-  for (const Realization& realization : before) {
+  const std::vector<CallRealization> before = rewriter.found().realizations;
+  for (const CallRealization& realization : before) {
     for (const int32_t c : realization.calls) has_others[static_cast<size_t>(c)] = true;
     if (realization.name != "two-call-convolution") continue;
     for (const size_t which : {1, 2, 3}) add_late(rewriter, lateness, realization, which);

@@ -275,7 +275,7 @@ class Finder : private Pattern {
   }
 };
 
-Realization::Piece piece_of(Rewriter& rewriter, const char* name, int32_t after, Work work) {
+CallRealization::Piece piece_of(Rewriter& rewriter, const char* name, int32_t after, Work work) {
   return {name, after, {rewriter.add_work(std::move(work))}, {"default"}};
 }
 
@@ -317,7 +317,7 @@ void linear_cross_entropy(Rewriter& rewriter) {
     const Call& loss_backward = call(head->loss_backward);
     backward.arguments.push_back(*argument_of(loss_backward, "grad_output"));
     backward.arguments.push_back(*argument_of(loss_backward, "total_weight"));
-    Realization realization{.name = "linear-cross-entropy-by-rows",
+    CallRealization realization{.name = "linear-cross-entropy-by-rows",
                             .calls = {head->linear, head->softmax, head->loss, head->loss_backward,
                                       head->softmax_backward},
                             .pieces = {},
@@ -342,7 +342,7 @@ void linear_cross_entropy(Rewriter& rewriter) {
       both.name += "_and_forward";
       both.arguments[kTotalWeight] = nothing;
       both.made.push_back({head->uses.size(), 0, loss.outputs[0][0].index});
-      Realization at_once = realization;
+      CallRealization at_once = realization;
       at_once.pieces.push_back(
           piece_of(rewriter, "at-once", head->uses.back().call, std::move(both)));
       rewriter.add(std::move(at_once));

@@ -281,7 +281,7 @@ class Builder {
     }
     if (rewriter_.reads_written(forward) || rewriter_.reads_written(backward)) return;
 
-    Realization realization{
+    CallRealization realization{
         .name = kName, .calls = calls(), .pieces = {}, .exactness = Exactness::kRounding};
     const auto add_piece = [&](const char* name, int32_t after, Work work) {
       realization.pieces.push_back({fmt::format("{}.{}", name, parts),

@@ -57,7 +57,7 @@ void two_step_batch_norm(Rewriter& rewriter) {
     normalise.arguments.push_back(as_argument(mean));
     normalise.arguments.push_back(as_argument(inverse));
     if (rewriter.reads_written(normalise)) continue;
-    Realization two{.name = "two-step-batch-norm", .calls = {c}};
+    CallRealization two{.name = "two-step-batch-norm", .calls = {c}};
     two.pieces.push_back(
         {"statistics", c, {rewriter.add_work(std::move(statistics))}, {"default"}});
     two.pieces.push_back({"normalise", c, {rewriter.add_work(std::move(normalise))}, {"default"}});

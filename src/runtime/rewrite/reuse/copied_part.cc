@@ -142,20 +142,20 @@ Kernel copying() {
   };
 }
 
-Realization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const TensorRef& part,
+CallRealization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const TensorRef& part,
                                   const TensorRef& copy) {
-  Realization::Piece piece{"of-part", c, {}, {}};
+  CallRealization::Piece piece{"of-part", c, {}, {}};
   const auto add = [&](int32_t work, std::string name) {
     piece.works.push_back(rewriter.add_work(with(rewriter.work(work), part, copy)));
     piece.names.push_back(std::move(name));
   };
   add(c, "default");
-  for (const OtherWay& way : rewriter.found().ways) {
-    if (way.call != c || way.exactness != Exactness::kBitwise) continue;
-    const auto& overwrites = rewriter.work(way.work).overwrites;
+  for (const CallVariant& variant : rewriter.found().variants) {
+    if (variant.call != c || variant.exactness != Exactness::kBitwise) continue;
+    const auto& overwrites = rewriter.work(variant.work).overwrites;
     const bool over_part = std::any_of(overwrites.begin(), overwrites.end(),
                                        [&](const auto& pair) { return pair.second == part.index; });
-    if (!over_part) add(way.work, way.name);
+    if (!over_part) add(variant.work, variant.name);
   }
   return piece;
 }
@@ -181,7 +181,7 @@ void copied_part(Rewriter& rewriter) {
                 .kernel = copying(),
                 .arguments = {{.kind = ArgumentKind::kTensor, .tensors = {part.look}}},
                 .made = {{0, 0, copy.index}}};
-    Realization realization{.name = "copied-part", .calls = part.readers};
+    CallRealization realization{.name = "copied-part", .calls = part.readers};
     realization.pieces.push_back(
         {"part", part.behind, {rewriter.add_work(std::move(copies))}, {"default"}});
     for (const int32_t c : part.readers) {

@@ -160,7 +160,7 @@ void in_place(Rewriter& rewriter) {
                                               .arguments = arguments_for(op->schema(), call, where),
                                               .grad_mode = call.grad_mode,
                                               .overwrites = {{result.index, where.index}}});
-      rewriter.add(OtherWay{static_cast<int32_t>(c), work, fmt::format("in-place/{}", over)});
+      rewriter.add(CallVariant{static_cast<int32_t>(c), work, fmt::format("in-place/{}", over)});
     }
   }
 }

@@ -36,7 +36,7 @@ at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first,
   return tensor.defined() ? tensor.narrow(dimension, first, count) : tensor;
 }
 
-void add_ways_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
+void add_variants_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
                             const std::function<Kernel(size_t over)>& kernel) {
   const Recording& recording = rewriter.recording();
   const Call& call = recording.calls[static_cast<size_t>(c)];
@@ -58,7 +58,7 @@ void add_ways_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
       const TensorRef& sum = call.outputs[r][0];
       if (sum.memory == Memory::kValue) work.made.push_back({r, 0, sum.index});
     }
-    rewriter.add(OtherWay{c, rewriter.add_work(std::move(work)),
+    rewriter.add(CallVariant{c, rewriter.add_work(std::move(work)),
                           fmt::format("{}/{}", kind, call.op.schema().arguments()[over].name())});
   }
 }

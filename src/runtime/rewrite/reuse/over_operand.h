@@ -23,7 +23,7 @@ at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first,
 // For an operator whose first two operands are the gradient and the input, and whose first result is the
 // gradient of the input: a way called `kind`/operand for either of them that ends there, if both and the
 // result look the same and fill their memory. kernel(k) leaves the result in operand k.
-void add_ways_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
+void add_variants_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
                             const std::function<step::Kernel(size_t over)>& kernel);
 
 }  // namespace reprise::runtime::internal::rewrite

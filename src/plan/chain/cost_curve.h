@@ -16,29 +16,29 @@
 
 namespace reprise::internal::chain {
 
-struct Step {
+struct CurvePoint {
   int64_t memory = 0;
   int64_t cost = 0;
 
-  bool operator==(const Step&) const = default;
+  bool operator==(const CurvePoint&) const = default;
 };
 
-using StepFunction = std::vector<Step>;
-using Steps = std::span<const Step>;
+using CostCurve = std::vector<CurvePoint>;
+using CurveView = std::span<const CurvePoint>;
 
 inline constexpr int64_t kInfeasible = std::numeric_limits<int64_t>::max();
 
 // f(memory), or kInfeasible. O(log steps).
-int64_t cost_at(Steps function, int64_t memory);
+int64_t cost_at(CurveView function, int64_t memory);
 
 // m -> function(m - shift). The shift may be negative.
 struct Shifted {
-  Steps function;
+  CurveView function;
   int64_t shift = 0;
 };
 
 // The constant 0, feasible everywhere.
-Steps zero_function();
+CurveView zero_function();
 
 // The lower envelope (point-wise minimum) of functions that are added one by one.
 class Envelope {
@@ -53,21 +53,21 @@ class Envelope {
   int64_t memory_cap() const { return memory_cap_; }
   int64_t cost_cap() const { return cost_cap_; }
   bool empty() const { return steps_.empty(); }
-  const Step& dearest() const { return steps_.back(); }  // it needs the least memory, too
-  StepFunction function() const { return {steps_.rbegin(), steps_.rend()}; }
+  const CurvePoint& dearest() const { return steps_.back(); }  // it needs the least memory, too
+  CostCurve function() const { return {steps_.rbegin(), steps_.rend()}; }
   // Swaps the steps for others of an envelope: memory descending, cost strictly ascending.
-  void exchange(std::vector<Step>& steps) { steps_.swap(steps); }
+  void exchange(std::vector<CurvePoint>& steps) { steps_.swap(steps); }
 
  private:
   struct Cursor;
 
   size_t count_up_to(int64_t cost, size_t count) const;
   bool skip_dominated(Cursor& cursor, size_t& settled) const;
-  void push(const Step& step);
+  void push(const CurvePoint& step);
 
   // Memory descending, cost strictly ascending: new steps only ever change the end.
-  std::vector<Step> steps_;
-  std::vector<Step> tail_;  // scratch
+  std::vector<CurvePoint> steps_;
+  std::vector<CurvePoint> tail_;  // scratch
   int64_t memory_cap_ = 0;
   int64_t cost_cap_ = 0;
 };

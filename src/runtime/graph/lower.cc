@@ -1,4 +1,4 @@
-#include "runtime/graph/captured_graph.h"
+#include "runtime/graph/lower.h"
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@ namespace reprise::runtime::internal::graph {
 
 using device::counted_bytes;
 using rewrite::Alternatives;
-using rewrite::OtherWay;
-using rewrite::Realization;
+using rewrite::CallVariant;
+using rewrite::CallRealization;
 using step::Argument;
 using step::Call;
 using step::Memory;
@@ -41,15 +41,15 @@ class Lowering {
         alternatives_(alternatives),
         updates_(updates),
         costs_(costs),
-        ways_(recording.calls.size()),
+        variants_(recording.calls.size()),
         realizations_(recording.calls.size()),
         updates_behind_(recording.calls.size()),
         parameter_(recording.externals.size(), -1) {
-    for (const OtherWay& way : alternatives.ways) {
-      ways_[static_cast<size_t>(way.call)].push_back(&way);
+    for (const CallVariant& variant : alternatives.variants) {
+      variants_[static_cast<size_t>(variant.call)].push_back(&variant);
     }
-    for (const Realization& realization : alternatives.realizations) {
-      for (const Realization::Piece& piece : realization.pieces) {
+    for (const CallRealization& realization : alternatives.realizations) {
+      for (const CallRealization::Piece& piece : realization.pieces) {
         auto& here = realizations_[static_cast<size_t>(piece.after)];
         // A call as it is stands before what belongs behind it.
         here.emplace(piece.as_it_is ? here.begin() : here.end(), &realization, &piece);
@@ -60,7 +60,7 @@ class Lowering {
     find_updates();
   }
 
-  CapturedGraph run(const Tensors& inputs, Bytes fixed, const std::string& name) {
+  LoweredStep run(const Tensors& inputs, Bytes fixed, const std::string& name) {
     Graph& graph = result_.graph;
     graph.name = name;
     graph.fixed = fixed;
@@ -146,7 +146,7 @@ class Lowering {
     };
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
       if (needed_[c]) note(c, static_cast<int32_t>(c));
-      for (const OtherWay* way : ways_[c]) note(c, way->work);
+      for (const CallVariant* variant : variants_[c]) note(c, variant->work);
       for (const auto& [realization, piece] : realizations_[c]) {
         for (const int32_t work : piece->works) note(c, work);
       }
@@ -194,7 +194,7 @@ class Lowering {
   // A batch norm whose statistics nobody else touches can run again without them.
   bool has_replay(size_t c) const {
     const std::vector<int32_t>& effects = recording_.calls[c].effects;
-    return works_.replay[c] >= 0 && std::all_of(effects.begin(), effects.end(), [&](int32_t e) {
+    return works_.rerun[c] >= 0 && std::all_of(effects.begin(), effects.end(), [&](int32_t e) {
              return users_[static_cast<size_t>(e)] == 1;
            });
   }
@@ -243,20 +243,20 @@ class Lowering {
     result_.works.emplace_back();
     add_variant(op, replay ? "first" : "default", static_cast<int32_t>(c),
                 replay ? Role::kFirst : Role::kAny);
-    if (replay) add_variant(op, "replay", works_.replay[c], Role::kReplay);
-    for (const OtherWay* way : ways_[c]) {
-      add_variant(op, way->name, way->work, Role::kAny, way->exactness);
+    if (replay) add_variant(op, "replay", works_.rerun[c], Role::kReplay);
+    for (const CallVariant* variant : variants_[c]) {
+      add_variant(op, variant->name, variant->work, Role::kAny, variant->exactness);
     }
     result_.graph.ops.push_back(std::move(op));
   }
 
   // Whether all that the realization stands for is needed.
-  bool stands(const Realization& realization) const {
+  bool stands(const CallRealization& realization) const {
     return std::all_of(realization.calls.begin(), realization.calls.end(),
                        [&](int32_t c) { return needed_[static_cast<size_t>(c)]; });
   }
 
-  void add_piece(const Realization& realization, const Realization::Piece& piece) {
+  void add_piece(const CallRealization& realization, const CallRealization::Piece& piece) {
     if (!stands(realization)) return;
     const int32_t begin = piece.of < 0 ? realization.calls[0] : piece.of;
     const Call& first = recording_.calls[static_cast<size_t>(begin)];
@@ -335,7 +335,7 @@ class Lowering {
   // One for each list of calls that realizations stand for, named after all of them.
   void add_choices() {
     std::map<std::vector<int32_t>, size_t> known;
-    for (const Realization& realization : alternatives_.realizations) {
+    for (const CallRealization& realization : alternatives_.realizations) {
       if (!stands(realization)) continue;
       std::vector<Choice>& choices = result_.graph.choices;
       const auto [entry, is_new] = known.emplace(realization.calls, choices.size());
@@ -399,10 +399,10 @@ class Lowering {
   const Alternatives& alternatives_;
   const Updates& updates_;
   const std::vector<WorkCost>& costs_;
-  std::vector<std::vector<const OtherWay*>> ways_;  // by call
-  std::vector<std::vector<std::pair<const Realization*, const Realization::Piece*>>>
+  std::vector<std::vector<const CallVariant*>> variants_;  // by call
+  std::vector<std::vector<std::pair<const CallRealization*, const CallRealization::Piece*>>>
       realizations_;  // by call: what stands behind it
-  std::map<const Realization*, std::vector<OpIndex>> pieces_;
+  std::map<const CallRealization*, std::vector<OpIndex>> pieces_;
   std::vector<std::vector<const Update*>> updates_behind_;  // by call
   std::vector<ValueIndex> parameter_;  // by external: its value before the update; -1: none
   std::vector<OpIndex> update_ops_;
@@ -411,12 +411,12 @@ class Lowering {
   std::vector<bool> written_;      // by external
   std::vector<int32_t> value_of_;  // by step value
   std::vector<OpIndex> op_of_;     // by call
-  CapturedGraph result_;
+  LoweredStep result_;
 };
 
 }  // namespace
 
-CapturedGraph lower(const Recording& recording, const Works& works,
+LoweredStep lower(const Recording& recording, const Works& works,
                     const Alternatives& alternatives, const Updates& updates,
                     const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
                     const std::string& name) {

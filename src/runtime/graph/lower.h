@@ -17,7 +17,7 @@ struct WorkCost {
   Bytes workspace;  // above the values that it reads and writes
 };
 
-struct CapturedGraph {
+struct LoweredStep {
   Graph graph;
   std::vector<std::vector<int32_t>> works;  // by operation and variant: position in Works::all
   std::vector<int32_t> step_value_of;  // by value of the graph; -1: an input of the step, a parameter
@@ -33,7 +33,7 @@ struct CapturedGraph {
 // value of no bytes (they are in `fixed`): an operation that runs once writes all of them, whatever
 // reads a parameter reads its value, the update consumes it. So no valid plan runs anything that reads a
 // parameter, for the first time or again, after its update. Gradients that are used up are no results.
-CapturedGraph lower(const step::Recording& recording, const step::Works& works,
+LoweredStep lower(const step::Recording& recording, const step::Works& works,
                     const rewrite::Alternatives& alternatives, const step::Updates& updates,
                     const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
                     const std::string& name);

@@ -51,18 +51,18 @@ void ScheduleLedger::set_live(int32_t id, bool live) {
   live_now_[id] = live;
 }
 
-bool ScheduleLedger::replay(int32_t position) {
+bool ScheduleLedger::walk_position(int32_t position) {
   for (const int32_t id : ids_now_) flags_[id] = 0;
   ids_now_.clear();
-  ways_now_.clear();
+  op_variants_now_.clear();
   made_.clear();
   position_ = position;
-  if (position == end()) return make_rest() && make(model_.end_way(), false);
+  if (position == end()) return make_rest() && make(model_.end_op_variant(), false);
   const OpIndex op = model_.plain()[position].op;
   const int32_t variant = schedule_.variant[position];
   if (!make_early()) return false;
   const bool runs = model_.active(schedule_, op) && variant != kPutOff;
-  if (runs && !make(model_.way_of(op, variant), false)) return false;
+  if (runs && !make(model_.op_variant_of(op, variant), false)) return false;
   finish();
   return true;
 }
@@ -71,11 +71,11 @@ bool ScheduleLedger::make_early() {
   const auto& early = schedule_.early;
   for (auto next = std::lower_bound(early.begin(), early.end(), Early{position_, 0});
        next != early.end() && next->position == position_; ++next) {
-    const ValueIndex value = model_.gaps()[next->gap].value;
+    const ValueIndex value = model_.intervals()[next->interval].value;
     if (live(value)) continue;
-    const ScheduleModel::Way nobody{{position_, 0}, 0, 0, 0, 0, 0, 0, false, false};
-    const int32_t way = choose_way(value, nobody, position_);
-    if (way >= 0 && !make(way, true)) return false;
+    const ScheduleModel::OpVariant nobody{{position_, 0}, 0, 0, 0, 0, 0, 0, false, false};
+    const int32_t op_variant = choose_op_variant(value, nobody, position_);
+    if (op_variant >= 0 && !make(op_variant, true)) return false;
   }
   return true;
 }
@@ -86,17 +86,17 @@ bool ScheduleLedger::make_rest() {
     if (schedule_.variant[p] != kPutOff) continue;
     const OpIndex op = model_.plain()[p].op;
     if (!model_.active(schedule_, op) || has_run(op)) continue;
-    if (!make(fastest_first_way(op), false)) return false;
+    if (!make(fastest_first_op_variant(op), false)) return false;
   }
   return true;
 }
 
-int32_t ScheduleLedger::fastest_first_way(OpIndex op) const {
+int32_t ScheduleLedger::fastest_first_op_variant(OpIndex op) const {
   int32_t fastest = -1;
   const auto count = static_cast<int32_t>(model_.graph().ops[op].variants.size());
-  for (int32_t way = model_.way_of(op, 0); way < model_.way_of(op, count); ++way) {
-    if (!model_.way(way).first) continue;
-    if (fastest < 0 || model_.way(way).time < model_.way(fastest).time) fastest = way;
+  for (int32_t op_variant = model_.op_variant_of(op, 0); op_variant < model_.op_variant_of(op, count); ++op_variant) {
+    if (!model_.op_variant(op_variant).first) continue;
+    if (fastest < 0 || model_.op_variant(op_variant).time < model_.op_variant(fastest).time) fastest = op_variant;
   }
   return fastest;
 }
@@ -109,22 +109,22 @@ int32_t ScheduleLedger::before_random(OpIndex op) {
   for (const OpIndex earlier : model_.random()) {
     if (earlier >= op) break;
     if (schedule_.variant[earlier] != kPutOff || !model_.active(schedule_, earlier)) continue;
-    if (!has_run(earlier)) return fastest_first_way(earlier);
+    if (!has_run(earlier)) return fastest_first_op_variant(earlier);
   }
   return -1;
 }
 
 // Runs an op after what it needs. `needed`: for a value, not because it is its turn.
-bool ScheduleLedger::make(int32_t way, bool needed) {
-  stack_.assign(1, {way, 0});
+bool ScheduleLedger::make(int32_t op_variant, bool needed) {
+  stack_.assign(1, {op_variant, 0});
   while (!stack_.empty()) {
     Frame& frame = stack_.back();
-    const ScheduleModel::Way& reader = model_.way(frame.way);
+    const ScheduleModel::OpVariant& reader = model_.op_variant(frame.op_variant);
     const ScheduleModel::List reads = model_.reads(reader);
     const auto count = static_cast<int32_t>(reads.size());
     while (frame.next < count && live(reads[frame.next])) ++frame.next;
     if (frame.next < count) {
-      const int32_t next = choose_way(reads[frame.next], reader, reader.run.op);
+      const int32_t next = choose_op_variant(reads[frame.next], reader, reader.run.op);
       if (next < 0) return false;
       stack_.push_back({next, 0});
       continue;
@@ -134,7 +134,7 @@ bool ScheduleLedger::make(int32_t way, bool needed) {
       stack_.push_back({earlier, 0});
       continue;
     }
-    const int32_t done = frame.way;
+    const int32_t done = frame.op_variant;
     const bool is_needed = needed || stack_.size() > 1;
     const int32_t first = is_needed ? before_taken(reader) : -1;
     if (first >= 0) {
@@ -159,9 +159,9 @@ bool ScheduleLedger::wanted_later(ValueIndex value) {
   if (model_.is_input(value)) return false;
   flags(value) |= kAsked;
   if ((flags_[value] & kSet) == 0) live_now_[value] = live_before(value, position_);
-  const int32_t gap = model_.gap_before(value, position_);
-  if (gap < 0 || schedule_.gaps[gap] == Keeping::kDrop) return false;
-  const int32_t until = model_.gaps()[gap].end;
+  const int32_t interval = model_.interval_before(value, position_);
+  if (interval < 0 || schedule_.intervals[interval] == Keeping::kDrop) return false;
+  const int32_t until = model_.intervals()[interval].end;
   if (until == end()) return model_.is_result(value);
   const int32_t variant = schedule_.variant[until];
   if (variant == kPutOff) return true;
@@ -171,21 +171,21 @@ bool ScheduleLedger::wanted_later(ValueIndex value) {
 
 // Of the ways that read what this one takes, one whose reads are there and that makes something which
 // is not there and is kept from now on; -1: there is none.
-int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
+int32_t ScheduleLedger::before_taken(const ScheduleModel::OpVariant& taker) {
   for (const ValueIndex taken : model_.taken(taker)) {
     for (const int32_t candidate : model_.readers(taken)) {
-      const ScheduleModel::Way& way = model_.way(candidate);
-      const OpIndex op = way.run.op;
+      const ScheduleModel::OpVariant& op_variant = model_.op_variant(candidate);
+      const OpIndex op = op_variant.run.op;
       if (op == taker.run.op) continue;
       const auto is_live = [&](ValueIndex value) { return live(value); };
       const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
       // Asked first: what this depends on beside the values (whether the op is active, and put off) is
       // looked at again wherever one of its values was asked for.
-      if (std::ranges::none_of(model_.writes(way), is_missed)) continue;
+      if (std::ranges::none_of(model_.writes(op_variant), is_missed)) continue;
       if (!model_.active(schedule_, op)) continue;
       if (before_random(op) >= 0) continue;  // that one may be the taker
-      if (!std::ranges::all_of(model_.reads(way), is_live)) continue;
-      if (model_.has_roles(op) ? (has_run(op) ? way.again : way.first) : way.first) {
+      if (!std::ranges::all_of(model_.reads(op_variant), is_live)) continue;
+      if (model_.has_roles(op) ? (has_run(op) ? op_variant.again : op_variant.first) : op_variant.first) {
         return candidate;
       }
     }
@@ -196,34 +196,34 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::Way& taker) {
 // The way that the schedule asks for; otherwise the one that gains most of what this reader needs
 // or is kept for later (makes less takes), then the fastest, then the smallest. Of ops `before`
 // one only (-1: of all), so that what they read in turn never leads back here.
-int32_t ScheduleLedger::choose_way(ValueIndex value, const ScheduleModel::Way& reader,
+int32_t ScheduleLedger::choose_op_variant(ValueIndex value, const ScheduleModel::OpVariant& reader,
                                    OpIndex before) {
   int32_t best = -1;
   std::tuple<int32_t, int64_t, int64_t> best_rank;
   const std::vector<int32_t>& makers = model_.makers(value);
   for (const int32_t candidate : makers) {
-    const ScheduleModel::Way& way = model_.way(candidate);
-    const OpIndex op = way.run.op;
+    const ScheduleModel::OpVariant& op_variant = model_.op_variant(candidate);
+    const OpIndex op = op_variant.run.op;
     if (before >= 0 && op >= before) continue;
-    const bool can = model_.has_roles(op) ? (has_run(op) ? way.again : way.first) : way.first;
+    const bool can = model_.has_roles(op) ? (has_run(op) ? op_variant.again : op_variant.first) : op_variant.first;
     if (!can || !model_.active(schedule_, op)) continue;
     if (makers.size() == 1) return candidate;  // nearly always: no need to rank
-    if (schedule_.on_demand[op] == way.run.variant) return candidate;
+    if (schedule_.on_demand[op] == op_variant.run.variant) return candidate;
     const ScheduleModel::List reads = model_.reads(reader);
     const auto useful = [&](ValueIndex other) {
       return std::find(reads.begin(), reads.end(), other) != reads.end() || wanted_later(other);
     };
     int32_t gain = 0;
-    int64_t size = way.workspace;
-    for (const ValueIndex other : model_.writes(way)) {
+    int64_t size = op_variant.workspace;
+    for (const ValueIndex other : model_.writes(op_variant)) {
       size += model_.bytes(other);
       gain += !live(other) && useful(other);
     }
-    for (const ValueIndex other : model_.taken(way)) {
+    for (const ValueIndex other : model_.taken(op_variant)) {
       size -= model_.bytes(other);
       gain -= live(other) && useful(other);
     }
-    const std::tuple rank(-gain, way.time, size);
+    const std::tuple rank(-gain, op_variant.time, size);
     if (best >= 0 && rank >= best_rank) continue;
     best = candidate;
     best_rank = rank;
@@ -232,20 +232,20 @@ int32_t ScheduleLedger::choose_way(ValueIndex value, const ScheduleModel::Way& r
 }
 
 bool ScheduleLedger::emit(int32_t index) {
-  if (ways_now_.size() > kMostRuns * model_.plain().size()) return false;
-  ways_now_.push_back(index);
-  const ScheduleModel::Way& way = model_.way(index);
-  const OpIndex op = way.run.op;
+  if (op_variants_now_.size() > kMostRuns * model_.plain().size()) return false;
+  op_variants_now_.push_back(index);
+  const ScheduleModel::OpVariant& op_variant = model_.op_variant(index);
+  const OpIndex op = op_variant.run.op;
   if (op >= 0 && (model_.has_roles(op) || schedule_.variant[op] == kPutOff)) {
     set_live(ran_id(op), true);
   }
-  for (const ValueIndex value : model_.reads(way)) {
+  for (const ValueIndex value : model_.reads(op_variant)) {
     if (model_.is_input(value)) continue;
     uint8_t& now = flags(value);
     if ((now & kTouched) == 0) now |= kTouched | kReadsFirst;
   }
-  for (const ValueIndex value : model_.taken(way)) set_live(value, false);
-  for (const ValueIndex value : model_.writes(way)) {
+  for (const ValueIndex value : model_.taken(op_variant)) set_live(value, false);
+  for (const ValueIndex value : model_.writes(op_variant)) {
     if (model_.is_input(value)) continue;
     flags(value) |= kTouched;
     set_live(value, true);
@@ -256,12 +256,12 @@ bool ScheduleLedger::emit(int32_t index) {
 // Drops what the schedule does not keep behind this position.
 void ScheduleLedger::finish() {
   for (const ScheduleModel::Touch& touch : model_.touches(position_)) {
-    if (schedule_.gaps[touch.gap] != Keeping::kKeep) set_live(touch.value, false);
+    if (schedule_.intervals[touch.interval] != Keeping::kKeep) set_live(touch.value, false);
   }
   for (const ValueIndex value : made_) {
     if (model_.is_input(value)) continue;
-    const int32_t gap = model_.gap_before(value, position_ + 1);
-    if (gap < 0 || schedule_.gaps[gap] == Keeping::kDrop) set_live(value, false);
+    const int32_t interval = model_.interval_before(value, position_ + 1);
+    if (interval < 0 || schedule_.intervals[interval] == Keeping::kDrop) set_live(value, false);
   }
 }
 

@@ -1,20 +1,20 @@
-#include "plan/chain/step_function.h"
+#include "plan/chain/cost_curve.h"
 
 #include <algorithm>
 #include <iterator>
 
 namespace reprise::internal::chain {
 
-int64_t cost_at(Steps function, int64_t memory) {
+int64_t cost_at(CurveView function, int64_t memory) {
   const auto above =
       std::upper_bound(function.begin(), function.end(), memory,
-                       [](int64_t value, const Step& step) { return value < step.memory; });
+                       [](int64_t value, const CurvePoint& step) { return value < step.memory; });
   return above == function.begin() ? kInfeasible : std::prev(above)->cost;
 }
 
-Steps zero_function() {
+CurveView zero_function() {
   // Far below every real size, and far enough from the end of int64 to be shifted.
-  static constexpr Step kZero[] = {{std::numeric_limits<int64_t>::min() / 2, 0}};
+  static constexpr CurvePoint kZero[] = {{std::numeric_limits<int64_t>::min() / 2, 0}};
   return kZero;
 }
 
@@ -104,7 +104,7 @@ bool Envelope::skip_dominated(Cursor& cursor, size_t& settled) const {
   return false;
 }
 
-void Envelope::push(const Step& step) {
+void Envelope::push(const CurvePoint& step) {
   if (!steps_.empty()) {
     if (step.memory >= steps_.back().memory) return;
     if (step.cost == steps_.back().cost) {
@@ -126,7 +126,7 @@ void Envelope::add_sum(const Shifted& left, const Shifted& right, int64_t extra,
   steps_.erase(rest, steps_.end());
   size_t old = 0;
   do {
-    const Step step{cursor.memory(), cursor.cost()};
+    const CurvePoint step{cursor.memory(), cursor.cost()};
     if (step.cost > cost_cap_) break;
     while (old < tail_.size() && tail_[old].cost <= step.cost) push(tail_[old++]);
     push(step);
