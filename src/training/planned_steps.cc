@@ -27,7 +27,6 @@ using runtime::Tensors;
 using runtime::in_parts;
 using runtime::kScheduleClass;
 using runtime::micro_batches;
-using runtime::profile;
 
 namespace {
 
@@ -174,7 +173,7 @@ BodyFunction training_body(const Model& model, const std::string& from) {
   };
 }
 
-StepFunction training_step(const Model& model, const std::string& from, int64_t parts) {
+runtime::StepFunction training_step(const Model& model, const std::string& from, int64_t parts) {
   if (from.empty()) return in_parts(training_part(model), parts);
   return in_parts(training_body(model, from), training_part(model, from), parts);
 }

@@ -27,7 +27,7 @@ class PlannedSteps {
   // Measures the model on this batch and plans; an infeasible budget is an answer. A share is of the
   // predicted plain peak.
   virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
-  virtual Profile runtime::profile() const = 0;
+  virtual Profile profile() const = 0;
   // In force: steps may plan again, for memory that came or for places.
   virtual const PlanResult& planned() const = 0;
   // Of a step, and what was tried to find it.
@@ -51,7 +51,7 @@ std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const Train
 runtime::PartFunction training_part(const Model& model, const std::string& from = "");
 runtime::BodyFunction training_body(const Model& model, const std::string& from);
 // Of plain training, or of accumulation by hand in so many parts.
-StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
+runtime::StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
 // The stages one after the other; what the plain training step computes.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);
