@@ -132,7 +132,7 @@ bench: build ## run the benchmarks of docs/benchmarks.md
 docs: ready ## build the documentation as a site into build/site
 	@[ -x .venv/bin/python ] || { echo "make docs needs .venv: python3 -m venv .venv" >&2; exit 1; }
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
-	@.venv/bin/python -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 	@echo "make docs: open build/site/index.html"
 
 .PHONY: format
