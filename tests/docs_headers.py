@@ -146,12 +146,14 @@ def check_refusals(headers):
 def check_headers(headers, folder):
     for path in sorted(folder.rglob("*.h")):
         try:
-            header = headers.parse(path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8"))
+            header = headers.parse(
+                path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")
+            )
         except headers.HeaderError as error:
             yield str(error)
             continue
         if not any(header.intro):
-            yield f"include/{header.path}:1: a public header opens with a comment that says what it is for"
+            yield f"include/{header.path}:1: a comment that says what the header is for is missing"
 
 
 def main():
@@ -163,7 +165,11 @@ def main():
     sys.dont_write_bytecode = True
     import headers
 
-    faults = [*check_sample(headers), *check_refusals(headers), *check_headers(headers, root / "include")]
+    faults = [
+        *check_sample(headers),
+        *check_refusals(headers),
+        *check_headers(headers, root / "include"),
+    ]
     print("\n".join(faults) or "the reference can say what the headers say")
     return 1 if faults else 0
 

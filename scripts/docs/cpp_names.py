@@ -57,7 +57,7 @@ class Index:
             known.append(target)
 
     def find(self, name, place):
-        """What a name in a comment means: a type, a member ("Plan::peak"), a function ("plan()")."""
+        """What a name in a comment means: a type, a member (Plan::peak), or a function (plan())."""
         name, call = name.removesuffix("()"), name.endswith("()")
         *qualifiers, last = name.split("::")
         qualifiers = [part for part in qualifiers if part not in NAMESPACES]
@@ -147,7 +147,8 @@ CODE = re.compile(
       | \b(?P<call>[A-Za-z_][\w:]*\(\))
       | \b(?P<qualified>[A-Za-z_]\w*(?:::\w+)+)\b
       | \b(?P<symbol>[a-z]_(?:\w+|\{[^}\s]*\}))
-      | \b(?P<word>k[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*|[a-z]\w*_\w+)\b""",
+      | \b(?P<camel>[A-Z][a-z0-9]+[A-Z]\w*)\b
+      | \b(?P<word>k[A-Z]\w*|[a-z]\w*_\w+)\b""",
     re.VERBOSE,
 )
 SPECIAL = re.compile(r"([\\`*_\[\]#|$~])")
@@ -220,4 +221,6 @@ def name_in_text(match, place, index):
         room = index.headers.get(path)
         return f"[`{text}`]({room}.md#{header_anchor(path)})" if room else f"`{text}`"
     target = index.find(text, place) if re.fullmatch(r"[\w:]+(\(\))?", text) else None
+    if kind == "camel" and target is None:
+        return text  # LibTorch, say
     return f"[`{text}`]({target.page}.md#{target.anchor})" if target else f"`{text}`"

@@ -184,6 +184,6 @@ def comment_of(run):
 def as_sentence(lines):
     """Comments behind a declaration begin small and end without a full stop; a text does not."""
     text = " ".join(lines)
-    if re.match(r"[a-z]+\b(?![_:(.]{1}\w)", text):
+    if re.match(r"[a-z]+\b(?!\s*[=<>]|[:(.]\w|::)", text):
         text = text[0].upper() + text[1:]
     return [text + "." * (re.search(r"[\w)\"`]$", text) is not None)] if text else []

@@ -1,11 +1,13 @@
 """Shapes the Python classes for the pages of the reference.
 
 Most classes are values, and a reader wants to know their constructor and their fields. A comment
-behind a field, or above it, becomes its description, and the fields that have one become a list below
-the constructor. Special methods are left out, and so are constructors that only this package calls.
+behind a field, or above it, becomes its description, and the fields that have one become a list
+below the constructor. Special methods are left out, and so are constructors that only this package
+calls. Names in backticks become links.
 """
 
 import ast
+import re
 
 import griffe
 
@@ -23,9 +25,33 @@ class Fields(griffe.Extension):
 
     def on_package(self, *, pkg, **kwargs):
         for module in [pkg, *pkg.modules.values()]:
-            for found in module.classes.values():
-                if not found.is_alias:
+            for found in module.members.values():
+                if found.is_alias:
+                    continue
+                if found.is_class:
                     shape(found)
+                    for member in found.members.values():
+                        link_names(member, pkg, found)
+                link_names(found, pkg, found if found.is_class else None)
+
+
+def link_names(described, package, around):
+    """Makes links of the names of this package that a docstring has in backticks."""
+    if described.is_alias or described.docstring is None:
+        return
+
+    def linked(match):
+        name = match.group(1)
+        first = name.partition(".")[0]
+        target = ""
+        if around is not None and name in around.members:
+            target = f"{around.path}.{name}"
+        elif first in package.exports:
+            target = f"{package.name}.{name}"
+        itself = not target or name == described.name
+        return match.group() if itself else f"[`{match.group()[1:-1]}`][{target}]"
+
+    described.docstring.value = re.sub(r"`([\w.]+)(?:\(\))?`", linked, described.docstring.value)
 
 
 def comment_behind(lines, node):

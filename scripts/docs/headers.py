@@ -1,9 +1,9 @@
 """Reads the public C++ headers: which declarations there are, and which comments belong to them.
 
 The headers keep one style (Google's, formatted by clang-format, comments with //). So a scanner
-that knows comments, literals and brackets is enough, and nothing has to be included or compiled. The
-scanner raises HeaderError with file and line where it does not understand a declaration; it never
-leaves one out in silence.
+that knows comments, literals and brackets is enough, and nothing has to be included or compiled.
+The scanner raises HeaderError with file and line where it does not understand a declaration; it
+never leaves one out in silence.
 
 A comment belongs to the declaration that it stands directly above, or behind on the same line.
 Declarations without a blank line between them share the comment of the first one, unless they have

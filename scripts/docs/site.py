@@ -1,9 +1,9 @@
 """What mkdocs does not do by itself.
 
 Files outside docs/: the documents are written for the source tree, where links to such files work.
-For the site, every linked file outside docs/ is added under project/: documents as pages, sources as
-text. The README is the start page. A link to a folder becomes one to its README.md. A link that leads
-nowhere stays, and --strict reports it. Headings get the anchors of code hosts, which
+For the site, every linked file outside docs/ is added under project/: documents as pages, sources
+as text. The README is the start page. A link to a folder becomes one to its README.md. A link that
+leads nowhere stays, and --strict reports it. Headings get the anchors of code hosts, which
 tests/docs_links.py checks.
 
 The reference: pages made from the C++ headers exist in the site only. In documents,
@@ -18,6 +18,8 @@ import pathlib
 import re
 
 import cpp_pages
+import headers
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#>]+)(#[^)\s]*)?\)")
@@ -44,7 +46,10 @@ def root_of(config):
 def on_config(config):
     global made, tables
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
-    made, tables = cpp_pages.pages(root_of(config))
+    try:
+        made, tables = cpp_pages.pages(root_of(config))
+    except headers.HeaderError as error:
+        raise PluginError(str(error)) from error
     return config
 
 
