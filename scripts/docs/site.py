@@ -20,7 +20,7 @@ import re
 import cpp_pages
 import headers
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#>]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -28,7 +28,7 @@ START = "start.md"
 HEADERS = "<!-- reference: headers -->"
 ANCHOR = re.compile(r' id="([^"]+)"')
 HREF = re.compile(r'<a [^>]*href="([\w./-]*)#([^"]+)"')
-NAMES = re.compile(r"<!-- reference: ([\w.\s]+) -->")
+NAMES = re.compile(r"<!-- reference: ([\w\s]+) -->")
 
 log = logging.getLogger("mkdocs.hooks.site")
 made = {}  # the Markdown of generated pages by their place in the site
@@ -70,7 +70,8 @@ def on_files(files, config):
                     seen.add(target)
                     waiting.append(target)
         if files.get_file_from_path(uri) is None:
-            add(files, config, uri, source.read_text(encoding="utf-8"))
+            file = add(files, config, uri, source.read_text(encoding="utf-8"))
+            file.inclusion = InclusionLevel.NOT_IN_NAV  # the navigation may have it, and need not
     return files
 
 
@@ -78,6 +79,7 @@ def add(files, config, uri, text):
     file = File.generated(config, uri, content=text)
     file.edit_uri = None
     files.append(file)
+    return file
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -115,25 +117,39 @@ def on_post_build(config):
 def with_reference(markdown, root):
     """With tables of headers and descriptions of Python names where the page asks for them."""
     markdown = markdown.replace(HEADERS, tables)
-    named = [name for names in NAMES.findall(markdown) for name in names.split()]
-    if not named:
+    listed = [name for names in NAMES.findall(markdown) for name in names.split()]
+    if not listed:
         return markdown
-    public = set(public_names(root))
-    for name in sorted(public - set(named)):
-        log.warning("reprise.%s is on no page of the reference", name)
-    return NAMES.sub(
-        lambda match: "\n".join(f"::: reprise.{name}\n" for name in match.group(1).split()),
-        markdown,
-    )
+    places = python_names(root)
+    for name, (_, public) in places.items():
+        if public and name not in listed:
+            log.warning("reprise.%s is on no page of the reference", name)
+    for name in listed:
+        if name not in places:
+            log.warning("the reference lists reprise.%s, which does not exist", name)
+
+    def descriptions(match):
+        paths = (places[name][0] for name in match.group(1).split() if name in places)
+        return "\n".join(f"::: {path}\n" for path in paths)
+
+    return NAMES.sub(descriptions, markdown)
 
 
-def public_names(root):
-    """What the package exports, but for names such as __version__."""
-    tree = ast.parse((root / "python/reprise/__init__.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
-            return [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
-    raise ValueError("python/reprise/__init__.py has no __all__")
+def python_names(root):
+    """By name: the path in the package, and whether the package exports it."""
+    package = root / "python" / "reprise"
+    found = {}
+    for file in sorted(package.glob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                found[node.name] = (f"reprise.{file.stem}.{node.name}", False)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                found[name] = (f"reprise.{file.stem}.{name}", False)
+                if file.stem == "__init__" and name == "__all__":
+                    exported = ast.literal_eval(node.value)
+    found.update((name, (f"reprise.{name}", True)) for name in exported if name[0] != "_")
+    return found
 
 
 def targets(source, text, root):
