@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from . import _core
 from .errors import InputError
 
+# A budget is a number of bytes, a text such as "8 GiB", a share such as "60%" of plain training's
+# peak, or None for no limit.
 Budget = int | str | None
 
 
@@ -26,6 +28,8 @@ class Progress(NamedTuple):
     message: str
 
 
+# An observer is a function that is called with the progress of the work. If it raises, the work
+# stops.
 Observer = Callable[[Progress], None]
 
 

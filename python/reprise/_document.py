@@ -12,6 +12,7 @@ from ._records import decode, encode
 from .errors import InputError
 
 D = TypeVar("D", bound="Document")
+# A path names a file.
 Path = str | os.PathLike[str]
 
 

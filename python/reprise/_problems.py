@@ -13,8 +13,9 @@ from ._measured import Profile
 from ._plan import Plan
 from .errors import InputError
 
-# Both are a path of a file, the JSON form as a dict, or a value.
+# A problem is the path of a file, its JSON form as a dict, or a value.
 Problem = Path | dict[str, Any] | Chain | Graph | Profile
+# A plan is the path of a file, its JSON form as a dict, or a value.
 PlanLike = Path | dict[str, Any] | Plan
 
 

@@ -12,6 +12,7 @@ from ._modules import modules_of
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
+# A model for chain mode is an nn.Sequential, an nn.ModuleList, or a list of modules and functions.
 Stages = nn.Sequential | nn.ModuleList | Sequence[Callable[..., Any]]
 NamedStages = list[tuple[str, Callable[..., Any]]]
 

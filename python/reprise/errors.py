@@ -27,6 +27,10 @@ class InputError(Error, ValueError):
         line: The line of the file, counted from 1. It is 0 if the line is unknown.
     """
 
+    file: str
+    pointer: str
+    line: int
+
     def __init__(self, message: str, file: str = "", pointer: str = "", line: int = 0) -> None:
         super().__init__(message)
         self.file = file
@@ -47,6 +51,10 @@ class BudgetError(Error, MemoryError):
         requested: The bytes that the refused request asked for. If no plan fits the budget, this is
             the smallest budget that a plan was found for, or 0 if none was found.
     """
+
+    budget: int
+    live: int
+    requested: int
 
     def __init__(self, message: str, budget: int = 0, live: int = 0, requested: int = 0) -> None:
         super().__init__(message)

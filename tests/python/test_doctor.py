@@ -97,3 +97,9 @@ def test_without_pytorch_it_says_so() -> None:
     assert done.returncode == 0, done.stderr
     assert "torch" in done.stdout and "not installed" in done.stdout
     assert "planning and checking work" in done.stdout
+
+
+def test_without_pytorch_a_model_has_no_frontier() -> None:
+    code = "import sys; sys.modules['torch'] = None; import reprise; reprise.frontier([abs], [1])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "InputError: training needs PyTorch" in done.stderr
