@@ -43,7 +43,7 @@ step = reprise.capture(train, x, y)
 
 
 def documented() -> Iterator[tuple[str, ast.ClassDef | Function, str]]:
-    """All classes and functions that have a docstring, with a name for messages."""
+    """Yields each class and function with a docstring: its place, its node, and the text."""
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.ClassDef, Function)):
@@ -53,7 +53,7 @@ def documented() -> Iterator[tuple[str, ast.ClassDef | Function, str]]:
 
 
 def names_in(text: str, section: str) -> list[str] | None:
-    """The names that a section of a docstring describes; None where there is no such section."""
+    """Returns the names that a section describes, or None if the text has no such section."""
     found = {match.group(1): match.group(2) for match in SECTION.finditer(text)}
     if section not in found:
         return None
