@@ -24,8 +24,9 @@ PRELUDE = """
 import reprise, torch
 from torch import nn
 
-plain = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.ReLU()) for _ in range(4)))
-x, y = torch.randn(512, 128), torch.randint(0, 128, (512,))
+blocks = [nn.Sequential(nn.Linear(128, 128), nn.LayerNorm(128), nn.GELU()) for _ in range(8)]
+plain = nn.Sequential(*blocks, nn.Linear(128, 10))
+x, y = torch.randn(2048, 128), torch.randint(0, 10, (2048,))
 """
 # Each name is made only for the examples that read it.
 NAMES = {
