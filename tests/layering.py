@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails with file:line when an #include goes against the arrows of the design, or when a type has two definitions.
+"""Fails with file:line when an #include goes against the arrows of the design, when a type has two definitions,
+or when modules of the Python package import each other in a circle.
 
 The floors of the house, from the ground up (src/README.md has a paragraph for each room):
 
@@ -11,9 +12,13 @@ application, and where their users stand; torch/torch.h, which takes 20 s to com
 examples. A path inside src is spelled whole, "room/subroom/x.h". Two headers of one namespace may not define a
 type of the same name: the linker would merge two classes of different layout.
 
+An import of a Python module counts wherever it stands: at the top, inside a function, for types only, or as the
+text in importlib.import_module(".name", ...).
+
 Usage: layering.py SOURCE_DIR | layering.py --self-test
 """
 
+import ast
 import pathlib
 import re
 import sys
@@ -188,6 +193,42 @@ def check_types(files):
     return faults
 
 
+PYTHON_PACKAGE = "python/reprise"
+
+
+def python_imports(text, package, modules):
+    """(module, line) of each import of one of the package's modules, anywhere in a source text."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(filter(None, [package if node.level else "", node.module or ""]))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else base for name in names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            texts = [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            names = [package + name if name.startswith(".") else name for name in texts]
+        found += [(name, node.lineno) for name in names if name in modules]
+    return found
+
+
+def check_python(root):
+    """Faults: circles between the modules of the Python package. A stub stands for its extension module."""
+    package = pathlib.PurePosixPath(PYTHON_PACKAGE).name
+    files = {package if file.stem == "__init__" else f"{package}.{file.stem}": file
+             for file in sorted((root / PYTHON_PACKAGE).iterdir()) if file.suffix in (".py", ".pyi")}
+    imports = {module: dict(reversed(python_imports(file.read_text(encoding="utf-8"), package, files)))
+               for module, file in files.items()}
+    faults = []
+    while found := circle(imports):
+        last, first = found[-2:]
+        line = imports[last].pop(first)
+        faults.append(f"{files[last].relative_to(root)}:{line}: modules import each other: {' -> '.join(found)}")
+    return faults
+
+
 def check(root):
     files = []
     for folder in ("include", "src", *USERS):
@@ -202,7 +243,7 @@ def check(root):
             fault = check_line(path, match.group(2), match.group(1) == '"', headers) if match else None
             if fault:
                 faults.append(f"{path}:{number}: {fault}")
-    return faults + check_types(files)
+    return faults + check_types(files) + check_python(root)
 
 
 def self_test():
@@ -231,12 +272,28 @@ def self_test():
         "src/runtime/rewrite/norm/r.cc": '#include "runtime/step/q.h"\n',
         "src/runtime/step/s.cc": '#include "runtime/rewrite/norm/t.h"\n',
         "src/runtime/rewrite/norm/t.h": "#include <vector>\n",
+        # Python: b and c, d and e, f and g, and i and j import each other; what a, h and k import is in order.
+        "python/reprise/__init__.py": "from ._a import x\nimport os\n",
+        "python/reprise/_a.py": "from ._b import x\nfrom . import _h, _d\nimport reprise._f\n",
+        "python/reprise/_b.py": "import os\nfrom ._c import x\n",
+        "python/reprise/_c.py": "def f():\n    from . import _b\n",
+        "python/reprise/_d.py": "from reprise import _e\n",
+        "python/reprise/_e.py": "import typing\n\nif typing.TYPE_CHECKING:\n    from reprise._d import x\n",
+        "python/reprise/_f.py": "import reprise._g\n",
+        "python/reprise/_g.py": "import importlib\nimportlib.import_module('._f', 'reprise')\n",
+        "python/reprise/_h.py": "from .elsewhere import x\nfrom os import path\n",
+        "python/reprise/_i.py": "def f():\n    from . import _j\n",
+        "python/reprise/_j.py": "from . import x, _i\n",
+        "python/reprise/_k.py": "from ._a import x\nfrom ._b import x\nfrom . import _extension\n",
+        "python/reprise/_extension.pyi": "x: int\n",
+        "python/reprise/py.typed": "",
     }
     wrong = {
         "include/reprise/model/a.h:1", "src/check/b.cc:2", "src/check/c.cc:2", "src/io/d.cc:3", "src/plan/e.cc:1",
         "src/report/f.cc:2", "src/runtime/graph/g.cc:1", "src/training/h.cc:2", "src/elsewhere/i.cc:1", "cli/j.cc:1",
         "tests/unit/k.cc:1", "src/plan/graph/o.cc:2", "src/plan/graph/bound/p.h:1", "src/plan/graph/search/n.h:2",
         "src/runtime/step/s.cc:1", "src/runtime/step/q.h:2",
+        "python/reprise/_c.py:2", "python/reprise/_e.py:4", "python/reprise/_g.py:2", "python/reprise/_j.py:1",
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
@@ -261,7 +318,7 @@ def main():
     rooms = circle(ROOMS)
     faults = [f"tests/layering.py: the rooms use each other in a circle: {' -> '.join(rooms)}"] if rooms else []
     faults += check(pathlib.Path(sys.argv[1]))
-    print("\n".join(faults) or "every include goes the right way, and every type has one definition")
+    print("\n".join(faults) or "every include and import goes the right way, and every type has one definition")
     return 1 if faults else 0
 
 

@@ -1,89 +1,61 @@
 """Train neural networks inside a byte budget.
 
-Planning, checking and curves work on files and values and need no PyTorch. With PyTorch,
+Planning, checking and frontiers work on files and values and need no PyTorch. With PyTorch, a model
+trains inside a budget: the gradients are the same to the last bit, and the measured peak is within
+the budget.
 
-    model = reprise.remat(model, sample, budget="8 GiB")      # an nn.Sequential or a list of stages
-    step = reprise.capture(step, *sample)                     # any model: the whole training step
-
-run it: same gradients to the last bit, measured peak within the budget.
+    model = reprise.remat(model, sample, budget="8 GiB")  # an nn.Sequential or a list of stages
+    step = reprise.capture(step, *sample)                 # the whole training step of any model
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._arguments import Progress
+from ._chain import Chain, ChainInput, ChainLoss, Cost, Stage, StageOption
+from ._checking import Timeline, TimelineStep, Violation, simulate, verify
 from ._core import __version__, format_bytes, format_duration, parse_bytes
-from ._doctor import Diagnosis, Finding, Trial, doctor
-from ._model import (
-    Action,
-    Baseline,
-    Chain,
-    ChainInput,
-    ChainLoss,
-    Choice,
-    Cost,
-    Frontier,
-    FrontierPoint,
-    Graph,
-    Op,
-    Plan,
-    ProblemId,
-    Profile,
-    RunLog,
-    RunLogEntry,
-    Stage,
-    StageOption,
-    StepCost,
-    Svg,
-    TimeSpread,
-    Value,
-    Variant,
-    load,
-)
-from ._planning import (
-    Explanation,
-    Holder,
-    Planner,
-    PlanResult,
-    Progress,
-    Recomputed,
-    SearchCost,
-    Timeline,
-    TimelineStep,
-    Violation,
-    explain,
-    frontier,
-    plan,
-    planners,
-    report_html,
-    simulate,
-    verify,
-)
+from ._curve import Frontier, FrontierPoint, Svg
+from ._diagnosis import Diagnosis, Finding, Trial
+from ._doctor import doctor
+from ._explanation import Explanation, Holder, Recomputed, explain
+from ._files import load
+from ._frontier import frontier
+from ._graph import Choice, Graph, Op, Value, Variant
+from ._measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
+from ._plan import Action, Baseline, Plan, ProblemId
+from ._planning import Planner, plan, planners
+from ._report import report_html
+from ._result import PlanResult, SearchCost
 from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
-    from ._capture import Alternative, CapturedStep, alternatives, capture
+    from ._alternatives import Alternative, alternatives
+    from ._capture import CapturedStep, capture
+    from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
-    from ._remat import Remat, profile, remat
-    from ._torch import StepReport, install_cpu_allocator, live_bytes, peak_bytes, reset_peak
+    from ._profiling import profile
+    from ._remat import Remat, remat
+    from ._step_report import StepReport
 
-# Names that need PyTorch are loaded when they are used first.
+# The names that need PyTorch, each with its module. A module is loaded when its name is first used.
 _RUNTIME = {
-    "Alternative": "_capture",
+    "Alternative": "_alternatives",
     "CapturedStep": "_capture",
     "MicroBatchedStep": "_micro_batches",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
-    "StepReport": "_torch",
-    "alternatives": "_capture",
+    "StepReport": "_step_report",
+    "alternatives": "_alternatives",
     "capture": "_capture",
-    "install_cpu_allocator": "_torch",
-    "live_bytes": "_torch",
+    "install_cpu_allocator": "_memory",
+    "live_bytes": "_memory",
     "micro_batches": "_micro_batches",
-    "peak_bytes": "_torch",
-    "reset_peak": "_torch",
-    "profile": "_remat",
+    "peak_bytes": "_memory",
+    "profile": "_profiling",
     "remat": "_remat",
+    "reset_peak": "_memory",
 }
 
 __all__ = [
@@ -163,7 +135,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'reprise' has no attribute {name!r}")
     import importlib
 
-    importlib.import_module("._torch", __name__)  # says what is missing, if something is
+    importlib.import_module("._torch", __name__)  # It raises InputError where nothing can train.
     value = getattr(importlib.import_module(f".{_RUNTIME[name]}", __name__), name)
     globals()[name] = value
     return value

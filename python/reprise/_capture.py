@@ -1,92 +1,33 @@
-"""Graph mode: any model. The whole training step is recorded, planned and replayed."""
+"""Graph mode: the whole training step of any model is recorded, planned and replayed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
+from ._arguments import Budget, Observer, nanoseconds, observe
+from ._document import Path
+from ._graph import Graph
 from ._html import fields_html
-from ._model import Graph, Path, Plan, Profile, RunLog
+from ._measured import Profile, RunLog
+from ._memory import budget_for
+from ._modules import called_modules, modules_of, optimizers_of, outermost
 from ._optimizer import ParameterSteps
-from ._planning import Budget, Observer, PlanResult, nanoseconds, observe, report_html, result_of
-from ._torch import (
-    StepReport,
-    _runtime,
-    budget_for,
-    called_modules,
-    modules_of,
-    optimizers_of,
-)
+from ._plan import Plan
+from ._recorded import RecordedFunction
+from ._report import report_html
+from ._result import PlanResult, result_of
+from ._step_report import StepReport
+from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
 
-class Alternative(NamedTuple):
-    """A kind of other ways to run parts of a step, with less memory."""
-
-    name: str
-    description: str
-    exactness: str
-    in_graph: bool  # for operations of a captured step: capture()
-    in_chain: bool  # for stages: remat() and profile()
-
-
-def alternatives() -> list[Alternative]:
-    """The kinds there are."""
-    return [Alternative(*row) for row in _runtime.alternatives()]
-
-
-class _Recorded:
-    """The user's function between lists of tensors, and the structures that it was captured
-    with."""
-
-    def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
-        self.step = step
-        self.inputs = inputs
-        self.outputs: Tree | None = None
-
-    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return self._run(tensors, {})
-
-    def part(self, tensors: list[torch.Tensor], share: float) -> list[torch.Tensor]:
-        return self._added_up(self._run(tensors, {"share": share}))
-
-    def behind(
-        self, body: _Recorded, tensors: list[torch.Tensor], share: float
-    ) -> list[torch.Tensor]:
-        """The same of what a body returned."""
-        assert body.outputs is not None
-        results = rebuild(body.outputs, tensors)
-        results = results if isinstance(results, (tuple, list)) else (results,)
-        outputs, self.outputs = flatten(self.step(*results, share=share), "what the step returns")
-        return self._added_up(outputs)
-
-    def _added_up(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        if self.outputs is not None and self.outputs.constants():
-            raise InputError(
-                "what the parts of a step return is added up: tensors only, not "
-                f"{self.outputs.constants()[0]!r}"
-            )
-        return outputs
-
-    def _run(self, tensors: list[torch.Tensor], more: dict[str, Any]) -> list[torch.Tensor]:
-        arguments, keywords = rebuild(self.inputs, tensors)
-        keywords = keywords | more
-        outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
-        return outputs
-
-
-def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Without those that are parts of others."""
-    parts = {id(part) for module in modules for part in module.modules() if part is not module}
-    return [module for module in modules if id(module) not in parts]
-
-
 class _Parameters(torch.nn.Module):
-    """Parameters that are in no module that is known."""
+    """A module for parameters that belong to no known module."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__()
@@ -94,7 +35,10 @@ class _Parameters(torch.nn.Module):
 
 
 def with_optimizers(modules: list[torch.nn.Module], step: Any) -> list[torch.nn.Module]:
-    """And what else the optimizers have that the step uses: it may drop those gradients, too."""
+    """Returns the modules, and one more for the other parameters of the step's optimizers.
+
+    The step may drop the gradients of these parameters, too, so the runtime has to know them.
+    """
     known = {id(p) for module in modules for p in module.parameters()}
     rest = [
         p
@@ -116,7 +60,7 @@ def plan_options(
     arena: bool,
     observer: Observer | None,
 ) -> dict[str, Any]:
-    """Of CapturedStep.plan(), as the extension takes them."""
+    """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
     return {
         "budget": budget,
         "planner": planner,
@@ -129,12 +73,12 @@ def plan_options(
 
 
 class CapturedStep:
-    """A training step that was recorded: called like the function, it does what the function does.
+    """A training step that was recorded. Made by `capture()`.
 
-    Gradients of all leaf tensors that the step reads are in .grad afterwards; what it returns has
-    no history; buffers and random state are as after the function. Numbers of Python (a dropout
-    probability, a learning rate) are those of the capture, and hooks are not called. Made by
-    capture().
+    It is called like the function, and it does what the function does. Afterwards the gradients of
+    all leaf tensors that the step reads are in `.grad`, and buffers and the random state are as
+    after the function. The tensors that it returns have no history. Numbers of Python, such as a
+    dropout probability, are those of the capture. Hooks are not called.
     """
 
     def __init__(
@@ -162,9 +106,10 @@ class CapturedStep:
         self._capture(*flatten((arguments, keywords), "the sample"))
 
     def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Records the step for these tensors in this structure, and keeps the recording."""
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
-        recorded = _Recorded(self._step, tree)
+        recorded = RecordedFunction(self._step, tree)
         native = self._record_all(
             recorded,
             tensors,
@@ -176,14 +121,14 @@ class CapturedStep:
                 "observer": observe(self._observer),
             },
         )
-        # All at once, when nothing can fail any more: what there was stays whole.
+        # Nothing can fail any more. If something failed above, the recording before stays whole.
         self._device, self._recorded, self._native = tensors[0].device, recorded, native
 
     def _record_all(
-        self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
-        """Captures; again if it runs modules that the function does not show."""
-        # A checkpoint that stops early leaves its last operation half-way.
+        """Records the step. It is recorded again if it calls modules that it does not show."""
+        # A checkpoint that stops early would leave its last operation half-way.
         with called_modules() as called, set_checkpoint_early_stop(False):
             native = self._record(recorded, tensors, options | {"modules": self._modules})
         known = {id(part) for module in self._modules for part in module.modules()}
@@ -196,9 +141,9 @@ class CapturedStep:
             return self._record(recorded, tensors, options | {"modules": self._modules})
 
     def _record(
-        self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
-        """Captures, and plans if a plan was asked for before."""
+        """Records the step once. It is also planned if a plan was asked for before."""
         native = _runtime.CapturedStep(recorded, tensors, **options)
         if self._plan_options is not None:
             native.plan(**self._plan_options)
@@ -215,13 +160,30 @@ class CapturedStep:
         arena: bool = True,
         observer: Observer | None = None,
     ) -> PlanResult:
-        """Plans the step for a budget of all device bytes during it: parameters, gradients,
-        optimizer state, inputs and whatever else is live. BudgetError when no plan fits; the plan
-        before stays.
+        """Plans the step for a budget.
 
-        `budget`: bytes, "8 GiB", "60%" of plain training's peak, "auto" (what the device has free),
-        or None for no limit. `enforce`: on the CPU a request beyond it raises BudgetError. `arena`:
-        all memory of the step in one block at planned places (CPU).
+        Args:
+            budget: All device bytes during the step: parameters, gradients, optimizer state,
+                inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
+                a share such as "60%" of plain training's peak, "auto" for what the device has
+                free, or None for no limit.
+            planner: The name of a planner of graphs.
+            time_limit: The time for all searches together: seconds, or a text such as "10s".
+            threads: The number of threads. 0 stands for as many as the machine has.
+            enforce: Whether, on the CPU, a request beyond the budget raises BudgetError.
+            arena: Whether, on the CPU, all memory of the step lies in one arena from the second
+                step on.
+            observer: A function that is called with `Progress`.
+
+        Returns:
+            The answer of the planner. Its plan is now in force.
+
+        Raises:
+            BudgetError: No plan fits. The plan before stays in force.
+            InputError: An argument is wrong.
+
+        Examples:
+            >>> result = step.plan(budget="80%")
         """
         options = plan_options(
             budget=budget_for(budget, self._device),
@@ -239,15 +201,39 @@ class CapturedStep:
     def use(
         self, plan: Plan, *, budget: Budget = None, enforce: bool = True, arena: bool = True
     ) -> None:
-        """Takes a plan from elsewhere, for `graph`. InputError with all violations if it is not
-        valid. `budget`: default is the plan's own."""
+        """Takes a plan from elsewhere.
+
+        Args:
+            plan: A plan for the problem `graph`.
+            budget: As for `plan()`. None stands for the plan's own budget.
+            enforce: As for `plan()`.
+            arena: As for `plan()`.
+
+        Raises:
+            InputError: The plan is not valid. The message names all violations.
+        """
         limit = plan.budget_bytes if budget is None else budget_for(budget, self._device)
         self._native.use(plan.to_json(), budget=limit, enforce=enforce, arena=arena)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """One training step. Plans for plain training when nothing was planned. After an exception
-        gradients (but those that the step itself drops first), buffers and random state are as
-        before the step."""
+        """Runs one training step. If nothing was planned, the step is planned for no limit.
+
+        After an exception buffers, the random state and gradients are as before the step. Gradients
+        that the step itself drops first may be gone.
+
+        Args:
+            *arguments: The arguments of the function. Tensors may have other values than those of
+                the capture, and nothing else may differ.
+            **keywords: The keyword arguments of the function.
+
+        Returns:
+            The value that the function returns.
+
+        Raises:
+            BudgetError: A request for memory was refused.
+            InputError: The inputs, a module or a setting differ from those of the capture. With
+                `on_miss="recapture"` the step is captured and planned again instead.
+        """
         tensors, tree = flatten((arguments, keywords), "the input")
         if tree != self._recorded.inputs:
             self._miss("its inputs have another structure or other numbers", tensors, tree)
@@ -258,41 +244,54 @@ class CapturedStep:
         return rebuild(self._recorded.outputs, outputs)
 
     def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Refuses a call that differs from the capture, or captures the step again for it."""
         if not self._recapture:
             raise InputError(f"the step was captured for something else: {difference}")
         self._capture(tensors, tree)
 
     @property
     def graph(self) -> Graph:
-        """The recorded step as a problem: operations over values."""
+        """The recorded step as a problem."""
         return Graph.from_json(self._native.graph())
 
     @property
     def planned(self) -> PlanResult:
-        """The plan in force. InputError when nothing was planned yet."""
+        """The plan in force. Reading it raises InputError while nothing is planned."""
         return result_of(self._native.planned())
 
     def profile(self) -> Profile:
-        """What was measured, and how."""
+        """Returns the measured graph, and how it was measured."""
         return Profile.from_json(self._native.profile())
 
     def save_report(self, path: Path) -> None:
-        """The plan in force as a page to look at: see report_html()."""
+        """Writes the plan in force to a file as an HTML page, as `report_html()` does.
+
+        Raises:
+            InputError: Nothing is planned yet, or the file cannot be written.
+        """
         plan = self.planned.plan
         assert plan is not None
         report_html(self.profile(), plan, run_log=self.run_log(), path=path)
 
     def log_steps(self, steps: int = 5) -> None:
-        """Measures the next so many steps run by run, for run_log() and the report."""
+        """Measures the next steps run by run, for `run_log()` and for the report.
+
+        Args:
+            steps: The number of steps to measure.
+        """
         self._native.log_steps(steps)
 
     def run_log(self) -> RunLog | None:
-        """What the runs of the plan in force took in those steps; None before the first."""
+        """Returns the measured times and bytes of the runs of the plan in force.
+
+        Returns:
+            The run log, or None if no step of this plan was measured.
+        """
         text = self._native.run_log()
         return None if text is None else RunLog.from_json(text)
 
     def report(self) -> StepReport:
-        """What the last step took."""
+        """Returns the peaks, the budget and the arena of the last step."""
         return StepReport(**self._native.report())
 
     def __repr__(self) -> str:
@@ -313,30 +312,50 @@ def capture(
     observer: Observer | None = None,
     **keywords: Any,
 ) -> CapturedStep:
-    """Records a whole training step (forward, loss, backward; not the optimizer) of any model.
+    """Records a whole training step of any model: forward, loss and backward.
 
-    `step(*sample, **keywords)` runs four times, and each of its operations a few times more.
-    Inputs and what it returns may be tensors in tuples, lists, dicts and dataclasses. Parameters,
-    gradients, buffers and random state are left as they were.
+    The function runs four times, and each of its operations runs a few times more. It runs again if
+    it calls modules that it does not show. Parameters, gradients, buffers and the random state are
+    left as they were.
 
-    `modules`: their train flags, parameters and buffers are compared at each call, beside those of
-    all modules that the step calls; default: those that the function shows (its closure, the object
-    it is a method of). `on_miss`: what a call with
-    other shapes, types, flags or numbers does: "refuse" with an InputError, or "recapture" and plan
-    again.
+    Args:
+        step: The function. Its inputs and what it returns may be tensors, numbers and texts in
+            tuples, lists, dicts and dataclasses. The optimizer's step is no part of it.
+        *sample: The arguments that the function is recorded with.
+        modules: The modules whose train flags, parameters and buffers are compared at each call,
+            beside those of all modules that the function calls. None stands for the modules that
+            the function shows: in its closure, its defaults, the globals that it names, or as the
+            object that it is a method of.
+        on_miss: The answer to a call with other shapes, types, flags or numbers. "refuse" raises
+            InputError; "recapture" captures and plans again.
+        alternatives: The kinds of alternatives that the planner may use, by the names of
+            `alternatives()` that are `in_graph`. None stands for all that leave the same bits, and
+            an empty list for none. A kind with the exactness "rounding" is used only if it is
+            named here.
+        optimizer: An SGD, Adam, AdamW, Adagrad or RMSprop of `torch.optim` whose step becomes part
+            of this one. It updates each parameter as soon as the gradient is complete and nothing
+            in the step needs the parameter any more. The gradient is then freed: `.grad` is None
+            before and after the step. The bits are those of `optimizer.step()` behind the step.
+            Clipping by the norm of all gradients is not possible. If a step fails half-way, the
+            exception names the parameters that were updated.
+        name: The name of the graph in reports.
+        observer: A function that is called with `Progress`.
+        **keywords: The keyword arguments that the function is recorded with.
 
-    `alternatives`: the kinds (names of alternatives()) that the planner may run in place of
-    operations as they were captured; None is all that leave the same bits, [] none. One whose
-    exactness is "rounding" is run only if it is named here.
+    Returns:
+        The captured step. Call it in the training loop in place of the function.
 
-    `optimizer`: its step becomes part of this one. Each parameter is updated by it when its
-    gradient is complete and nothing in the step needs the parameter any more, and the gradient is
-    freed: .grad is None before and after. The same bits as optimizer.step() behind the step. SGD,
-    Adam, AdamW, Adagrad, RMSprop. Clipping by a norm of all gradients is not possible. When a step
-    fails half-way, the exception says which parameters were updated.
+    Raises:
+        InputError: The step cannot be replayed, because sizes or branches depend on data, numbers
+            are read out of tensors, or parameters are written. The message names the operation.
 
-    InputError for what cannot be replayed, naming the operation: sizes or branches that depend on
-    data, numbers read out of tensors, parameters that are written.
+    Examples:
+        >>> def train(x, y):
+        ...     loss = nn.functional.cross_entropy(plain(x), y)
+        ...     loss.backward()
+        ...     return loss
+        >>> step = reprise.capture(train, x, y)
+        >>> loss = step(x, y)
     """
     watched = modules_of(step) if modules is None else modules
     return CapturedStep(

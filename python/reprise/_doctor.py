@@ -1,92 +1,24 @@
-"""The first thing to ask of somebody who reports a problem: what there is, and whether a planned
-step has the bits of the same step in plain training."""
+"""The first thing to run when something seems wrong: `doctor()`.
+
+It lists the versions, looks for what is off, and tries one training step, plain and planned.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._built_for import TORCH_VERSION
-from ._html import fields_html
-from .errors import BudgetError, Error, InputError
+from ._diagnosis import Diagnosis, Finding, Trial
+from .errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-# Where none is asked for: a share of plain training's peak, or what is possible where that is not.
-USUAL_BUDGET = "70%"
 PLEASE = "please report this"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is off, and what to do about it."""
-
-    what: str
-    advice: str
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One step of a model, plain and planned, in one of the two modes."""
-
-    mode: str  # "chain", "graph"
-    # Names of what is not the same to the bit; None: there was no planned step.
-    different: tuple[str, ...] | None = None
-    error: str | None = None  # why there was none
-    repeats: bool = True  # plain training has the same bits twice
-    plain_peak_bytes: int | None = None  # on the CPU
-    budget_bytes: int | None = None
-    predicted_peak_bytes: int = 0
-    measured_peak_bytes: int = 0
-
-    @property
-    def well(self) -> bool:
-        within = self.budget_bytes is None or self.measured_peak_bytes <= self.budget_bytes
-        return (
-            self.different == ()
-            and within
-            and self.measured_peak_bytes <= self.predicted_peak_bytes
-        )
-
-    def __str__(self) -> str:
-        if self.different is None:
-            return f"{self.mode} mode: no planned step: {self.error}"
-        bits = "not the same bits: " + ", ".join(self.different) if self.different else "same bits"
-        plain = "unknown" if self.plain_peak_bytes is None else f"{self.plain_peak_bytes} B"
-        return (
-            f"{self.mode} mode: {bits}; peak predicted {self.predicted_peak_bytes} B, measured "
-            f"{self.measured_peak_bytes} B, budget {self.budget_bytes} B, plain {plain}"
-        )
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What doctor() found. `well`: every step that was tried kept all promises."""
-
-    versions: dict[str, str]
-    system: str
-    threads: int | None  # of PyTorch; None without it
-    trials: tuple[Trial, ...]
-    findings: tuple[Finding, ...]
-
-    @property
-    def well(self) -> bool:
-        return all(trial.well for trial in self.trials)
-
-    def __str__(self) -> str:
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        threads = "" if self.threads is None else f", {self.threads} threads"
-        lines = [versions, self.system + threads, *map(str, self.trials)]
-        lines += [f"- {finding.what}: {finding.advice}" for finding in self.findings]
-        return "\n".join([*lines, "all is well" if self.well else "something is wrong"])
-
-    def _repr_html_(self) -> str:
-        return fields_html(self)
 
 
 def doctor(
@@ -98,24 +30,41 @@ def doctor(
     modules: Sequence[torch.nn.Module] | None = None,
     budget: int | str | None = None,
 ) -> Diagnosis:
-    """Looks at this installation and tries one training step, plain and planned, in both modes: the
-    same bits in loss, gradients, buffers and random state, and a peak within the budget.
+    """Looks at this installation, and tries one training step, plain and planned, in both modes.
 
-    `model` and `sample` as for remat(); a model that is no chain of stages is tried in graph mode
-    only. `loss(output)`: default is the mean of squares. `step(*sample)`: a whole training step,
-    as for capture(), in place of a model; `modules`: those that it trains, where it does not show
-    them. Without all these a small model of ours is tried. `budget` is that of the planned steps:
-    default is 70% of plain training's peak, or the smallest that is possible.
+    The planned step has to have the same bits as the plain one in loss, gradients, buffers and
+    random state, and a peak within its budget. What is tried is left as it was. Without PyTorch
+    there is nothing to try, and the diagnosis says so. Without any arguments a small model is
+    tried.
 
-    What is tried is left as it was: parameters, gradients, buffers, random state. Without PyTorch
-    there is nothing to try, and the diagnosis says so. InputError for a model without a sample.
+    Args:
+        model: A model as for `remat()`. A model that is no chain of stages is tried in graph mode
+            only.
+        sample: An input of the model, or a tuple of inputs.
+        loss: The function that training applies to the output. It returns a tensor of one element.
+            None stands for the mean of the output's squares.
+        step: A whole training step, as for `capture()`, in place of a model. It is called with the
+            sample.
+        modules: The modules that the step trains, if the step does not show them.
+        budget: The budget of the planned steps, as for `remat()`. None stands for 70% of plain
+            training's peak, or for the smallest budget that is possible if that is larger.
+
+    Returns:
+        The diagnosis. Its `well` says whether every step that was tried kept all promises.
+
+    Raises:
+        InputError: There is a model or a step, and no sample.
+
+    Examples:
+        >>> found = reprise.doctor(plain, x)
+        >>> assert found.well, found
     """
     versions = {"reprise": _core.__version__, "python": platform.python_version()}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     if (model is not None or step is not None) and sample is None:
         raise InputError("to try a model, doctor() needs a sample of its input")
     try:
-        from . import _torch  # noqa: F401 - says what is missing, if something is
+        from . import _torch  # noqa: F401 - It raises InputError where training is not possible.
     except InputError as error:
         finding = Finding(f"models cannot be trained here: {error}", "planning and checking work")
         return Diagnosis(versions, system, None, (), (finding,))
@@ -134,6 +83,7 @@ def doctor(
 
 
 def _look_around() -> list[Finding]:
+    """Returns what is off with the threads and with the version of PyTorch."""
     import torch
 
     findings = []
@@ -149,6 +99,7 @@ def _look_around() -> list[Finding]:
 
 
 def _judge(trial: Trial) -> list[Finding]:
+    """Returns what is off with a trial, and what to do about it."""
     name = f"{trial.mode} mode"
     if trial.different is None:
         return [Finding(f"{name} was not tried", "see the reason above")]
@@ -163,8 +114,3 @@ def _judge(trial: Trial) -> list[Finding]:
         advice = "known of recurrent models and of tensors that outlive a step; harmless"
         return [Finding(f"{name}: the measured peak is below the predicted one", advice)]
     return []
-
-
-def smallest_of(error: Error) -> int | None:
-    """The budget to try when one is infeasible."""
-    return error.requested if isinstance(error, BudgetError) and error.requested > 0 else None

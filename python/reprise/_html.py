@@ -1,4 +1,4 @@
-"""How objects show themselves in notebooks: small tables without style of their own."""
+"""Small HTML tables, which notebooks show in place of the text of an object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import _core
 
 
 def table(rows: Iterable[tuple[str, str]], caption: str = "") -> str:
-    """Names and values, both escaped."""
+    """Returns a table of names and values. All texts are escaped."""
     body = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
         for name, text in rows
@@ -21,7 +21,7 @@ def table(rows: Iterable[tuple[str, str]], caption: str = "") -> str:
 
 
 def show(name: str, value: Any) -> str:
-    """A field for people: sizes and times in units."""
+    """Returns the value of a field as a text for people. Sizes and times get a unit."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int) and name.endswith("bytes"):
@@ -34,13 +34,10 @@ def show(name: str, value: Any) -> str:
 
 
 def fields_html(value: Any) -> str:
+    """Returns a table of the fields of a dataclass."""
     rows = [
         (f.name.removesuffix("_bytes").removesuffix("_ns"), show(f.name, getattr(value, f.name)))
         for f in dataclasses.fields(value)
         if f.repr
     ]
     return table(rows, type(value).__name__)
-
-
-def curve_html(picture: str, value: Any) -> str:
-    return picture + fields_html(value)

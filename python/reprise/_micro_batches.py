@@ -1,4 +1,4 @@
-"""Steps in parts along the batch: gradient accumulation, captured and planned as one step."""
+"""Micro-batches: gradient accumulation, captured and planned as one step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,35 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._capture import CapturedStep, _Recorded, plan_options
-from ._planning import Budget, Observer, PlanResult, result_of
-from ._torch import _runtime, budget_for, modules_of
+from ._arguments import Budget, Observer
+from ._capture import CapturedStep, plan_options
+from ._memory import budget_for
+from ._modules import modules_of
+from ._recorded import RecordedFunction
+from ._result import PlanResult, result_of
+from ._torch import _runtime
 from .errors import InputError
 
 
 class PartsTried(NamedTuple):
-    """What planning a step in so many parts came to."""
+    """The answer of the planner for one number of parts.
+
+    Attributes:
+        parts: The number of parts.
+        result: The answer of the planner.
+    """
 
     parts: int
     result: PlanResult
 
 
 class MicroBatchedStep(CapturedStep):
-    """A captured step in `parts` parts along the batch. Made by micro_batches()."""
+    """A captured step in parts along the batch. Made by `micro_batches()`.
+
+    Attributes:
+        parts: The number of parts.
+        tried: The numbers of parts that were tried, with the answers of the planner.
+    """
 
     parts: int
     tried: list[PartsTried]
@@ -42,19 +56,20 @@ class MicroBatchedStep(CapturedStep):
         super().__init__(**capture)
 
     def _record(
-        self, recorded: _Recorded, tensors: list[torch.Tensor], options: dict[str, Any]
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
+        """Records and plans the step in each number of parts, and keeps the fastest plan."""
         plan = self._plan_options
         if plan is None:
             budget = budget_for(self._budget, tensors[0].device)
             plan = plan_options(budget=budget, **self._first_plan)
-        body = None if self._body is None else _Recorded(self._body, recorded.inputs)
+        body = None if self._body is None else RecordedFunction(self._body, recorded.inputs)
         part = recorded.part if body is None else functools.partial(recorded.behind, body)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
             part, body, tensors, parts=self._numbers, plan=plan, **options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
-        # Captured again for other inputs, it stays what it is.
+        # If the step is captured again for other inputs, it keeps its number of parts.
         self._numbers = [self.parts]
         if self._plan_options is None:
             self._plan_options = plan | {"budget": result_of(step.planned()).budget_bytes}
@@ -80,31 +95,62 @@ def micro_batches(
     observer: Observer | None = None,
     **keywords: Any,
 ) -> MicroBatchedStep:
-    """A whole training step in parts along the batch, as gradient accumulation runs it, captured
-    and planned as one; in as many parts as make it the fastest within the budget.
+    """Captures and plans a whole training step in parts along the batch.
 
-    `part(*inputs, share=..., **keywords)`: forward, loss and backward of some rows. `share` is
-    these rows over all rows: multiply the loss, a mean over rows, by it before backward(). What it
-    returns is added up over the parts. All inputs that are as long in dimension 0 as the first are
-    divided; the others are given as they are. Part k of n has the rows from rows * k // n to
-    rows * (k + 1) // n. The step is called with the whole batch.
+    This is gradient accumulation as one step, in as many parts as make it the fastest within the
+    budget. The bits are those of accumulating by hand and not those of the whole batch at once:
+    sums are rounded in another order, each part draws its own random numbers, and a batch norm in
+    training mode sees the rows of its part.
 
-    `body(*inputs, **keywords)`: what the whole batch goes through first, batch norms and all. Then
-    only the tail of the step is in parts: `part(*results, share=...)` gets rows of what the body
-    returned, a tensor or a tuple of what it needs (activations, targets), forward and backward of
-    each part run together, and then the backward of the body.
+    Each number of parts is captured at the memory that the step takes without a plan. If the
+    machine has no room for the whole batch, leave 1 out of `parts`.
 
-    `parts`: the numbers to try, in ascending order, until two in a row are slower than one before
-    them, or one costs no time at all. Each is captured at the memory that it takes without a plan:
-    where the whole batch does not fit the machine, leave out 1. A share of the budget ("30%") is of
-    the plain peak with the smallest of them; the time limit is for each.
+    Args:
+        part: The function `part(*inputs, share=..., **keywords)`: forward, loss and backward of
+            some rows. `share` is the number of these rows over the number of all rows. If the loss
+            is a mean over rows, multiply it by `share` before `backward()`. What the function
+            returns is added up over the parts.
+        *sample: The inputs for the whole batch. Each input that is as long in dimension 0 as the
+            first one is divided: part k of n has the rows from rows * k // n to
+            rows * (k + 1) // n. The others are given as they are.
+        body: The function `body(*inputs, **keywords)` that the whole batch goes through first,
+            batch norms included. Only the tail of the step is then in parts:
+            `part(*results, share=...)` gets rows of what the body returned, a tensor or a tuple of
+            tensors. Forward and backward of each part run together, and then the backward of the
+            body runs.
+        budget: As for `CapturedStep.plan()`. A share is of the plain peak with the smallest number
+            of parts that was tried.
+        parts: The numbers of parts to try, in ascending order. The search ends when two in a row
+            are slower than one before them, or when a plan takes no more time than the same
+            number of parts without a budget.
+        planner: As for `CapturedStep.plan()`.
+        time_limit: As for `CapturedStep.plan()`, for each number of parts.
+        threads: As for `CapturedStep.plan()`.
+        enforce: As for `CapturedStep.plan()`.
+        arena: As for `CapturedStep.plan()`.
+        modules: As for `capture()`.
+        on_miss: As for `capture()`.
+        alternatives: As for `capture()`.
+        optimizer: As for `capture()`.
+        name: As for `capture()`.
+        observer: As for `capture()`.
+        **keywords: The keyword arguments that the functions are recorded with.
 
-    The bits are those of accumulating by hand, not those of the whole batch at once: sums are
-    rounded in another order, each part draws its own random numbers, and a batch norm in training
-    mode sees the rows of its part.
+    Returns:
+        The captured step with the fastest plan. Call it with the whole batch.
 
-    The other arguments are those of capture() and CapturedStep.plan(). BudgetError when no number
-    of parts has a plan within the budget; InputError for fewer rows than parts.
+    Raises:
+        BudgetError: No number of parts has a plan within the budget.
+        InputError: The batch has fewer rows than every number of parts, or the step cannot be
+            captured.
+
+    Examples:
+        >>> def part(x, y, share):
+        ...     loss = share * nn.functional.cross_entropy(plain(x), y)
+        ...     loss.backward()
+        ...     return loss
+        >>> step = reprise.micro_batches(part, x, y, budget="60%", parts=[2, 4])
+        >>> loss = step(x, y)
     """
     if not all(isinstance(number, int) for number in parts):
         raise InputError(f"parts= are whole numbers, not {parts!r}")

@@ -1,4 +1,4 @@
-"""Optimizers of torch.optim, parameter by parameter: what capture(optimizer=...) needs of them."""
+"""Optimizers of torch.optim that step one parameter at a time, for `capture(optimizer=...)`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 from .errors import InputError
 
-# Their steps treat each parameter by itself. Exactly these: a derived class may do anything.
+# The steps of these optimizers treat each parameter by itself. A class that is derived from one of
+# them may do anything, so it is refused.
 _KINDS = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -17,7 +18,7 @@ _KINDS = (
     torch.optim.Adagrad,
     torch.optim.RMSprop,
 )
-# Options that decide whether a step needs more memory.
+# These options decide how much memory a step needs.
 _MEMORY = (
     "momentum",
     "weight_decay",
@@ -27,12 +28,16 @@ _MEMORY = (
     "centered",
     "maximize",
 )
-# Variants whose steps take all parameters together, or record them for autograd.
+# A step with one of these options takes all parameters together, or records itself for autograd.
 _REFUSED = ("foreach", "fused", "capturable", "differentiable")
 
 
 class ParameterSteps:
-    """The optimizer's own step with one parameter in its groups at a time."""
+    """An optimizer whose own `step()` is called with one parameter in its groups at a time.
+
+    The C++ runtime calls these methods (`PythonOptimizer` in module.cc). The number of a parameter
+    is its position in `parameters()`.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if type(optimizer) not in _KINDS:
@@ -53,6 +58,7 @@ class ParameterSteps:
         self._refuse_hooks()
 
     def _refuse_hooks(self) -> None:
+        """Raises InputError if the optimizer has step hooks."""
         names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         if any(getattr(self._optimizer, name, None) for name in names):
             raise InputError("the optimizer has step hooks, which would run for each parameter")
@@ -65,6 +71,7 @@ class ParameterSteps:
             )
 
     def _place(self, number: int) -> tuple[int, int]:
+        """Returns the group of a parameter, and its position in the group."""
         for g, group in enumerate(self._optimizer.param_groups):
             if number < len(group["params"]):
                 return g, number
@@ -77,13 +84,17 @@ class ParameterSteps:
         return parameter
 
     def name(self) -> str:
+        """Returns the name of the optimizer, for example "SGD"."""
         return type(self._optimizer).__name__
 
     def parameters(self) -> list[torch.Tensor]:
-        self._refuse_hooks()  # asked for at each step, before anything is changed
+        """Returns the parameters of all groups in their order. Raises InputError for hooks."""
+        # The runtime calls this method at each step, before it changes anything.
+        self._refuse_hooks()
         return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def step(self, number: int) -> None:
+        """Updates one parameter from its gradient, as if it were the only parameter."""
         groups = self._optimizer.param_groups
         chosen, at = self._place(number)
         everything = [group["params"] for group in groups]
@@ -96,16 +107,19 @@ class ParameterSteps:
                 group["params"] = parameters
 
     def has_state(self, number: int) -> bool:
+        """Returns whether the optimizer keeps state for a parameter. Its first step makes it."""
         parameter = self._parameter(number)
         return parameter in self._optimizer.state and bool(self._optimizer.state[parameter])
 
     def memory_key(self, number: int) -> str:
+        """Returns a text of a parameter's options. Where it is equal, steps need equal memory."""
         group = self._optimizer.param_groups[self._place(number)[0]]
         return " ".join(f"{option} {bool(group.get(option))}" for option in _MEMORY)
 
     def twin(self, number: int, stand_in: torch.Tensor) -> ParameterSteps:
+        """Returns a new optimizer with a parameter's options, for a stand-in of the parameter."""
         group: dict[str, Any] = dict(self._optimizer.param_groups[self._place(number)[0]])
         group["params"] = [stand_in]
-        group.pop("initial_lr", None)  # a schedule's
+        group.pop("initial_lr", None)  # A schedule of learning rates has put this key there.
         kind: Any = type(self._optimizer)
         return ParameterSteps(kind([group]))

@@ -1,7 +1,7 @@
 """Frozen dataclasses from and to the JSON forms of the project's files.
 
-A field has the name of the file's key. The C++ core reads and writes the files and is the judge of
-what is in them; nothing here validates.
+A field has the name of the file's key. The C++ core reads and writes the files, and it alone judges
+what a file may contain; this module validates nothing.
 """
 
 from __future__ import annotations
@@ -10,24 +10,29 @@ import dataclasses
 import functools
 import types
 import typing
-from typing import Any, TypeVar
-
-R = TypeVar("R")
+from typing import Any
 
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
+    """Returns the type of each field of a dataclass that is a key of its file."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind) if in_file(f)}
 
 
 def in_file(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field is one of the file's keys."""
+    """Returns whether a field is one of the file's keys."""
     return bool(field.init) and bool(field.metadata.get("file", True))
 
 
 def decode(kind: Any, value: Any) -> Any:
-    """The value of a field of type `kind` from its JSON form."""
+    """Returns the value of type `kind` whose JSON form is `value`.
+
+    Args:
+        kind: A dataclass, a named tuple, a tuple type such as `tuple[Stage, ...]`, a union of
+            documents, or any other type. Values of other types are returned as they are.
+        value: The JSON form, as `json.loads()` returns it.
+    """
     if dataclasses.is_dataclass(kind):
         hints = _hints(typing.cast(type, kind))
         return typing.cast(Any, kind)(
@@ -51,7 +56,7 @@ def _format_of(value: Any) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """The JSON form; fields that are None stay out."""
+    """Returns the JSON form of a value. Fields that are None are left out."""
     if hasattr(value, "_fields"):
         return [encode(item) for item in value if item != ""]
     if isinstance(value, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Chain mode: an nn.Sequential or a list of stages as one module that trains inside a budget."""
+"""Chain mode: a model that is a sequence of stages, as one module that trains inside a budget."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._model import Chain, Path, Profile, RunLog
-from ._planning import (
-    Budget,
-    Observer,
-    PlanResult,
-    checked,
-    nanoseconds,
-    observe,
-    report_html,
-    result_of,
+from ._arguments import Budget, Observer, checked_budget, nanoseconds, observe
+from ._chain import Chain
+from ._document import Path
+from ._measured import Profile, RunLog
+from ._memory import budget_for
+from ._modules import modules_of
+from ._report import report_html
+from ._result import PlanResult, result_of
+from ._stages import (
+    NamedStages,
+    Stages,
+    as_arguments,
+    check_model,
+    loss_argument,
+    named_stages,
+    stage_arguments,
 )
-from ._torch import StepReport, _runtime, budget_for, modules_of
+from ._step_report import StepReport
+from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
-Stages = nn.Sequential | nn.ModuleList | Sequence[Callable[..., Any]]
-NamedStages = list[tuple[str, Callable[..., Any]]]
-
-# What makes state_dict() of a module; the planned module shares them with the model.
+# The state_dict() of a module is made from these attributes. A planned module shares them with its
+# model.
 _SHARED = (
     "_parameters",
     "_buffers",
@@ -39,126 +44,28 @@ _SHARED = (
 )
 
 
-def named_stages(model: Any, prefix: str = "") -> NamedStages:
-    """The stages of a Sequential or a list, those of inner Sequentials in their place."""
-    items = model._modules.items() if isinstance(model, nn.Module) else enumerate(model)
-    stages: NamedStages = []
-    for name, stage in items:
-        if not callable(stage):
-            raise InputError(
-                f"stage {prefix}{name} is no module or function but a {type(stage).__name__}"
-            )
-        if _is_plain_sequential(stage):
-            stages += named_stages(stage, f"{prefix}{name}.")
-        else:
-            stages.append((f"{prefix}{name}", stage))
-    return stages
-
-
-def _is_plain_sequential(stage: Any) -> bool:
-    """A Sequential that does nothing but call its children."""
-    return (
-        isinstance(stage, nn.Sequential)
-        and type(stage).forward is nn.Sequential.forward
-        and not (stage._forward_hooks or stage._forward_pre_hooks)
-        and not (stage._backward_hooks or stage._backward_pre_hooks)
-    )
-
-
-def _check_model(model: Any) -> None:
-    listed = _is_plain_sequential(model) or isinstance(model, nn.ModuleList)
-    if isinstance(model, nn.Module) and not listed:
-        raise InputError(
-            f"a {type(model).__name__} does not say what its stages are: give an nn.Sequential "
-            "without hooks, or the list of its stages with `module=`, or use reprise.capture()"
-        )
-    if not isinstance(model, (nn.Module, list, tuple)):
-        raise InputError(f"a model is an nn.Sequential or a list of stages, not {type(model)!r}")
-    if not named_stages(model):
-        raise InputError("the model has no stage")
-
-
-class _StageCall:
-    """A stage between lists of tensors. `trees` has the structure of each boundary: this one reads
-    that of its input and writes that of its output."""
-
-    def __init__(
-        self, name: str, stage: Callable[..., Any], position: int, trees: list[Tree | None]
-    ) -> None:
-        self.name = name
-        self.stage = stage
-        self.position = position
-        self.trees = trees
-
-    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        tree = self.trees[self.position]
-        assert tree is not None
-        value = rebuild(tree, tensors)
-        try:
-            # The first is called as the model is; the others as nn.Sequential calls its children.
-            output = self.stage(*value[0], **value[1]) if self.position == 0 else self.stage(value)
-        except Exception as error:
-            if hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"in stage '{self.name}' of a planned model")
-            raise
-        what = f"what stage '{self.name}' returns"
-        result, tree = flatten(output, what)
-        if tree.constants():
-            raise InputError(f"{what} holds {tree.constants()[0]!r}; stages hand over tensors only")
-        self.trees[self.position + 1] = tree
-        return result
-
-
-class _Loss:
-    """The user's loss, on the list of output tensors."""
-
-    def __init__(self, loss: Callable[[Any], torch.Tensor], trees: list[Tree | None]) -> None:
-        self.loss = loss
-        self.trees = trees
-
-    def __call__(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        tree = self.trees[-1]
-        assert tree is not None
-        loss: Any = self.loss(rebuild(tree, tensors))
-        if not isinstance(loss, torch.Tensor):
-            raise InputError(f"loss= must return a tensor, not {loss!r}")
-        return loss
-
-
-def _stage_arguments(
-    stages: NamedStages, trees: list[Tree | None]
-) -> list[tuple[str, Callable[..., Any], list[nn.Module]]]:
-    return [
-        (name, _StageCall(name, stage, i, trees), modules_of(stage))
-        for i, (name, stage) in enumerate(stages)
-    ]
-
-
-def _loss_argument(loss: Any, trees: list[Tree | None]) -> Any:
-    return None if loss is None else _Loss(loss, trees)
-
-
-def as_arguments(sample: Any) -> tuple[Any, ...]:
-    return tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
-
-
 class Remat(nn.Module):
-    """A model that trains inside a budget. Parameters, state_dict keys, to(), train() and eval()
-    are the model's, and changes of the one are changes of the other. Without gradients forward()
-    just runs the stages. Another shape, type or flag is measured and planned when it comes. Made by
-    remat()."""
+    """A model that trains inside a budget. Made by `remat()`.
+
+    Parameters, buffers, children, `state_dict()`, `to()`, `train()` and `eval()` are those of the
+    model: a change of the one is a change of the other. Under `no_grad()` a call runs the stages
+    and no plan. When inputs of another shape or type come, or a train flag has changed, the module
+    measures and plans again.
+    """
 
     def __init__(self, model: Any, module: nn.Module | None, options: dict[str, Any]) -> None:
         super().__init__()
         root = model if module is None and isinstance(model, nn.Module) else module
-        # Not as children, which would change the names of parameters.
+        # As children, these two would change the names of the parameters.
         self.__dict__["_root"] = root
         self.__dict__["_source"] = model if isinstance(model, nn.Module) else list(model)
         self._options = options
-        self._native: Any = None  # made at the first step, and not saved
+        # The runtime's model is made at the first step, for these arguments. It is not saved.
+        self._native: Any = None
         self._made_for: Any = None
         self._trees: list[Tree | None] = []
-        self._strangers_of_original: int | None = None  # of a copy
+        # A copy knows how many strangers its original had (see _stages()). None: this is no copy.
+        self._strangers_of_original: int | None = None
         if root is not None:
             for name in _SHARED:
                 self.__dict__[name] = root.__dict__[name]
@@ -167,6 +74,7 @@ class Remat(nn.Module):
             self._register(self._stages())
 
     def _stages(self) -> NamedStages:
+        """Returns the stages. Raises InputError in a copy whose stages use the original."""
         stages = named_stages(self.__dict__["_source"])
         of_original = self._strangers_of_original
         if of_original is not None and self._strangers(stages) > of_original:
@@ -178,13 +86,13 @@ class Remat(nn.Module):
         return stages
 
     def _strangers(self, stages: NamedStages) -> int:
-        """Modules that the stages use and that are no part of this one."""
+        """Counts the modules that the stages use and that are no part of this module."""
         root = self.__dict__["_root"]
         own = {id(m) for whole in (self, root) if whole is not None for m in whole.modules()}
         return sum(id(m) not in own for _, stage in stages for m in modules_of(stage))
 
     def _register(self, stages: NamedStages) -> None:
-        """The modules of a list of stages as children, each once, under the stages' names."""
+        """Registers each module of the stages as a child once, under the name of its stage."""
         seen: set[int] = set()
         for name, stage in stages:
             modules = [m for m in modules_of(stage) if id(m) not in seen]
@@ -194,6 +102,19 @@ class Remat(nn.Module):
                 self.add_module(plain if len(modules) == 1 else f"{plain}_{i}", found)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Runs the model. With gradients enabled this is the forward half of a planned step.
+
+        Args:
+            *arguments: The arguments of the first stage.
+            **keywords: The keyword arguments of the first stage.
+
+        Returns:
+            The value that the last stage returns.
+
+        Raises:
+            BudgetError: No plan fits, or a request for memory was refused.
+            InputError: The inputs or a stage cannot be used.
+        """
         if not torch.is_grad_enabled():
             return self._run_plain(arguments, keywords)
         native, tensors = self._ready(arguments, keywords)
@@ -212,7 +133,11 @@ class Remat(nn.Module):
     def _ready(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[Any, list[torch.Tensor]]:
-        """The runtime's model for these stages and inputs: a new one when either has changed."""
+        """Returns the runtime's model, and the tensors of the arguments.
+
+        The runtime's model is made anew if the stages, the structure of the arguments, or the
+        parameters and buffers of a module have changed.
+        """
         tensors, tree = flatten((arguments, keywords), "the input")
         if not tensors:
             raise InputError("the model was given no tensor")
@@ -222,9 +147,9 @@ class Remat(nn.Module):
             self._trees = [tree] + [None] * len(stages)
             options = dict(self._options)
             self._native = _runtime.Remat(
-                _stage_arguments(stages, self._trees),
+                stage_arguments(stages, self._trees),
                 budget=budget_for(options.pop("budget"), tensors[0].device),
-                loss=_loss_argument(options.pop("loss"), self._trees),
+                loss=loss_argument(options.pop("loss"), self._trees),
                 observer=observe(options.pop("observer")),
                 **options,
             )
@@ -232,16 +157,32 @@ class Remat(nn.Module):
         return self._native, tensors
 
     def plan_for(self, *arguments: Any, **keywords: Any) -> PlanResult:
-        """Measures and plans for inputs like these, without running a step. BudgetError when no
-        plan fits, with the smallest budget that has one."""
+        """Measures and plans for inputs like these, without running a step.
+
+        Raises:
+            BudgetError: No plan fits. Its attribute `requested` is the smallest budget that has a
+                plan.
+            InputError: The inputs or a stage cannot be used.
+
+        Examples:
+            >>> result = model.plan_for(torch.randn(512, 128))
+        """
         native, tensors = self._ready(arguments, keywords)
         native.plan_for(tensors)
         return result_of(native.planned())
 
     def set_budget(self, budget: Budget) -> None:
-        """From the next step on, which plans for it: BudgetError then, if no plan fits. What was
-        measured is kept."""
-        self._options["budget"] = checked(budget)
+        """Sets the budget for the next steps. What was measured is kept.
+
+        The next step plans for the budget, and it raises BudgetError if no plan fits.
+
+        Args:
+            budget: As for `remat()`.
+
+        Raises:
+            InputError: The value is no budget.
+        """
+        self._options["budget"] = checked_budget(budget)
         if self._native is not None:
             device = next((p.device for p in self.parameters()), torch.device("cpu"))
             self._native.set_budget(budget_for(budget, device))
@@ -253,20 +194,28 @@ class Remat(nn.Module):
 
     @property
     def planned(self) -> PlanResult:
-        """The plan in force. InputError when nothing was planned yet."""
+        """The plan in force. Reading it raises InputError while nothing is planned."""
         return result_of(self._planned_native().planned())
 
     @property
     def chain(self) -> Chain:
-        """What was measured, as a problem."""
+        """The measured chain. Reading it raises InputError while nothing is planned."""
         return Chain.from_json(self._planned_native().chain())
 
     def profile(self) -> Profile:
-        """What was measured, and how."""
+        """Returns the measured chain, and how it was measured.
+
+        Raises:
+            InputError: Nothing is planned yet.
+        """
         return Profile.from_json(self._planned_native().profile())
 
     def save_report(self, path: Path) -> None:
-        """The plan in force as a page to look at: see report_html()."""
+        """Writes the plan in force to a file as an HTML page, as `report_html()` does.
+
+        Raises:
+            InputError: There is no plan yet, or the file cannot be written.
+        """
         plan = self.planned.plan
         if plan is None:
             raise InputError(
@@ -275,19 +224,38 @@ class Remat(nn.Module):
         report_html(self.profile(), plan, run_log=self.run_log(), path=path)
 
     def log_steps(self, steps: int = 5) -> None:
-        """Measures the next so many steps run by run, for run_log() and the report."""
+        """Measures the next steps run by run, for `run_log()` and for the report.
+
+        Args:
+            steps: The number of steps to measure.
+
+        Raises:
+            InputError: Nothing is planned yet.
+        """
         self._planned_native().log_steps(steps)
 
     def run_log(self) -> RunLog | None:
-        """What the runs of the plan in force took in those steps; None before the first."""
+        """Returns the measured times and bytes of the runs of the plan in force.
+
+        Returns:
+            The run log, or None if no step of this plan was measured.
+
+        Raises:
+            InputError: Nothing is planned yet.
+        """
         text = self._planned_native().run_log()
         return None if text is None else RunLog.from_json(text)
 
     def report(self) -> StepReport:
-        """What the last step that ran forward and backward took."""
+        """Returns the peaks and the budget of the last step that ran forward and backward.
+
+        Raises:
+            InputError: Nothing is planned yet.
+        """
         return StepReport(**self._planned_native().report())
 
     def train(self, mode: bool = True) -> Remat:
+        """Sets the train flag of this module and of the model."""
         super().train(mode)
         root = self.__dict__["_root"]
         if root is not None:
@@ -295,7 +263,7 @@ class Remat(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """The model and what was asked for; a copy measures and plans for itself."""
+        """Returns the model and the options. A copy measures and plans for itself."""
         strangers = self._strangers(named_stages(self.__dict__["_source"]))
         return self.__dict__ | {
             "_native": None,
@@ -320,25 +288,49 @@ def remat(
     name: str = "model",
     observer: Observer | None = None,
 ) -> Remat:
-    """A module that computes what the model does and trains inside a budget of all device bytes:
-    parameters, gradients, optimizer state, the batch, and whatever else is live.
+    """Makes a module that computes what the model does and trains inside a budget.
 
-    `model`: an nn.Sequential (inner ones become stages, too), or a list of stages: modules or
-    functions, each called with what the one before returned. `sample`: an input, or a tuple of
-    them; it is measured on, and not changed. `budget`: bytes, "8 GiB", "60%" of plain training's
-    peak, "auto" (what the device has free), or None for no limit.
+    Gradients, loss, buffers and the random state are those of plain training to the last bit. On
+    the CPU the measured peak is never above the budget.
 
-    `module`: of a list of stages, the module that they are parts of; parameters and state_dict keys
-    are then its. `loss`: what training does with the output; its memory is planned for (default:
-    cross-entropy). `enforce`: on the CPU, a request beyond the budget raises BudgetError and leaves
-    the model as it was. `output_held=False`: the output does not outlive the loss, as in
-    `loss = f(model(x))`. `alternatives`: the kinds (names of alternatives() that are `in_chain`) of
-    ways for a stage to keep less for its backward, from which the planner chooses for each; None is
-    all of them, [] none. They leave the same bits.
+    Args:
+        model: An nn.Sequential, whose inner nn.Sequentials are taken apart, or a list of stages.
+            Stages are modules or functions. Each stage is called with what the stage before
+            returned: tensors in tuples, lists, dicts or dataclasses.
+        sample: An input, or a tuple of inputs. The model is measured on it; it is not changed.
+        budget: All device bytes during a step: parameters, gradients, optimizer state, the batch,
+            and whatever else is live. It is a number of bytes, a text such as "8 GiB", a share
+            such as "60%" of plain training's peak, "auto" for what the device has free, or None
+            for no limit.
+        module: The module that the stages of a list belong to. Parameters and state_dict keys are
+            then those of this module.
+        loss: The function that training applies to the output. It returns a tensor of one element,
+            and its memory is planned for. None stands for cross-entropy over dimension 1, or for
+            the mean square if the output has fewer than two dimensions.
+        alternatives: The kinds of alternatives that the planner may use, by the names of
+            `alternatives()` that are `in_chain`. None stands for all that leave the same bits, and
+            an empty list for none.
+        planner: The name of a planner of chains.
+        time_limit: The time for planning: seconds, or a text such as "10s".
+        enforce: Whether, on the CPU, a request beyond the budget raises BudgetError and leaves the
+            model as it was.
+        output_held: Whether the output may outlive the loss. Say False if it does not, as in
+            `loss = f(model(x))`; then its bytes are used for something else.
+        name: The name of the chain in reports.
+        observer: A function that is called with `Progress`.
 
-    BudgetError when no plan fits, with the smallest budget that has one.
+    Returns:
+        The planned module. It shares parameters, buffers and children with the model.
+
+    Raises:
+        BudgetError: No plan fits. Its attribute `requested` is the smallest budget that has a plan.
+        InputError: The model, the sample or another argument cannot be used.
+
+    Examples:
+        >>> model = reprise.remat(plain, x, budget="60%")
+        >>> nn.functional.cross_entropy(model(x), y).backward()
     """
-    _check_model(model)
+    check_model(model)
     options = {
         "budget": budget,
         "loss": loss,
@@ -353,31 +345,3 @@ def remat(
     planned = Remat(model, module, options)
     planned.plan_for(*as_arguments(sample))
     return planned
-
-
-def profile(
-    model: Stages,
-    sample: Any,
-    *,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    alternatives: Sequence[str] | None = None,
-    output_held: bool = True,
-    name: str = "model",
-    observer: Observer | None = None,
-) -> Profile:
-    """Measures a model (as for remat()) into a chain, without planning for a budget."""
-    _check_model(model)
-    tensors, tree = flatten((as_arguments(sample), {}), "the sample")
-    stages = named_stages(model)
-    trees: list[Tree | None] = [tree] + [None] * len(stages)
-    return Profile.from_json(
-        _runtime.profile(
-            _stage_arguments(stages, trees),
-            tensors,
-            loss=_loss_argument(loss, trees),
-            alternatives=alternatives,
-            name=name,
-            output_held=output_held,
-            observer=observe(observer),
-        )
-    )

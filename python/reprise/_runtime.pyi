@@ -1,18 +1,35 @@
-"""Captured steps and planned chains of stages (C++, on LibTorch)."""
+"""Captured steps and planned chains of stages, in C++ on LibTorch.
+
+Only `reprise._torch` imports this module, after a look at the version of PyTorch. Texts are JSON
+forms, times are in nanoseconds, and sizes are in bytes.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-def install_cpu_allocator() -> None: ...
-def live_bytes() -> int: ...
-def peak_bytes() -> int: ...
-def reset_peak() -> None: ...
-def alternatives() -> list[tuple[str, str, str, bool, bool]]: ...
-def last_refusal() -> tuple[str, int, int, int] | None: ...
+def install_cpu_allocator() -> None:
+    """Counts all CPU memory that tensors take from now on."""
+
+def live_bytes() -> int:
+    """Returns the CPU bytes of all live tensors that were counted."""
+
+def peak_bytes() -> int:
+    """Returns the largest live_bytes() since the last reset_peak()."""
+
+def reset_peak() -> None:
+    """Sets peak_bytes() to the current live_bytes()."""
+
+def alternatives() -> list[tuple[str, str, str, bool, bool]]:
+    """Returns the fields of each Alternative."""
+
+def last_refusal() -> tuple[str, int, int, int] | None:
+    """Returns the message and the budget, live and requested bytes of the last refused request."""
 
 class CapturedStep:
+    """A recorded step between lists of tensors."""
+
     def __init__(
         self,
         step: Callable[[list[Tensor]], list[Tensor]],
@@ -39,7 +56,9 @@ class CapturedStep:
         optimizer: object,
         name: str,
         observer: Callable[[str, float, str], None] | None,
-    ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]: ...
+    ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
+        """Returns the fastest step, the number of its parts, and each number with its result."""
+
     def plan(
         self,
         *,
@@ -50,18 +69,46 @@ class CapturedStep:
         enforce: bool,
         arena: bool,
         observer: Callable[[str, float, str], None] | None,
-    ) -> dict[str, Any]: ...
-    def use(self, plan: str, *, budget: int | str | None, enforce: bool, arena: bool) -> None: ...
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]: ...
-    def refresh(self) -> bool: ...
-    def planned(self) -> dict[str, Any]: ...
-    def graph(self) -> str: ...
-    def profile(self) -> str: ...
-    def log_steps(self, steps: int) -> None: ...
-    def run_log(self) -> str | None: ...
-    def report(self) -> dict[str, Any]: ...
+    ) -> dict[str, Any]:
+        """Plans the step and returns the keyword arguments of PlanResult."""
+
+    def use(self, plan: str, *, budget: int | str | None, enforce: bool, arena: bool) -> None:
+        """Takes a plan from elsewhere."""
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Runs one step and returns all tensors that the function returns."""
+
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules.
+
+        Returns False if a module has other children, parameters or buffers than when the step was
+        captured.
+        """
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the keyword arguments of PlanResult for the plan in force."""
+
+    def graph(self) -> str:
+        """Returns the recorded step as a graph."""
+
+    def profile(self) -> str:
+        """Returns the measured problem, and how it was measured."""
+
+    def log_steps(self, steps: int) -> None:
+        """Measures the next steps run by run."""
+
+    def run_log(self) -> str | None:
+        """Returns the run log of the plan in force, or None if no step was measured."""
+
+    def report(self) -> dict[str, Any]:
+        """Returns the keyword arguments of StepReport."""
 
 class Remat:
+    """A planned chain of stages between lists of tensors.
+
+    A stage is a tuple: its name, its function, and the modules that the function uses.
+    """
+
     def __init__(
         self,
         stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
@@ -76,16 +123,39 @@ class Remat:
         enforce: bool,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
-    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]: ...
-    def plan_for(self, inputs: Sequence[Tensor]) -> None: ...
-    def set_budget(self, budget: int | str | None) -> None: ...
-    def refresh(self) -> bool: ...
-    def planned(self) -> dict[str, Any]: ...
-    def chain(self) -> str: ...
-    def profile(self) -> str: ...
-    def log_steps(self, steps: int) -> None: ...
-    def run_log(self) -> str | None: ...
-    def report(self) -> dict[str, Any]: ...
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Runs the forward half of a planned step. The backward half is a node of autograd."""
+
+    def plan_for(self, inputs: Sequence[Tensor]) -> None:
+        """Measures and plans for inputs like these, without running a step."""
+
+    def set_budget(self, budget: int | str | None) -> None:
+        """Sets the budget for the next steps."""
+
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules.
+
+        Returns False if a module has other children, parameters or buffers than when the model was
+        made.
+        """
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the keyword arguments of PlanResult for the plan in force."""
+
+    def chain(self) -> str:
+        """Returns the measured chain."""
+
+    def profile(self) -> str:
+        """Returns the measured problem, and how it was measured."""
+
+    def log_steps(self, steps: int) -> None:
+        """Measures the next steps run by run."""
+
+    def run_log(self) -> str | None:
+        """Returns the run log of the plan in force, or None if no step was measured."""
+
+    def report(self) -> dict[str, Any]:
+        """Returns the keyword arguments of StepReport."""
 
 def profile(
     stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
@@ -96,4 +166,5 @@ def profile(
     name: str,
     output_held: bool,
     observer: Callable[[str, float, str], None] | None,
-) -> str: ...
+) -> str:
+    """Measures stages into a chain and returns the profile."""

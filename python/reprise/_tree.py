@@ -1,4 +1,7 @@
-"""Nested Python values as lists of tensors, and back: tuples, lists, dicts, dataclasses."""
+"""Nested Python values as lists of tensors, and back.
+
+The containers are tuples, lists, dicts and dataclasses.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import torch
 
 from .errors import InputError
 
-# Values that are the same whenever they are equal.
+# Two values of one of these types are interchangeable if they are equal.
 SIMPLE = (
     type(None), bool, int, float, complex, str, bytes, slice, type(...), enum.Enum,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -21,15 +24,22 @@ SIMPLE = (
 
 @dataclass(frozen=True)
 class Tree:
-    """The structure of a value. Two values with equal trees differ in their tensors only."""
+    """The structure of a value. Two values with equal trees differ in their tensors only.
 
-    kind: Any  # a container's type; None: a leaf
+    Attributes:
+        kind: The type of a container, or None for a leaf.
+        keys: The keys, field names or positions of a container's items.
+        children: The structures of a container's items.
+        constant: The type and the value of a leaf that is no tensor, or None for a tensor.
+    """
+
+    kind: Any
     keys: tuple[Any, ...] = ()
     children: tuple[Tree, ...] = ()
-    constant: tuple[Any, ...] | None = None  # of a leaf: its type and value; None: a tensor
+    constant: tuple[Any, ...] | None = None
 
     def constants(self) -> list[Any]:
-        """All leaves that are neither tensors nor None."""
+        """Returns all leaves that are neither tensors nor None."""
         own = [] if self.constant is None or self.constant[1] is None else [self.constant[1]]
         return own + [value for child in self.children for value in child.constants()]
 
@@ -38,8 +48,18 @@ TENSOR = Tree(None)
 
 
 def flatten(value: Any, what: str) -> tuple[list[torch.Tensor], Tree]:
-    """The tensors of a value, in order, and the rest. InputError (`what` is the value's name in it)
-    for what cannot be taken apart and put together again."""
+    """Takes a value apart.
+
+    Args:
+        value: Tensors and simple values in any nesting of containers.
+        what: The name of the value in messages.
+
+    Returns:
+        The tensors of the value in their order, and its structure.
+
+    Raises:
+        InputError: The value holds an object that cannot be taken apart and put together again.
+    """
     tensors: list[torch.Tensor] = []
     return tensors, _take_apart(value, what, tensors)
 
@@ -68,7 +88,11 @@ def _take_apart(value: Any, what: str, tensors: list[torch.Tensor]) -> Tree:
 
 
 def rebuild(tree: Tree, tensors: list[torch.Tensor]) -> Any:
-    """A value of this structure with these tensors."""
+    """Puts a value of this structure together from these tensors.
+
+    Raises:
+        InputError: There are more tensors than the structure has.
+    """
     rest = iter(tensors)
     value = _put_together(tree, rest)
     if next(rest, None) is not None:

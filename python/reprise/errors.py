@@ -1,23 +1,35 @@
-"""The exceptions of Reprise. Expected outcomes (infeasible, out of time) are values: PlanResult."""
+"""The exceptions of Reprise.
+
+An outcome that has to be expected is a value and no exception. A budget that no plan fits, and a
+search that ran out of time, are answers: see `PlanResult.termination`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Message, budget, live and requested bytes of the request that the allocator refused last. Where
-# PyTorch hands its exception on, only the message survives. Set when the runtime is loaded.
+# Returns the message and the budget, live and requested bytes of the last request that the
+# allocator refused. PyTorch keeps only the message of an exception that it hands on; a BudgetError
+# finds its numbers here. The module `_torch` sets the function when it loads the runtime.
 _last_refusal: Callable[[], tuple[str, int, int, int] | None] | None = None
 
 
 class Error(Exception):
-    """All exceptions of this package."""
+    """The base class of all exceptions of this package."""
 
 
 class InputError(Error, ValueError):
-    """The caller's input is wrong: a file, an argument, a model that cannot be used.
+    """The caller's input is wrong: a file, an argument, or a model that cannot be used.
 
-    `file`, `pointer` (a JSON pointer) and `line` say where; empty and 0 are unknown.
+    Attributes:
+        file: The file that holds the input. It is empty if the input is in no file.
+        pointer: The place in the file, as a JSON pointer. It is empty if the place is unknown.
+        line: The line of the file, counted from 1. It is 0 if the line is unknown.
     """
+
+    file: str
+    pointer: str
+    line: int
 
     def __init__(self, message: str, file: str = "", pointer: str = "", line: int = 0) -> None:
         super().__init__(message)
@@ -27,12 +39,22 @@ class InputError(Error, ValueError):
 
 
 class BudgetError(Error, MemoryError):
-    """The run asked for more bytes than its budget. The model, its gradients and the random state
-    are as they were before the step.
+    """A step asked for more bytes than its budget, or no plan fits the budget.
 
-    All in bytes: `budget`, what was `live`, what the refused request asked for (`requested`). For a
-    budget that no plan fits, `requested` is the smallest budget that a plan was found for.
+    After a step that failed, the parameters, gradients, buffers and the random state are as they
+    were before the step. A step that was captured with an optimizer may have updated some
+    parameters by then; its exception names them.
+
+    Attributes:
+        budget: The budget in bytes.
+        live: The bytes that were live when the request was refused.
+        requested: The bytes that the refused request asked for. If no plan fits the budget, this is
+            the smallest budget that a plan was found for, or 0 if none was found.
     """
+
+    budget: int
+    live: int
+    requested: int
 
     def __init__(self, message: str, budget: int = 0, live: int = 0, requested: int = 0) -> None:
         super().__init__(message)
@@ -46,4 +68,4 @@ class BudgetError(Error, MemoryError):
 
 
 class InternalError(Error, RuntimeError):
-    """A promise of this library is broken; always a defect worth reporting."""
+    """A promise of this library is broken. This is always a defect of Reprise; please report it."""

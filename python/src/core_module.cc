@@ -1,5 +1,5 @@
-// reprise._core: planning and checking on JSON texts. The Python side turns them into values. Every
-// function gives the GIL away while it works.
+// The extension reprise._core: planning and checking on JSON texts. Python turns the texts into values.
+// Every function that does work of some length releases the GIL meanwhile.
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -27,7 +27,7 @@ namespace {
 using Text = std::string;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-// A file's text, checked, with all defaults filled in.
+// Checks the text of a document and returns it with all defaults filled in.
 Text normalize(const Text& format, const Text& text, const Text& name) {
   if (format == "reprise.plan") return to_json(parse_plan(text, name));
   if (format == "reprise.frontier") return to_json(parse_frontier(text, name));
@@ -65,7 +65,7 @@ py::dict plan_problem(const Text& text, const Text& name, const BudgetArgument& 
     options.budget = budget_of(budget);
     const Problem problem = parse_problem(text, name);
     result = std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
-    // Bound to the text that was read, as the command does it.
+    // The plan names the text that was read, as the command `reprise plan` does.
     if (result.plan) result.plan->problem = problem.id;
   }
   return dict_of(result);

@@ -1,4 +1,4 @@
-// The project's exceptions as those of the Python package.
+// Translates the project's exceptions into those of the Python package.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,8 @@ void set_error(const char* name, Args&&... arguments) {
   PyErr_SetObject(kind.ptr(), error.ptr());
 }
 
-// For pybind11::register_local_exception_translator(). Other exceptions go on to the next translator.
+// A translator for pybind11::register_local_exception_translator(). It passes other exceptions on to the
+// next translator.
 inline void translate_error(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);

@@ -1,4 +1,4 @@
-// What both extensions take and return: budgets, observers, results of planning.
+// The arguments and results that both extensions share: budgets, observers, results of planning.
 #pragma once
 
 #include <pybind11/functional.h>
@@ -19,7 +19,7 @@ namespace reprise::python {
 
 namespace py = pybind11;
 
-// None: no limit; a number of bytes; "8 GiB" or "60%".
+// A budget: None for no limit, a number of bytes, or a text such as "8 GiB" or "60%".
 using BudgetArgument = std::variant<std::monostate, int64_t, std::string>;
 
 inline Budget budget_of(const BudgetArgument& argument) {
@@ -30,7 +30,7 @@ inline Budget budget_of(const BudgetArgument& argument) {
 
 using ObserverArgument = std::optional<std::function<void(std::string, double, std::string)>>;
 
-// Takes the GIL, and lets Ctrl-C stop the work even where nobody observes.
+// Returns an observer that takes the GIL. Ctrl-C stops the work even if there is no Python observer.
 inline Observer observer_of(const ObserverArgument& argument) {
   return [argument](const Progress& progress) {
     py::gil_scoped_acquire gil;
@@ -43,7 +43,8 @@ inline std::pair<int64_t, int64_t> pair_of(const Baseline& baseline) {
   return {baseline.peak.count(), baseline.time.count()};
 }
 
-// The keyword arguments of reprise.PlanResult; plan and pairs still to be decoded. Holds the GIL.
+// Returns the keyword arguments of reprise.PlanResult. Python still decodes the plan and the pairs. The
+// caller holds the GIL.
 inline py::dict dict_of(const PlanResult& result) {
   py::dict found;
   found["termination"] = to_string(result.termination);

@@ -1,4 +1,4 @@
-"""What the tests share. Tests of the runtime are skipped, and say so, where there is no PyTorch."""
+"""Fixtures that the tests share. Without PyTorch the tests of the runtime are skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def two_convolutions() -> dict[str, object]:
-    """A chain as a dict: two stages, the second twice as large as the first."""
+    """Returns a chain as a dict. Its second stage is twice as large as its first."""
     return {
         "format": "reprise.chain",
         "version": 1,
@@ -39,7 +39,7 @@ def two_convolutions() -> dict[str, object]:
 
 @pytest.fixture
 def runtime() -> None:
-    """Skips where the package was built without PyTorch; bits are compared on one thread."""
+    """Skips a test if the package has no runtime. Bits are compared on one thread."""
     from reprise._built_for import TORCH_VERSION
 
     if not TORCH_VERSION:

@@ -61,7 +61,7 @@ class GptBlock(nn.Module):
 
 
 class GptLMHeadModel(nn.Module):
-    """Keyword inputs, labels inside, a dataclass out; tied embeddings."""
+    """A model with keyword inputs, the loss inside, a dataclass as output and tied embeddings."""
 
     def __init__(self, config: GptConfig | None = None) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Like torchvision's, small."""
+    """A small model like torchvision's."""
 
     def __init__(self, width: int = 8, classes: int = 10) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class ResNet(nn.Module):
 
 
 def perceptron(depth: int = 6, width: int = 64, dropout: float = 0.1) -> nn.Sequential:
-    """Nested Sequentials, batch norm, dropout, an in-place activation."""
+    """Returns nested Sequentials with a batch norm, dropout and an in-place activation."""
     layers = [
         nn.Sequential(
             nn.Linear(width, width),
@@ -154,7 +154,7 @@ def perceptron(depth: int = 6, width: int = 64, dropout: float = 0.1) -> nn.Sequ
 
 
 def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All that a step may change: gradients, parameters, buffers, the random state."""
+    """Returns all that a step may change: gradients, parameters, buffers, the random state."""
     found = {
         f"{name}.grad": p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
     }
@@ -169,7 +169,43 @@ def assert_same_bits(mine: dict[str, torch.Tensor], plain: dict[str, torch.Tenso
 
 
 def copies(model: nn.Module, seed: int = 7) -> Iterator[nn.Module]:
-    """The model twice, from the same random state."""
+    """Returns the model twice, made from the same random state."""
     for one in (copy.deepcopy(model), copy.deepcopy(model)):
         torch.manual_seed(seed)
         yield one
+
+
+def vectors(count: int = 256) -> tuple[Any, Any]:
+    return torch.randn(count, 64), torch.randint(0, 10, (count,))
+
+
+def one_step(model: Callable[..., Any], x: Any, y: Any, seed: int = 3) -> Any:
+    """Runs one step from a given random state and returns the loss."""
+    torch.manual_seed(seed)
+    output = model(x)
+    loss = F.cross_entropy(output, y)
+    loss.backward()
+    return loss.detach()
+
+
+def compare_steps(model: nn.Module, plain: nn.Module, x: Any, y: Any, steps: int = 2) -> None:
+    """Runs steps of both models with an optimizer and compares every bit."""
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, plain)]
+    for seed in range(steps):
+        losses, states = [], []
+        for one, optimizer in zip((model, plain), optimizers, strict=True):
+            optimizer.zero_grad()
+            losses.append(one_step(one, x, y, seed))
+            states.append(state_of(one))
+            optimizer.step()
+        assert torch.equal(*losses)
+        assert_same_bits(*states)
+
+
+def simple_step(model: nn.Module) -> Any:
+    def step(x: Any) -> Any:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    return step

@@ -1,4 +1,4 @@
-"""A small model, its training step, and what is compared."""
+"""A small model, its training step, and the comparison of gradients."""
 
 from __future__ import annotations
 

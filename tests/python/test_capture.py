@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import pathlib
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from models import (  # noqa: E402
     ResNet,
     assert_same_bits,
     perceptron,
+    simple_step,
     state_of,
 )
 from torch import nn  # noqa: E402
@@ -31,7 +31,7 @@ def images() -> tuple[Any, Any]:
 
 
 def trained(model: nn.Module, step: Any, batches: list[Any], rate: float = 0.05) -> Any:
-    """Losses of some steps with an optimizer, and the state after them."""
+    """Returns the losses of some steps with an optimizer, and the state after them."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     torch.manual_seed(11)
     losses = []
@@ -74,7 +74,7 @@ def test_training_a_resnet_is_plain_training(budget: str | None) -> None:
 
 
 def test_a_transformers_style_model() -> None:
-    """Keyword inputs, a dataclass out, tied weights, dropout, a constant in the signature."""
+    """The model has keyword inputs, a dataclass as output, tied weights and dropout."""
     torch.manual_seed(2)
     plain = GptLMHeadModel()
     model = copy.deepcopy(plain)
@@ -165,15 +165,6 @@ def test_a_python_autograd_function_and_autocast() -> None:
     assert_same_bits(state_of(model), state_of(plain))
 
 
-def simple_step(model: nn.Module) -> Any:
-    def step(x: Any) -> Any:
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    return step
-
-
 def test_other_circumstances_are_refused_or_captured_again() -> None:
     model = perceptron()
     x = torch.randn(256, 64)
@@ -249,98 +240,6 @@ def test_what_cannot_be_replayed_is_refused_by_name() -> None:
         reprise.capture(lambda x: x, x, on_miss="guess")
 
 
-def test_a_budget_that_nothing_fits_leaves_the_plan_before() -> None:
-    model = perceptron()
-    x = torch.randn(256, 64)
-    step = reprise.capture(simple_step(model), x)
-    with pytest.raises(reprise.InputError, match="planned"):
-        _ = step.planned
-    good = step.plan(budget="95%")
-    with pytest.raises(reprise.BudgetError) as caught:
-        step.plan(budget=1000)
-    assert caught.value.budget == 1000
-    assert caught.value.requested > 1000
-    assert step.planned == good
-    step(x)
-
-
-def test_a_plan_made_elsewhere() -> None:
-    model = perceptron()
-    x = torch.randn(256, 64)
-    step = reprise.capture(simple_step(model), x)
-    found = reprise.plan(step.graph, budget="92%", time_limit=5)
-    assert found.plan is not None
-    assert step.profile().problem == step.graph
-    step.use(found.plan)
-    plain = copy.deepcopy(model)
-    torch.manual_seed(8)
-    loss = step(x)
-    mine = state_of(model)
-    torch.manual_seed(8)
-    assert torch.equal(loss, simple_step(plain)(x))
-    assert_same_bits(mine, state_of(plain))
-    with pytest.raises(reprise.InputError, match="not valid"):
-        step.use(found.plan, budget=found.plan.peak_bytes - 1)
-
-
-def test_the_planner_may_choose_other_ways() -> None:
-    """The bits are the same with all of them, with one, and with none."""
-    torch.manual_seed(9)
-    x = torch.randn(256, 64)
-    model = perceptron()
-    ways, states = [], []
-    for allowed in (None, ["in-place"], []):
-        one = copy.deepcopy(model)
-        step = reprise.capture(simple_step(one), x, alternatives=allowed)
-        ways.append(sum(len(op.variants) for op in step.graph.ops))
-        step.plan(budget="95%")
-        torch.manual_seed(10)
-        step(x)
-        states.append(state_of(one))
-    assert ways[0] > ways[2]
-    assert ways[0] >= ways[1] >= ways[2]
-    for state in states[1:]:
-        assert_same_bits(state, states[0])
-    with pytest.raises(reprise.InputError, match="magic"):
-        reprise.capture(simple_step(model), x, alternatives=["magic"])
-
-
-def test_other_rounding_where_it_is_named() -> None:
-    """A head of many classes in parts of its logits."""
-    torch.manual_seed(9)
-    x, y = torch.randn(1024, 16), torch.randint(3000, (1024,))
-    head = nn.Linear(16, 3000)
-
-    def train(x: Any, y: Any) -> Any:
-        loss = F.cross_entropy(head(x), y)
-        loss.backward()
-        return loss
-
-    kind = "linear-cross-entropy-by-rows"
-    assert {one.name: one.exactness for one in reprise.alternatives()}[kind] == "rounding"
-    names = [one.name for one in reprise.alternatives()]
-    with pytest.raises(reprise.BudgetError):
-        reprise.capture(train, x, y).plan(budget=10_000_000)
-    step = reprise.capture(train, x, y, alternatives=names)
-    step.plan(budget=10_000_000)
-    loss = step(x, y)
-    mine = [p.grad for p in head.parameters()]
-    head.zero_grad()
-    torch.testing.assert_close(loss, train(x, y).detach())
-    for a, b in zip(mine, head.parameters(), strict=True):
-        torch.testing.assert_close(a, b.grad)
-    assert step.report().measured_peak_bytes <= 10_000_000
-
-
-def test_the_automatic_budget_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    x = torch.randn(256, 64)
-    step = reprise.capture(simple_step(perceptron()), x)
-    result = step.plan(budget="auto")
-    said = capsys.readouterr().err
-    assert result.budget_bytes is not None
-    assert str(result.budget_bytes) in said
-
-
 def test_what_is_held_is_not_written_over() -> None:
     """Results and gradients of earlier steps lie in the block that later steps use."""
     model = perceptron()
@@ -377,37 +276,3 @@ def test_reports_show_themselves() -> None:
     assert "one step" in repr(step)
     assert "measured" in str(step.report())
     assert "<table>" in step._repr_html_()
-
-
-def test_measured_steps_are_what_was_planned(tmp_path: pathlib.Path) -> None:
-    model = perceptron()
-    x = torch.randn(256, 64)
-
-    def step(x: Any) -> Any:
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    captured = reprise.capture(step, x)
-    captured.plan(budget="80%")
-    chain = reprise.remat(perceptron(), x, budget="80%")
-
-    def chain_step() -> None:
-        output = chain(x)  # held, as planned
-        output.square().mean().backward()
-
-    for one, run in ((captured, lambda: captured(x)), (chain, chain_step)):
-        assert one.run_log() is None
-        one.log_steps(3)
-        for _ in range(4):
-            run()
-        log = one.run_log()
-        assert log is not None
-        assert 1 <= log.steps <= 3
-        assert len(log.actions) > 5
-        assert all(entry.planned_bytes == entry.measured_bytes for entry in log.actions)
-        assert all(entry.measured_ns > 0 for entry in log.actions)
-        log.save(tmp_path / "log.json")
-        assert reprise.load(tmp_path / "log.json") == log
-        one.save_report(tmp_path / "page.html")
-        assert "Planned and measured" in (tmp_path / "page.html").read_text()

@@ -1,4 +1,4 @@
-"""What a captured step does with gradients: its own, and those that are there before."""
+"""The gradients of a captured step: its own, and those that are there before."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_gradients_that_go_to_no_parameter() -> None:
 
 
 class Heads(nn.Module):
-    """A part that all steps use, and two ends, of which a step trains one."""
+    """All steps use the trunk, and each step trains one of the two ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def steps_of_heads(drop: Callable[[Any, Any], None], shown: bool) -> tuple[Any, 
         loss.backward()
         return loss
 
-    def of_parts(x: Any, y: Any) -> Any:  # shows the optimizer, not the model
+    def of_parts(x: Any, y: Any) -> Any:  # The function shows the optimizer and not the model.
         drop(None, optimizer)
         loss: Any = F.cross_entropy(end(body(x).relu()), y)
         loss.backward()

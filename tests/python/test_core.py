@@ -44,7 +44,7 @@ def test_a_path_a_dict_and_a_value_are_the_same_problem(tmp_path: pathlib.Path) 
         assert plan.actions == plans[0].actions  # type: ignore[union-attr]
         assert plan.problem == plans[0].problem  # type: ignore[union-attr]
         assert reprise.verify(FILE, plan) == []
-    # Saved with its defaults filled in it is another text, and still the same values.
+    # A chain that is saved has its defaults filled in: another text with the same values.
     chain.save(tmp_path / "chain.json")
     assert reprise.load(tmp_path / "chain.json") == chain
 
@@ -124,7 +124,7 @@ def test_values_are_values(two_convolutions: dict[str, Any]) -> None:
     assert copy.deepcopy(chain) == chain == pickle.loads(pickle.dumps(chain))
     with pytest.raises(dataclasses.FrozenInstanceError):
         chain.name = "other"  # type: ignore[misc]
-    # A changed copy is another problem, also in the hash that plans name it by.
+    # A changed copy is another problem, and plans name it by another hash.
     other = dataclasses.replace(chain, fixed_bytes=0)
     first, second = reprise.plan(chain).plan, reprise.plan(other).plan
     assert first is not None
@@ -225,7 +225,7 @@ def test_planning_leaves_the_interpreter_to_others() -> None:
     turns_during = turns
     done.set()
     thread.join()
-    # Held all through, the lock would let the other thread have a turn or two at the ends.
+    # If the search held the lock, the other thread would have a turn or two at the ends.
     assert turns_during > 5
     assert seen
     assert all(p.fraction is None or 0 <= p.fraction <= 1 for p in seen)

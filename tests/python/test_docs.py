@@ -1,4 +1,4 @@
-"""The snippets of the documents run, in their order; so do the examples."""
+"""The snippets of the documents run in their order, and the examples run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
     "document", ["README.md", "docs/python.md", "docs/faq.md", "docs/coming_from.md"]
 )
 def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a page share their names, as a reader would type them one after the other."""
+    """All snippets of a page share their names: a reader types them one after the other."""
     text = (SOURCE / document).read_text(encoding="utf-8")
     blocks = [(text[: m.start()].count("\n") + 2, m.group(1)) for m in BLOCK.finditer(text)]
     assert blocks
@@ -60,8 +60,8 @@ def test_side_by_side(tmp_path: pathlib.Path) -> None:
 def test_checkmate_lp(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding gives plans within the budget, never faster than the program that is rounded."""
     pytest.importorskip("scipy")
-    # Costly operations and cheap ones by turns, no two alike: the program has one solution, on
-    # every machine, and its rounding fits at every budget.
+    # Costly operations and cheap ones alternate, and no two are alike. So the program has one
+    # solution on every machine, and its rounding fits at every budget.
     layers = [([k - 1] if k else [], 100 + k, (100 + k) * (1, 10)[k % 2 == 0]) for k in range(8)]
     monkeypatch.syspath_prepend(SOURCE / "tests" / "oracle")
     graphs = importlib.import_module("milp_graphs")

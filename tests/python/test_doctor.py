@@ -1,4 +1,4 @@
-"""doctor(): what it says of a healthy installation, of a user's model, and of one that lies."""
+"""doctor() on a healthy installation, on a user's model, and on a model that lies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_model_that_is_no_chain_and_a_whole_step() -> None:
 
 
 class Forgetful(nn.Module):
-    """Remembers how often it was called where nobody can see it."""
+    """A module that counts its calls where nobody can see it."""
 
     calls = 0
 
@@ -97,3 +97,9 @@ def test_without_pytorch_it_says_so() -> None:
     assert done.returncode == 0, done.stderr
     assert "torch" in done.stdout and "not installed" in done.stdout
     assert "planning and checking work" in done.stdout
+
+
+def test_without_pytorch_a_model_has_no_frontier() -> None:
+    code = "import sys; sys.modules['torch'] = None; import reprise; reprise.frontier([abs], [1])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "InputError: training needs PyTorch" in done.stderr

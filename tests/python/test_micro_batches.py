@@ -39,7 +39,7 @@ def test_the_bits_are_those_of_accumulating_by_hand() -> None:
     assert [tried.parts for tried in step.tried] == [3]
     assert step.planned.plan is not None
     torch.manual_seed(6)
-    for x, y in batches:  # 250 rows in 83, 83 and 84
+    for x, y in batches:  # 250 rows are divided into 83, 83 and 84.
         plain.zero_grad()
         losses = [
             part_of(plain)(x[a:b], y[a:b], (b - a) / 250)["loss"].detach()
@@ -79,7 +79,7 @@ def test_another_batch_is_captured_again_in_as_many_parts() -> None:
         part_of(model), *batch(), budget="100%", parts=[2], on_miss="recapture"
     )
     step(*batch(64))
-    # The parts' gradients are added up before they get to one that is there, which is another sum.
+    # The parts' gradients are added up before they are added to a gradient that is there.
     with pytest.raises(reprise.InputError, match="has a gradient already"):
         step(*batch(64))
     model.zero_grad()
@@ -91,7 +91,7 @@ def test_another_batch_is_captured_again_in_as_many_parts() -> None:
     model.zero_grad()
     with pytest.raises(reprise.InputError, match="no 2 parts"):
         step(*batch(1))
-    # What failed has left nothing behind: the same call is refused again, the other goes on.
+    # A failure leaves nothing behind: the same call is refused again, and the other step goes on.
     with pytest.raises(reprise.InputError, match="no 2 parts"):
         step(*batch(1))
     step(*batch(64))
@@ -136,7 +136,7 @@ def test_only_the_tail_is_in_parts() -> None:
         for module in (trunk, head, plain_trunk, plain_head):
             module.zero_grad()
         loss = step(x, y)
-        whole = plain_trunk(x)  # by hand
+        whole = plain_trunk(x)  # This is the step as written by hand.
         losses, gradients = [], []
         for rows in (slice(0, 125), slice(125, 250)):
             h = whole[rows].detach().requires_grad_()

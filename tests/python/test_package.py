@@ -1,4 +1,4 @@
-"""The package as a package: types, style, stubs that tell the truth."""
+"""The package as a package: its types, its style, and stubs that tell the truth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENSIONS = ["_core"] + (["_runtime"] if TORCH_VERSION else [])
 
 
 def run(module: str, *arguments: str) -> None:
-    """A tool over the sources; its findings are the failure."""
+    """Runs a tool over the sources. Its findings are the failure."""
     if importlib.util.find_spec(module.partition(".")[0]) is None:
         pytest.skip(f"{module} is not installed")
     done = subprocess.run(
@@ -49,7 +49,8 @@ def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
     # Classes of pybind11 have a metaclass of its own; their members are compared all the same.
     allowed = tmp_path / "allowed"
     allowed.write_text("reprise._runtime.CapturedStep\nreprise._runtime.Remat\n")
-    config = tmp_path / "mypy.ini"  # what PyTorch's types are does not matter here, and takes long
+    # PyTorch's types do not matter here, and to read them takes long.
+    config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\nignore_errors = True\n")
     options = ["--concise", "--allowlist", str(allowed), "--ignore-unused-allowlist"]
     options += ["--mypy-config-file", str(config)]
@@ -57,7 +58,7 @@ def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
 
 
 def functions_of_stub(path: pathlib.Path) -> dict[str, list[str]]:
-    """Names of the arguments of each function, "Class.method" for methods."""
+    """Returns the names of the arguments of each function; methods are "Class.method"."""
     found = {}
     for node in ast.parse(path.read_text()).body:
         inside = node.body if isinstance(node, ast.ClassDef) else [node]
@@ -72,7 +73,7 @@ def functions_of_stub(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def arguments_of_docstring(text: str) -> list[str]:
-    """pybind11 writes the signature into the first line: "name(a: int, *, b: str) -> None"."""
+    """Returns the arguments of a first line such as "name(a: int, *, b: str) -> None"."""
     inside = text.splitlines()[0].partition("(")[2].rpartition(") ->")[0]
     depth, flat = 0, ""
     for letter in inside:
@@ -83,7 +84,7 @@ def arguments_of_docstring(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_stubs_name_the_arguments(name: str) -> None:
-    """What stubtest cannot see in functions of C++."""
+    """Stubtest cannot see the names of arguments in functions of C++; pybind11 writes them down."""
     if name == "_runtime":
         import torch  # noqa: F401 - the runtime needs its libraries
     module = importlib.import_module(f"reprise.{name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import io
 import sys
 from collections.abc import Callable
@@ -18,41 +17,17 @@ from models import (  # noqa: E402
     GptConfig,
     ResNet,
     assert_same_bits,
+    compare_steps,
+    one_step,
     perceptron,
     state_of,
+    vectors,
 )
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
-
-
-def vectors(count: int = 256) -> tuple[Any, Any]:
-    return torch.randn(count, 64), torch.randint(0, 10, (count,))
-
-
-def one_step(model: Callable[..., Any], x: Any, y: Any, seed: int = 3) -> Any:
-    """Loss of one step from a given random state."""
-    torch.manual_seed(seed)
-    output = model(x)
-    loss = F.cross_entropy(output, y)
-    loss.backward()
-    return loss.detach()
-
-
-def compare_steps(model: nn.Module, plain: nn.Module, x: Any, y: Any, steps: int = 2) -> None:
-    """Steps with an optimizer, bit by bit."""
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, plain)]
-    for seed in range(steps):
-        losses, states = [], []
-        for one, optimizer in zip((model, plain), optimizers, strict=True):
-            optimizer.zero_grad()
-            losses.append(one_step(one, x, y, seed))
-            states.append(state_of(one))
-            optimizer.step()
-        assert torch.equal(*losses)
-        assert_same_bits(*states)
 
 
 @pytest.mark.parametrize("budget", [None, "95%", "80%"])
@@ -93,7 +68,7 @@ class Pair(NamedTuple):
 
 
 def test_stages_hand_over_structures() -> None:
-    """Functions that close over modules, tuples and dicts between stages, two inputs."""
+    """Stages are functions that close over modules, and hand over tuples and dicts."""
 
     def build() -> tuple[nn.ModuleList, list[Callable[..., Any]]]:
         torch.manual_seed(3)
@@ -163,7 +138,7 @@ def test_eval_and_no_grad_run_the_stages() -> None:
         assert torch.equal(model(x), plain(x))
     with torch.inference_mode():
         assert torch.equal(model(x), plain(x))
-    compare_steps(model, plain, x, y, steps=1)  # gradients in evaluation mode
+    compare_steps(model, plain, x, y, steps=1)  # The model has gradients in evaluation mode.
     for one in (model, plain):
         one.train()
     compare_steps(model, plain, x, y, steps=1)
@@ -184,7 +159,7 @@ def test_gradients_accumulate_and_hooks_fire_once() -> None:
 
 
 def test_data_parallel_training() -> None:
-    """DistributedDataParallel of one process: its hooks see each parameter once."""
+    """The hooks of DistributedDataParallel, here of one process, see each parameter once."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -217,7 +192,7 @@ def test_copies_and_files() -> None:
         assert {id(p) for p in other.parameters()}.isdisjoint(id(p) for p in model.parameters())
         assert list(other.state_dict()) == list(plain.state_dict())
         compare_steps(other, copy.deepcopy(plain), x, y)
-    compare_steps(model, copy.deepcopy(plain), x, y)  # untouched by what its copies did
+    compare_steps(model, copy.deepcopy(plain), x, y)  # The copies have not touched the model.
     trained = perceptron()
     trained.load_state_dict(model.state_dict())
     model.load_state_dict(twin.state_dict())
@@ -230,7 +205,7 @@ def test_other_inputs_plan_again() -> None:
     for count in (256, 128, 256):
         compare_steps(model, plain, *vectors(count), steps=1)
     assert model.report().plans >= 2
-    # A frozen layer, a replaced one, another type.
+    # A layer is frozen, a layer is replaced, and the type changes.
     for layers in (source, plain):
         layers[0].requires_grad_(False)
     compare_steps(model, plain, *vectors(), steps=1)
@@ -241,67 +216,6 @@ def test_other_inputs_plan_again() -> None:
     for one in (model, plain):
         one.double()
     compare_steps(model, plain, x.double(), y, steps=1)
-
-
-def test_the_budget_can_change() -> None:
-    model = reprise.remat(perceptron(), vectors()[0])
-    peak = model.planned.baseline.peak_bytes
-    for share in (0.97, 0.9):
-        model.set_budget(int(peak * share))
-        one_step(model, *vectors())
-        report = model.report()
-        assert report.budget_bytes == int(peak * share)
-        assert report.measured_peak_bytes <= report.budget_bytes
-        model.zero_grad()
-    with pytest.raises(reprise.BudgetError) as caught:
-        reprise.remat(perceptron(), vectors()[0], budget="1 KiB")
-    assert caught.value.budget == 1024
-    assert caught.value.requested > 1024
-
-
-@pytest.mark.parametrize("moment", ["forward", "between", "backward"])
-def test_the_budget_is_enforced_and_nothing_is_lost(moment: str) -> None:
-    """Ours, whichever code makes the request: a stage, the caller's own, a stage that runs
-    again."""
-    torch.manual_seed(7)
-    greedy = False
-
-    class Greedy(nn.Linear):
-        def forward(self, x: Any) -> Any:
-            if greedy:
-                torch.empty(1 << 24)
-            return torch.relu(super().forward(x))
-
-    source = nn.Sequential(*(Greedy(64, 64) for _ in range(8)))
-    x, y = vectors(1024)
-    model = reprise.remat(source, x, budget="75%")
-    plan = model.planned.plan
-    assert plan is not None
-    assert reprise.explain(model.chain, plan).recomputed
-    one_step(model, x, y)
-    before = state_of(model)
-    output: Any = None
-    loss: Any = None
-    with pytest.raises(reprise.BudgetError) as caught:
-        greedy = moment == "forward"
-        output = model(x)
-        if moment == "between":
-            torch.empty(1 << 24)
-        loss = F.cross_entropy(output, y)
-        greedy = moment == "backward"
-        loss.backward()
-    error = caught.value
-    assert error.requested == 1 << 26
-    assert 0 < error.live <= error.budget
-    greedy = False
-    if moment == "between":  # the step that was begun is the caller's to drop
-        del output
-        return
-    output = loss = None  # what the caller holds is part of the next step's budget
-    del error, caught
-    gc.collect()  # tracebacks and frames hold each other, and the frames the tensors of the step
-    assert_same_bits(state_of(model), before)
-    one_step(model, x, y)
 
 
 def test_exceptions_of_stages_are_those_of_the_user() -> None:
@@ -352,61 +266,11 @@ def test_what_is_no_chain_is_refused() -> None:
         loss.backward()
 
 
-def test_the_curve_of_a_model() -> None:
-    source = perceptron()
-    x, _ = vectors()
-    curve = reprise.frontier(source, x, time_limit=5)
-    assert len(curve.points) > 1
-    assert "<svg" in curve._repr_html_()
-    assert curve.baseline is not None
-    least = curve.points[0].budget_bytes
-    assert least < curve.baseline.peak_bytes
-    profile = reprise.profile(source, x)
-    assert isinstance(profile.problem, reprise.Chain)
-    assert profile.device == "cpu"
-
-
-class Perceptron(nn.Module):
-    """A stage of several layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(64)
-        self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x: Any) -> Any:
-        inner = F.gelu(self.wide(self.norm(x)))
-        return x + F.dropout(self.narrow(inner), 0.2, self.training)
-
-
-def test_stages_keep_less_in_other_ways() -> None:
-    """The planner chooses among the options of each stage; the bits are the same."""
-    torch.manual_seed(4)
-    plain = nn.Sequential(*(Perceptron() for _ in range(4)), nn.Linear(64, 10))
-    x, y = vectors(2048)
-    profile = reprise.profile(plain, x)
-    assert isinstance(profile.problem, reprise.Chain)
-    names = {o.name for stage in profile.problem.stages for o in stage.options}
-    assert names == {"keep", "smaller", "rebuild"}
-    without = reprise.profile(plain, x, alternatives=[])
-    assert isinstance(without.problem, reprise.Chain)
-    assert {o.name for stage in without.problem.stages for o in stage.options} == {"keep"}
-    with pytest.raises(reprise.InputError, match="graph mode"):
-        reprise.profile(plain, x, alternatives=["in-place"])
-
-    # Below what the others need, whatever times were measured.
-    floor = reprise.plan(without.problem, budget=1).smallest_budget_bytes
-    assert floor is not None
-    plan = reprise.plan(profile.problem, budget=floor - 1).plan
-    assert plan is not None
-    assert {action.variant for action in plan.actions} & {"smaller", "rebuild"}
-    model = reprise.remat(copy.deepcopy(plain), x, budget="70%")
-    compare_steps(model, plain, x, y)
-
-
 class Checkpointed(nn.Module):
-    """A stage whose saved tensors somebody else looks after: asked for too early, they would run
-    the batch norm again."""
+    """A stage whose saved tensors belong to a checkpoint.
+
+    Whoever asks for them too early makes the checkpoint run the batch norm again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -425,31 +289,6 @@ def test_checkpoints_inside_a_stage() -> None:
     for budget in (None, "80%"):
         model = reprise.remat(copy.deepcopy(plain), x, budget=budget)
         compare_steps(model, copy.deepcopy(plain), x, y)
-
-
-def test_nothing_is_left_behind() -> None:
-    x, y = vectors()
-    reprise.install_cpu_allocator()
-    gc.collect()  # what other tests left to the collector
-    before = reprise.live_bytes()
-    model = reprise.remat(perceptron(), x, budget="95%")
-    one_step(model, x, y)
-    begun = model(x)  # a step that never comes to its backward pass
-    del model, begun
-    gc.collect()
-    assert reprise.live_bytes() == before
-
-
-def test_memory_is_counted() -> None:
-    reprise.install_cpu_allocator()
-    before = reprise.live_bytes()
-    held = torch.empty(1000)
-    assert reprise.live_bytes() - before == 4032  # multiples of 64
-    reprise.reset_peak()
-    torch.empty(1000)
-    assert reprise.peak_bytes() - before == 2 * 4032
-    del held
-    assert reprise.live_bytes() == before
 
 
 def test_another_pytorch_is_refused_before_anything_is_loaded() -> None:

@@ -1,4 +1,4 @@
-"""Stages that do more than to map tensors: what remat() notices, and what it refuses."""
+"""Stages that do more than to map tensors: remat() notices them, or it refuses them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def square(out: Any) -> Any:
 
 
 class Flagged(nn.Module):
-    """Attributes decide what it does, which no plan sees."""
+    """A stage whose attributes decide what it does. No plan sees attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def flagged() -> tuple[Any, Any]:
 
 
 def step(model: Any, run: Any, x: Any, loss: Any = square) -> list[Any]:
-    """Gradients, buffers and random state after one step, and the loss."""
+    """Returns gradients, buffers, the random state and the loss after one step."""
     torch.manual_seed(2)
     model.zero_grad()
     value = loss(run(x))
@@ -72,7 +72,7 @@ def step(model: Any, run: Any, x: Any, loss: Any = square) -> list[Any]:
 
 
 def budget_with_reruns(run: Any, x: Any) -> int:
-    """The smallest: something runs again."""
+    """Returns the smallest budget, at which something runs again."""
     with pytest.raises(reprise.BudgetError) as error:
         run.set_budget(1)
         run.plan_for(x)
@@ -93,7 +93,7 @@ def test_what_an_attribute_switches_is_noticed(flag: str, before: bool, tight: b
     x = torch.randn(64, 32)
     middle, model = flagged()
     setattr(middle, flag, before)
-    # More work takes more memory than was planned; here the bits count.
+    # More work takes more memory than was planned. Only the bits count here.
     run = reprise.remat(model, x, loss=square, enforce=False)
     for now in (before, not before, before):
         setattr(middle, flag, now)
@@ -105,7 +105,7 @@ def test_what_an_attribute_switches_is_noticed(flag: str, before: bool, tight: b
             run.set_budget(budget_with_reruns(run, x) + 30000)
         try:
             assert same(step(model, run, x), expected)
-        except reprise.InputError as error:  # after it was written: the next step is right
+        except reprise.InputError as error:  # The buffer was written. The next step is right.
             assert flag == "counts" and tight and "writes a buffer" in str(error)
             model.load_state_dict(copy.deepcopy(plain.state_dict()))
             assert same(step(model, run, x), step(plain, plain, x))

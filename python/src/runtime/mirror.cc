@@ -5,7 +5,7 @@
 namespace reprise::python {
 namespace {
 
-// A module's dictionary of parameters, buffers or children, without the entries that are None.
+// Returns a module's dictionary of parameters, buffers or children, without the entries that are None.
 std::vector<std::pair<std::string, py::object>> entries(const py::handle& module,
                                                         const char* attribute) {
   std::vector<std::pair<std::string, py::object>> result;

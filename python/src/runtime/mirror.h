@@ -1,4 +1,4 @@
-// A torch.nn.Module of Python as the C++ runtime sees it.
+// Mirrors: modules of Python (torch.nn.Module) as the C++ runtime sees them.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -13,8 +13,8 @@ namespace reprise::python {
 
 namespace py = pybind11;
 
-// The same children, parameters and buffers: not copies, the same tensors. The training flag is that of
-// the last refresh(). Members may be called without the GIL unless they say otherwise.
+// A C++ module with the children, parameters and buffers of a module of Python. The tensors are the same
+// tensors, not copies. The train flag is that of the last refresh(). Members may be called without the GIL.
 class Mirror final : public torch::nn::Module {
  public:
   bool is_training() const noexcept override { return training_; }
@@ -22,26 +22,26 @@ class Mirror final : public torch::nn::Module {
  private:
   friend class Mirrors;
 
-  // Parameters, then buffers, as they were when the mirror was made.
+  // The tensors that the module had when the mirror was made: parameters, then buffers.
   std::vector<const void*> tensors_;
   bool training_ = true;
 };
 
-// Mirrors of several modules; a module that is met twice has one mirror. Has the GIL wherever it is used, its
-// destruction included.
+// The mirrors of several modules. A module that is met twice has one mirror. The caller holds the GIL for
+// every member, the destructor included.
 class Mirrors {
  public:
   std::shared_ptr<Mirror> of(const py::handle& module);
-  // One mirror that has the mirrors of all of them as children.
+  // Returns one mirror whose children are the mirrors of all these modules.
   std::shared_ptr<Mirror> of_all(const std::vector<py::object>& modules);
 
-  // Takes over the training flags. False when a module has got other children, parameters or buffers:
-  // then the mirrors are of the past.
+  // Takes over the train flags. Returns false if a module now has other children, parameters or buffers:
+  // the mirrors are then outdated.
   bool refresh();
 
  private:
   struct Seen {
-    py::object module;  // keeps the address unique
+    py::object module;  // held, so that no other module gets its address
     std::shared_ptr<Mirror> mirror;
     std::vector<PyObject*> children;
   };

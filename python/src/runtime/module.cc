@@ -1,6 +1,6 @@
-// reprise._runtime: captured steps and planned chains of stages. Built for one version of PyTorch, which
-// the Python side compares before it loads this. Work is done without the GIL; where Python code is run,
-// the functions that pybind11 makes of it take the GIL themselves.
+// The extension reprise._runtime: captured steps and planned chains of stages. It is built for one version
+// of PyTorch, and Python compares versions before it loads the extension (_torch.py). The runtime works
+// without the GIL. The functions that pybind11 makes of Python functions take the GIL themselves.
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
@@ -29,10 +29,11 @@ using Text = std::string;
 
 // --- Refused requests -------------------------------------------------------------------------------
 
-PyObject* budget_error_class = nullptr;  // ours for the life of the process
+// The class reprise.BudgetError. The reference is held until the process ends.
+PyObject* budget_error_class = nullptr;
 
-// PyTorch's bindings hand it on as a reprise.BudgetError, from wherever in a step it comes. Of the object
-// only the message survives, so the numbers are kept here.
+// The exception of a refused request for memory. PyTorch's bindings hand it on as a reprise.BudgetError,
+// from wherever in a step it comes. Only its message survives that, so refuse() keeps the numbers.
 struct Refused final : torch::PyTorchError {
   explicit Refused(const BudgetError& e) : torch::PyTorchError(e.what()), error(e) {}
   PyObject* python_type() override { return budget_error_class; }
@@ -84,7 +85,8 @@ std::optional<int64_t> limit_or_none(Bytes budget) {
   return budget.count();
 }
 
-// None: everything that leaves the same bits; names: these and no others, however exact they are.
+// Returns the options for a list of names: these kinds and no others, however exact they are. Without a
+// list, all kinds that leave the same bits are allowed.
 rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& names) {
   rt::AlternativeOptions options;
   if (!names) return options;
@@ -106,13 +108,13 @@ std::vector<std::tuple<Text, Text, Text, bool, bool>> list_alternatives() {
   return rows;
 }
 
-// None: no step was measured.
+// Returns the run log as JSON, or nothing if no step was measured.
 std::optional<Text> text_of(const std::optional<RunLog>& log) {
   if (!log) return std::nullopt;
   return to_json(*log);
 }
 
-// A reprise._optimizer.ParameterSteps. Has the GIL where it is needed.
+// Calls a reprise._optimizer.ParameterSteps. Every member takes the GIL.
 class PythonOptimizer final : public rt::ParameterOptimizer {
  public:
   explicit PythonOptimizer(py::object steps) : steps_(std::move(steps)) {}
@@ -157,7 +159,8 @@ class CapturedStep {
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
   }
 
-  // micro_batches(): the step, the number of its parts, and what was tried.
+  // Runs micro_batches(). Returns the step, the number of its parts, and each number that was tried with
+  // its result.
   static py::tuple in_parts(const rt::PartFunction& part, const rt::BodyFunction& body,
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
                             const std::vector<py::object>& modules, bool recapture,
@@ -247,7 +250,7 @@ class CapturedStep {
 
 // --- Chains of stages -------------------------------------------------------------------------------
 
-// Name, what it computes, the modules whose parameters and buffers it uses.
+// A stage: its name, its function, and the modules whose parameters and buffers it uses.
 using StageArgument =
     std::tuple<Text, std::function<Tensors(const Tensors&)>, std::vector<py::object>>;
 using LossArgument = std::optional<rt::Loss>;
@@ -275,7 +278,7 @@ Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& 
   options.measure.observer = observer_of(observer);
   const std::vector<rt::Stage> stages = stages_of(arguments, mirrors);
   py::gil_scoped_release no_gil;
-  // No limit: measured, planned as plain training, never run.
+  // Without a limit the model is measured and planned as plain training, and it is never run.
   return to_json(rt::remat(stages, sample, options)->profile());
 }
 

@@ -1,0 +1,98 @@
+"""The modules and optimizers that a function uses, as far as the function shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def modules_of(function: Any) -> list[torch.nn.Module]:
+    """Returns the modules that a function uses, as far as it shows them.
+
+    The search looks at the function itself, at its closure, its defaults, the globals that it
+    names, and the object that it is a method of. Of such an object it looks at the attributes.
+    """
+    found: list[torch.nn.Module] = []
+    _collect(function, torch.nn.Module, found, {})
+    return found
+
+
+def optimizers_of(function: Any) -> list[torch.optim.Optimizer]:
+    """Returns the optimizers that a function uses. The search is that of `modules_of()`."""
+    found: list[torch.optim.Optimizer] = []
+    _collect(function, torch.optim.Optimizer, found, {})
+    return found
+
+
+def _collect(value: Any, kind: type, found: list[Any], seen: dict[int, Any]) -> None:
+    """Appends all objects of a kind that a value uses to `found`."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # The value stays alive, so that no other object gets its id.
+    if isinstance(value, kind):
+        found.append(value)
+        return
+    for item in _parts(value, kind):
+        _collect(item, kind, found, seen)
+
+
+def _parts(value: Any, kind: type) -> list[Any]:
+    """Returns the parts of a value in which objects of a kind may be."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, types.FunctionType):
+        named = (value.__globals__.get(name) for name in value.__code__.co_names)
+        used = [item for item in named if isinstance(item, kind)]
+        return [
+            *used,
+            value.__closure__ or (),
+            value.__defaults__ or (),
+            value.__kwdefaults__ or {},
+        ]
+    if isinstance(value, types.CellType):
+        try:
+            return [value.cell_contents]
+        except ValueError:  # The cell is not filled yet.
+            return []
+    if isinstance(value, (type, types.ModuleType)):
+        return []
+    return [item for item in getattr(value, "__dict__", {}).values() if isinstance(item, kind)]
+
+
+def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Returns the modules that are no parts of other modules of the list."""
+    parts = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [module for module in modules if id(module) not in parts]
+
+
+@contextlib.contextmanager
+def called_modules() -> Iterator[list[torch.nn.Module]]:
+    """Gives a list that has, after the scope, the modules whose forward ran in it, in order.
+
+    Modules that are gone by then are not in the list, for example a loss that is made at each call.
+    """
+    called: list[weakref.ref[torch.nn.Module]] = []
+
+    def note(module: torch.nn.Module, _inputs: Any) -> None:
+        called.append(weakref.ref(module))
+
+    result: list[torch.nn.Module] = []
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield result
+    finally:
+        handle.remove()
+        alive = {id(module): module for ref in called if (module := ref()) is not None}
+        result += alive.values()

@@ -1,0 +1,59 @@
+"""The user's step as a function of a list of tensors, as the runtime records it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ._tree import Tree, flatten, rebuild
+from .errors import InputError
+
+
+class RecordedFunction:
+    """The user's function, and the structures of its inputs and results.
+
+    Attributes:
+        step: The function.
+        inputs: The structure of its arguments: a tuple of arguments and a dict of keywords.
+        outputs: The structure of what the last call returned, or None before the first call.
+    """
+
+    def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
+        self.step = step
+        self.inputs = inputs
+        self.outputs: Tree | None = None
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Calls the function with these tensors and returns the tensors of its result."""
+        return self._run(tensors, {})
+
+    def part(self, tensors: list[torch.Tensor], share: float) -> list[torch.Tensor]:
+        """Calls the function with the rows of a part and with their share of all rows."""
+        return self._added_up(self._run(tensors, {"share": share}))
+
+    def behind(
+        self, body: RecordedFunction, tensors: list[torch.Tensor], share: float
+    ) -> list[torch.Tensor]:
+        """Calls the function with the rows of a part of what a body returned."""
+        assert body.outputs is not None
+        results = rebuild(body.outputs, tensors)
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        outputs, self.outputs = flatten(self.step(*results, share=share), "what the step returns")
+        return self._added_up(outputs)
+
+    def _added_up(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the outputs. Raises InputError if they cannot be added up over the parts."""
+        if self.outputs is not None and self.outputs.constants():
+            raise InputError(
+                "what the parts of a step return is added up: tensors only, not "
+                f"{self.outputs.constants()[0]!r}"
+            )
+        return outputs
+
+    def _run(self, tensors: list[torch.Tensor], more: dict[str, Any]) -> list[torch.Tensor]:
+        arguments, keywords = rebuild(self.inputs, tensors)
+        keywords = keywords | more
+        outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
+        return outputs
