@@ -13,7 +13,7 @@
 
 #include "common/run_info.h"
 #include "families.h"
-#include "runtime/chain/measure.h"
+#include "measure.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "tables.h"
@@ -114,7 +114,7 @@ class Bench {
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     try {
       const Profile profile = parse_profile(text, file);
-      return fmt::format("Measured on {}, {} threads, with {}; inputs {}.", profile.device,
+      return fmt::format("The profile was measured on {}, with {} threads and {}. The inputs are {}.", profile.device,
                          profile.threads, fmt::join(versions_of(profile), ", "),
                          fmt::join(profile.inputs, ", "));
     } catch (const InputError&) {

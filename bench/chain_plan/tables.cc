@@ -57,8 +57,8 @@ std::string search_at_a_glance(const Row* row) {
 std::string glance_table(const std::vector<ChainResult>& chains) {
   if (chains.empty()) return {};
   std::string text =
-      "## At a glance\n\nTime over plain training's, in per cent, with the longest time limit of "
-      "the run; gaps to the planner's own bound in points.\n\n"
+      "## At a glance\n\nOverheads are times over plain training's, less 1, in per cent, with the "
+      "longest time limit of the run.\nGaps are those to the planner's own bound, in points.\n\n"
       "| chain | stages | budget | published | periodic | persistent | gap | s | "
       "with dropped inputs | gap | s |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (const ChainResult& chain : chains) {
@@ -77,7 +77,8 @@ std::string glance_table(const std::vector<ChainResult>& chains) {
 std::string chain_table(const ChainResult& result) {
   const std::string origin = result.origin.empty() ? "" : result.origin + "\n\n";
   std::string text = fmt::format(
-      "## {}\n\n{}{} stages, {} of them different; plain training: {}, {}.\n\n"
+      "## {}\n\n{}The chain has {} stages, {} of them different. Plain training needs {} and takes "
+      "{}.\n\n"
       "| budget | planner | search, s | tables, MiB | overhead, % | bound, % | gap, points | |\n"
       "|--:|---|--:|--:|--:|--:|--:|---|\n",
       result.name, origin, result.stages, result.different, format_bytes(result.plain_peak),
@@ -89,7 +90,7 @@ std::string chain_table(const ChainResult& result) {
 std::string curve_table(const std::vector<CurveResult>& curves) {
   if (curves.empty()) return {};
   std::string text =
-      "## The whole curve\n\n`frontier()` with the default planner: every budget at once.\n\n"
+      "## The whole curve\n\n`frontier()` finds the answers to all budgets at once.\n\n"
       "| chain | search, s | points | |\n|---|--:|--:|---|\n";
   for (const CurveResult& curve : curves) {
     fmt::format_to(std::back_inserter(text), "| {} | {:.3f} | {} | {} |\n", curve.name,
@@ -123,10 +124,11 @@ ordered_json to_json(const Row& row) {
 std::string markdown(const RunInfo& info, const Results& results) {
   std::string text = fmt::format(
       "# Planning chains: time, memory and quality of the search\n\n"
-      "Written by a program; do not edit. What is measured, how, and how to read it: "
-      "[benchmarks.md](../benchmarks.md#planning-chains).\n\n"
-      "- Reproduce: `{}`\n- Machine: {}\n- {} build\n\n",
-      info.command, info.processor, info.build);
+      "A program writes this file, so do not edit it. "
+      "[Benchmarks](../benchmarks.md#how-planning-chains-is-measured) says what is\nmeasured, how, "
+      "and how to read it. This command writes the file again:\n\n{}\n"
+      "- Machine: {}\n- {} build\n\n",
+      as_code_block(info.command), info.processor, info.build);
   text += glance_table(results.chains);
   for (const ChainResult& chain : results.chains) text += chain_table(chain);
   return text + curve_table(results.curves);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/run_info.h"
-#include "runtime/chain/measure.h"
+#include "measure.h"
 
 namespace reprise::bench {
 

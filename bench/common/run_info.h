@@ -17,4 +17,7 @@ std::string processor();
 // The command as it would be typed in the root of the repository.
 RunInfo run_info(const std::string& program, int argc, char** argv, const std::string& build);
 
+// The command as an indented block of Markdown, in lines of at most 100 columns.
+std::string as_code_block(const std::string& command);
+
 }  // namespace reprise::bench

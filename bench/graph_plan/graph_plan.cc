@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include "common/run_info.h"
-#include "runtime/chain/measure.h"
+#include "measure.h"
 #include "networks.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"

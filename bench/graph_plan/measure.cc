@@ -1,4 +1,4 @@
-#include "runtime/chain/measure.h"
+#include "measure.h"
 
 #include <fmt/format.h>
 

@@ -28,7 +28,7 @@ std::string line(const Row& row) {
 
 std::string table(const GraphResult& result) {
   std::string text = fmt::format(
-      "## {}\n\n{} operations; plain training: {}, {}.\n\n"
+      "## {}\n\nThe graph has {} ops. Plain training needs {} and takes {}.\n\n"
       "| budget | planner | search, s | processor, s | peak | time | bound | gap, % | |\n"
       "|--:|---|--:|--:|--:|--:|--:|--:|---|\n",
       result.name, result.ops, format_bytes(result.plain_peak), format_duration(result.plain_time));
@@ -59,8 +59,8 @@ std::string summary(const std::vector<GraphResult>& results) {
     }
   }
   std::string text =
-      "## All graphs\n\nPlanner `graph`. Gap: time of the plan over the certified bound, less "
-      "1.\n\n"
+      "## All graphs\n\nThe table is of the planner `graph`. The gap is the time of the plan over the "
+      "certified bound, less 1.\n\n"
       "| budget | graphs | plans | proven infeasible | mean gap, % | largest gap, % | mean search, "
       "s | "
       "longest search, s |\n|--:|--:|--:|--:|--:|--:|--:|--:|\n";
@@ -94,10 +94,11 @@ ordered_json to_json(const Row& row) {
 std::string markdown(const RunInfo& info, const std::vector<GraphResult>& results) {
   std::string text = fmt::format(
       "# Planning graphs: time and quality of the search\n\n"
-      "Written by a program; do not edit. What is measured, how, and how to read it: "
-      "[benchmarks.md](../benchmarks.md#planning-graphs).\n\n"
-      "- Reproduce: `{}`\n- Machine: {}\n- {} build\n\n",
-      info.command, info.processor, info.build);
+      "A program writes this file, so do not edit it. "
+      "[Benchmarks](../benchmarks.md#how-planning-graphs-is-measured) says what is\nmeasured, how, "
+      "and how to read it. This command writes the file again:\n\n{}\n"
+      "- Machine: {}\n- {} build\n\n",
+      as_code_block(info.command), info.processor, info.build);
   text += summary(results);
   for (const GraphResult& result : results) text += table(result);
   return text;

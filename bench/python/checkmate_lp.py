@@ -163,7 +163,7 @@ def table(name: str, graph: Json, budgets: list[float], seconds: float) -> str:
     lines = [
         f"## {name}",
         "",
-        f"{len(graph['ops'])} operations.",
+        f"The graph has {len(graph['ops'])} ops.",
         "",
         "| budget | planner | found in, s | peak | time | bound |",
         "|--:|---|--:|--:|--:|--:|",
@@ -195,9 +195,15 @@ def main() -> None:
         [
             "# Beside Checkmate's rounding of a linear program",
             "",
-            f"Made by `checkmate_lp.py {names} --budgets {arguments.budgets}`, "
-            f"SciPy {scipy.__version__} (HiGHS).",
-            "What it measures: [benchmarks](../benchmarks.md#beside-checkmates-rounding).",
+            "A program writes this file, so do not edit it. "
+            "[Benchmarks](../benchmarks.md#beside-checkmates-rounding) says what is",
+            "measured and how. This command, on graphs that are written as it says there, writes the "
+            "file again:",
+            "",
+            f"    checkmate_lp.py --budgets {arguments.budgets} \\",
+            f"      {names}",
+            "",
+            f"- SciPy {scipy.__version__} (HiGHS)",
             "",
         ]
     )

@@ -192,7 +192,9 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
     bench = Bench(NETWORKS[name], small, repeats)
     first = bench.run("plain training", "", plain)
     say(f"\n## {name}\n")
-    say(f"Plain training: {first.peak / 1e6:.1f} MB, {first.seconds * 1e3:.0f} ms.\n")
+    say(
+        f"Plain training needs {first.peak / 1e6:.1f} MB and takes {first.seconds * 1e3:.0f} ms.\n"
+    )
     say("| tool | asked | peak | time | gradients |")
     say("|---|---|--:|--:|---|")
     marks = []
@@ -246,11 +248,13 @@ def main() -> None:
     keep_freed_pages()
     reprise.install_cpu_allocator()
     say("# Beside PyTorch's own tools\n")
-    say("Written by a program; do not edit. How to read it:")
-    say("[benchmarks.md](../benchmarks.md#beside-pytorchs-own-tools).\n")
-    say(f"- Reproduce: `OMP_NUM_THREADS=1 .venv/bin/python {' '.join(sys.argv)}`")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__},")
-    say(f"  {torch.get_num_threads()} thread(s), {platform.machine()}")
+    say("A program writes this file, so do not edit it.")
+    say("[Benchmarks](../benchmarks.md#beside-pytorchs-own-tools) says how to read it.")
+    say("This command writes the file again:\n")
+    say("    OMP_NUM_THREADS=1 .venv/bin/python \\")
+    say(f"      {' '.join(sys.argv)}\n")
+    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
+    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
     for name in options.networks or NETWORKS:
         compare(name, options.small, options.repeats, say)
         if options.output:

@@ -110,12 +110,13 @@ int run(int argc, char** argv) {
   if (!default_malloc) keep_freed_pages();
   const RunInfo info = run_info("reprise_bench_graph_mode", argc, argv, REPRISE_BENCH_BUILD);
   std::string text = fmt::format(
-      "# {}\n\nMade by\n\n    {}\n\non {}, {}, {} thread(s), LibTorch {}. What the columns mean: "
-      "[benchmarks](../benchmarks.md#{}).\n",
+      "# {}\n\nA program writes this file, so do not edit it. [Benchmarks](../benchmarks.md#{}) "
+      "says what is\nmeasured, how, and how to read it. This command writes the file "
+      "again:\n\n{}\n- Machine: {}, {} thread(s)\n- LibTorch {}, {} build\n",
       options.micro_batches ? "Steps in parts beside plain training"
                             : "Graph mode beside plain training and chain mode",
-      info.command, info.processor, info.build, threads, TORCH_VERSION,
-      options.micro_batches ? "in-parts-along-the-batch" : "graph-mode");
+      options.micro_batches ? "in-parts-along-the-batch" : "how-graph-mode-is-measured",
+      as_code_block(info.command), info.processor, threads, TORCH_VERSION, info.build);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool failed = false;
   for (size_t k = 0; k < wanted.size(); ++k) {

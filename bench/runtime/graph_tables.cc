@@ -27,11 +27,8 @@ std::string ratio_text(const std::vector<double>& ratios) {
 
 std::string markdown_of_parts(const GraphResult& result) {
   std::string text = fmt::format(
-      "\n### {}, {}\n\nPlain training of the whole batch: {:.1f} ms ({:.1f} with the default "
-      "malloc), "
-      "peak {:.1f} MB above "
-      "parameters, buffers "
-      "and batch.\n\n"
+      "\n### {}, {}\n\nPlain training of the whole batch takes {:.1f} ms ({:.1f} with the default "
+      "malloc).\nIts peak is {:.1f} MB above parameters, buffers and batch.\n\n"
       "| budget | parts | time (least) | peak | predicted | gap | captured and planned in | arena "
       "/ "
       "live |\n|---|---|---|---|---|---|---|---|\n",
@@ -50,9 +47,9 @@ std::string markdown_of_parts(const GraphResult& result) {
 
 std::string markdown(const GraphResult& result) {
   std::string text = fmt::format(
-      "\n### {}, {}\n\n{} operations, captured and measured in {:.1f} s. Plain training: {:.1f} "
-      "ms ({:.1f} with the default malloc), peak {:.1f} "
-      "MB above parameters, buffers and batch. Smallest peak with a plan found: {:.3f}.\n\n"
+      "\n### {}, {}\n\nThe graph has {} ops, captured and measured in {:.1f} s. Plain training "
+      "takes {:.1f} ms ({:.1f} with the\ndefault malloc), and its peak is {:.1f} MB above "
+      "parameters, buffers and batch. The smallest peak with\na plan is {:.3f}.\n\n"
       "| budget | graph mode, time (least) | peak | predicted | gap | planned in | arena / live | "
       "chain mode, "
       "time (least) | peak |\n|---|---|---|---|---|---|---|---|---|\n",

@@ -60,10 +60,10 @@ std::string floor_text(const ModelResult& result) {
   if (!result.floor) return {};
   const Floor& floor = *result.floor;
   std::string text =
-      fmt::format("Smallest feasible budget: {:.1f} MiB, {:.3f} of plain's peak, set by `{}`",
+      fmt::format("The smallest feasible budget is {:.1f} MiB, {:.3f} of plain's peak. `{}`",
                   mib(floor.budget), share(floor.budget, result.settings[0].peak), floor.op);
   if (!floor.stage.empty()) text += fmt::format(" (stage `{}`)", floor.stage);
-  text += ". At its peak are live:";
+  text += " sets it.\nThe largest of what is live at its peak:";
   for (const auto& [id, bytes] : floor.holders) {
     fmt::format_to(std::back_inserter(text), " {} {:.1f} MiB,", id, mib(bytes));
   }
@@ -103,22 +103,22 @@ std::string model_text(const ModelResult& result) {
   }
   fmt::format_to(
       std::back_inserter(text),
-      "{} stages. Level (parameters, buffers, batch): {:.1f} MiB; Reprise holds {} B more between "
-      "steps. A sample is the mean of {} step{}. Longest planning: {:.2f} s.\n\n",
+      "The chain has {} stages. Parameters, buffers and batch are {:.1f} MiB (the level). Reprise "
+      "holds {} B\nmore between steps. A sample is the mean of {} step{}. The longest planning took "
+      "{:.2f} s.\n\n",
       result.stages, mib(result.level), result.held, result.steps, result.steps == 1 ? "" : "s",
       result.planning);
   text += settings_table(result);
   text += "\n";
   if (const std::string floor = floor_text(result); !floor.empty()) text += floor + "\n";
-  text += "At the peak of each periodic setting:\n\n";
+  text += "The next table has the peak of each periodic setting as the budget:\n\n";
   return text + comparison_table(result);
 }
 
 std::string overview(const std::vector<ModelResult>& results) {
   std::string text =
-      "## Overview\n\n\"Peaks\" are the distinct peaks of the periodic settings; Reprise got each "
-      "of them as "
-      "its budget.\n\n"
+      "## Overview\n\n\"Peaks\" are the distinct peaks of the periodic settings. Reprise got each "
+      "of them as its budget.\n\n"
       "| model | plain: peak, MiB | ms | smallest feasible budget | least periodic peak | peaks | "
       "Reprise "
       "faster | same | slower | infeasible | worst x best periodic |\n"
@@ -159,9 +159,9 @@ std::string overview(const std::vector<ModelResult>& results) {
 
 std::string executor_table(const std::vector<ModelResult>& results) {
   std::string text =
-      "\n## Cost of the executor\n\nReprise without a limit against plain training: the same "
-      "operations, "
-      "so what is left is the executor. \"Ratio\" is of pairs of neighbouring samples.\n\n"
+      "\n## Cost of the executor\n\nReprise without a limit and plain training run the same ops. "
+      "So the difference is the executor.\nThe ratios are those of pairs of neighbouring "
+      "samples.\n\n"
       "| model | plain: median, ms | minimum | Reprise: median, ms | minimum | median ratio | "
       "quartiles | "
       "least ratio | ratio of minima |\n|---|--:|--:|--:|--:|--:|---|--:|--:|\n";
@@ -264,12 +264,13 @@ std::string describe(const training::ModelConfig& config) {
 std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& results) {
   std::string text = fmt::format(
       "# Chain mode: measured step times and peaks\n\n"
-      "Written by a program; do not edit. What is measured, how, and how to read it: "
-      "[benchmarks.md](../benchmarks.md).\n\n"
-      "- Reproduce: `{}`\n- Machine: {}, {} thread{}\n- LibTorch {}, {} build\n- {} rounds, {} "
-      "pairs\n\n",
-      info.run.command, info.run.processor, info.threads, info.threads == 1 ? "" : "s", info.torch,
-      info.run.build, info.options.rounds, info.options.pairs);
+      "A program writes this file, so do not edit it. "
+      "[Benchmarks](../benchmarks.md#how-chain-mode-is-measured) says what is\nmeasured, how, and "
+      "how to read it. This command writes the file again:\n\n{}\n"
+      "- Machine: {}, {} thread{}\n- LibTorch {}, {} build\n- {} rounds, {} pairs\n\n",
+      as_code_block(info.run.command), info.run.processor, info.threads,
+      info.threads == 1 ? "" : "s", info.torch, info.run.build, info.options.rounds,
+      info.options.pairs);
   text += overview(results);
   text += executor_table(results);
   for (const ModelResult& result : results) text += model_text(result);
