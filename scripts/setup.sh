@@ -13,8 +13,8 @@
 # nothing is printed unless something has to be done. With --clang only Clang is looked after, which `make
 # fuzz` and `make packaging` need and nothing else does.
 #
-#   REPRISE_TORCH_DIR      use this LibTorch and make no .venv: a folder with include and lib, as the package torch is
-#   REPRISE_TORCH_VERSION  use this version of torch; 2.14.1 goes into .venv-2.14.1. REPRISE_TORCH_DIR is then ignored
+#   REPRISE_TORCH_DIR      use this LibTorch, the folder with include and lib, and make no .venv
+#   REPRISE_TORCH_VERSION  use this version of torch, 2.14.1 in .venv-2.14.1; REPRISE_TORCH_DIR is then ignored
 #   REPRISE_TORCH_INDEX    one more package index in which pip looks for torch
 #   REPRISE_PYTHON         the python3 to make .venv with (otherwise the first one that fits)
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the folder of LibTorch, the one that has include and lib, for CMAKE_PREFIX_PATH. It is the folder of
-# REPRISE_TORCH_DIR if that is set, otherwise the package torch in .venv. Where REPRISE_TORCH_VERSION=2.14.1 is set,
-# it is the package torch in .venv-2.14.1.
+# Prints the folder of LibTorch, the one that has include and lib, for CMAKE_PREFIX_PATH. With
+# REPRISE_TORCH_VERSION=2.14.1 it is the package torch in .venv-2.14.1, with REPRISE_TORCH_DIR it is that folder,
+# otherwise it is the package torch in .venv.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -32,14 +32,14 @@ function(refused torch message)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")  # CMake breaks the lines of its messages
   string(FIND "${output}" "${message}" position)
   if(NOT failed OR position EQUAL -1)
-    message(FATAL_ERROR "LibTorch in '${torch}' had to be refused with '${message}', but CMake said:\n${output}")
+    message(FATAL_ERROR "'${torch}' had to be refused with '${message}', but CMake said:\n${output}")
   endif()
 endfunction()
 
 foreach(minor 10 1000)
   set(headers ${FOLDER}/torch-2.${minor}/include/torch)
-  file(WRITE ${headers}/headeronly/version.h "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR ${minor}\n"
-                                             "#define TORCH_VERSION_PATCH 3\n")
+  file(WRITE ${headers}/headeronly/version.h
+       "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR ${minor}\n#define TORCH_VERSION_PATCH 3\n")
   file(WRITE ${headers}/csrc/api/include/torch/version.h "#include <torch/headeronly/version.h>\n")
   file(WRITE ${FOLDER}/torch-2.${minor}/lib/libtorch.so "")
 endforeach()
