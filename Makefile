@@ -24,7 +24,16 @@ CTEST := ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 # What `make demo` runs.
 DEMO ?= train --model resnet50 --data fashion-mnist --batch 256 --budget 60% --steps 20 --learning-rate 0.01
 
-REPRISE := build/release/reprise
+# make test TORCH=2.14.1 takes another version of PyTorch, in an environment and build folders of its own.
+ifneq ($(TORCH),)
+export REPRISE_TORCH_VERSION := $(TORCH)
+SUFFIX := -$(TORCH)
+endif
+PYTHON_OF_TORCH := $(SUFFIX:%=-DPython_EXECUTABLE=$(CURDIR)/.venv%/bin/python)
+BUILD := build/release$(SUFFIX)
+ASAN_RUNTIME := build/asan-runtime$(SUFFIX)
+
+REPRISE := $(BUILD)/reprise
 
 .PHONY: help
 help: ## this list
@@ -41,15 +50,15 @@ ready:
 
 # Where LibTorch is. The file changes only when its content does, so that builds notice another LibTorch
 # and nothing else.
-build/torch_prefix: ready
+build/torch_prefix$(SUFFIX): ready
 	@mkdir -p build
 	@prefix=$$(scripts/torch_prefix.sh); \
 	if [ "$$prefix" != "$$(cat $@ 2>/dev/null || true)" ]; then echo "$$prefix" > $@; fi
 
 # Ninja configures again by itself when a CMake file changes.
-build/release/build.ninja: build/torch_prefix CMakePresets.json
-	@echo "Configuring build/release"
-	@cmake --preset release -DCMAKE_PREFIX_PATH="$$(cat build/torch_prefix)"
+$(BUILD)/build.ninja: build/torch_prefix$(SUFFIX) CMakePresets.json
+	@echo "Configuring $(BUILD)"
+	@cmake --preset release -B $(BUILD) $(PYTHON_OF_TORCH) -DCMAKE_PREFIX_PATH="$$(cat build/torch_prefix$(SUFFIX))"
 	@touch $@
 
 # The sanitizer builds have the core only: no LibTorch.
@@ -58,9 +67,9 @@ build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakeP
 	@cmake --preset $*
 	@touch $@
 
-build/asan-runtime/build.ninja: build/torch_prefix CMakePresets.json
-	@echo "Configuring build/asan-runtime"
-	@cmake --preset asan-runtime -DCMAKE_PREFIX_PATH="$$(cat build/torch_prefix)"
+$(ASAN_RUNTIME)/build.ninja: build/torch_prefix$(SUFFIX) CMakePresets.json
+	@echo "Configuring $(ASAN_RUNTIME)"
+	@cmake --preset asan-runtime -B $(ASAN_RUNTIME) -DCMAKE_PREFIX_PATH="$$(cat build/torch_prefix$(SUFFIX))"
 	@touch $@
 
 # LibTorch is not instrumented: containers that cross into it and back cannot be followed, and what it holds
@@ -78,18 +87,18 @@ build/fuzz/build.ninja: CMakePresets.json | clang
 	@touch $@
 
 .PHONY: build
-build: build/release/build.ninja ## build everything into build/release
-	@cmake --build build/release -j $(JOBS)
+build: $(BUILD)/build.ninja ## build everything into build/release
+	@cmake --build $(BUILD) -j $(JOBS)
 
 .PHONY: demo
-demo: build/release/build.ninja ## train a ResNet on Fashion-MNIST inside 60 % of the memory that it needs
-	@cmake --build build/release -j $(JOBS) --target reprise-cli reprise-runtime
+demo: $(BUILD)/build.ninja ## train a ResNet on Fashion-MNIST inside 60 % of the memory that it needs
+	@cmake --build $(BUILD) -j $(JOBS) --target reprise-cli reprise-runtime
 	@echo "$(REPRISE) $(DEMO)"
 	@$(REPRISE) $(DEMO)
 
 .PHONY: test
 test: build ## build and run the tests (what CI runs)
-	@cd build/release && $(CTEST)
+	@cd $(BUILD) && $(CTEST)
 	@echo "make test: all tests passed"
 
 # The thread sanitizer of GCC 12 cannot start where the kernel spreads addresses too widely; setarch
@@ -106,19 +115,19 @@ fuzz: build/fuzz/build.ninja ## fuzz the readers of files and the planners, FUZZ
 
 .PHONY: mutants
 mutants: build ## break one line at a time and see that a named test notices
-	@tests/mutants/run.py build/release --jobs $(JOBS)
+	@tests/mutants/run.py $(BUILD) --jobs $(JOBS)
 
 .PHONY: packaging
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers
 	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" tests/packaging/packaging_test.py
 
 .PHONY: test-full
-test-full: build build/asan-ubsan/build.ninja build/asan-runtime/build.ninja build/tsan/build.ninja ## test, with every random case, sanitizers, mutants, packaging, fuzzing (long)
-	@cd build/release && REPRISE_TEST_FULL=1 $(CTEST)
+test-full: build build/asan-ubsan/build.ninja $(ASAN_RUNTIME)/build.ninja build/tsan/build.ninja ## test, with every random case, sanitizers, mutants, packaging, fuzzing (long)
+	@cd $(BUILD) && REPRISE_TEST_FULL=1 $(CTEST)
 	@cmake --build build/asan-ubsan -j $(JOBS)
 	@cd build/asan-ubsan && $(CTEST)
-	@cmake --build build/asan-runtime -j $(JOBS) --target reprise_runtime_tests
-	@OMP_NUM_THREADS=1 ASAN_OPTIONS=$(ASAN_BESIDE_TORCH) build/asan-runtime/reprise_runtime_tests --gtest_brief=1
+	@cmake --build $(ASAN_RUNTIME) -j $(JOBS) --target reprise_runtime_tests
+	@OMP_NUM_THREADS=1 ASAN_OPTIONS=$(ASAN_BESIDE_TORCH) $(ASAN_RUNTIME)/reprise_runtime_tests --gtest_brief=1
 	@cmake --build build/tsan -j $(JOBS)
 	@cd build/tsan && $(NARROW) $(CTEST)
 	@$(MAKE) --no-print-directory mutants packaging fuzz FUZZ_SECONDS=20
@@ -126,7 +135,7 @@ test-full: build build/asan-ubsan/build.ninja build/asan-runtime/build.ninja bui
 
 .PHONY: bench
 bench: build ## run the benchmarks of docs/benchmarks.md
-	@cmake --build build/release --target bench
+	@cmake --build $(BUILD) --target bench
 
 .PHONY: docs
 docs: ready ## build the documentation as a site into build/site

@@ -9,13 +9,3 @@ if(Python_FOUND AND NOT pybind11_DIR)
                   OUTPUT_VARIABLE pybind11_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 find_package(pybind11 2.12 CONFIG QUIET HINTS ${pybind11_folder})
-
-# Where torch is a package of that Python, its LibTorch (needs no CMAKE_PREFIX_PATH).
-function(reprise_find_torch_of_python)
-  execute_process(COMMAND ${Python_EXECUTABLE} -c
-                          "import torch.utils; print(torch.utils.cmake_prefix_path)"
-                  OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(folder)
-    set(Torch_DIR ${folder}/Torch CACHE PATH "LibTorch")
-  endif()
-endfunction()

@@ -13,9 +13,10 @@
 # nothing is printed unless something has to be done. With --clang only Clang is looked after, which `make
 # fuzz` and `make packaging` need and nothing else does.
 #
-#   REPRISE_TORCH_DIR    use this LibTorch (a folder with share/cmake/Torch) and make no .venv
-#   REPRISE_TORCH_INDEX  one more package index in which pip looks for torch
-#   REPRISE_PYTHON       the python3 to make .venv with (otherwise the first one that fits)
+#   REPRISE_TORCH_DIR      use this LibTorch, the folder with include and lib, and make no .venv
+#   REPRISE_TORCH_VERSION  use this version of torch, 2.14.1 in .venv-2.14.1; REPRISE_TORCH_DIR is then ignored
+#   REPRISE_TORCH_INDEX    one more package index in which pip looks for torch
+#   REPRISE_PYTHON         the python3 to make .venv with (otherwise the first one that fits)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +33,12 @@ done
 say() { printf '%s\n' "$*"; }
 detail() { [ "$quiet" = 1 ] || say "$*"; }
 fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
+
+case "${REPRISE_TORCH_VERSION:-}" in
+  *[!0-9.]*) fail "REPRISE_TORCH_VERSION=$REPRISE_TORCH_VERSION is no version such as 2.14.1." ;;
+  ?*) unset REPRISE_TORCH_DIR ;;
+esac
+venv=.venv${REPRISE_TORCH_VERSION:+-$REPRISE_TORCH_VERSION}
 
 # --- 1. System packages -------------------------------------------------------------------------------
 # Debian package | what shows that it is there | what it is for.
@@ -110,12 +117,12 @@ met() {
     file) [ -e "$3" ] ;;
     python-header)
       [ -z "${REPRISE_TORCH_DIR:-}" ] || return 0
-      path=.venv/bin/python
+      path=$venv/bin/python
       [ -x "$path" ] || path=$(pythons | head -n 1)
       [ -e "$("$path" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     venv)
       [ -z "${REPRISE_TORCH_DIR:-}" ] || return 0
-      [ ! -x .venv/bin/python ] || return 0
+      [ ! -x $venv/bin/python ] || return 0
       while read -r path; do
         if can_make_venv "$path"; then return 0; fi
       done < <(pythons)
@@ -231,12 +238,18 @@ system_packages() {
 }
 
 # --- 2. LibTorch --------------------------------------------------------------------------------------
-wanted_torch() { sed -n 's/^torch==//p' requirements.txt; }
+wanted_torch() {
+  if [ -n "${REPRISE_TORCH_VERSION:-}" ]; then
+    say "$REPRISE_TORCH_VERSION"
+  else
+    sed -n 's/^torch==//p' requirements.txt
+  fi
+}
 
-# The version in .venv without its "+cpu" or "+cu126" part; empty if there is none or it has no headers.
+# The version in $venv without its "+cpu" or "+cu126" part; empty if there is none or it has no headers.
 torch_in_venv() {
   local file
-  for file in .venv/lib/python3*/site-packages/torch/version.py; do
+  for file in $venv/lib/python3*/site-packages/torch/version.py; do
     if [ -f "$file" ] && scripts/torch_prefix.sh >/dev/null 2>&1; then
       sed -n "s/^__version__ = '\([^'+]*\).*/\1/p" "$file"
       return
@@ -246,36 +259,22 @@ torch_in_venv() {
 
 pip_install() {
   # PIP_NO_INPUT: never wait for a password. The index, proxy and cache are pip's usual settings.
-  PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install --progress-bar off \
+  PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 $venv/bin/python -m pip install --progress-bar off \
     ${REPRISE_TORCH_INDEX:+--extra-index-url "$REPRISE_TORCH_INDEX"} "$@" </dev/null
 }
 
-# Installs torch into a fresh .venv. The build for CPUs is preferred: it is ten times smaller, and CMake
-# can use it on a machine without the CUDA toolkit.
+# Installs torch into a fresh $venv: the build for CPUs where pip's index has it, which is ten times smaller,
+# otherwise the standard build. Reprise is built against either, and never needs the CUDA toolkit.
 install_torch() {
   local version
   version=$(wanted_torch)
   say "   pip install torch==$version (about 200 MB, a few minutes on a slow line)"
-  if pip_install --quiet "torch==$version+cpu" 2>.venv/setup.log; then return 0; fi
-  if grep -qiE 'no matching distribution|could not find a version' .venv/setup.log; then
-    say "   pip's index has no CPU-only build of that version; looking at its standard build."
-    if standard_build_is_cuda; then
-      fail "the standard build of torch on this index is the one for CUDA (several GB), which CMake" \
-           "cannot use without the CUDA toolkit. Choose one of:" \
-           "  - set REPRISE_TORCH_INDEX to PyTorch's index of CPU builds (the URL that" \
-           "    https://pytorch.org/get-started/locally shows for Linux, Pip, CPU), run this again;" \
-           "  - set REPRISE_TORCH_DIR to a LibTorch $version that you have (one for CUDA needs the" \
-           "    CUDA toolkit), run this again."
-    fi
-    if pip_install --quiet -r requirements.txt 2>.venv/setup.log; then return 0; fi
-  fi
-  return 1
-}
-
-# Asks pip what it would install, without installing it. An old pip that cannot tell counts as "no".
-standard_build_is_cuda() {
-  pip_install --dry-run --quiet --report .venv/setup.json -r requirements.txt >/dev/null 2>&1 &&
-    grep -qE '"name": *"(nvidia|cuda)-' .venv/setup.json
+  if pip_install --quiet "torch==$version+cpu" 2>$venv/setup.log; then return 0; fi
+  grep -qiE 'no matching distribution|could not find a version' $venv/setup.log || return 1
+  say "   pip's index has no build of that version for CPUs alone: installing its standard build. That is"
+  say "   usually the one for CUDA, of several GB. REPRISE_TORCH_INDEX can name an index that has the smaller"
+  say "   build: the URL that https://pytorch.org/get-started/locally shows for Linux, Pip, CPU."
+  pip_install --quiet "torch==$version" 2>$venv/setup.log
 }
 
 make_venv() {
@@ -283,14 +282,14 @@ make_venv() {
   while read -r python; do
     can_make_venv "$python" || continue
     tried=1
-    say "   $python -m venv .venv"
-    rm -rf .venv
-    "$python" -m venv .venv </dev/null || continue
+    say "   $python -m venv $venv"
+    rm -rf "$venv"
+    "$python" -m venv "$venv" </dev/null || continue
     if install_torch; then
-      rm -f .venv/setup.log .venv/setup.json
+      rm -f $venv/setup.log
       return 0
     fi
-    sed 's/^/   pip: /' .venv/setup.log >&2
+    sed 's/^/   pip: /' $venv/setup.log >&2
   done < <(pythons)
   [ "$tried" = 1 ] || fail "no python3 (3.10 or newer) that can make an environment. On Debian:" \
                            "  apt-get install python3-venv"
@@ -307,24 +306,24 @@ libtorch() {
     return
   fi
   have=$(torch_in_venv)
-  if [ "$have" = "$wanted" ] && [ -x .venv/bin/python ]; then
-    detail "2. LibTorch: torch $have is in .venv."
+  if [ "$have" = "$wanted" ] && [ -x $venv/bin/python ]; then
+    detail "2. LibTorch: torch $have is in $venv."
     return
   fi
-  say "2. LibTorch $wanted. It comes with the torch package, installed into .venv of this folder."
-  if [ -n "$have" ]; then say "   .venv has torch $have: making it anew."; fi
+  say "2. LibTorch $wanted. It comes with the torch package, installed into $venv of this folder."
+  if [ -n "$have" ]; then say "   $venv has torch $have: making it anew."; fi
   make_venv
-  [ "$(torch_in_venv)" = "$wanted" ] || fail "pip reported success, but .venv has no torch $wanted."
-  say "   torch $(torch_in_venv) is in .venv."
+  [ "$(torch_in_venv)" = "$wanted" ] || fail "pip reported success, but $venv has no torch $wanted."
+  say "   torch $(torch_in_venv) is in $venv."
 }
 
 # --- 3. More Python packages --------------------------------------------------------------------------
-# The pinned packages of a requirements file that .venv has not got in that version.
+# The pinned packages of a requirements file that $venv has not got in that version.
 missing_of() {
   local name version
   while IFS='=' read -r name _ version; do
     case "$name" in '' | '#'*) continue ;; esac
-    compgen -G ".venv/lib/python3*/site-packages/${name//-/_}-$version.dist-info" >/dev/null ||
+    compgen -G "$venv/lib/python3*/site-packages/${name//-/_}-$version.dist-info" >/dev/null ||
       say "$name==$version"
   done <"$1"
 }
@@ -332,21 +331,21 @@ missing_of() {
 # requirements file, what for, what there is not without them
 more_packages() {
   local file=$1 purpose=$2 without=$3 missing mark
-  mark=build/.setup-${file%.txt}
-  [ -x .venv/bin/python ] || { detail "3. $purpose: left out, there is no .venv."; return; }
+  mark=build/.setup$venv-${file%.txt}
+  [ -x $venv/bin/python ] || { detail "3. $purpose: left out, there is no $venv."; return; }
   missing=$(missing_of "$file")
   if [ -z "$missing" ]; then
-    detail "3. $purpose: in .venv."
+    detail "3. $purpose: in $venv."
     return
   fi
   # An index that has not got them is no reason to talk on every run.
   if [ "$quiet" = 1 ] && [ "$mark" -nt "$file" ]; then return; fi
-  say "3. $purpose, into .venv:" $missing
-  if pip_install --quiet -r "$file" 2>.venv/setup.log; then
-    rm -f .venv/setup.log "$mark"
+  say "3. $purpose, into $venv:" $missing
+  if pip_install --quiet -r "$file" 2>$venv/setup.log; then
+    rm -f $venv/setup.log "$mark"
     say "   Done."
   else
-    sed 's/^/   pip: /' .venv/setup.log >&2
+    sed 's/^/   pip: /' $venv/setup.log >&2
     say "   Going on without: $without 'make setup' tries again."
     mkdir -p build && touch "$mark"
   fi

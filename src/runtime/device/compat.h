@@ -1,4 +1,4 @@
-// The differences between LibTorch versions (2.11 to 2.13), in one place.
+// The differences between LibTorch versions (2.11 to 2.14), in one place. None came with 2.14.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
