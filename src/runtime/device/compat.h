@@ -1,4 +1,5 @@
-// The differences between LibTorch versions (2.11 to 2.14), in one place. None came with 2.14.
+// The differences between LibTorch versions (2.11 to 2.14), in one place. The runtime compiles
+// against 2.14 without a further entry.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
