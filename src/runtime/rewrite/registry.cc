@@ -18,14 +18,14 @@ namespace {
 struct Row {
   const char* name;
   const char* description;
-  void (*find)(Rewriter&);  // in a captured step
+  void (*find)(Rewriter&);  // for a captured step; null: for chains only
   Exactness exactness = Exactness::kBitwise;
-  bool in_chain = false;  // saved/keep_less.h
+  bool in_chain = false;  // an option of saved/keep_less.h
 };
 
-// One row an alternative; its file is called like its function.
+// Each alternative is one row. The file of a row has the name of its function.
 constexpr std::array kRows = {
-    // Before those that would take some of its calls.
+    // This row comes before the rows that would take some of its calls.
     Row{"linear-cross-entropy-by-rows",
         "a linear layer, cross-entropy and their backwards some rows at a time",
         linear_cross_entropy, Exactness::kRounding},
@@ -38,7 +38,7 @@ constexpr std::array kRows = {
     Row{"two-call-convolution",
         "the backward of a convolution as two calls: gradients of the weights, then of the input",
         two_call_convolution},
-    // Behind the one whose second call it varies.
+    // This row follows two-call-convolution, because it varies the second call of that row.
     Row{"convolution-by-samples",
         "a convolution, and the gradient of its input, some samples at a time",
         convolution_by_samples},
@@ -67,7 +67,7 @@ constexpr std::array kRows = {
     Row{"small-indices",
         "max pooling keeps the places of its maxima in two or four bytes, not eight", small_indices,
         Exactness::kBitwise, /*in_chain=*/true},
-    // Behind those whose realizations they vary.
+    // The next two rows follow the rows whose variants and realizations they vary.
     Row{"late-gradient",
         "a gradient that is larger than what it is made from is made right before it is read",
         late_gradient},
@@ -75,7 +75,7 @@ constexpr std::array kRows = {
         "of a gradient of which only a part is read from now on that part is copied, the rest "
         "freed",
         copied_part},
-    // A captured step runs single operations again, where it pays.
+    // A captured step needs no such row: its plan re-runs single ops where that pays.
     Row{"rebuild",
         "results of activations and norms are made again from what a stage keeps anyway, at the "
         "backward that reads them",
