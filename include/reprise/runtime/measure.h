@@ -33,8 +33,8 @@ struct MeasureOptions {
 };
 
 // Runs every stage forward and backward a few times on `sample`, with one stage in memory at a time
-// (the boundaries wait in host memory). Parameters, buffers, gradients and random state end as they
-// were. The counting allocator is installed when the model is on the CPU.
+// (the boundaries wait in host memory). Parameters, buffers, gradients and random state are left as
+// they were. The counting allocator is installed when the model is on the CPU.
 //
 // Sizes are exact for these shapes, this number of threads and this LibTorch. Throws InputError
 // with the name of the stage when a stage fails or cannot be used.

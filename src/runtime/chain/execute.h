@@ -44,16 +44,15 @@ struct PlannedModel {
   Chain chain;
   std::vector<std::vector<SavedForm>> saved_form;  // by stage and option
   // By stage: whether its backward takes memory for copies of gradients at its end.
-  std::vector<bool>
-      copies_gradients;
-  std::vector<size_t> saved_stage;  // by saved value, from value 3L+2 on
+  std::vector<bool> copies_gradients;
+  std::vector<size_t> saved_stage;  // of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
   int64_t last_step = 0;                 // number of the last step that began
   bool outdated = false;                 // a stage was seen to behave in another way
 
   explicit PlannedModel(PreparedModel prepared);
-  void set_measured(MeasuredChain measured);  // before a plan
+  void set_measured(MeasuredChain measured);  // before set_plan()
   void set_plan(const Graph& graph, const std::vector<Action>& actions);
 };
 

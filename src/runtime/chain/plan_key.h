@@ -41,7 +41,7 @@ struct PlanKey {
   std::vector<Resident> residents;
   std::vector<bool> training;  // of every module
   state::AutocastState autocast;
-  int threads;  // of one operation: its scratch memory depends on them
+  int threads;  // within an operation; its scratch memory depends on them
 
   bool operator==(const PlanKey&) const = default;
 };

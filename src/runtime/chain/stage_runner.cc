@@ -168,7 +168,7 @@ void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
   kept.roots.clear();
 }
 
-// Runs the stage while autograd records it. If `same_bits` is not null, it becomes whether the
+// Runs the stage while autograd records it. If `same_bits` is not null, it is set to whether the
 // tensors that SavedForm::rebuild would make again have the same bits.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
                                 const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,

@@ -121,8 +121,8 @@ class CountingAllocator final : public c10::Allocator {
     return failures_;
   }
 
-  // These functions surround fork(). The child has only the thread that called fork(), so it must
-  // not wait for locks of other threads.
+  // These functions surround fork(). The child has only the thread that called fork(), so a lock
+  // that another thread held would stay locked in it. before_fork() therefore takes the lock.
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child() {

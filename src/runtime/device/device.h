@@ -1,4 +1,4 @@
-// Differences between devices other than memory.
+// Functions that differ between devices, apart from those for memory.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -52,7 +52,7 @@ class StepMeter {
 };
 
 // Collects the steps that were asked for. It keeps those that ran the same plan as the last of
-// them, beside the same other memory.
+// them, with the same predicted cost.
 class StepLog {
  public:
   // Asks for the next `steps` steps and forgets earlier measurements.

@@ -78,11 +78,11 @@ class Rewriter {
   int32_t add_work(step::Work work);
   const step::Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(CallVariant variant) { found_.variants.push_back(std::move(variant)); }
-  // Adds a realization. An earlier realization may stand for all of its calls and for more. The new
-  // one then stands for the same calls and runs the others as they are. For each earlier
-  // realization of the same calls that changes other calls, a realization that combines both is
-  // added, too. Nothing is added if some of the calls, but not all, belong to an earlier
-  // realization, or if a call that would run as it is draws random numbers.
+  // Adds a realization R. If an earlier realization stands for the calls of R and for more, R is
+  // widened: it then stands for the others, too, and runs them as they are. Each earlier
+  // realization of the same calls that changes other calls is combined with R, and the combination
+  // is added, too. Nothing is added if only some of R's calls belong to an earlier realization, or
+  // if a call that R would run as it is draws random numbers.
   void add(CallRealization realization);
   // Adds one more variant to a piece of a realization that was found.
   void add_variant(size_t realization, size_t piece, int32_t work, std::string name);

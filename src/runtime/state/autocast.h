@@ -1,4 +1,4 @@
-// Keeps the autocast state of the begin of a step for the runs of its backward pass.
+// Keeps the autocast state from the start of a step for the runs of its backward pass.
 #pragma once
 
 #include <ATen/autocast_mode.h>

@@ -15,8 +15,8 @@ int64_t bytes_of_bits(int64_t elements);
 // The bytes of two elements: one stands for bit 0, the other for bit 1.
 using StandIns = std::array<std::byte, 2 * 8>;
 
-// Sets bit i % 8 of byte i / 8 if element i of `from` has the bits of the stand-in for 1. `from` is
-// a contiguous tensor of any type of up to eight bytes. `to` has room for all bits.
+// Makes bit i % 8 of byte i / 8 one if element i of `from` has the bits of the stand-in for 1, else
+// zero. `from` is a contiguous tensor of any type of up to eight bytes. `to` has room for all bits.
 void pack_bits(const at::Tensor& from, const StandIns& values, uint8_t* to);
 
 // Sets element i of `to`, a tensor of such a kind, to the stand-in for bit i.

@@ -30,7 +30,7 @@ using torch::autograd::SavedVariable;
 
 constexpr size_t kWorthwhile = 1024;  // bytes; for fewer, the hooks cost more than they save
 
-// An output of a node. A Slot is a tensor that a node saved, and the output that it is.
+// An Output is an output of a node. A Slot is a tensor that a node saved, with its output.
 using Output = std::pair<const Node*, uint32_t>;
 struct Slot {
   SavedVariable* saved;
@@ -72,8 +72,7 @@ class SavedTensors {
     if (made.layout() != at::kStrided || made.is_nested()) return nullptr;
     SavedByNode seen = look_at(*node, call);
     if (!seen.is_known) return nullptr;
-    // A copy of the operand that the operation took is then not what the node before has made
-    // either.
+    // If the operand was written, a copy of it is not what the node before has made either.
     if (operand_was_written) {
       seen.remake = nullptr;
       seen.operand = nullptr;

@@ -43,8 +43,8 @@ struct Watch;
 // throws InputError if somebody wrote to a tensor from which another one is made again.
 class KeepLess {
  public:
-  // If `same_bits` is not null, nothing is replaced. It becomes whether all tensors that would be
-  // made again have the same bits.
+  // If `same_bits` is not null, nothing is replaced. It is set to whether all tensors that would
+  // be made again have the same bits.
   KeepLess(const Leaves& leaves, const SavedForm& saved_form, bool* same_bits = nullptr);
   ~KeepLess();
   KeepLess(const KeepLess&) = delete;

@@ -51,8 +51,7 @@ struct SavedByNode {
   torch::autograd::SavedVariable* operand = nullptr;
   torch::autograd::SavedVariable* result = nullptr;  // output 0 of the node
   // Indices of max pooling: places in a plane of `plane` elements, eight bytes each.
-  torch::autograd::SavedVariable* indices =
-      nullptr;
+  torch::autograd::SavedVariable* indices = nullptr;
   int64_t plane = 0;
   torch::autograd::SavedVariable* factor = nullptr;  // of a product; has no gradient of its own
   bool is_view = false;                              // output 0 is memory of input 0

@@ -85,8 +85,8 @@ class ByResult {
     });
   }
 
-  // The result of the activation of `input` to which the backward belongs. Absent if it is
-  // overwritten later.
+  // The result of the activation of `input` to which the backward belongs. Absent if there is none,
+  // or if it is overwritten later.
   std::optional<TensorRef> result_of(const TensorRef& input, int32_t backward,
                                      const Row& row) const {
     const Recording& recording = step_.recording();

@@ -43,8 +43,7 @@ using step::Work;
 namespace {
 
 // The number of elements at a time. So many stay in the cache and are enough for all threads.
-constexpr int64_t kBlock =
-    1 << 16;
+constexpr int64_t kBlock = 1 << 16;
 
 using Backward =
     std::function<void(at::Tensor out, const at::Tensor& gradient, const at::Tensor& mask)>;
@@ -56,8 +55,8 @@ struct Question {
   StandIns stand_ins = {};
   StandIns answers = {};  // the results for a gradient of ones, or the values of the mask
   bool is_factor = false;  // the mask has two values, which are the answers
-  // For a NaN, ATen's kernel answers differently in its vectorised part and at the ends. On all
-  // elements at once it answers now as it would later.
+  // For a NaN, ATen's kernel answers differently in its vectorised part and at the ends. Asked
+  // about all elements at once, it answers now as it would later.
   bool at_once = false;
 };
 

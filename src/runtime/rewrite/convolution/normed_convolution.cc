@@ -147,8 +147,8 @@ void add_to(at::Tensor& sum, const at::Tensor& part, bool is_first) {
 }  // namespace
 
 void normed_statistics(Stack& stack, const NormedConvolution& layer) {
-  // Over the samples so far: the mean, and the sum of squared distances from it, divided by the
-  // pixels of a sample.
+  // These describe the samples so far: the mean, and the sum of squared distances from it, divided
+  // by the pixels of a sample.
   at::Tensor mean, squares;
   int64_t before = 0, pixels = 1;
   at::ScalarType type = at::kFloat;

@@ -30,8 +30,8 @@ using Stack = std::vector<c10::IValue>;
 
 constexpr const char* kName = "batch-norm-by-samples";
 constexpr std::array<int64_t, 3> kParts{2, 4, 8};
-// The convolution's result has at least this part (one in so many) of the bytes of the largest
-// value of the step. A narrower result does not decide how much memory a step needs.
+// The convolution's result must have at least 1 / kWide of the bytes of the largest value of the
+// step. A narrower result does not decide how much memory a step needs.
 constexpr int64_t kWide = 4;
 
 // Activations that treat each element by itself.

@@ -34,7 +34,8 @@ struct ChannelGradient {
 // Whether this processor has AVX2 and FMA. The other functions require both.
 bool has_channel_norm();
 
-// Computes in float64 the mean and the sum of squares around it for `count` consecutive channels.
+// Computes the mean, and the sum of squares around it, of `count` consecutive channels, with sums
+// in float64.
 void channel_statistics(const float* input, const ChannelShape& shape, int64_t count, float* mean,
                         float* squares);
 
