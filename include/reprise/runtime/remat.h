@@ -34,9 +34,9 @@ struct RematOptions {
   Budget budget = {};
   std::string planner = "chain";
   Nanos time_limit{10'000'000'000};  // of planning
-  // What training computes from the output; the plan includes its memory. The function is called
-  // with outputs of any batch size. The default is cross-entropy over dimension 1 for outputs of
-  // two dimensions and more, else the mean square.
+  // The loss that training computes from the output. The plan includes its memory. The function is
+  // called with outputs of any batch size. The default is cross-entropy over dimension 1 for
+  // outputs of two dimensions and more, else the mean square.
   Loss loss = {};
   // True: a request beyond the budget during a step on the CPU throws BudgetError. The model, its
   // gradients and the random state are then as they were before the step.

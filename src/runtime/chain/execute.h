@@ -97,7 +97,7 @@ class ChainStep final : public Backend {
   ChainIndex index_;
   std::vector<Tensors> activations_, gradients_;    // per boundary
   std::vector<std::optional<Kept>> kept_;           // per stage
-  std::vector<std::optional<state::RandomState>> random_;  // per stage that draws, before its first run
+  std::vector<std::optional<state::RandomState>> random_;  // per stage, before its first run
   std::vector<bool> wrote_still_;                   // per stage: buffers that no run advances
   std::vector<int64_t> versions_;                   // of the parameters
   std::vector<int64_t> input_versions_;

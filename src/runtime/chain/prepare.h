@@ -20,12 +20,12 @@ struct PreparedModel {
   c10::Device device{c10::kCPU};
 };
 
-// Runs each stage forward twice, once kept and once fast (and once more if the two differ), and
-// finds out its StageTraits. A stage that only returns views of its input is joined to the stage
-// before it. Leaf tensors that only the function of a stage knows become parameters of the stage.
-// Buffers and random state are put back. Throws InputError (with the stage's name) when a stage
-// fails, returns no tensor, mixes devices, does not repeat itself, writes its parameters, writes
-// one of several inputs in one memory, or uses a tensor from outside that has a history.
+// Runs each stage forward twice, once kept and once fast (and up to three times more if the two
+// differ), and finds out its StageTraits. A stage that only returns views of its input is joined to
+// the stage before it. Leaf tensors that only the function of a stage knows become parameters of
+// the stage. Buffers and random state are put back. Throws InputError (with the stage's name) when
+// a stage fails, returns no tensor, mixes devices, does not repeat itself, writes its parameters,
+// writes one of several inputs in one memory, or uses a tensor from outside that has a history.
 PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
 
 }  // namespace reprise::runtime::internal::chain

@@ -42,8 +42,8 @@ class AutocastScope {
   AutocastState before_;
 };
 
-// Autocast caches the low-precision copies of weights together with the graph that made them. A copy
-// made by a run that keeps nothing would cut the gradients of the next run off its weight.
+// Autocast caches the low-precision copies of weights together with the graph that made them. A
+// copy made by a run that keeps nothing would cut the gradients of the next run off its weight.
 class AutocastCacheOff {
  public:
   AutocastCacheOff() : before_(at::autocast::is_autocast_cache_enabled()) {

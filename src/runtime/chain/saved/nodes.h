@@ -53,7 +53,7 @@ struct SavedByNode {
   // Indices of max pooling: places in a plane of `plane` elements, eight bytes each.
   torch::autograd::SavedVariable* indices = nullptr;
   int64_t plane = 0;
-  torch::autograd::SavedVariable* factor = nullptr;  // of a product; has no gradient of its own
+  torch::autograd::SavedVariable* factor = nullptr;  // of a product; it has no gradient
   bool is_view = false;                              // output 0 is memory of input 0
   Remake remake = {};  // if not empty: of an element-wise operation or a norm
 };

@@ -51,7 +51,7 @@ using Stack = std::vector<c10::IValue>;
 
 // A part is held in both layouts, so two parts take as much memory as the whole.
 constexpr int64_t kLeastParts = 3;
-constexpr int64_t kLeastElements = 4096;  // of a result: in fewer, another order may not show
+constexpr int64_t kLeastElements = 4096;  // in a smaller result, another order may not show
 
 using Operand = Convolution::Operand;
 using enum Convolution::Operand;

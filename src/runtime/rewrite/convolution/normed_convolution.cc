@@ -208,8 +208,8 @@ void normed_forward(Stack& stack, const NormedConvolution& layer) {
 
 void normed_backward(Stack& stack, const NormedConvolution& layer) {
   at::Tensor shift, scale;  // sums of dy and dy x^
-  at::Tensor x, dy;         // of the last part, with which the second pass begins
-  int64_t elements = 0;     // of a channel, in the batch
+  at::Tensor x, dy;         // those of the last part, where the second pass begins
+  int64_t elements = 0;     // per channel of the batch
   for (int64_t k = 0; k < layer.parts; ++k) {
     const Part part(stack, layer, k);
     x = at::Tensor();

@@ -41,8 +41,8 @@ struct NormedConvolution {
     kMean = kRunningMean,
     kVariance,
     // Operands of normed_backward().
-    kGradient,  // of the layer's result
-    kPlaces,    // of the maxima, if there is pooling
+    kGradient,  // the gradient of the layer's result
+    kPlaces,    // the places of the maxima, if there is pooling
   };
   // Gradients of the convolution's input, weight and bias, and of the batch norm's weight and bias.
   enum Gradient : size_t { kOfInput, kOfWeight, kOfBias, kOfScale, kOfShift, kGradients };
@@ -52,7 +52,7 @@ struct NormedConvolution {
   // Pooling comes only after an activation.
   std::optional<step::Call> activation, pooling, pooling_backward, activation_backward;
   bool from_result = false;  // the activation's backward reads its result, not its operand
-  step::Geometry result, places;   // of the layer's result, and of the maxima's places
+  step::Geometry result, places;   // those of the layer's result and of the maxima's places
   std::array<std::optional<step::Geometry>, kGradients> gradients;  // absent: not wanted
 };
 

@@ -23,9 +23,10 @@ std::pair<int64_t, int64_t> samples_of(int64_t k, int64_t parts, int64_t samples
 at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first, int64_t count);
 
 // Adds variants of an operator whose first two operands are the gradient and the input, and whose
-// first result is the gradient of the input. Each of the two operands that no later call reads
-// gives a variant `kind`/operand, if both operands and the result have the same geometry and fill
-// their storages. kernel(k) leaves the result in operand k.
+// first result is the gradient of the input. Each of the two operands that no later call reads, and
+// that is no result of the step, gives a variant `kind`/operand. For that, both operands and the
+// result must have the same geometry and fill their storages. kernel(k) leaves the result in
+// operand k.
 void add_variants_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
                             const std::function<step::Kernel(size_t over)>& kernel);
 
