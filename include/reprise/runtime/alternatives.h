@@ -1,6 +1,6 @@
-// Other ways to run parts of a step, with less memory, from which the planner chooses for every occurrence: for each
-// operation of a captured step, or for each stage of a chain. All but those that have to be allowed leave the same
-// bits.
+// Alternatives: ways to run parts of a step with less memory. The planner chooses among them for
+// each op of a captured step, or for each stage of a chain. Every alternative leaves the same bits,
+// except those that have to be allowed.
 #pragma once
 
 #include <string>
@@ -10,35 +10,36 @@
 
 namespace reprise::runtime {
 
-// A kind of alternative.
+// A row of the registry of alternatives.
 struct AlternativeInfo {
   std::string name;         // "in-place"
   std::string description;  // one line
   Exactness exactness = Exactness::kBitwise;
-  bool in_graph = true;   // for operations of a captured step
-  bool in_chain = false;  // for stages: part of an option of each stage that it is for
+  bool in_graph = true;   // serves ops of a captured step
+  bool in_chain = false;  // serves stages of a chain: becomes part of an option of each stage
 
   bool operator==(const AlternativeInfo&) const = default;
 };
 
-// All kinds, in the order in which they are looked for.
+// All alternatives, in the order in which the runtime looks for them.
 std::vector<AlternativeInfo> alternatives();
 
-// Which kinds a captured step, or the stages of a chain, may use.
+// Selects the alternatives that a captured step, or the stages of a chain, may use.
 struct AlternativeOptions {
-  std::vector<std::string> only = {};     // not empty: no others
-  std::vector<std::string> without = {};  // not these
-  // The least exact kinds that are looked for. kRounding: sums in another order, so that gradients differ in the last
-  // bits.
+  std::vector<std::string> only = {};     // if not empty: the only ones to use
+  std::vector<std::string> without = {};  // never used
+  // The least exact alternatives that may be used. kRounding allows sums in another order, so that
+  // gradients differ in the last bits.
   Exactness allow = Exactness::kBitwise;
 
   bool operator==(const AlternativeOptions&) const = default;
 };
 
-// For a captured step: throws InputError for a name that is no kind of alternative, one that is asked for and not
-// allowed, and if all that are asked for are for chains.
+// Validates options for a captured step. Throws InputError if a name is not that of an alternative,
+// if an alternative that is asked for is not allowed, or if all that are asked for are for chains.
 void validate(const AlternativeOptions& options);
-// For a chain: if any that is asked for is not for chains.
+// Validates options for a chain. Throws InputError as above, or if an alternative that is asked for
+// is not for chains.
 void validate_for_chain(const AlternativeOptions& options);
 
 }  // namespace reprise::runtime

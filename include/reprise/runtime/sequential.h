@@ -1,4 +1,4 @@
-// torch::nn::Sequential as stages.
+// Makes stages of a torch::nn::Sequential.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -11,11 +11,11 @@
 
 namespace reprise::runtime {
 
-// One stage a child. A child that has children of its own is one stage: its forward need not be theirs in
-// order. The stages share the modules of `model`.
+// Each child is one stage. A child with children of its own is one stage, too, because its forward
+// need not run them in order. The stages share the modules of `model`.
 std::vector<Stage> stages_of(const torch::nn::Sequential& model);
 
-// Children keep their names in `model` ("0", "1", ...), so that state_dict keys are unchanged.
+// Children keep their names in `model` ("0", "1", ...), so state_dict keys are unchanged.
 std::shared_ptr<Remat> remat(const torch::nn::Sequential& model, const at::Tensor& sample,
                              RematOptions options = {});
 

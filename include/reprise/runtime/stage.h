@@ -1,5 +1,5 @@
-// What the user's model is to the runtime: a list of stages, each a function of the tensors that the
-// stage before returned.
+// The runtime sees the user's model as a list of stages. Each stage is a function of the tensors
+// that the stage before it returned.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,10 @@ namespace reprise::runtime {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One stage of a model. `forward` may be run several times for one step, with and without gradients,
-// and must do the same work each time, apart from random numbers (replayed) and buffers of `module`
-// (advanced once). It may change its input in place and may return a view of it: both are noticed
-// when the stage is measured, and paid with a copy of what they touch.
+// One stage of a model. `forward` may run several times in one step, with and without gradients. It
+// must do the same work each time, apart from random numbers (which are replayed) and buffers of
+// `module` (which advance once). It may change its input in place and may return a view of it. The
+// measurement notices both, and each costs a copy of the tensors concerned.
 struct Stage {
   std::string name;
   std::shared_ptr<torch::nn::Module> module;  // owns the parameters and buffers; may be null

@@ -17,7 +17,7 @@ std::string bytes_of(const StageOption& option) {
                      option.forward.workspace.count(), option.backward.workspace.count());
 }
 
-// Equal for stages that are built alike; empty when that cannot be known.
+// A text that is equal for stages that are built alike. Empty if that cannot be known.
 std::string signature(const PreparedStage& prepared, const Chain& chain, size_t i) {
   if (prepared.stage.module == nullptr) return {};
   const reprise::Stage& stage = chain.stages[i];

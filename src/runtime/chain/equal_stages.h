@@ -1,4 +1,4 @@
-// Stages that are built alike cost the same; what differs between their measured times is noise.
+// Stages that are built alike cost the same. Differences between their measured times are noise.
 #pragma once
 
 #include "runtime/chain/prepare.h"
@@ -6,9 +6,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-// Gives stages of equal modules (by their printed form), boundaries and measured bytes the median of
-// their times, so that a plan does not depend on which of them the noise made slower, and planners
-// find the repetition of a chain. Stages without a module are left alone.
+// Gives stages the median of their times if they have equal modules (by their printed form),
+// boundaries and measured bytes. A plan then does not depend on which stage the noise made slower,
+// and planners find the repetition of a chain. Stages without a module keep their times.
 void share_times(const PreparedModel& model, Chain& chain);
 
 }  // namespace reprise::runtime::internal::chain

@@ -59,7 +59,7 @@ void ChainStep::guarded(Work&& work) {
   try {
     work();
   } catch (...) {
-    // Give everything back first: what is left must fit beside the caller's next step.
+    // Everything is given back first: the memory that stays must fit beside the caller's next step.
     done_ = true;
     activations_.clear();
     gradients_.clear();
@@ -123,7 +123,7 @@ void ChainStep::run(const RunAction& step) {
   if (op < index_.stages) {
     run_forward_op(op, step);
     if (step.variant == 0) return;
-    // Only now: what watches and replays a run looks at its input.
+    // The input is dropped only now, because the code that watches or replays a run reads it.
     const StageOption& ran =
         planned_->chain.stages[op].options[static_cast<size_t>(step.variant - 1)];
     if (ran.consumes_input && !ran.reads_input) activations_[op].clear();
@@ -193,7 +193,8 @@ void ChainStep::run_forward(size_t stage, size_t variant) {
   check_outputs(stage);
 }
 
-// The first run of a stage, which shows what a plan must not take for granted: code may depend on attributes.
+// Runs a stage for the first time in the step and checks what a plan must not take for granted.
+// Code may depend on attributes.
 void ChainStep::run_watched(size_t stage, size_t variant) {
   const PreparedStage& prepared = planned_->model.stages[stage];
   const auto sum = [](const std::vector<at::Tensor>& tensors) {
@@ -231,7 +232,7 @@ void ChainStep::check_outputs(size_t stage) const {
                      true);
 }
 
-// What the stage's kept run adds itself to.
+// The pass that the kept run of the stage goes on with.
 Kept ChainStep::pass_before(size_t stage) {
   const Pass& pass = passes_->of(stage);
   if (stage == pass.begin) return begin_pass(pass.parameters, planned_->model.parameters);
@@ -242,9 +243,9 @@ Kept ChainStep::pass_before(size_t stage) {
 
 void ChainStep::run_backward_op(size_t stage, size_t option) {
   const Pass& pass = passes_->of(stage);
-  if (stage + 1 != pass.end) return;  // done, with the last stage of the pass
+  if (stage + 1 != pass.end) return;  // it ran with the last stage of the pass
   const auto give_up = [&](size_t s, size_t o) {
-    // What the run consumes is autograd's alone from here on.
+    // From here on only autograd holds the values that the run consumes.
     const StageOption& ran = planned_->chain.stages[s].options[o];
     if (ran.reads_output) activations_[s + 1].clear();
     if (ran.reads_input && ran.consumes_input) activations_[s].clear();

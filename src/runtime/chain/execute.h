@@ -1,5 +1,5 @@
-// One training step of a chain: the forward half of its plan, and, when the gradient of the loss arrives,
-// the backward half.
+// One training step of a chain. It runs the forward half of the plan and, when the gradient of the
+// loss arrives, the backward half.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-// A stage did not do what it did when it was prepared, and what it does depends on nothing that a plan is bound
-// to. `undone`: all is as before the step, which may run again once the model is prepared anew.
+// Thrown when a stage does not do what it did when it was prepared, and when nothing that a plan is
+// bound to explains the difference. If `undone`, everything is as before the step, which may run
+// again once the model is prepared anew.
 class StageChanged : public InputError {
  public:
   StageChanged(const std::string& stage, const std::string& what, bool undone)
@@ -36,41 +37,43 @@ class StageChanged : public InputError {
   bool undone_;
 };
 
-// A model with a plan: all that its steps have in common. Outlives them.
+// A model with its plan: everything that its steps have in common. It outlives them.
 struct PlannedModel {
   PreparedModel model;
   StepBuffers buffers;
   Chain chain;
-  std::vector<std::vector<SavedForm>> saved_form;  // of every stage's options
-  std::vector<bool>
-      copies_gradients;             // of every stage: its backward takes memory for that at its end
+  std::vector<std::vector<SavedForm>> saved_form;  // by stage and option
+  // By stage: whether its backward takes memory for copies of gradients at its end.
+  std::vector<bool> copies_gradients;
   std::vector<size_t> saved_stage;  // of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
-  int64_t last_step = 0;                 // number of the step that began last
-  bool outdated = false;                 // a stage was seen to do something else
+  int64_t last_step = 0;                 // number of the last step that began
+  bool outdated = false;                 // a stage was seen to behave in another way
 
   explicit PlannedModel(PreparedModel prepared);
-  void set_measured(MeasuredChain measured);  // before a plan
+  void set_measured(MeasuredChain measured);  // before set_plan()
   void set_plan(const Graph& graph, const std::vector<Action>& actions);
 };
 
-// Not thread-safe; one object a step. After an exception of either half the random state and the
-// advanced buffers are as they were before the step; gradients are only handed over at its end. What
-// fails between the halves is the caller's to see, who calls undo().
+// One object runs one step. It is not thread-safe. After an exception in either half, the random
+// state and the advanced buffers are as they were before the step. Gradients are handed over only
+// at the end of the step. If something fails between the halves, the caller has to notice it and to
+// call undo().
 class ChainStep final : public Backend {
  public:
   ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input);
 
   Tensors forward();                           // x_L, detached
   Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
-  // Between the halves: the buffers and the random state are as before the step. Does nothing when another
-  // step of the model has begun since.
+  // To be called between the halves: restores the buffers and the random state to those before the
+  // step. Does nothing if another step of the model has begun since.
   void undo() const;
   const PlannedModel& planned() const { return *planned_; }
   const std::shared_ptr<const Program>& program() const { return program_; }
 
-  // Before the step: measure its runs with this, which must outlive it. Each stage is a pass of its own then.
+  // To be called before the step: measures its runs with `meter`, which must outlive the step. Each
+  // stage is then a pass of its own.
   void measure_with(device::StepMeter* meter);
 
   void run(const RunAction& step) override;
@@ -94,7 +97,7 @@ class ChainStep final : public Backend {
   ChainIndex index_;
   std::vector<Tensors> activations_, gradients_;    // per boundary
   std::vector<std::optional<Kept>> kept_;           // per stage
-  std::vector<std::optional<state::RandomState>> random_;  // per stage that draws, before its first run
+  std::vector<std::optional<state::RandomState>> random_;  // per stage, before its first run
   std::vector<bool> wrote_still_;                   // per stage: buffers that no run advances
   std::vector<int64_t> versions_;                   // of the parameters
   std::vector<int64_t> input_versions_;

@@ -39,7 +39,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Memory and time of one thing that runs.
+// The memory before, after and during one run.
 struct Reading {
   int64_t before, after, peak;  // bytes
 };
@@ -52,7 +52,7 @@ class Measurement {
     measured_.chain.name = options.name;
     const int64_t input = storage_bytes(sample);
     measured_.chain.input.bytes = Bytes(input);
-    // What was made before the allocator was installed is resident, too.
+    // Memory that was taken before the allocator was installed is resident, too.
     Tensors resident = sample;
     resident.insert(resident.end(), model.parameters.begin(), model.parameters.end());
     const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
@@ -92,7 +92,7 @@ class Measurement {
     return {before, after.live, after.peak};
   }
 
-  // Calls once(), which returns the nanoseconds of one run, as often as the options ask for.
+  // Calls once(), which returns the nanoseconds of one run, as often as the options demand.
   template <class Once>
   void repeat(Once&& once) const {
     int64_t total = 0;
@@ -163,7 +163,7 @@ class Measurement {
     boundaries_.emplace_back(y);
   }
 
-  // Whether an option is worth having beside the ones before it, which take less time.
+  // Whether an option saves enough compared with the options before it, which take less time.
   static bool saves_most(const StageOption& option, const std::vector<StageOption>& others) {
     constexpr Bytes kWorthwhile{1024};
     return std::all_of(others.begin(), others.end(), [&](const StageOption& other) {
@@ -171,8 +171,8 @@ class Measurement {
     });
   }
 
-  // What a kept run holds, and of which boundary its backward needs the memory: that which does not come
-  // back when nobody else holds the boundary. Clears x.
+  // Measures the bytes that a kept run holds. Also finds out which boundaries the backward needs:
+  // their memory does not come back when nobody else holds them. Clears x.
   void measure_kept_bytes(const PreparedStage& prepared, const SavedForm& saved_form, Tensors& x,
                           reprise::Stage& row, StageOption& option) {
     std::pair<Tensors, Kept> result;
@@ -191,7 +191,8 @@ class Measurement {
     const size_t i = measured_.chain.stages.size() - 1;
     const bool needed_later = i == 0 || reads_output(measured_.chain.stages[i - 1]);
     option.consumes_input = held > 0 && !needed_later;
-    // Of a tuple, the backward may read only a part: that is the stage's own from now on, and the rest goes.
+    // The backward may read only some tensors of a tuple. From now on these count as saved bytes of
+    // the stage, and the other tensors are freed.
     if (option.consumes_input && held < input) {
       option.reads_input = false;
       option.saved += Bytes(held);
@@ -204,9 +205,10 @@ class Measurement {
                        [](const StageOption& option) { return option.reads_output; });
   }
 
-  // The loss as the user's code runs it on the outputs of the chain, up to where the gradient reaches
-  // the chain. What stays until the end of the step (the loss itself, the one it is differentiated
-  // with) is counted with g_L, and from then on with the last stage's weight gradients.
+  // Measures the loss as the user's code runs it on the outputs of the chain, until its gradient
+  // reaches the chain. Some bytes stay until the end of the step: the loss itself, and the gradient
+  // that its backward starts from. They count with g_L here, and later with the last stage's weight
+  // gradients.
   Parked measure_loss() {
     const size_t n = model_.stages.size();
     reprise::Stage& last = measured_.chain.stages.back();
@@ -243,10 +245,10 @@ class Measurement {
 
     const int64_t consumed = row.consumes ? last.output.count() : 0;
     const int64_t gradient =
-        std::max<int64_t>(0, level_reached - (level_before - consumed));  // and what stays
+        std::max<int64_t>(0, level_reached - (level_before - consumed));  // with bytes that stay
     last.output_gradient = Bytes(gradient);
     resident_ = std::max<int64_t>(0, gradient - storage_bytes(gradients) + shared);
-    // The last backward gives back an output that it reads; the caller does not.
+    // The last backward gives back an output that it reads, but the caller still holds the output.
     if (options_.output_held && !row.consumes) resident_ += last.output.count();
     row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));
     return Parked(gradients);
@@ -265,7 +267,8 @@ class Measurement {
     return loss;
   }
 
-  // Expanded gradients, whose memory is that of one number behind them (of none, where the batch is empty).
+  // The expanded gradients. Their memory is that of a single number (or of none, if the batch is
+  // empty), which another tensor holds.
   static Tensors held_elsewhere(const Tensors& gradients) {
     Tensors others;
     for (const at::Tensor& g : gradients) {
@@ -275,12 +278,12 @@ class Measurement {
     return others;
   }
 
-  // Takes the gradients where the chain would, and the level of memory at that moment.
+  // Takes the gradients where the chain would take them, and the level of memory at that moment.
   struct LossSink final : torch::autograd::Node {
     c10::Device device;
     Tensors gradients;
     int64_t level = 0, peak = 0;
-    int64_t shared = 0;  // bytes of gradients that somebody else holds: the 1 of a sum's, expanded
+    int64_t shared = 0;  // bytes of gradients that others hold: the expanded 1 of a sum
     bool reached = false;
 
     explicit LossSink(c10::Device d) : device(d) {}
@@ -296,14 +299,14 @@ class Measurement {
     }
   };
 
-  // From g_{i+1} to g_i.
+  // Measures the backward of stage i, from g_{i+1} to g_i.
   Parked measure_backward(size_t i, const Parked& gradient) {
     reprise::Stage& row = measured_.chain.stages[i];
     const RandomState random(model_.device);
     Tensors result;
     for (size_t o = 0; o < row.options.size(); ++o) {
       random.restore();
-      // The gradients of weights go on from the first option's run.
+      // Only the run of the first option adds to the gradients of the weights in book_.
       GradientBook again = o == 0 ? GradientBook() : sums_before(i);
       Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
       if (o == 0) result = std::move(g_in);
@@ -327,7 +330,7 @@ class Measurement {
                           (option.reads_output ? row.output.count() : 0) +
                           (gives_input ? measured_.chain.stages[i - 1].output.count() : 0);
     Reading reading = read([&, &y = y, &kept = kept] {
-      y.clear();  // of a tuple, autograd may hold a part only
+      y.clear();  // autograd may hold only a part of a tuple
       if (gives_input) x.clear();
       made = run_backward(prepared, std::move(kept), std::move(g), model_.parameters, book);
     });
@@ -346,7 +349,7 @@ class Measurement {
     return std::move(made.inputs);
   }
 
-  // Running sums as stage i finds them for the parameters that a stage behind it uses, too.
+  // Copies of the running sums for those parameters of stage i that a later stage uses, too.
   GradientBook sums_before(size_t i) const {
     GradientBook sums(book_.size());
     for (size_t p : model_.stages[i].parameters) {
@@ -355,7 +358,7 @@ class Measurement {
     return sums;
   }
 
-  // The options take turns, so that what changes meanwhile changes for all of them.
+  // The options take turns, so that a change of the machine meanwhile affects all of them.
   void measure_kept_times(size_t i, const Tensors& x, const Parked& gradient,
                           const RandomState& random) {
     const PreparedStage& prepared = model_.stages[i];
@@ -384,14 +387,16 @@ class Measurement {
       options[o].backward.time = note_median(fmt::format("B{}", i), name, std::move(backward[o]));
       options[o].forward.time = note_median(fmt::format("F{}", i), name, std::move(forward[o]));
       if (o == 0) continue;
-      // It does all that the option before does, and more. Alone in memory, where pages are fresh, to hold less
-      // can be faster; in a step it is not. `spread` says what was measured.
+      // An option does all the work of the option before it, and more. Alone in memory, where pages
+      // are fresh, an option that holds less can be faster; in a step it is not. `spread` has the
+      // measured times.
       options[o].backward.time = std::max(options[o].backward.time, options[o - 1].backward.time);
       options[o].forward.time = std::max(options[o].forward.time, options[o - 1].forward.time);
     }
   }
 
-  // Whether a stage behind i uses the parameter, too: then its backward finds a running sum.
+  // Whether a stage behind stage i uses the parameter, too. The backward of stage i then finds a
+  // running sum.
   bool shared_later(size_t parameter, size_t i) const {
     for (size_t k = i + 1; k < model_.stages.size(); ++k) {
       const auto& own = model_.stages[k].parameters;

@@ -1,4 +1,4 @@
-// The measuring behind profile() and remat(): a prepared model, measured.
+// Measures a prepared model for profile() and remat().
 #pragma once
 
 #include <vector>
@@ -11,17 +11,17 @@ namespace reprise::runtime::internal::chain {
 
 struct MeasuredChain {
   Chain chain;
-  std::vector<std::vector<SavedForm>> saved_form = {};  // of every stage's options
-  std::vector<bool> copies_gradients = {};         // of every stage: StageGradients::copies
+  std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
+  std::vector<bool> copies_gradients = {};         // by stage: StageGradients::copies
   std::vector<TimeSpread> spread = {};
 };
 
-// Sizes of the chain relate to the memory that is live when the call is made: fixed + input.bytes is that
-// level, as far as the input's memory is counted there.
+// The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +
+// input.bytes is that level, as far as it counts the memory of the input.
 MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
                  const MeasureOptions& options);
 
-// What Profile says about where it was measured.
+// Makes a Profile that also says where the chain was measured.
 Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChain measured);
 
 }  // namespace reprise::runtime::internal::chain

@@ -9,10 +9,10 @@
 namespace reprise::runtime::internal::chain {
 namespace {
 
-// Of a stage: where in the program it is kept and run back.
+// The positions in the program where a stage is kept and where its backward runs.
 struct Runs {
   size_t kept = 0, backward = 0;
-  bool once = false;  // kept once, as autograd does it
+  bool once = false;  // kept only once, in autograd's own way
 };
 
 std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const ChainIndex& index) {
@@ -32,7 +32,7 @@ std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const Chai
   return runs;
 }
 
-// Whether no other run is between these two.
+// Whether there is no other run between the two.
 bool follows(const std::vector<Program::Entry>& steps, size_t first, size_t second) {
   return first < second &&
          std::none_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,

@@ -1,6 +1,6 @@
-// Which stages a plan lets autograd walk back through in one pass. A pass costs a call of autograd's engine and nodes
-// of its own where it ends: with one for each stage, that is most of what planned training takes more than plain
-// training does.
+// Finds the stages that autograd can walk back through in one pass under a plan. A pass costs a
+// call of autograd's engine, and nodes of its own at its ends. With one pass for each stage, these
+// costs are most of the time by which planned training is slower than plain training.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,26 @@
 
 namespace reprise::runtime::internal::chain {
 
-// Stages begin..end-1. The program keeps them one right after the other as autograd does it, and runs their backwards
-// one right after the other; values may be freed in between.
+// A pass walks back through the stages begin..end-1. The program keeps these stages one right after
+// the other, in autograd's own way. It also runs their backwards one right after the other; values
+// may be freed in between.
 struct Pass {
   size_t begin = 0, end = 0;
   std::vector<size_t> parameters;  // of its stages, each once: positions, ascending
-  // Between the backward of stage begin + 1 + k and that of the stage before it.
+  // The values freed between the backward of stage begin + 1 + k and that of the stage before it.
   std::vector<std::vector<ValueIndex>> freed = {};
 
   bool operator==(const Pass&) const = default;
 };
 
-// Of a whole program: in the order of the stages.
+// The passes of a whole program, in the order of the stages.
 class Passes {
  public:
-  // Each stage by itself.
+  // Each stage is a pass of its own.
   explicit Passes(const std::vector<PreparedStage>& stages);
-  // As long as possible. `copies_gradients`: per stage, whether memory for that was taken at the end of its backward
-  // when it was measured. A pass takes it at its own end, so that only its first stage may.
+  // Makes the passes as long as possible. `copies_gradients` says for each stage whether the end of
+  // its backward took memory for copies of gradients when it was measured. A pass takes this memory
+  // at its own end, so only its first stage may need it.
   Passes(const std::vector<PreparedStage>& stages, const Program& program,
          const std::vector<bool>& copies_gradients);
 
@@ -40,7 +42,7 @@ class Passes {
   void go_on(const PreparedStage& stage);
 
   std::vector<Pass> all_;
-  std::vector<size_t> of_;  // per stage
+  std::vector<size_t> of_;  // by stage: the position of its pass in all_
 };
 
 }  // namespace reprise::runtime::internal::chain

@@ -12,7 +12,7 @@ using state::AutocastState;
 
 namespace {
 
-// As Module::modules(), which makes a path of names for each.
+// Visits the modules like Module::modules(), which would also make a path of names for each.
 void add(const torch::nn::Module& module, ModelContents& contents) {
   contents.training.push_back(module.is_training());
   for (at::Tensor& t : module.parameters(false)) contents.parameters.push_back(std::move(t));
@@ -24,7 +24,7 @@ void add(const torch::nn::Module& module, ModelContents& contents) {
 
 ModelContents contents_of(const std::vector<Stage>& stages) {
   ModelContents contents;
-  std::unordered_set<const torch::nn::Module*> seen;  // stages of an unrolled loop have the same one
+  std::unordered_set<const torch::nn::Module*> seen;  // unrolled loops repeat modules
   for (const Stage& stage : stages) {
     if (stage.module && seen.insert(stage.module.get()).second) add(*stage.module, contents);
   }

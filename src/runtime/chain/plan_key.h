@@ -1,4 +1,5 @@
-// What a plan of a model's stages is bound to: a step that differs in any of it is measured and planned anew.
+// The facts that a plan of a model's stages is bound to. A step that differs in one of them is
+// measured and planned again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +12,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-// What the stages' modules hold. Walking them is the dearest part of getting a step ready, so it is done
-// once a step; and at every step, because children are replaced and flags set without leaving a trace.
+// The contents of the stages' modules. To walk the modules is the most expensive part of the
+// preparation of a step, so it is done once a step. It is needed at every step, because children
+// are replaced and flags are set without a trace.
 struct ModelContents {
   std::vector<at::Tensor> parameters, buffers;
   std::vector<bool> training;  // of every module
@@ -27,7 +29,7 @@ struct PlanKey {
     bool requires_grad;
     bool operator==(const Input&) const = default;
   };
-  // A parameter or a buffer, by identity: its memory may be replaced, not its type.
+  // A parameter or a buffer, by identity. Its memory may be replaced, but not its type.
   struct Resident {
     const void* tensor;
     at::ScalarType dtype;
@@ -39,12 +41,12 @@ struct PlanKey {
   std::vector<Resident> residents;
   std::vector<bool> training;  // of every module
   state::AutocastState autocast;
-  int threads;  // within operations: their scratch memory depends on it
+  int threads;  // within an operation; its scratch memory depends on them
 
   bool operator==(const PlanKey&) const = default;
 };
 
-// Of this moment; of at least one input.
+// The key of this moment. There must be at least one input.
 PlanKey key_of(const Tensors& inputs, const ModelContents& contents);
 
 }  // namespace reprise::runtime::internal::chain

@@ -28,7 +28,7 @@ namespace {
   throw InputError("stage '" + stage.name + "' " + why);
 }
 
-// `first`, then `second`, as one stage.
+// Joins two stages into one that runs `first`, then `second`.
 Stage joined(const Stage& first, const Stage& second) {
   return {first.name + "+" + second.name, nullptr,
           [a = first.forward, b = second.forward](const Tensors& x) { return b(a(x)); }};
@@ -44,8 +44,9 @@ bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
-// Leaf tensors in which recorded operations end, other than what has a sink: what a function uses without
-// showing a module that has it. `begin`: of autograd's sequence numbers, when recording began.
+// The leaf tensors in which the recorded ops end, except those with a sink. The function of a stage
+// uses them without a module that shows them. `begin` is autograd's sequence number at the start of
+// the recording.
 std::vector<at::Tensor> other_leaves(const Stage& stage, const torch::autograd::edge_list& roots,
                                      uint64_t begin) {
   std::vector<at::Tensor> leaves;
@@ -74,7 +75,7 @@ std::vector<at::Tensor> other_leaves(const Stage& stage, const torch::autograd::
   return leaves;
 }
 
-// What one watched run of a stage showed.
+// The findings of one watched run of a stage.
 struct Observation {
   Tensors outputs;
   bool changes_input = false;
@@ -91,7 +92,7 @@ class StageWatcher {
       : piece_(piece), model_(model) {
     watched_.parameters = parameters;
     watched_.traits.input_needs_grad = input_needs_grad;
-    watched_.traits.copies_input = true;  // whatever it does to its input, x_i stays as it is
+    watched_.traits.copies_input = true;  // so x_i stays as it is, whatever the stage does
     watched_.stage = piece.stage;
     watched_.stage.forward = [this](const Tensors& x) { return watch(x); };
   }
@@ -144,7 +145,8 @@ int64_t version_sum(const std::vector<at::Tensor>& tensors) {
 // Positions in the model's list of parameters, by tensor.
 using Positions = std::unordered_map<void*, size_t>;
 
-// Adds a parameter to the model's list and to a stage's, which stays ascending, unless it is there.
+// Adds a parameter to the model's list and to the stage's list, unless it is there. The stage's
+// list stays ascending.
 void register_parameter(const at::Tensor& parameter, PreparedModel& model, Positions& known,
                         std::vector<size_t>& own) {
   auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), model.parameters.size());
@@ -175,7 +177,7 @@ bool share_memory(const Tensors& tensors) {
   return false;
 }
 
-// A buffer that was put into another size by the run has nothing to be put back to.
+// Rejects a piece whose run resized a buffer, because its old value cannot be put back.
 void require_same_sizes(const Piece& piece, const std::vector<at::Tensor>& buffers,
                         const std::vector<std::vector<int64_t>>& sizes) {
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -190,8 +192,8 @@ bool same_bits(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), bitwise_equal);
 }
 
-// The traits of one piece on x; x becomes its output. False: the piece only returns views of x and
-// should be joined to the one before.
+// Finds out the traits of one piece on x. Then x becomes the piece's output. Returns false if the
+// piece only returns views of x and should be joined to the piece before it.
 bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tensors& x,
                    std::vector<bool>& needs_grad, Positions& known) {
   PreparedStage prepared{piece.stage, {}, register_parameters(piece, model, known)};
@@ -203,7 +205,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
       buffer_sizes.push_back(buffer.sizes().vec());
     }
     for (const at::Tensor& parameter : module->parameters()) {
-      // A lazy module's takes its size, and its first values, in the first run.
+      // A parameter of a lazy module takes its size, and its first values, in the first run.
       if (parameter.numel() > 0) all_parameters.push_back(parameter);
     }
   }
@@ -231,7 +233,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
              "writes its parameters when it runs (Embedding with max_norm, a weight that is "
              "clamped in place?), which a plan would do again: do it between two steps");
     }
-    // Batch norm writes its statistics without a new version, so values are looked at, too.
+    // Batch norm writes its statistics without a new version, so the values are compared, too.
     advances = version_sum(all_buffers) != version || buffers.changed();
     buffers.restore();
     const auto run_again = [&](auto&& run) {
@@ -243,10 +245,11 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     const auto keep = [&] { return observer.keep(x); };
     const auto fast = [&] { return observer.fast(x); };
     fast_differs = !same_bits(seen.outputs, run_again(fast));
-    if (fast_differs) {  // without gradients, or each time, or the first time only
+    if (fast_differs) {  // without gradients, at every run, or only at the first run
       const Tensors second = run_again(keep).outputs;
       if (!same_bits(seen.outputs, second)) {
-        // Of LibTorch's kernels, too, the first run in a process may differ from all others (docs/runtime.md).
+        // In some of LibTorch's kernels, too, the first run in a process may differ from all others
+        // (docs/runtime.md).
         seen = run_again(keep);
         repeats = same_bits(seen.outputs, second);
         fast_differs = repeats && !same_bits(seen.outputs, run_again(fast));
@@ -281,7 +284,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   StageTraits& traits = prepared.traits;
   traits.random = seen.random;
   traits.copies_input = seen.changes_input;
-  // A changed input is a copy, which the output may be.
+  // A changed input is a copy already, so the output may share its memory.
   traits.copies_output = seen.changes_input ? std::vector<bool>(seen.aliases.size()) : seen.aliases;
   traits.input_needs_grad = needs_grad;
   traits.output_needs_grad = seen.needs_grad;
@@ -320,7 +323,8 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   std::vector<bool> needs_grad;
   for (const at::Tensor& tensor : sample) needs_grad.push_back(tensor.requires_grad());
   Tensors x = sample;
-  // What stood before the last piece, to go back to when the next one is joined to it.
+  // The state before the last piece. The loop goes back to it when the next piece is joined to that
+  // piece.
   Piece last;
   Tensors before_x;
   std::vector<bool> before_needs_grad;
@@ -341,12 +345,13 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
     before_x = std::move(input);
     before_needs_grad = std::move(input_needs_grad);
   }
-  // A stage that was joined registered its buffers twice; shared modules do, too.
+  // A joined stage has registered its buffers twice. Shared modules do so, too.
   std::unordered_set<void*> seen;
   std::erase_if(model.buffers, [&](const at::Tensor& buffer) {
     return !seen.insert(buffer.unsafeGetTensorImpl()).second;
   });
-  // A stage that only reads a buffer must see it as it was, too; what nobody advances always is.
+  // A stage that only reads an advanced buffer must also see its old value. A buffer that no stage
+  // advances always has it.
   for (PreparedStage& stage : model.stages) {
     std::erase_if(stage.traits.buffers, [&](const at::Tensor& buffer) {
       const bool still = !seen.contains(buffer.unsafeGetTensorImpl());

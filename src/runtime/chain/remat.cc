@@ -56,7 +56,7 @@ at::Tensor default_loss(const Tensors& outputs) {
   return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
 }
 
-// Of an operation of the chain's, in the words of the user: "backward of stage 'block3'".
+// Names an op of the chain in the words of the user: "backward of stage 'block3'".
 std::string name_of(const std::string& op, const Chain& chain) {
   if (op.empty() || op == "loss") return op;
   const size_t stage = std::stoul(op.substr(1));
@@ -64,8 +64,8 @@ std::string name_of(const std::string& op, const Chain& chain) {
                      chain.stages.at(stage).name);
 }
 
-// Whether the backward of the last stage reads an output that the stage makes a second time for it; or may, in the
-// smallest budget of an answer without a plan.
+// Whether the last stage makes its output a second time for a backward that reads it. Without a
+// plan: whether the smallest budget of an infeasible answer may have to include a second output.
 bool makes_second_output(const Chain& chain, const PlanResult& result) {
   if (chain.loss.consumes) return false;
   if (!result.plan) return result.termination == Termination::kInfeasible;
@@ -76,9 +76,9 @@ bool makes_second_output(const Chain& chain, const PlanResult& result) {
                        }) > 1;
 }
 
-// A chain has one output at a time. Where the caller holds the first, it is there beside the second until the
-// backward is over, from when on it is counted with the weight gradients. Of plans that make one
-// output only, it asks too much.
+// A chain has one output at a time. If the caller holds the first output, it is live beside the
+// second until the backward is over. After that it counts with the weight gradients. This chain
+// asks for too much memory in plans that make only one output.
 Chain with_second_output(Chain chain) {
   reprise::Stage& last = chain.stages.back();
   for (StageOption& option : last.options) option.forward.workspace += last.output;
@@ -88,7 +88,7 @@ Chain with_second_output(Chain chain) {
 }  // namespace
 
 struct Remat::State {
-  // One kind of input.
+  // The state for one kind of input.
   struct Instance {
     PlanKey key;
     std::shared_ptr<PlannedModel> planned;
@@ -97,9 +97,9 @@ struct Remat::State {
     int64_t offset = 0;     // live bytes beyond the chain's fixed + input when the plan was made
     PlanResult result;
     Bytes baseline_peak;
-    bool second_output = false;  // room for it is part of the problem that `result` is for
+    bool second_output = false;  // the problem of `result` has room for a second output
 
-    // What `result` is a plan of.
+    // The problem that `result` answers.
     Chain problem() const {
       return second_output ? with_second_output(planned->chain) : planned->chain;
     }
@@ -117,10 +117,11 @@ struct Remat::State {
   Instance& instance_for(const Tensors& inputs, const ModelContents& contents);
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
-  // The level that the plan starts from, relative to the chain; plans again if that is needed.
+  // Makes a plan if there is none, or if the level of memory has changed too much. Returns the
+  // bytes that are live but not counted by the allocator.
   int64_t replan_if_needed(Instance& instance, const Tensors& inputs, const ModelContents& contents);
-  // Makes `last` the instance of these inputs, with a plan that fits; returns the bytes that are live
-  // but not counted by the allocator.
+  // Makes `last` the instance of these inputs, with a plan that fits. Returns the bytes that are
+  // live but not counted by the allocator.
   int64_t ready(const Tensors& inputs, const ModelContents& contents);
   Tensors run_plain(Tensors x) const;
 };
@@ -139,7 +140,7 @@ struct RematNode final : torch::autograd::Node {
   std::optional<StepMeter> meter;  // if the step is measured action by action
   std::optional<StepUnderWay> under_way{std::in_place};
   const uint64_t failures = cpu_failures();  // before the step
-  bool over = false;                         // a half of it failed, or it ran to its end
+  bool over = false;                         // one of its halves failed, or it ran to its end
 
   RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<ChainStep> new_step, c10::Device d)
       : state(std::move(s)), step(std::move(new_step)), device(d) {}
@@ -183,7 +184,8 @@ struct RematNode final : torch::autograd::Node {
 
   void finish() {
     if (!step) return;
-    // Its backward never ran, and a request for memory failed since it began: in the loss, say.
+    // The backward never ran, and a request for memory failed since the step began (in the loss,
+    // say).
     if (!over && cpu_failures() != failures) step->undo();
     step.reset();
     if (limit) limits().remove(*limit);
@@ -233,15 +235,16 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
                        .time_limit = options.time_limit,
                        .observer = options.observer};
   if (options.budget.relative()) {
-    // A share is of the first plan's baseline: other memory that comes later does not raise it.
+    // A share refers to the first plan's baseline, so other memory that comes later does not raise
+    // it.
     if (instance.baseline_peak == Bytes(0)) instance.baseline_peak = baseline(lower(chain)).peak;
     planning.budget = options.budget.resolve(instance.baseline_peak);
   }
-  instance.result = {};  // the old plan was for another level; it must not outlive a failure
+  instance.result = {};  // the old plan is for another level and must not outlive a failure
   PlanResult result = reprise::plan(chain, planning);
   instance.second_output = options.measure.output_held && makes_second_output(chain, result);
   if (instance.second_output) {
-    const Nanos bound = result.lower_bound;  // of all plans
+    const Nanos bound = result.lower_bound;  // holds for all plans
     result = reprise::plan(instance.problem(), planning);
     result.lower_bound = bound;
   }
@@ -280,7 +283,7 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const Tensors& inputs
   const Chain& chain = instance.planned->chain;
   const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
   int64_t drift = memory_count(device).live + uncounted - planned_level;
-  if (drift > 0) {  // what a pass that failed has left in autograd's queue, perhaps
+  if (drift > 0) {  // a failed pass may have left memory in autograd's queue
     drain_backward_queue();
     drift = memory_count(device).live + uncounted - planned_level;
   }
@@ -336,7 +339,7 @@ at::Tensor Remat::forward(const at::Tensor& input) {
 }
 
 Tensors Remat::forward(const Tensors& inputs) {
-  // A stage of another planned model: that plan decides.
+  // Within a stage of another planned model, the plan of that model decides.
   if (!at::GradMode::is_enabled() || within_stage()) return state_->run_plain(inputs);
   for (const at::Tensor& input : inputs) {
     if (!input.defined() || !input._fw_grad(0).defined()) continue;
@@ -349,7 +352,7 @@ Tensors Remat::forward(const Tensors& inputs) {
   } catch (const StageChanged& change) {
     if (!change.undone()) throw;
   }
-  return run_planned(inputs);  // measured anew
+  return run_planned(inputs);  // measured again
 }
 
 Tensors Remat::run_planned(const Tensors& inputs) {

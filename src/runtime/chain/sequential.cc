@@ -1,8 +1,8 @@
 #include "reprise/runtime/sequential.h"
 
 namespace reprise::runtime {
-// A child that is a Sequential is one stage, too: LibTorch only stores those with a forward of their own
-// (a residual block, say), which need not be the composition of their children.
+// A child with children is one stage, too. LibTorch only stores children with a forward of their
+// own (a residual block, say), which need not be the composition of their children.
 std::vector<Stage> stages_of(const torch::nn::Sequential& model) {
   std::vector<Stage> stages;
   const auto children = model->named_children();
@@ -18,7 +18,8 @@ std::vector<Stage> stages_of(const torch::nn::Sequential& model) {
 std::shared_ptr<Remat> remat(const torch::nn::Sequential& model, const at::Tensor& sample,
                              RematOptions options) {
   auto planned = std::make_shared<Remat>(stages_of(model), std::move(options));
-  // The children as they are in `model`: a module of several children has a key under each.
+  // The children get their keys in `model`. A module that stands there several times has a key for
+  // each place.
   for (const std::string& name : planned->named_children().keys()) {
     planned->unregister_module(name);
   }

@@ -27,13 +27,15 @@ namespace autograd = torch::autograd;
 
 thread_local int stages_running = 0;
 
-// While it lives, graphs that use the parameters end in the sink instead of the nodes that fill .grad and
-// call hooks. Those run once, when the whole step hands its gradients over. For autograd the parameters are
-// results of the sink meanwhile, in the backward too, which asks what it has saved of them where they come
-// from: leaf tensors would need a node each, and the engine takes longer over a node than over all else here.
+// While a SinkScope lives, graphs that use the parameters end in the sink, and not in the nodes
+// that fill .grad and call hooks. Those nodes run once, when the whole step hands its gradients
+// over. For autograd the parameters are results of the sink meanwhile. This must hold in the
+// backward, too, because the backward asks its saved parameters where they come from. Leaf tensors
+// would need a node each, and the engine takes longer over a node than over everything else here.
 class SinkScope {
  public:
-  // `positions`: of those that are meant, of those that the sink is for; ascending.
+  // `positions` are those of the stage's parameters, ascending. The sink has all of them, and
+  // perhaps more.
   SinkScope(const std::vector<size_t>& positions, const std::vector<at::Tensor>& all,
             const SharedNode<ParameterSink>& sink)
       : positions_(positions), all_(all) {
@@ -56,11 +58,11 @@ class SinkScope {
   const std::vector<at::Tensor>& all_;
 };
 
-// Starts a backward pass: hands out gradients that nobody else holds, so that autograd may free or
-// overwrite them as early as in plain training.
+// Starts a backward pass. It hands out gradients that nobody else holds, so that autograd may free
+// or overwrite them as early as in plain training.
 struct Feeder final : autograd::Node {
   variable_list values;
-  ParameterSink* sink = nullptr;  // where the pass ends
+  ParameterSink* sink = nullptr;  // the sink in which the pass ends
 
   explicit Feeder(const at::Tensor& trigger) { add_input_metadata(trigger); }
   void add(Edge edge, at::Tensor value) {
@@ -81,7 +83,7 @@ Tensors copy_aliases(const StageTraits& traits, Tensors outputs) {
   return outputs;
 }
 
-// As detach(), which as an operation of its own takes several times longer.
+// Does the same as detach(), which takes several times longer as an operation of its own.
 at::Tensor detached(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
@@ -103,9 +105,9 @@ bool shares_storage(const at::Tensor& tensor, const Tensors& others) {
   return false;
 }
 
-// A gradient that .grad can take over as it is, by the rule of autograd's own accumulation: nobody else
-// holds the tensor, and it has the parameter's layout. Its memory must not be that of g_i either, which
-// the plan gives back earlier.
+// Returns a gradient that .grad can take over as it is, or else a copy. By the rule of autograd's
+// own accumulation, nobody else may hold the tensor, and it must have the parameter's layout. Its
+// memory must not be that of g_i either, because the plan frees g_i earlier.
 at::Tensor deliverable(at::Tensor gradient, const at::Tensor& parameter,
                        const Tensors& input_gradients) {
   if (!gradient.defined() || gradient.layout() != at::kStrided) return gradient;
@@ -116,7 +118,7 @@ at::Tensor deliverable(at::Tensor gradient, const at::Tensor& parameter,
   return autograd::utils::clone_obey_contract(gradient, parameter).detach();
 }
 
-// What it was given is known as it was, unless the stage writes there.
+// The inputs of the stage, by their nodes. There are none if the stage writes to its inputs.
 Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& given) {
   Leaves leaves;
   for (size_t e = 0; e < given.size() && !stage.traits.copies_input; ++e) {
@@ -125,8 +127,8 @@ Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& gi
   return leaves;
 }
 
-// For autograd, what the stage is given comes from nodes of ours. It is no leaf, so that a first operation in place is
-// allowed, as after a real stage.
+// Makes the inputs of the stage results of our own nodes, as far as autograd knows. They are not
+// leaves, so the first operation may be in place, as after a real stage.
 void end_at_sinks(const PreparedStage& stage, const Tensors& given, Kept& kept) {
   kept.inputs.resize(given.size());
   for (size_t e = 0; e < given.size(); ++e) {
@@ -136,8 +138,8 @@ void end_at_sinks(const PreparedStage& stage, const Tensors& given, Kept& kept) 
   }
 }
 
-// Stands where a gradient comes to the stage before. Autograd takes nodes that were made later first, so that then
-// nothing is left to do in the stage behind.
+// Runs when a gradient reaches the stage before. Autograd prefers nodes that were made later, so
+// nothing is left to do in the stage behind at that moment.
 class CrossingHook final : public autograd::FunctionPreHook {
  public:
   CrossingHook(size_t number, std::shared_ptr<PassUnderWay> under_way)
@@ -149,14 +151,15 @@ class CrossingHook final : public autograd::FunctionPreHook {
   const std::shared_ptr<PassUnderWay> under_way_;
 };
 
-// For autograd, what the stage is given is what the stage before returned.
+// Makes the inputs of the stage the outputs of the stage before, as far as autograd knows.
 void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
   if (!kept.under_way) kept.under_way = std::make_shared<PassUnderWay>();
   const size_t number = kept.roots_before.size();
   for (size_t e = 0; e < given.size(); ++e) {
     if (!stage.traits.input_needs_grad[e]) continue;
     const Edge& root = kept.roots[e];
-    // Before hooks of the user's on the tensor, which are the stage's that returned it.
+    // The hook goes before the user's hooks on the tensor, which belong to the stage that returned
+    // it.
     auto& hooks = root.function->tensor_pre_hooks();
     hooks.insert(hooks.begin(), std::make_unique<CrossingHook>(number, kept.under_way));
     autograd::impl::set_gradient_edge(given[e], root);
@@ -165,8 +168,8 @@ void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
   kept.roots.clear();
 }
 
-// Runs the stage while autograd records it. `same_bits`: if not null, becomes whether what SavedForm::rebuild would make
-// again has the same bits.
+// Runs the stage while autograd records it. If `same_bits` is not null, it is set to whether the
+// tensors that SavedForm::rebuild would make again have the same bits.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
                                 const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
                                 Kept kept, bool* same_bits = nullptr) {
@@ -198,7 +201,7 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
 
 }  // namespace
 
-// One walk of autograd through the graphs of stages in a row, from the last to the first.
+// One walk of autograd through the graphs of consecutive stages, from the last to the first.
 class BackwardPass {
  public:
   BackwardPass(Kept& kept, const Crossing& crossing)
@@ -218,10 +221,10 @@ class BackwardPass {
 
   void run(const std::vector<at::Tensor>& parameters) {
     if (feeder_.node->num_outputs() > 0) walk(parameters);
-    cross(0);  // where no gradient came
+    cross(0);  // the stages that no gradient reached
   }
 
-  // The stages behind stage `number` are done: their graphs go, with all that the nodes hold.
+  // Ends the stages behind stage `number`: drops their graphs, with all that the nodes hold.
   void cross(size_t number) {
     const std::scoped_lock lock(mutex_);  // autograd has a thread for each kind of device
     while (last_ > number) {
@@ -249,7 +252,7 @@ class BackwardPass {
   Kept& kept_;
   const Crossing& crossing_;
   std::mutex mutex_;
-  size_t last_;  // of the stages of the pass that are not done
+  size_t last_;  // the last stage of the pass that is not done
   const at::Tensor trigger_ = at::empty({0});
   SharedNode<Feeder> feeder_;
 };
@@ -326,7 +329,7 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
     kept.roots.clear();
     pass.run(parameters);
   }
-  kept.roots_before.clear();  // and the graphs behind them
+  kept.roots_before.clear();  // drops the graphs behind them, too
   StageGradients result;
   for (SharedNode<Sink>& input : kept.inputs) {
     result.inputs.push_back(input.node ? std::move(input.node->value) : at::Tensor());
@@ -340,7 +343,7 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
         "use_reentrant=False, or leave it out, since the plan decides what runs again");
   }
   std::vector<at::Tensor> values = std::move(sink->values);
-  values.resize(sink->positions.size());  // none, where no gradient came
+  values.resize(sink->positions.size());  // undefined where no gradient came
   for (size_t p = 0; p < values.size(); ++p) {
     const size_t position = sink->positions[p];
     const void* const made = values[p].defined() ? values[p].unsafeGetTensorImpl() : nullptr;

@@ -1,7 +1,8 @@
-// The three ways in which a stage runs: forward without keeping anything, forward keeping what its
-// backward needs (in one of several ways, saved/keep_less.h), backward. The profile measures exactly these functions and the executor calls exactly
-// these functions, so that what was measured is what happens; but it lets autograd walk back through several stages in
-// one pass where the plan runs them in a row (passes.h).
+// A stage runs in three ways. A fast forward keeps nothing. A kept forward keeps what its backward
+// needs, in one of several forms (saved/keep_less.h). The backward is the third. The profile
+// measures exactly the functions that the executor calls, so that a step does what was measured.
+// There is one difference: where the plan runs several stages in a row, the executor lets autograd
+// walk back through them in one pass (passes.h).
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -20,16 +21,16 @@
 
 namespace reprise::runtime::internal::chain {
 
-// What is known about a stage once it was prepared (prepare.h).
+// Facts about a stage that its preparation found out (prepare.h).
 struct StageTraits {
   bool random = false;          // draws random numbers
-  bool copies_input = false;    // changes its input in place: it is given a copy
-  bool fast_with_grad = false;  // without gradients its result differs in bits: record, then drop
+  bool copies_input = false;    // changes its input in place, so it gets a copy
+  bool fast_with_grad = false;  // has other bits without gradients, so it is recorded
   std::vector<bool> input_needs_grad;   // per tensor of x_i
-  std::vector<bool> copies_output;      // per tensor of x_{i+1}: aliases the input, is copied
+  std::vector<bool> copies_output;      // per tensor of x_{i+1}: aliases the input, so it is copied
   std::vector<bool> output_needs_grad;  // per tensor of x_{i+1}
-  std::vector<at::Tensor> buffers;      // of its modules, that a run of any stage advances
-  std::vector<at::Tensor> still;        // of its modules, that no run advances
+  std::vector<at::Tensor> buffers;      // of its modules; a run of some stage advances them
+  std::vector<at::Tensor> still;        // of its modules; no run advances them
 };
 
 struct PreparedStage {
@@ -38,7 +39,8 @@ struct PreparedStage {
   std::vector<size_t> parameters;  // positions in the model's list of parameters, ascending
 };
 
-// Takes the gradient that reaches one tensor, where autograd would go on to what made it.
+// Takes the gradient that reaches one tensor. Autograd would else go on to the node that made the
+// tensor.
 struct Sink final : torch::autograd::Node {
   at::Tensor value;
 
@@ -50,12 +52,12 @@ struct Sink final : torch::autograd::Node {
   }
 };
 
-// The same for all parameters of the stages of a pass.
+// Takes the gradients of all parameters of the stages of a pass.
 struct ParameterSink final : torch::autograd::Node {
   const std::vector<size_t> positions;  // in the model's list of parameters, ascending
   std::vector<at::Tensor> values;
-  int task = -1;               // the backward pass that it belongs to
-  bool reached_apart = false;  // by another one, which ran within it
+  int task = -1;               // the backward pass that the sink belongs to
+  bool reached_apart = false;  // by another pass, which ran within it
 
   ParameterSink(std::vector<size_t> own, const std::vector<at::Tensor>& all)
       : positions(std::move(own)) {
@@ -74,62 +76,66 @@ struct ParameterSink final : torch::autograd::Node {
 
 class BackwardPass;
 
-// The pass under way through the graph that its hooks stand in; null before and after.
+// The backward pass that runs through the graph with the hooks; null before and after.
 struct PassUnderWay {
   BackwardPass* pass = nullptr;
 };
 
-// The recorded graph of one run of a stage, or of several in a row, by its ends. Holds what autograd saved, not the
-// output.
+// The ends of the recorded graph of one run of a stage, or of several consecutive stages. It holds
+// what autograd saved, but not the output.
 struct Kept {
-  torch::autograd::edge_list roots;      // per output of the last; invalid where no gradient flows
-  std::vector<device::SharedNode<Sink>> inputs;  // per input of the first; null where no gradient is wanted
-  device::SharedNode<ParameterSink> parameters;  // of all of them; null if they have none
+  torch::autograd::edge_list roots;      // per output of the last stage; invalid: no gradient flows
+  std::vector<device::SharedNode<Sink>> inputs;  // per input of the first; null: no gradient wanted
+  device::SharedNode<ParameterSink> parameters;  // of all stages; null if they have none
   std::vector<torch::autograd::edge_list>
-      roots_before;                              // of the others, in the order of the forward
+      roots_before;                              // of the other stages, in forward order
   std::shared_ptr<PassUnderWay> under_way = {};  // null for a single stage
 };
 
-// Gradients of the model's parameters as far as they are complete, by position. A parameter of several
-// stages has its running sum here.
+// The gradients of the model's parameters as far as they are complete, by position. A parameter of
+// several stages has its running sum here.
 using GradientBook = std::vector<at::Tensor>;
 
-// Whether this thread runs a stage, forward or backward, with a graph: its parameters are no leaf tensors then.
+// Whether this thread runs a stage with a graph, forward or backward. Its parameters are then no
+// leaf tensors.
 bool within_stage();
 
-// x_i -> x_{i+1}, nothing kept. The result does not require gradients.
+// Runs x_i -> x_{i+1} and keeps nothing. The result does not require gradients.
 Tensors run_fast(const PreparedStage& stage, const Tensors& input,
                  const std::vector<at::Tensor>& parameters);
 
-// The beginning of a pass through stages that have these parameters (positions, ascending).
+// Begins a pass through stages that have these parameters (positions, ascending).
 Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& parameters);
 
-// x_i -> x_{i+1} and what the backward needs, kept as one of the stage's options says. `pass`: as it began, or what
-// the stage before has kept, which made x_i; what is returned holds that, too.
+// Runs x_i -> x_{i+1} and keeps what the backward needs, in the form of one of the stage's options.
+// `pass` is a pass that has just begun, or the Kept of the stage before, which made x_i. The result
+// includes `pass`.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
                                   Kept pass);
-// The same, as a pass of its own.
+// Does the same in a pass of its own.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
                                   const SavedForm& saved_form = {});
 
-// Runs the stage so, and says whether what SavedForm::rebuild would make again has the same bits.
+// Runs the stage with SavedForm::rebuild, but replaces nothing. Returns whether the tensors that
+// would be made again have the same bits.
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,
                         const std::vector<at::Tensor>& parameters);
 
 struct StageGradients {
   Tensors inputs;       // g_i of the first stage
-  bool copies = false;  // memory for gradients of parameters was taken when the pass was over
+  bool copies = false;  // the end of the pass took memory for parameter gradients
 };
 
-// Called when the backward of stage number + 1 of a pass is over, before that of stage `number` begins; on the thread
-// that autograd runs on.
+// Called between the backward of stage number + 1 of a pass and that of stage `number`, on
+// autograd's thread.
 using Crossing = std::function<void(size_t number)>;
 
-// g_j -> g_i, by the stages i..j-1 that were kept in one pass; adds to the book. `stage`: the last of them. Gives
-// back what was kept while autograd walks it, and gradients of outputs as soon as autograd has read them. The uses of a
-// shared parameter are added one after the other to its running sum, in the order of plain training.
+// Runs g_j -> g_i through the stages i..j-1, which were kept in one pass, and adds to the book.
+// `stage` is the last of them. Kept memory is given back while autograd walks through it, and
+// gradients of outputs as soon as autograd has read them. The uses of a shared parameter are added
+// to its running sum one after the other, in the order of plain training.
 StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradients,
                             const std::vector<at::Tensor>& parameters, GradientBook& book,
                             const Crossing& crossing = {});

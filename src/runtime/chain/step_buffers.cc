@@ -17,7 +17,7 @@ using Buffers = std::vector<at::Tensor>;
 
 const void* memory_of(const at::Tensor& buffer) { return buffer.storage().unsafeGetStorageImpl(); }
 
-// How many stages have each piece of memory. Two modules may hold it as different tensors.
+// The number of stages that use each piece of memory. Two modules may hold it as different tensors.
 std::map<const void*, int> count_users(const PreparedModel& model) {
   std::map<const void*, int> users;
   for (const PreparedStage& stage : model.stages) {

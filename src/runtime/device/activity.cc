@@ -11,9 +11,9 @@ namespace {
 
 struct Activity {
   std::mutex mutex;
-  std::multiset<std::thread::id> steps;  // by the thread that began them
-  std::thread::id measurer;              // none when nobody measures
-  int depth = 0;  // of measuring: a captured step may measure a model inside it
+  std::multiset<std::thread::id> steps;  // by the thread that began the step
+  std::thread::id measurer;              // none when no thread measures
+  int depth = 0;  // nested measurements: a captured step may measure a model inside it
 
   bool another_measures() const { return depth > 0 && measurer != std::this_thread::get_id(); }
 };

@@ -1,17 +1,17 @@
-// Who uses the one allocator of this process. Measuring a model reads its counters, so no step of another
-// thread may take memory meanwhile.
+// Guards the one allocator of this process. The measurement of a model reads the allocator's
+// counters, so no step of another thread may take memory meanwhile.
 #pragma once
 
 #include <thread>
 
 namespace reprise::runtime::internal::device {
 
-// A step, from its first request for memory to its last. Any number may be under way at once. Throws
-// InputError while another thread measures a model.
+// A step, from its first request for memory to its last. Any number of steps may be under way at
+// once. The constructor throws InputError while another thread measures a model.
 class StepUnderWay {
  public:
   StepUnderWay();
-  ~StepUnderWay();  // on whatever thread
+  ~StepUnderWay();  // may run on any thread
   StepUnderWay(const StepUnderWay&) = delete;
   StepUnderWay& operator=(const StepUnderWay&) = delete;
 
@@ -19,8 +19,8 @@ class StepUnderWay {
   std::thread::id thread_;
 };
 
-// Measuring, on this thread. Throws InputError while another thread measures, or has begun a step that is
-// not over.
+// A measurement on this thread. The constructor throws InputError while another thread measures, or
+// while a step that another thread began is not over.
 class Measuring {
  public:
   Measuring();

@@ -29,7 +29,7 @@ int64_t rounded(size_t bytes) {
   return counted_bytes(static_cast<int64_t>(bytes));
 }
 
-// Of this thread; null: the heap.
+// The source of blocks of this thread; null: the heap.
 thread_local std::shared_ptr<BlockSource> current_source;
 
 struct Block {
@@ -38,7 +38,7 @@ struct Block {
   std::shared_ptr<BlockSource> source;  // null: the heap
 };
 
-// Data pointer and context pointer of its blocks are the same, as raw_allocate() demands.
+// The data pointer and the context pointer of each block are the same, as raw_allocate() demands.
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t requested) override {
@@ -121,7 +121,8 @@ class CountingAllocator final : public c10::Allocator {
     return failures_;
   }
 
-  // Around fork(): the child has only the thread that called it, and no use for the locks of others.
+  // These functions surround fork(). The child has only the thread that called fork(), so a lock
+  // that another thread held would stay locked in it. before_fork() therefore takes the lock.
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child() {
@@ -141,10 +142,13 @@ class CountingAllocator final : public c10::Allocator {
   }
   static void release(void* data);
 
-  // The threads of one parallel operation take and give back scratch of their own; how much of it is there
-  // at once depends on which thread is when at work. What they give back counts on until the operation
-  // is over, for the same thread to take again: the count is the most that can be there, and the same
-  // in every run. Null outside of parallel operations, where those before are over.
+  // The threads of one parallel operation take and give back scratch of their own. How much scratch
+  // is there at once depends on when each thread works. So the bytes that a thread gives back count
+  // until the operation is over, and the same thread may take them again. The count is then the
+  // most that can be there, and it is the same in every run.
+  //
+  // Returns null outside of parallel operations. All earlier operations are then over, so the bytes
+  // that they gave back are taken off the count.
   int64_t* returned_by_this_thread() {
     if (at::in_parallel_region()) {
       return &returned_by_[static_cast<size_t>(at::get_thread_num()) % returned_by_.size()];
@@ -162,7 +166,7 @@ class CountingAllocator final : public c10::Allocator {
   uint64_t serial_ = 0;
   MemoryCount count_;
   std::array<int64_t, 256> returned_by_{};  // bytes, by thread of the parallel operation
-  int64_t returned_ = 0;                    // their sum
+  int64_t returned_ = 0;                    // the sum of returned_by_
   int64_t workers_ = 0,
           workers_peak_ = 0;  // bytes that threads but the first took in parallel operations
   std::optional<int64_t> limit_;
@@ -170,7 +174,7 @@ class CountingAllocator final : public c10::Allocator {
   Refusal refusal_ = nullptr;
 };
 
-// Never destroyed: tensors of static lifetime give their memory back after main().
+// The allocator is never destroyed: tensors of static lifetime give their memory back after main().
 CountingAllocator& allocator() {
   static auto* instance = new CountingAllocator;
   return *instance;
@@ -179,7 +183,7 @@ CountingAllocator& allocator() {
 void CountingAllocator::release(void* data) {
   if (!data) return;
   CountingAllocator& self = allocator();
-  Block block;  // its source may end with it: not under the lock
+  Block block;  // destroyed without the lock: the source may end with it
   {
     std::lock_guard<std::mutex> lock(self.mutex_);
     // Raw blocks that were taken before the allocator was installed may come back here.

@@ -3,8 +3,9 @@
 
 namespace reprise::runtime::internal::device {
 
-// A backward pass that ended in an exception leaves what it had not come to, with the gradients in it, in the queue
-// of this thread until another pass runs. This function runs an empty pass.
+// Empties the queue of this thread with an empty backward pass. A pass that ended in an exception
+// leaves the work that it did not reach in the queue, with the gradients of this work, until
+// another pass runs.
 void drain_backward_queue();
 
 }  // namespace reprise::runtime::internal::device

@@ -1,4 +1,4 @@
-// The differences between LibTorch versions (2.11 to 2.14), in one place. The runtime compiles
+// The differences between the LibTorch versions 2.11 to 2.14, in one place. The runtime compiles
 // against 2.14 without a further entry.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace reprise::runtime::internal::device {
 
-// An owning pointer to an autograd node: std::shared_ptr up to 2.12, c10::intrusive_ptr since.
+// An owning pointer to an autograd node: std::shared_ptr up to 2.12, c10::intrusive_ptr since then.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
 using WeakNodePtr =
@@ -23,7 +23,7 @@ using WeakNodePtr =
 
 template <class T>
 struct SharedNode {
-  NodePtr pointer;    // owns
+  NodePtr pointer;    // owns the node
   T* node = nullptr;  // the same object
 };
 

@@ -1,11 +1,11 @@
-// What differs between devices besides memory.
+// Functions that differ between devices, apart from those for memory.
 #pragma once
 
 #include <c10/core/Device.h>
 
 namespace reprise::runtime::internal::device {
 
-// Waits until all work queued on the device is done; nothing to do on CPU.
+// Waits until all work queued on the device is done. On the CPU there is nothing to wait for.
 void synchronize(c10::Device device);
 
 }  // namespace reprise::runtime::internal::device

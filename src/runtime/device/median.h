@@ -1,4 +1,4 @@
-// The middle of samples of time.
+// The median of measured times.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace reprise::runtime::internal::device {
 
-// The upper one of two; 0 of none.
+// Returns the upper median of an even number of times, and 0 if there are none.
 inline Nanos median(std::vector<Nanos> times) {
   if (times.empty()) return {};
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);

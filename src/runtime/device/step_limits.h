@@ -1,4 +1,4 @@
-// The limits of the CPU allocator that steps in flight put on it.
+// The limits that steps in flight set on the CPU allocator.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace reprise::runtime::internal::device {
 
-// The limits of all steps in flight, of all models, and the one that was there before them: a budget
-// is of all live bytes, so the smallest holds.
+// Keeps the limits of all steps in flight, of all models, and the limit that was there before them.
+// A budget covers all live bytes, so the smallest limit holds.
 class Limits {
  public:
   void add(int64_t bytes);

@@ -69,7 +69,7 @@ std::optional<RunLog> StepLog::run_log(const Program& program, const Graph& grap
                                        c10::Device device) const {
   if (steps_.empty() || program_.get() != &program) return std::nullopt;
   const Timeline timeline = simulate(graph, plan);
-  const Bytes shift = planned_.peak - timeline.peak;  // what is live besides moved since the plan
+  const Bytes shift = planned_.peak - timeline.peak;  // other memory came or went
   RunLog log{.problem = plan.problem,
              .device = device.str(),
              .steps = static_cast<int64_t>(steps_.size()),

@@ -1,4 +1,4 @@
-// Steps that are measured while they run, action by action: the times and the bytes of a run log.
+// Measures steps action by action while they run, for the times and bytes of a run log.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,30 +16,31 @@
 
 namespace reprise::runtime::internal::device {
 
-// One step. Its clock starts when it is made.
+// Measures one step. The clock starts at construction.
 class StepMeter {
  public:
   struct LoggedRun {
     size_t action = 0;  // position in the program
-    Nanos time;         // of the run alone; the device is waited for
+    Nanos time;         // of the run alone, with a wait for the device
     Bytes bytes;        // the largest device bytes while it runs
   };
 
   explicit StepMeter(c10::Device device);
 
-  // As execute() of the interpreter. Resets the allocator's peak at every run: the step's is peak().
+  // Runs actions like execute() of the interpreter. It resets the allocator's peak at every run;
+  // peak() returns the peak of the step.
   void execute(const Program& program, size_t begin, size_t end, Backend& backend);
-  // The step is over.
+  // Ends the step.
   void finish();
 
-  // Of the step, once it is over.
+  // These functions describe the step once it is over.
   Bytes peak() const { return peak_; }
   Nanos time() const { return time_; }
   const std::vector<LoggedRun>& samples() const { return samples_; }
 
  private:
   class MeasuredBackend;
-  // The allocator's peak into peak_, before it is reset.
+  // Takes the allocator's peak into peak_ before the peak is reset.
   void note_peak();
   using Clock = std::chrono::steady_clock;
 
@@ -50,19 +51,21 @@ class StepMeter {
   std::vector<LoggedRun> samples_;
 };
 
-// Of so many steps as were asked for, those with the plan and the other memory of the last one of them.
+// Collects the steps that were asked for. It keeps those that ran the same plan as the last of
+// them, with the same predicted cost.
 class StepLog {
  public:
-  // The next so many steps; what was measured before is forgotten.
+  // Asks for the next `steps` steps and forgets earlier measurements.
   void want(int64_t steps);
   bool wanted() const { return missing_ > 0; }
 
-  // A step of `program` that came to its end. `planned` is its predicted cost, `uncounted` what is live
-  // beside what the allocator counts.
+  // Adds a step of `program` that came to its end. `planned` is its predicted cost. `uncounted` are
+  // the live bytes that the allocator does not count.
   void add(std::shared_ptr<const Program> program, const StepCost& planned, Bytes uncounted,
            StepMeter meter);
 
-  // For `plan` of `graph`, of which `program` was made; none if no step of it was measured.
+  // Returns the log for `plan` of `graph`, from which `program` was made. It is absent if no step
+  // of `program` was measured.
   std::optional<RunLog> run_log(const Program& program, const Graph& graph, const Plan& plan,
                                 c10::Device device) const;
 

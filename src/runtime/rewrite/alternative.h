@@ -1,4 +1,4 @@
-// Other ways to do the work of some calls of a recording.
+// Rows of the registry of alternatives find other ways to do the work of some calls of a recording.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// One call run in another way: a variant of its operation.
+// One call run in another way. It becomes a variant of an op.
 struct CallVariant {
   int32_t call = -1;
   int32_t work = -1;
@@ -21,20 +21,20 @@ struct CallVariant {
   Exactness exactness = Exactness::kBitwise;
 };
 
-// Several calls done by other operations: a realization of a choice.
+// Several calls done by other ops. They become a realization of a choice.
 struct CallRealization {
   struct Piece {
-    std::string name = {};                // behind the name of a call: "weights"
-    int32_t after = -1;                   // the call that it stands behind
-    std::vector<int32_t> works = {};      // its variants, the first without conditions
-    std::vector<std::string> names = {};  // of the variants
-    bool as_it_is = false;                // that call in all its ways, and no works of its own
-    int32_t of = -1;                      // the call that it is named after; -1: the first
+    std::string name = {};                // added to the name of a call: "weights"
+    int32_t after = -1;                   // the call that the piece follows
+    std::vector<int32_t> works = {};      // one for each variant, the first without conditions
+    std::vector<std::string> names = {};  // the names of the variants
+    bool as_it_is = false;                // the call `after` in all its variants, and no works
+    int32_t of = -1;                      // the call that names the piece; -1: the first
   };
 
   std::string name = {};            // of the row: "two-call-convolution"
-  std::vector<int32_t> calls = {};  // that it stands for
-  // Those of them whose work its pieces do in another way, where the others run as they are; empty: all.
+  std::vector<int32_t> calls = {};  // the calls that it replaces
+  // The calls whose work is done in another way. The other calls run as they are. Empty: all calls.
   std::vector<int32_t> changed = {};
   std::vector<Piece> pieces = {};
   Exactness exactness = Exactness::kBitwise;
@@ -45,51 +45,59 @@ struct Alternatives {
   std::vector<CallRealization> realizations = {};  // of disjoint or equal lists of calls
 };
 
-// What a row of the registry looks at and adds to.
+// A row of the registry reads the recording through a Rewriter and adds the alternatives that it
+// finds.
 class Rewriter {
  public:
   Rewriter(step::Recording& recording, step::Works& works, const step::Updates& updates);
 
   const step::Recording& recording() const { return recording_; }
-  // Calls that read the memory of a value, in order.
+  // The calls that read the memory of a value, in order.
   const std::vector<int32_t>& readers(int32_t value) const {
     return readers_[static_cast<size_t>(value)];
   }
-  // A gradient or an output of the step.
+  // Whether the value is a gradient or an output of the step.
   bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
-  // A gradient that may be used up as soon as it is complete, and a parameter that it updates.
+  // Whether an update may consume this gradient as soon as it is complete, and whether an update
+  // changes this external.
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
   bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
-  // Whether the work reads memory from before the step that some call writes: it has to stay in its place.
+  // Whether the work reads memory from before the step that some call writes. Such a work has to
+  // stay in its place.
   bool reads_written(const step::Work& work) const;
-  // The last call before c, a backward call, that reads the value, or the one that makes it; -1: that is a backward
-  // call, too, or c is not the last reader.
+  // Returns the last call before c that uses the value: its last reader before c, or else its
+  // maker. Returns -1 if that call is not in the forward pass, or if c is not the last reader of
+  // the value.
   int32_t last_forward_use(int32_t value, int32_t c) const;
-  // Bytes of a value of the step.
+  // The bytes of the largest value of the step.
   int64_t largest() const { return largest_; }
-  // Whether so many bytes less are worth the planner's time.
+  // Whether a saving of so many bytes is worth the planner's time.
   bool is_worthwhile(int64_t bytes) const { return bytes * kWorthwhile > largest_; }
 
   int32_t add_value(int64_t bytes);
   int32_t add_work(step::Work work);
   const step::Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(CallVariant variant) { found_.variants.push_back(std::move(variant)); }
-  // If one stands for more calls already, this one does the others as they are, and there is one more for each that
-  // changes other calls: both together. Nothing happens if one stands for some of its calls only.
+  // Adds a realization R. If an earlier realization stands for the calls of R and for more, R is
+  // widened: it then stands for the others, too, and runs them as they are. Each earlier
+  // realization of the same calls that changes other calls is combined with R, and the combination
+  // is added, too. Nothing is added if only some of R's calls belong to an earlier realization, or
+  // if a call that R would run as it is draws random numbers.
   void add(CallRealization realization);
-  // One more variant of a piece of a realization that was found.
+  // Adds one more variant to a piece of a realization that was found.
   void add_variant(size_t realization, size_t piece, int32_t work, std::string name);
-  // Of this row and those before it.
+  // The alternatives that this row and the rows before it found.
   const Alternatives& found() const { return found_; }
   Alternatives take() { return std::move(found_); }
 
  private:
-  // Makes it stand for all these calls; false if they are not more.
+  // Makes the realization stand for all of `calls`. Returns false if that is not possible.
   bool widen(CallRealization& realization, const std::vector<int32_t>& calls) const;
-  // What two of the same calls change, in one; none if they change the same call.
+  // Combines two realizations of the same calls that change different calls. Absent if they cannot
+  // be combined.
   std::optional<CallRealization> both(const CallRealization& a, const CallRealization& b) const;
 
-  static constexpr int64_t kWorthwhile = 64;  // that part of the largest value
+  static constexpr int64_t kWorthwhile = 64;  // a worthwhile saving exceeds largest_ / 64
 
   step::Recording& recording_;
   step::Works& works_;
@@ -101,24 +109,24 @@ class Rewriter {
   Alternatives found_;
 };
 
-// Adds values and works of all alternatives that are wanted, row by row.
+// Finds all alternatives that the options ask for, row by row, and adds their values and works.
 Alternatives find_alternatives(step::Recording& recording, step::Works& works, const step::Updates& updates,
                                const AlternativeOptions& options);
 
-// Whether elements lie row after row, without gaps.
+// Whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);
 // Whether the tensor is all of its storage, row after row.
 bool fills_storage(const step::TensorRef& ref, const step::Recording& recording);
-// Whether it is all of its storage, each element once, in whatever order.
+// Whether the tensor is all of its storage, each element once, in any order.
 bool covers_storage(const step::TensorRef& ref, const step::Recording& recording);
 // The argument of this name; null if there is none.
 const step::Argument* argument_of(const step::Call& call, const char* name);
-// The smallest type for positions in the last dimensions of a tensor.
+// The smallest type that holds positions in the last `dimensions` dimensions of a tensor.
 at::ScalarType type_of_positions(const step::Geometry& input, size_t dimensions);
-// An operator with all its arguments from the stack.
+// A kernel that calls an operator with all its arguments from the stack.
 step::Kernel kernel_of(const c10::OperatorHandle& op);
 
-// The rows.
+// The rows of the registry.
 void in_place(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
 void convolution_by_samples(Rewriter& rewriter);

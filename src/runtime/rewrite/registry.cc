@@ -18,66 +18,63 @@ namespace {
 struct Row {
   const char* name;
   const char* description;
-  void (*find)(Rewriter&);  // in a captured step
+  void (*find)(Rewriter&);  // for a captured step; null: for chains only
   Exactness exactness = Exactness::kBitwise;
-  bool in_chain = false;  // saved/keep_less.h
+  bool in_chain = false;  // an option of saved/keep_less.h
 };
 
-// One row an alternative; its file is called like its function.
+// Each alternative is one row. The file of a row has the name of its function.
 constexpr std::array kRows = {
-    // Before those that would take some of its calls.
+    // This row comes before the rows that would take some of its calls.
     Row{"linear-cross-entropy-by-rows",
-        "a linear layer, cross-entropy and their backwards some rows at a time",
+        "runs a linear layer, cross-entropy and their backwards some rows at a time",
         linear_cross_entropy, Exactness::kRounding},
     Row{"batch-norm-by-samples",
-        "a convolution, batch norm, activation, max pooling and their backwards some samples at a "
-        "time, by the statistics of the whole batch, the convolution four times",
+        "runs a convolution, batch norm, activation, max pooling and their backwards some samples "
+        "at a time, with the statistics of the whole batch; the convolution runs four times",
         batch_norm_by_samples, Exactness::kRounding},
-    Row{"in-place", "element-wise operations and soft-max write over an operand that ends there",
+    Row{"in-place",
+        "lets element-wise ops and soft-max write over an operand that is not needed any more",
         in_place},
     Row{"two-call-convolution",
-        "the backward of a convolution as two calls: gradients of the weights, then of the input",
+        "splits the backward of a convolution in two: gradients of the weights, then of the input",
         two_call_convolution},
-    // Behind the one whose second call it varies.
+    // This row follows two-call-convolution, because it varies the second call of that row.
     Row{"convolution-by-samples",
-        "a convolution, and the gradient of its input, some samples at a time",
+        "runs a convolution, or the gradient of its input, some samples at a time",
         convolution_by_samples},
     Row{"cross-entropy-by-rows",
-        "the backward of log-soft-max and negative log likelihood as one, some rows at a time",
+        "joins the backwards of log-soft-max and negative log likelihood, some rows at a time",
         cross_entropy_by_rows},
     Row{"two-step-batch-norm",
-        "a batch norm as two operations: the statistics of the batch, once, and what normalises by "
-        "them",
+        "splits a batch norm in two: one op computes the statistics once, one normalises with them",
         two_step_batch_norm},
     Row{"batch-norm-by-channels",
-        "the backward of a batch norm some channels at a time, over one of its operands",
+        "runs the backward of a batch norm some channels at a time, over one of its operands",
         batch_norm_by_channels},
     Row{"group-norm-by-groups",
-        "the backward of a group norm some groups at a time, over one of its operands",
+        "runs the backward of a group norm some groups at a time, over one of its operands",
         group_norm_by_groups},
     Row{"backward-by-result",
-        "the backward of hard tanh (ReLU6) or leaky ReLU looks at the result in place of the "
-        "input, "
-        "or of a copy of it, which is then not made",
+        "lets the backward of hard tanh (ReLU6) or leaky ReLU read the result in place of the "
+        "input; a copy of the input is then not made",
         backward_by_result},
     Row{"one-bit-mask",
-        "of an activation with a kink, or of dropout's factors, one bit an element is kept for the "
-        "backward",
+        "keeps one bit per element for the backward of an activation with a kink, or of dropout",
         one_bit_mask, Exactness::kBitwise, /*in_chain=*/true},
     Row{"small-indices",
-        "max pooling keeps the places of its maxima in two or four bytes, not eight", small_indices,
-        Exactness::kBitwise, /*in_chain=*/true},
-    // Behind those whose realizations they vary.
+        "keeps the places of max pooling's maxima in two or four bytes, not eight",
+        small_indices, Exactness::kBitwise, /*in_chain=*/true},
+    // The next two rows follow the rows whose variants and realizations they vary.
     Row{"late-gradient",
-        "a gradient that is larger than what it is made from is made right before it is read",
+        "makes a gradient that is larger than its operands only right before it is read",
         late_gradient},
     Row{"copied-part",
-        "of a gradient of which only a part is read from now on that part is copied, the rest "
-        "freed",
+        "copies the part of a gradient that is still read, and frees the rest",
         copied_part},
-    // A captured step runs single operations again, where it pays.
+    // A captured step needs no such row: its plan re-runs single ops where that pays.
     Row{"rebuild",
-        "results of activations and norms are made again from what a stage keeps anyway, at the "
+        "makes results of activations and norms again from what a stage keeps anyway, at the "
         "backward that reads them",
         nullptr, Exactness::kBitwise, /*in_chain=*/true},
 };

@@ -84,7 +84,8 @@ int32_t Rewriter::add_work(Work work) {
 }
 
 void Rewriter::add(CallRealization realization) {
-  // Choices are disjoint: those of the first row that stands for a call have it.
+  // Choices are disjoint. The first realization that stands for a call decides which calls its
+  // choice has.
   int32_t other = -1;
   for (const int32_t c : realization.calls) {
     other = std::max(other, stands_for_[static_cast<size_t>(c)]);

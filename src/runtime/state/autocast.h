@@ -1,4 +1,4 @@
-// Autocast as it was when a step began, for the runs of its backward pass.
+// Keeps the autocast state from the start of a step for the runs of its backward pass.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -7,7 +7,7 @@
 
 namespace reprise::runtime::internal::state {
 
-// Whether and to which type CPU and one other device cast now.
+// The autocast state of the CPU and of one other device: whether autocast is on, and to which type.
 class AutocastState {
  public:
   explicit AutocastState(c10::Device device) : types_{c10::DeviceType::CPU, device.type()} {
@@ -42,8 +42,8 @@ class AutocastScope {
   AutocastState before_;
 };
 
-// Autocast caches the low-precision copies of weights together with the graph that made them. A copy
-// made by a run that keeps nothing would cut the gradients of the next run off its weight.
+// Autocast caches the low-precision copies of weights together with the graph that made them. A
+// copy made by a run that keeps nothing would cut the gradients of the next run off its weight.
 class AutocastCacheOff {
  public:
   AutocastCacheOff() : before_(at::autocast::is_autocast_cache_enabled()) {

@@ -9,10 +9,11 @@
 namespace reprise::runtime::internal::state {
 namespace {
 
-constexpr int64_t kGrain = 4096;  // bytes of bits a thread
-constexpr int64_t kRun = 512;  // bytes of bits at a time: their elements' answers stay in the cache
+constexpr int64_t kGrain = 4096;  // bytes of bits for each thread
+constexpr int64_t kRun = 512;  // bytes of bits at a time: their answers stay in the cache
 
-// Answers are bytes of 0 or 1. The product moves bit 8 i to bit 56 + i, and all that gets in the way below them.
+// Packs eight answers, bytes of 0 or 1, into one byte. The product moves bit 8 i to bit 56 + i. All
+// its other terms land below bit 56 or beyond bit 63, without a carry.
 uint8_t packed(const uint8_t* answers) {
   static_assert(std::endian::native == std::endian::little);
   uint64_t eight = 0;
@@ -34,7 +35,7 @@ void pack(const Element* from, Element yes, uint8_t* to, int64_t elements) {
   });
 }
 
-// Eight elements at a time, from a table of all bytes.
+// Writes eight elements at a time from a table of all bytes.
 template <class Element>
 void unpack(const uint8_t* from, const std::array<Element, 2>& values, Element* to,
             int64_t elements) {
@@ -50,7 +51,7 @@ void unpack(const uint8_t* from, const std::array<Element, 2>& values, Element* 
   for (int64_t i = elements / 8 * 8; i < elements; ++i) to[i] = values[from[i / 8] >> i % 8 & 1];
 }
 
-// Calls work(values as two elements of the tensor's size).
+// Calls `work` with `values` as two elements of the tensor's element size.
 template <class Work>
 void as_elements(const at::Tensor& tensor, const StandIns& values, Work&& work) {
   const auto with = [&]<class Element>(Element) {

@@ -1,5 +1,5 @@
-// Tensors that wait in host memory which the allocator does not count, and come back exactly as they
-// were: same strides, same storage size.
+// Parks tensors in host memory that the allocator does not count. They come back exactly as they
+// were, with the same strides and the same storage size.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ class Parked {
  public:
   Parked() = default;
   explicit Parked(const Tensors& tensors);
-  // New tensors in new storages of the same sizes; tensors that shared a storage share one again.
+  // Returns new tensors in new storages of the same sizes. Tensors that shared a storage share one
+  // again.
   Tensors restore() const;
 
  private:

@@ -43,7 +43,7 @@ RandomState::RandomState(c10::Device device) : device_(device) {
 void RandomState::restore() const {
   {
     at::CPUGeneratorImpl& generator = cpu_generator();
-    auto saved = std::const_pointer_cast<at::CPUGeneratorImpl>(cpu_);  // its getters are not const
+    auto saved = std::const_pointer_cast<at::CPUGeneratorImpl>(cpu_);  // the getters are not const
     std::lock_guard<std::mutex> lock(generator.mutex_);
     generator.set_engine(saved->engine());
     generator.set_next_float_normal_sample(saved->next_float_normal_sample());

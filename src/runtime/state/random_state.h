@@ -1,4 +1,4 @@
-// The state of the default random generators, saved and restored without device memory.
+// Saves and restores the state of the default random generators without device memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,15 @@ struct CPUGeneratorImpl;
 
 namespace reprise::runtime::internal::state {
 
-// The CPU generator's and, if `device` is another one, that device's. The CPU's state is copied as a
-// plain object: at::Generator::get_state() would take 5,056 bytes from the allocator that counts.
+// The state of the CPU generator and, if `device` is another device, of that device's generator.
+// The CPU's state is copied as a plain object, because at::Generator::get_state() would take 5,056
+// bytes from the counting allocator.
 class RandomState {
  public:
-  explicit RandomState(c10::Device device);  // the state now
+  explicit RandomState(c10::Device device);  // copies the current state
   void restore() const;
   bool operator==(const RandomState& other) const;
-  bool is_now() const;  // nothing was drawn, nothing was set since
+  bool is_now() const;  // whether nothing was drawn and nothing was set since
 
  private:
   c10::Device device_;
@@ -28,7 +29,7 @@ class RandomState {
   at::Tensor other_;  // host memory; undefined when the device is the CPU
 };
 
-// Puts the state at its construction back when the scope ends.
+// Puts the random state of its construction back when the scope ends.
 class RandomScope {
  public:
   explicit RandomScope(c10::Device device) : before_(device) {}

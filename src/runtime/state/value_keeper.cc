@@ -15,7 +15,7 @@ using device::counted_bytes;
 
 namespace {
 
-// Buffers are many and small: without the dispatcher a copy takes a tenth of the time.
+// Buffers are many and small. Without the dispatcher a copy takes a tenth of the time.
 bool plain_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.device().is_cpu() && b.device().is_cpu() && a.is_contiguous() && b.is_contiguous() &&
          a.scalar_type() == b.scalar_type() && a.nbytes() == b.nbytes();
@@ -73,7 +73,7 @@ void ValueKeeper::save() {
 void ValueKeeper::restore() const {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    // variable_data(): the same memory, a version counter of its own.
+    // variable_data() shares the memory but has a version counter of its own.
     const at::Tensor values = tensors_[i].variable_data();
     if (plain_memory(values, copies_[i])) {
       std::memcpy(values.mutable_data_ptr(), copies_[i].const_data_ptr(), values.nbytes());

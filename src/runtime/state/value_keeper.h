@@ -1,4 +1,4 @@
-// Values of tensors, copied, put back and compared bit by bit.
+// Copies values of tensors, puts them back and compares them bit by bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,22 +8,23 @@
 
 namespace reprise::runtime::internal::state {
 
-// Copies the values of tensors and puts them back. The memory of the copies is taken once. A keeper does not touch
-// the version counters of the tensors: autograd saves the statistics of a batch norm, and would refuse them
-// otherwise. It follows a tensor whose memory is replaced (to(), torch::load).
+// Copies the values of tensors and puts them back. The memory of the copies is taken once. A keeper
+// does not touch the version counters of the tensors: autograd saves the statistics of a batch
+// norm, and would refuse them if their counters moved. A keeper follows a tensor whose memory is
+// replaced (to(), torch::load).
 class ValueKeeper {
  public:
   explicit ValueKeeper(const std::vector<at::Tensor>& tensors);
-  // The copies lie in `memory`, which has at least bytes_of(tensors) bytes. Others may use that memory between
-  // restore() and save().
+  // The copies lie in `memory`, which has at least bytes_of(tensors) bytes. Others may use this
+  // memory between restore() and save().
   ValueKeeper(const std::vector<at::Tensor>& tensors, const at::Tensor& memory);
   static int64_t bytes_of(const std::vector<at::Tensor>& tensors);
 
-  // A keeper of some of the tensors that shares this one's copies.
+  // Returns a keeper of some of the tensors. It shares the copies of this keeper.
   ValueKeeper part(const std::vector<at::Tensor>& tensors) const;
   void save();
   void restore() const;
-  // Whether any value differs from what save() saw.
+  // Whether any value differs from its copy of the last save().
   bool changed() const;
 
  private:
@@ -32,7 +33,7 @@ class ValueKeeper {
   std::vector<at::Tensor> tensors_, copies_;
 };
 
-// Equal shapes, types and bits. Two undefined tensors are equal.
+// Whether the tensors have equal shapes, types and bits. Two undefined tensors are equal.
 bool bitwise_equal(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace reprise::runtime::internal::state

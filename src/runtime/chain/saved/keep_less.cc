@@ -28,15 +28,15 @@ using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-constexpr size_t kWorthwhile = 1024;  // bytes; below, the hooks are dearer than what they save
+constexpr size_t kWorthwhile = 1024;  // bytes; for fewer, the hooks cost more than they save
 
-// A tensor that a node saved, and the node's output that it is.
+// An Output is an output of a node. A Slot is a tensor that a node saved, with its output.
 using Output = std::pair<const Node*, uint32_t>;
 struct Slot {
   SavedVariable* saved;
   at::Tensor tensor;
   Output output;
-  bool is_copy;  // by the operation itself, with a version of its own
+  bool is_copy;  // made by the operation itself, with a version of its own
 };
 
 const void* storage_of(const at::Tensor& tensor) {
@@ -44,17 +44,18 @@ const void* storage_of(const at::Tensor& tensor) {
                                                   : nullptr;
 }
 
-// All that nodes of the kinds that are known have saved, node by node, each when its operation is over. A tensor is
-// one output of one node only as long as nobody writes to it: with history that makes another node, and without, another
-// version.
+// Everything that nodes of known kinds have saved, node by node, as of the end of each operation. A
+// tensor is one output of one node only as long as nobody writes to it. A write with history makes
+// another node, and a write without history makes another version.
 class SavedTensors {
  public:
-  // `rebuild`: whether it is asked how tensors can be made again.
+  // `rebuild`: whether to look for ways to make tensors again.
   SavedTensors(const Leaves& leaves, bool rebuild) : leaves_(leaves), rebuild_(rebuild) {
     for (const auto& [node, leaf] : leaves) fixed_.insert(storage_of(leaf.tensor));
   }
 
-  // Whether the tensor, about to be read, is not what its node made, or what the stage was given.
+  // Whether the tensor, which is about to be read, has changed since its node made it or since the
+  // stage got it.
   bool was_written(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.grad_fn()) return false;
     const Node* node = tensor.grad_fn().get();
@@ -62,7 +63,8 @@ class SavedTensors {
     return was_written({node, tensor.output_nr()}, tensor);
   }
 
-  // `made`: what the operation has returned. Null if it is not of a known kind, or was added before.
+  // Adds the node of `made`, a result of the operation. Returns null if the node is not of a known
+  // kind, or was added before.
   const SavedByNode* add(const at::Tensor& made, const std::optional<NormCall>& call,
                          bool operand_was_written) {
     const NodePtr node = made.grad_fn();
@@ -70,7 +72,8 @@ class SavedTensors {
     if (made.layout() != at::kStrided || made.is_nested()) return nullptr;
     SavedByNode seen = look_at(*node, call);
     if (!seen.is_known) return nullptr;
-    if (operand_was_written) {  // a copy that the operation took of it is not what the node before has made either
+    // If the operand was written, a copy of it is not what the node before has made either.
+    if (operand_was_written) {
       seen.remake = nullptr;
       seen.operand = nullptr;
     }
@@ -81,8 +84,8 @@ class SavedTensors {
     return &known;
   }
 
-  // Calls visit(slot, how its tensor can be made again) for each new slot for which that is known, and forgets the
-  // slot if the answer is true.
+  // Calls visit(slot, value) for each new slot whose tensor `value` can make again. If visit()
+  // returns true, the slot no longer keeps its tensor.
   template <class Visit>
   void for_remade(Visit&& visit) {
     for (const Slot& slot : slots_) {
@@ -95,7 +98,7 @@ class SavedTensors {
     slots_.clear();
   }
 
-  // The stage's outputs are there anyway.
+  // Marks the outputs of the stage as kept, because they are there anyway.
   void set_outputs(const Tensors& outputs) {
     for (const at::Tensor& output : outputs) {
       if (!output.defined() || !output.grad_fn()) continue;
@@ -151,7 +154,7 @@ class SavedTensors {
     return output;
   }
 
-  // Null: neither kept nor made of what is.
+  // The value of an output. Null if it is neither kept nor made from kept tensors.
   std::shared_ptr<Remade> value_of(const Output& output) {
     const auto known = values_.find(output);
     if (known != values_.end()) return known->second;
@@ -184,9 +187,9 @@ class SavedTensors {
   const Leaves leaves_;
   const bool rebuild_;
   std::unordered_map<const Node*, SavedByNode> nodes_;
-  std::unordered_map<const Node*, Made> made_;       // their outputs 0
-  std::vector<NodePtr> held_;                        // so that their addresses stay theirs
-  std::vector<Slot> slots_;                          // new ones
+  std::unordered_map<const Node*, Made> made_;       // outputs 0 of the nodes
+  std::vector<NodePtr> held_;                        // keeps the addresses of the nodes in use
+  std::vector<Slot> slots_;                          // the new ones
   std::map<Output, Unchanged> kept_;                 // tensors of slots that stay
   std::unordered_map<const Node*, Unchanged> ends_;  // operands of nodes to which no gradient flows
   std::map<Output, std::shared_ptr<Remade>> values_;
@@ -214,14 +217,14 @@ std::vector<NamedSavedForm> saved_forms(const AlternativeOptions& allowed) {
   return all;
 }
 
-// What is done when an operation begins, and when it is over.
+// Watches the beginning and the end of every operation.
 struct Watch {
   SavedTensors saved;
   SavedForm saved_form;
-  bool* same_bits;                     // not null: nothing is replaced, but looked at
-  std::vector<NodePtr> dropouts = {};  // whose factors somebody else still held
+  bool* same_bits;                     // not null: compare only, replace nothing
+  std::vector<NodePtr> dropouts = {};  // those whose factors somebody else still held
   int within_dropout = 0;
-  std::exception_ptr failed = nullptr;  // exceptions of callbacks are lost
+  std::exception_ptr failed = nullptr;  // callbacks lose exceptions
   std::optional<at::CallbackHandle> handle = {};
 
   void see(const at::Tensor& made, const std::optional<NormCall>& call, bool operand_was_written) {
@@ -246,7 +249,7 @@ struct Watch {
     }
   }
 
-  // Whether its node can be asked for: of some views that were written to autograd refuses to tell.
+  // Whether the tensor tells its node. Autograd refuses that for some views that were written to.
   static bool history_of(const at::Tensor& tensor) {
     try {
       if (tensor.defined()) tensor.grad_fn();
@@ -262,7 +265,7 @@ struct Watch {
       for (const bool over : {false, true}) {
         *same_bits = *same_bits && bitwise_equal(geometry.of(value.make(over)), slot.tensor);
       }
-    } catch (const InternalError&) {  // it would lie otherwise in memory
+    } catch (const InternalError&) {  // the tensor would have another layout in memory
       *same_bits = false;
     }
     return false;
@@ -280,7 +283,7 @@ struct Watch {
 
 namespace {
 
-// RecordFunction's callbacks are plain functions.
+// The callbacks of RecordFunction are plain functions, so their state is global to the thread.
 thread_local Watch* watching = nullptr;
 thread_local bool listening = false;
 

@@ -1,5 +1,5 @@
-// Ways to run a stage so that its backward can follow, with less memory than autograd takes for it: options of the
-// stage (model/chain.h), of the same bits.
+// Ways to run a stage so that its backward can follow, with less memory than autograd takes. They
+// become options of the stage (model/chain.h) and leave the same bits.
 #pragma once
 
 #include <memory>
@@ -12,42 +12,46 @@
 
 namespace reprise::runtime::internal::chain {
 
-// What is saved in another way than as it is.
+// The tensors that are saved in another form than autograd's.
 struct SavedForm {
-  bool one_bit_mask = false;   // dropout's factors
-  bool small_indices = false;  // max pooling's
-  // Results of activations and norms are made again from what is saved anyway, at the first node of the
-  // backward that reads them.
+  bool one_bit_mask = false;   // factors of dropout
+  bool small_indices = false;  // indices of max pooling
+  // Results of activations and norms are made again from tensors that are saved anyway. That
+  // happens at the first node of the backward that reads them.
   bool rebuild = false;
 
   bool operator==(const SavedForm&) const = default;
 };
 
-// The options of a stage in this order, the first as autograd does it; how each of them keeps.
+// A named form for an option of a stage.
 struct NamedSavedForm {
   const char* name;  // "keep", "smaller", "rebuild"
   SavedForm saved_form;
 };
-// InputError as validate_for_chain().
+// The forms for the options of each stage, in order. The first is autograd's own. Throws InputError
+// like validate_for_chain().
 std::vector<NamedSavedForm> saved_forms(const AlternativeOptions& allowed);
 
-// What a stage was given, by the node where its graph ends.
+// The inputs of a stage, by the nodes where its graph ends.
 using Leaves = std::unordered_map<const torch::autograd::Node*, Unchanged>;
 
 struct Watch;
 
-// While it lives, what autograd saves on this thread is kept in less memory: as soon as the operation that saved it is
-// over, so that a stage needs less already while it runs. Of stages within stages, the innermost decides. A later backward
-// throws InputError if somebody wrote to what a tensor is made from.
+// While a KeepLess lives, the tensors that autograd saves on this thread are kept in less memory.
+// They are replaced as soon as the operation that saved them is over, so that a stage needs less
+// memory already while it runs. With stages inside stages, the innermost decides. A later backward
+// throws InputError if somebody wrote to a tensor from which another one is made again.
 class KeepLess {
  public:
-  // `same_bits`, if not null: nothing is replaced; whether all that would be made again has the same bits.
+  // If `same_bits` is not null, nothing is replaced. It is set to whether all tensors that would
+  // be made again have the same bits.
   KeepLess(const Leaves& leaves, const SavedForm& saved_form, bool* same_bits = nullptr);
   ~KeepLess();
   KeepLess(const KeepLess&) = delete;
   KeepLess& operator=(const KeepLess&) = delete;
 
-  // The stage has run. Its outputs are there anyway, and are not made again. Throws what went wrong meanwhile.
+  // To be called when the stage has run. Its outputs are there anyway, so they are not made again.
+  // Rethrows an error that a callback met.
   void finish(const Tensors& outputs);
 
  private:

@@ -25,7 +25,7 @@ using torch::autograd::SavedVariable;
 
 using Look = void (*)(Node& node, const std::optional<NormCall>& call, SavedByNode& seen);
 
-// A row for a node that reads tensors of the forward pass.
+// Looks at a node that reads tensors of the forward pass.
 template <class Kind, SavedVariable Kind::*... tensors>
 void reads(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   auto& kind = static_cast<Kind&>(node);
@@ -53,7 +53,7 @@ void max_pool2d(Node& node, const std::optional<NormCall>&, SavedByNode& seen) {
   seen.plane = input.size(-1) * input.size(-2);
 }
 
-// Of two kernels for the same function: one that writes to fresh memory, one that writes over its input.
+// Combines two kernels of the same function: one writes to fresh memory, one writes over its input.
 template <class Fresh, class Over>
 Remake either(Fresh fresh, Over over) {
   return [fresh, over](const at::Tensor& x, bool may_overwrite) {
@@ -190,7 +190,8 @@ std::optional<NormCall> norm_call(const at::RecordFunction& event) {
   const auto inputs = event.inputs();
   const size_t weight = of_rows ? 2 : 1, epsilon = of_rows ? 4 : 7;
   if (inputs.size() <= epsilon || !inputs[epsilon].isDouble()) return std::nullopt;
-  // The type of the first of weight, bias and statistics is that of the sums; statistics are left out later.
+  // The type of the first of weight, bias and statistics is that of the sums. A later re-run leaves
+  // out the statistics.
   const bool only_statistics =
       !of_rows && !inputs[1].isTensor() && !inputs[2].isTensor() && inputs[3].isTensor();
   if (only_statistics && inputs[3].toTensor().scalar_type() != inputs[0].toTensor().scalar_type()) {

@@ -1,5 +1,5 @@
-// What is known of the kinds of nodes that autograd records: which tensors a node saved for its backward, and
-// whether what it made can be made again at little cost.
+// Knowledge about the kinds of nodes that autograd records: the tensors that a node saved for its
+// backward, and whether its result can be made again at little cost.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -16,7 +16,7 @@ class SavedVariable;
 
 namespace reprise::runtime::internal::chain {
 
-// How often a tensor was written to.
+// The number of writes to the tensor so far.
 int64_t version_of(const at::Tensor& tensor);
 
 // A tensor with its version.
@@ -26,40 +26,43 @@ struct Unchanged {
 
   explicit Unchanged(const at::Tensor& t);
   bool holds() const { return version_of(tensor) == version; }
-  // The tensor. InputError if somebody wrote to it since.
+  // Returns the tensor. Throws InputError if somebody has written to it since.
   const at::Tensor& get() const;
 };
 
-// What the node of a norm does not have, and its call has.
+// Arguments of the call of a norm that its node does not have.
 struct NormCall {
   Unchanged weight, bias;  // may be undefined
   double epsilon;
 };
-// Of an operation that is about to run; none if it is not a norm over its batch or its rows.
+// The arguments of an operation that is about to run. Absent if it is not a norm over its batch or
+// its rows.
 std::optional<NormCall> norm_call(const at::RecordFunction& event);
 
-// Output 0 of a node from its input 0, by the kernel that made it first. `over`: the input may be written over.
+// Makes output 0 of a node from its input 0 with the kernel that made it first. If `over`, the
+// input may be overwritten.
 using Remake = std::function<at::Tensor(const at::Tensor& input, bool over)>;
 
 struct SavedByNode {
   bool is_known = false;
-  std::vector<torch::autograd::SavedVariable*> tensors = {};  // of the forward pass, whole
-  // Its input 0, perhaps without history: no gradient flows there, or it is the copy that an operation in place takes.
+  std::vector<torch::autograd::SavedVariable*> tensors = {};  // whole tensors of the forward pass
+  // Input 0 of the node. It has no history if no gradient flows there, or if it is the copy that an
+  // operation in place takes.
   torch::autograd::SavedVariable* operand = nullptr;
-  torch::autograd::SavedVariable* result = nullptr;  // its output 0
-  torch::autograd::SavedVariable* indices =
-      nullptr;        // max pooling's: eight bytes each, places in a plane
-  int64_t plane = 0;  // of so many elements
-  torch::autograd::SavedVariable* factor = nullptr;  // of a product, with no gradient of its own
+  torch::autograd::SavedVariable* result = nullptr;  // output 0 of the node
+  // Indices of max pooling: places in a plane of `plane` elements, eight bytes each.
+  torch::autograd::SavedVariable* indices = nullptr;
+  int64_t plane = 0;
+  torch::autograd::SavedVariable* factor = nullptr;  // of a product; it has no gradient
   bool is_view = false;                              // output 0 is memory of input 0
-  Remake remake = {};                                // not empty: element-wise, or a norm
+  Remake remake = {};  // if not empty: of an element-wise operation or a norm
 };
 
-// The tensor as the node sees it; undefined if there is none of ordinary memory, somebody else looks after it, or it was
-// written to since (its node will say so, if its backward runs).
+// The tensor as the node sees it. Undefined if its memory is not ordinary, if other hooks look
+// after it, or if it was written to since (the node will report that if its backward runs).
 at::Tensor saved_tensor(const torch::autograd::SavedVariable* saved, torch::autograd::Node& node);
 
-// `call`: of the operation that left the node behind.
+// Looks at a node. `call` has the arguments of the operation that made the node, if it is a norm.
 SavedByNode look_at(torch::autograd::Node& node, const std::optional<NormCall>& call);
 
 }  // namespace reprise::runtime::internal::chain

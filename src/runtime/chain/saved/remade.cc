@@ -45,7 +45,7 @@ at::Tensor Remade::made_from(at::Tensor operand, bool over) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   at::Tensor made = remake_(operand, over);
-  // Nodes read it by places in its storage.
+  // Nodes read the tensor by places in its storage.
   if (!geometry_->same_places(StorageLayout(made))) {
     throw InternalError("a tensor that was made again lies otherwise in memory than the first one");
   }

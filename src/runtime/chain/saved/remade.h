@@ -1,5 +1,5 @@
-// A tensor that autograd would save, made again when the backward asks for it: from what is kept anyway, by
-// the kernel that made it first.
+// A tensor that autograd would save, and that is made again when the backward asks for it. The
+// kernel that made it first makes it again, from tensors that are kept anyway.
 #pragma once
 
 #include <memory>
@@ -12,40 +12,42 @@
 
 namespace reprise::runtime::internal::chain {
 
-// Where a tensor's elements lie in its storage.
+// The places of a tensor's elements in its storage.
 struct StorageLayout {
   std::vector<int64_t> sizes, strides;
   int64_t offset;
 
   explicit StorageLayout(const at::Tensor& tensor);
-  // The same places for the same elements: strides of dimensions of one element do not matter.
+  // Whether the same elements have the same places. Strides of dimensions of one element do not
+  // matter.
   bool same_places(const StorageLayout& other) const;
-  // These elements of the storage of `base`.
+  // The tensor with these elements of the storage of `base`.
   at::Tensor of(const at::Tensor& base) const;
 };
 
 class Remade {
  public:
-  // What is kept.
+  // A tensor that is kept.
   explicit Remade(Unchanged kept) : from_(std::move(kept)) {}
-  // Looks like the first one.
+  // A tensor that `remake` makes from `from`. It gets the layout `geometry`, that of the first one.
   Remade(std::shared_ptr<Remade> from, Remake remake, StorageLayout geometry)
       : from_(std::move(from)), remake_(std::move(remake)), geometry_(std::move(geometry)) {}
 
   bool is_kept() const { return !remake_; }
-  // It is there anyway: no need to make it.
+  // Keeps the tensor, because it is there anyway. It need not be made again.
   void keep(const at::Tensor& tensor);
-  // The tensor, made for the caller alone; `over`: what is made on the way is written over where that is possible.
+  // Makes the tensor for the caller alone. If `over`, intermediate tensors are overwritten where
+  // that is possible.
   at::Tensor make(bool over) const;
 
-  // One more will ask, once.
+  // Announces one more reader, which will call read() once.
   void add_reader() { ++readers_; }
-  // To one of them. What was made waits for the others.
+  // Returns the tensor to one of the readers. It is held for the other readers.
   at::Tensor read();
 
  private:
   at::Tensor made_from(at::Tensor operand, bool over) const;
-  // The tensor, and whether nobody else will have it.
+  // The tensor, and whether nobody else will get it.
   std::pair<at::Tensor, bool> take();
 
   std::variant<Unchanged, std::shared_ptr<Remade>> from_;
@@ -55,7 +57,8 @@ class Remade {
   at::Tensor made_;
 };
 
-// From now on the node gets what `value` makes, seen as it has seen its saved tensor, which is given back.
+// Makes the node get the tensor of `value`, in the layout of its saved tensor. The saved tensor is
+// freed.
 void replace(torch::autograd::SavedVariable& saved, const std::shared_ptr<Remade>& value);
 
 }  // namespace reprise::runtime::internal::chain

@@ -32,7 +32,7 @@ struct SmallIndices final : SavedVariableHooks {
   at::Tensor call_unpack_hook() override { return narrow.to(at::kLong); }
 };
 
-// Factors that fill their memory, whatever the order of their dimensions.
+// Factors that fill their memory, in any order of dimensions.
 struct OneBitMask final : SavedVariableHooks {
   std::vector<int64_t> sizes, strides;
   at::TensorOptions options;
@@ -51,7 +51,8 @@ struct OneBitMask final : SavedVariableHooks {
   }
 };
 
-// Zero, and the first element that is another; of types that the masks know.
+// Returns zero and the first element that differs from it. Absent if the masks do not support the
+// type.
 std::optional<StandIns> two_values(const at::Tensor& elements) {
   if (!at::isFloatingType(elements.scalar_type()) || elements.element_size() > 8)
     return std::nullopt;
@@ -67,7 +68,7 @@ std::optional<StandIns> two_values(const at::Tensor& elements) {
   return values;
 }
 
-// Whether the bits stand for these very elements; looks at some at a time.
+// Whether the bits stand for exactly these elements. Compares some elements at a time.
 bool stand_for(const at::Tensor& bits, const StandIns& values, const at::Tensor& elements) {
   constexpr int64_t kBlock = 1 << 14;
   const at::Tensor block = at::empty({std::min(kBlock, elements.numel())}, elements.options());
@@ -91,7 +92,7 @@ void save_small_indices(SavedVariable& saved, const at::Tensor& indices, int64_t
 }
 
 bool save_one_bit_mask(SavedVariable& saved, at::Tensor factors) {
-  // Held by the node and here, by nobody else.
+  // Only the node and this function may hold the factors.
   if (factors.use_count() > 2 || factors.storage().use_count() > 1) return false;
   if (!factors.device().is_cpu() || !factors.is_non_overlapping_and_dense()) return false;
   const at::Tensor elements = OneBitMask::flat(factors);

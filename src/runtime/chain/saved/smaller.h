@@ -1,4 +1,4 @@
-// Tensors that autograd saves with more bytes than they say anything with.
+// Saves tensors of autograd in as few bytes as their contents need.
 #pragma once
 
 #include "runtime/device/compat.h"
@@ -9,12 +9,13 @@ class SavedVariable;
 
 namespace reprise::runtime::internal::chain {
 
-// Places of max pooling's maxima, of planes of `plane` elements: in two or four bytes, where that is enough.
+// Saves the places of max pooling's maxima in two or four bytes each, where that is enough. A plane
+// has `plane` elements.
 void save_small_indices(torch::autograd::SavedVariable& saved, const at::Tensor& indices,
                         int64_t plane);
 
-// Dropout's factors, zero or one other number, as one bit each. False, and nothing happens, while somebody else
-// holds them, and if they are others.
+// Saves dropout's factors, which are zero or one other number, as one bit each. Returns false and
+// does nothing if somebody else holds the factors, or if they have other values.
 bool save_one_bit_mask(torch::autograd::SavedVariable& saved, at::Tensor factors);
 
 }  // namespace reprise::runtime::internal::chain

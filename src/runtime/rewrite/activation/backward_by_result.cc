@@ -1,8 +1,9 @@
-// The backward of hard tanh (ReLU6 is one) and of leaky ReLU asks of each element of the input on which side of a kink
-// it lies. Autograd keeps the input for that; a copy of it where the activation writes over it. The result tells the
-// same: it is the input between the kinks, and on their far sides it is the kink, or of the same sign. So the same
-// kernel on the result leaves the same bits, for a NaN, too, which stays one in its place. The result is what
-// the next layer keeps for its own backward, as a rule.
+// The backward of hard tanh (ReLU6 is one) and of leaky ReLU needs to know on which side of a kink
+// each element of the input lies. For that, autograd keeps the input, or a copy of it where the
+// activation writes over it. The result tells the same. Between the kinks it equals the input;
+// beyond them it is the kink itself, or it has the sign of the input. So the same kernel leaves the
+// same bits when it reads the result. A NaN stays a NaN in its place, too. As a rule, the next
+// layer keeps the result for its own backward anyway.
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
@@ -27,11 +28,11 @@ using step::Work;
 
 namespace {
 
-// In its own place or in that of its input.
+// A backward and its forward. The forward writes to a place of its own or over its input.
 struct Row {
   const char* backward;
   const char* forward;
-  std::vector<const char*> constants;  // equal in both
+  std::vector<const char*> constants;  // arguments that must be equal in both
 };
 
 const std::vector<Row>& rows() {
@@ -66,8 +67,8 @@ class ByResult {
     return step_.constant(c, which).toScalar().toDouble();
   }
 
-  // Whether the result lies on the same side of each kink as the input. Smaller types round the kinks of hard
-  // tanh, and not in its backward.
+  // Whether the result lies on the same side of each kink as the input. Smaller types round the
+  // kinks in hard tanh but not in its backward, so only float and double do.
   bool tells(int32_t c) const {
     const at::ScalarType type = step_.argument(c, "self").geometry.dtype;
     if (type != at::kFloat && type != at::kDouble) return false;
@@ -84,7 +85,8 @@ class ByResult {
     });
   }
 
-  // What the activation that the backward belongs to makes of this value; none if that is not there later.
+  // The result of the activation of `input` to which the backward belongs. Absent if there is none,
+  // or if it is overwritten later.
   std::optional<TensorRef> result_of(const TensorRef& input, int32_t backward,
                                      const Row& row) const {
     const Recording& recording = step_.recording();
@@ -134,7 +136,7 @@ class ByResult {
     rewriter_.add(std::move(realization));
   }
 
-  // The same, written where the gradient was, if that ends there.
+  // The same work, written over the gradient, if this call is the last reader of the gradient.
   std::optional<Work> over_gradient(const Work& work, int32_t c) const {
     const TensorRef& made = step_.call(c).outputs[0][0];
     const TensorRef& gradient = step_.argument(c, "grad_output");

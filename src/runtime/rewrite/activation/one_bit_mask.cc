@@ -1,9 +1,10 @@
-// Of each element of an activation the backward of a function with a kink asks only on which side it lies, and
-// of each element of dropout's factors whether it is zero. One bit can answer that. It is taken when the
-// forward pass has no more use for the tensor, which is freed.
+// The backward of a function with a kink needs to know of each element only on which side of the
+// kink it lies. The backward of dropout needs to know only whether a factor is zero. One bit can
+// answer that. The bits are taken when the forward pass has no more use for the tensor, which is
+// then freed.
 //
-// The backward gets stand-ins of the answers, some elements at a time, and is ATen's own kernel. The answer is its
-// own, too: what it makes of a gradient of ones.
+// The backward is ATen's own kernel. It gets stand-ins for the answers, some elements at a time.
+// ATen's kernel also gives the answers: an answer is what the kernel makes of a gradient of ones.
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -41,21 +42,21 @@ using step::Work;
 
 namespace {
 
-constexpr int64_t kBlock =
-    1 << 16;  // elements at a time: stay in the cache, and are enough for threads
+// The number of elements at a time. So many stay in the cache and are enough for all threads.
+constexpr int64_t kBlock = 1 << 16;
 
 using Backward =
     std::function<void(at::Tensor out, const at::Tensor& gradient, const at::Tensor& mask)>;
 
 struct Question {
-  const char* gradient = nullptr;  // arguments of the call
+  const char* gradient = nullptr;  // names of arguments of the call
   const char* mask = nullptr;
   Backward backward = {};
   StandIns stand_ins = {};
-  StandIns answers = {};  // of what the backward makes of a gradient of ones, or of the mask itself
-  bool is_factor = false;  // the mask has two values: nothing need be asked
-  // ATen's kernel answers differently for a NaN in its vectorised part and at the ends: asked for all elements
-  // at once, it answers as it would later.
+  StandIns answers = {};  // the results for a gradient of ones, or the values of the mask
+  bool is_factor = false;  // the mask has two values, which are the answers
+  // For a NaN, ATen's kernel answers differently in its vectorised part and at the ends. Asked
+  // about all elements at once, it answers now as it would later.
   bool at_once = false;
 };
 
@@ -96,7 +97,7 @@ at::Tensor backward_of_bits(const Question& question, const at::Tensor& gradient
       over ? gradient : at::empty_strided(gradient.sizes(), gradient.strides(), gradient.options());
   const at::Tensor from = flat(gradient), to = flat(result);
   const int64_t count = from.numel();
-  // Of a gradient in bfloat16 that is no number ATen's vectorised part leaves other bits than the ends.
+  // For a NaN in a bfloat16 gradient, ATen's vectorised part leaves other bits than the ends.
   const bool is_reduced = c10::isReducedFloatingType(gradient.scalar_type());
   const int64_t block = is_reduced ? count : std::min(count, kBlock);
   const at::Tensor stand_ins = at::empty({block}, gradient.options());
@@ -121,7 +122,8 @@ at::Tensor two_numbers(double first, double second, at::ScalarType type) {
   return numbers;
 }
 
-// The operand holds factors that dropout drew and nobody wrote since: 0, or the number that is returned.
+// Returns the factor if the operand holds factors that dropout drew and that no call wrote since.
+// Each element is then 0 or this factor.
 std::optional<double> factor_of_dropout(const Recording& recording, const Argument& operand) {
   const auto maker_of = [&](const Argument& argument) -> const Call* {
     if (argument.kind != ArgumentKind::kTensor) return nullptr;
@@ -161,7 +163,7 @@ std::optional<Question> of_dropout(const Recording& recording, const Call& call)
   return question;
 }
 
-// Of a function with a kink, on whose sides `no` and `yes` lie.
+// The question to a function with a kink. `no` and `yes` lie on the two sides of the kink.
 std::optional<Question> of_kink(const Call& call, const Backward& backward, double no, double yes) {
   if (!std::isfinite(no) || !std::isfinite(yes)) return std::nullopt;
   const at::ScalarType type = call.outputs[0][0].geometry.dtype;

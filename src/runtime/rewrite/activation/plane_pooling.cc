@@ -5,7 +5,8 @@
 #include <limits>
 #include <vector>
 
-// The loops are plain; the compiler writes them twice, and the processor decides when the program starts.
+// The loops are plain C++. The compiler writes them for two kinds of processor, and the program
+// selects one at its start.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define REPRISE_FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
 #else
@@ -19,11 +20,12 @@ using Side = PlanePooling::Side;
 
 constexpr int64_t kChunk = 64;  // windows of a row whose maxima are found together
 
-// One element of each of `count` windows: those at `input`, `stride` apart, the first of them at `place`.
+// Compares one element of each of `count` windows with the maximum so far. The elements lie at
+// `input`, `stride` apart. The place of the first one is `place`.
 template <int64_t kStride>
 inline void take(const float* __restrict input, int64_t stride, int32_t place, int64_t count,
                  float* __restrict maxima, int32_t* __restrict places) {
-  if constexpr (kStride > 0) stride = kStride;  // known to the compiler
+  if constexpr (kStride > 0) stride = kStride;  // lets the compiler know it
   for (int64_t x = 0; x < count; ++x) {
     const float element = input[x * stride];
     const bool takes = (element > maxima[x]) | (element != element);
@@ -44,7 +46,7 @@ struct Range {
   int64_t begin = 0, end = 0;
 };
 
-// Taps of a window that are inside.
+// The taps of a window that lie inside the plane.
 Range taps_of(const Side& side, int64_t window) {
   const int64_t first = window * side.stride - side.padding;
   const int64_t begin = first < 0 ? (-first + side.dilation - 1) / side.dilation : 0;
@@ -52,7 +54,7 @@ Range taps_of(const Side& side, int64_t window) {
   return {begin, std::min(side.kernel, end)};
 }
 
-// Windows [begin, end) for which the tap is inside.
+// The windows of `windows` for which the tap lies inside the plane.
 Range windows_of(const Side& side, int64_t tap, Range windows) {
   const int64_t offset = tap * side.dilation - side.padding;
   const int64_t first = offset < 0 ? (-offset + side.stride - 1) / side.stride : 0;
@@ -60,7 +62,7 @@ Range windows_of(const Side& side, int64_t tap, Range windows) {
   return {std::max(first, windows.begin), std::min(last, windows.end)};
 }
 
-// Of the first tap inside.
+// The position of the first tap of the window inside the plane.
 int64_t first_of(const Side& side, int64_t window, const Range& taps) {
   return window * side.stride - side.padding + taps.begin * side.dilation;
 }
@@ -74,7 +76,8 @@ void pool_plane(const float* input, float* output, Place* places, const PlanePoo
   std::array<int32_t, kChunk> found, first_column;
   std::vector<Range> windows(static_cast<size_t>(columns.kernel));  // by tap
   for (int64_t x = 0; x < columns.output; x += kChunk) {
-    // The same in every row, and full of divisions.
+    // These positions hold for every row. They are full of divisions, so they are computed once for
+    // each chunk.
     const Range chunk{x, std::min(x + kChunk, columns.output)};
     const int64_t count = chunk.end - chunk.begin;
     for (int64_t k = 0; k < count; ++k) {

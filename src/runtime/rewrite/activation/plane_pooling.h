@@ -1,5 +1,5 @@
-// Max pooling of planes of float32 with places in a type of the caller's: kernels of ours. There is no arithmetic in
-// them but comparisons, and sums in ATen's order: the bits are ATen's.
+// Kernels of our own for max pooling of float32 planes. The caller chooses the type of the places.
+// The kernels do no arithmetic but comparisons, and sums in ATen's order, so the bits are ATen's.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,13 @@ struct PlanePooling {
   int64_t windows() const { return rows.output * columns.output; }
 };
 
-// The maximum of each window, or a NaN in it, and where in the plane it is: the first of equal ones, the last NaN.
-// `Place`: int16_t or int32_t, if the last place of the plane fits.
+// Finds the maximum of each window and its place in the plane. Of equal maxima the first one
+// counts. If a window has NaNs, its last NaN is the maximum. `Place` is int16_t or int32_t; the
+// last place of the plane must fit into it.
 template <class Place>
 void pool_plane(const float* input, float* output, Place* places, const PlanePooling& pooling);
 
-// Adds the gradient of each window to that of its place, which starts from zero.
+// Sets grad_input to zero and adds the gradient of each window at the place of its maximum.
 template <class Place>
 void pool_plane_backward(const float* gradient, const Place* places, float* grad_input,
                          const PlanePooling& pooling);

@@ -1,7 +1,7 @@
-// Max pooling keeps for its backward where each maximum was: eight bytes of position in a plane that has a few
-// thousand elements. Two bytes, or four, hold the same number. They are widened again for some samples at a time;
-// planes do not depend on each other. Where a kernel of ours does the pooling (float32 in rows), no others are written
-// to begin with.
+// Max pooling keeps the place of each maximum for its backward. A place takes eight bytes, in a
+// plane of a few thousand elements. Two or four bytes hold the same number. The backward widens the
+// places again for some samples at a time, because planes do not depend on each other. Where a
+// kernel of our own does the pooling (float32 in rows), it writes small places from the start.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -28,7 +28,8 @@ namespace {
 
 constexpr int64_t kBlocks = 16;
 
-// Name and dimensions of a plane. The last argument is `indices`.
+// The name of a backward, whose last argument is `indices`, and the number of dimensions of a
+// plane.
 struct Pooling {
   const char* backward;
   size_t dimensions;
@@ -59,7 +60,7 @@ Kernel narrowing(at::ScalarType type) {
   };
 }
 
-// `backward` is the overload that writes where it is told to, behind its other arguments.
+// `backward` is the overload that takes the result's memory as its last argument.
 Kernel widening(const c10::OperatorHandle& backward) {
   return [backward](std::vector<c10::IValue>& stack) {
     const at::Tensor gradient = stack[kGradOutput].toTensor(), input = stack[kInput].toTensor();
@@ -96,7 +97,7 @@ void for_each_plane(const at::Tensor& tensor, Visit&& visit) {
   });
 }
 
-// [maxima, places]
+// Results: [maxima, places].
 Kernel by_planes(const PlanePooling& pooling, at::ScalarType type) {
   return [pooling, type](std::vector<c10::IValue>& stack) {
     const at::Tensor input = stack[0].toTensor();
@@ -119,7 +120,7 @@ Kernel by_planes(const PlanePooling& pooling, at::ScalarType type) {
   };
 }
 
-// [grad_input]
+// Results: [grad_input].
 Kernel backward_by_planes(const PlanePooling& pooling, at::ScalarType type) {
   return [pooling, type](std::vector<c10::IValue>& stack) {
     const at::Tensor gradient = stack[kGradOutput].toTensor(), places = stack.back().toTensor();
@@ -138,7 +139,8 @@ Kernel backward_by_planes(const PlanePooling& pooling, at::ScalarType type) {
   };
 }
 
-// An argument of one number for both sides or one for each; empty: `otherwise`.
+// Reads an argument that holds one number for both sides, or one for each. Returns `otherwise` if
+// it is empty.
 std::array<int64_t, 2> sides_of(const Call& call, const char* name,
                                 const std::array<int64_t, 2>& otherwise = {}) {
   const std::vector<int64_t> list = argument_of(call, name)->constant.toIntVector();
@@ -158,7 +160,7 @@ PlanePooling plane_pooling_of(const Call& forward) {
   return {side(0), side(1)};
 }
 
-// The pooling whose places only this backward reads, if the kernel can do both; -1: it cannot.
+// The pooling whose places only this backward reads, if our kernels can do both calls; else -1.
 int32_t forward_by_planes(const Rewriter& rewriter, int32_t backward) {
   const Pattern pattern(rewriter);
   const Call& call = pattern.call(backward);

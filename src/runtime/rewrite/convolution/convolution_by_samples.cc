@@ -1,10 +1,13 @@
-// A convolution, or the gradient of its input, some samples at a time: samples do not depend on each other. Where the
-// result is in rows, oneDNN first computes one of the same size in a layout of its own; that of some samples is a part
-// of it, and stays in the cache.
-// The bits are those of the whole only if the parts run the algorithm of the whole. ATen chooses it by the number of
-// samples, too, and can be asked; so does oneDNN, which cannot. Which numbers leave the bits alone is therefore tried, on
-// random operands of the same shapes: in what order a kernel adds does not depend on the numbers, and another order
-// shows in some of so many elements.
+// Runs a convolution, or the gradient of its input, some samples at a time. Samples do not depend
+// on each other. Where the result is in rows, oneDNN first computes a result of the same size in a
+// layout of its own. For some samples this intermediate result is only a part of that size, and it
+// stays in the cache.
+//
+// The bits are those of the whole only if the parts run the algorithm of the whole. ATen chooses
+// the algorithm by the number of samples, among other things, and can be asked. oneDNN does so too,
+// but cannot be asked. So a trial on random operands of the same shapes finds out which numbers of
+// parts leave the bits alone. The order in which a kernel adds does not depend on the numbers, and
+// another order shows in some of so many elements.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
@@ -46,17 +49,17 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-constexpr int64_t kLeastParts =
-    3;  // a part is there in both layouts: two take as much as the whole
-constexpr int64_t kLeastElements = 4096;  // of a result: in fewer, another order may not show
+// A part is held in both layouts, so two parts take as much memory as the whole.
+constexpr int64_t kLeastParts = 3;
+constexpr int64_t kLeastElements = 4096;  // in a smaller result, another order may not show
 
 using Operand = Convolution::Operand;
 using enum Convolution::Operand;
 
-// Those of the backward stand behind the gradient of the result.
+// The position of an operand. In the backward the gradient of the result comes first.
 size_t index_of(Operand operand, bool is_forward) { return operand + (is_forward ? 0U : 1U); }
 
-// The work on samples [first, first + count) of its first operands, of which there are as many as `operands`.
+// Runs the work on samples [first, first + count) of its first `operands` operands.
 at::Tensor run_samples(const Kernel& kernel, const Stack& stack, size_t operands, int64_t first,
                        int64_t count) {
   Stack part = stack;
@@ -76,8 +79,9 @@ Kernel in_parts(Kernel kernel, size_t operands, Geometry result, int64_t parts) 
   };
 }
 
-// A convolution by oneDNN however few the samples. (ATen does not ask it for less than 16 of them where the window is a
-// single pixel and there is one thread, nor for a single small one.)
+// Runs a convolution by oneDNN, however few the samples. (ATen does not use oneDNN for fewer than
+// 16 samples where the window is a single pixel and there is one thread, nor for a single small
+// sample.)
 void by_onednn(Stack& stack) {
   auto bias = stack[kBias].toOptional<at::Tensor>();
   if (bias && bias->defined()) bias = bias->contiguous();
@@ -93,10 +97,11 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// Of random numbers, as many different ones as elements; undefined if its elements share memory, or do not lie there.
+// A tensor of random numbers with the geometry of the argument. Undefined if its elements share
+// memory.
 at::Tensor random_tensor(const Argument& argument, at::Generator& generator) {
   Geometry look = argument.tensors[0].geometry;
-  look.offset %= 16;  // what vectorised kernels may look at
+  look.offset %= 16;  // keeps an alignment that matters to vectorised kernels
   const auto size = static_cast<int64_t>(c10::elementSize(look.dtype));
   int64_t elements = 1;
   for (const int64_t length : look.sizes) elements *= length;
@@ -107,7 +112,7 @@ at::Tensor random_tensor(const Argument& argument, at::Generator& generator) {
   return tensor_on(memory.storage(), look);
 }
 
-// A convolution, or the gradient of its input, on random operands.
+// A trial of a convolution, or of the gradient of its input, on random operands.
 class Trial {
  public:
   Trial(const Work& work, bool is_forward) : is_forward_(is_forward) {
@@ -129,9 +134,9 @@ class Trial {
   }
 
   bool is_possible() const { return is_possible_; }
-  size_t operands() const { return is_forward_ ? 1 : 2; }  // whose first dimension are samples
+  size_t operands() const { return is_forward_ ? 1 : 2; }  // their first dimension are samples
 
-  // What ATen runs so many samples by.
+  // The backend that ATen uses for so many samples.
   at::native::ConvBackend backend(int64_t samples) const {
     const auto list = [&](Operand which) { return operand(which).toIntVector(); };
     const std::vector<int64_t> stride = list(kStride), padding = list(kPadding),
@@ -165,11 +170,12 @@ class Trial {
   const c10::IValue& operand(Operand which) const { return stack_[index_of(which, is_forward_)]; }
 
   const bool is_forward_;
-  bool is_possible_ = true;  // the operands' elements lie apart
+  bool is_possible_ = true;  // whether the elements of each operand lie apart
   Stack stack_;
   at::Tensor expected_;
 };
-// The same in as many parts, at most, as leave the bits alone; null: in none.
+// A kernel that runs the work in parts: the largest number of parts, of those tried, that leaves
+// the bits alone. Null if there is none.
 Kernel find_kernel(const Work& whole, bool is_forward, const Geometry& result, int64_t most) {
   const Trial trial(whole, is_forward);
   if (!trial.is_possible()) return nullptr;
@@ -177,7 +183,7 @@ Kernel find_kernel(const Work& whole, bool is_forward, const Geometry& result, i
   const auto backend = trial.backend(samples);
   const bool by_its_own =
       is_forward && backend == at::native::ConvBackend::Mkldnn && result.sizes.size() == 4;
-  // A product of matrices, which needs nothing beside its result.
+  // This backend is then a product of matrices, which needs no memory beside its result.
   if (backend == at::native::ConvBackend::Slow2d && trial.has_window_of_one()) return nullptr;
   const Kernel kernel = by_its_own ? by_onednn : whole.kernel;
   for (int64_t parts = most; parts >= kLeastParts; parts /= 2) {
@@ -194,11 +200,12 @@ class BySamples {
  public:
   explicit BySamples(Rewriter& rewriter) : rewriter_(rewriter) {}
 
-  // A work in place of this one, whose result is `ref`; -1: there is none, or none that saves enough.
+  // Adds a work that replaces `whole`, whose result is `ref`. Returns -1 if there is none, or if it
+  // saves too little.
   int32_t work_for(const Work& whole, bool is_forward, const TensorRef& ref) {
     const Recording& recording = rewriter_.recording();
     const at::ScalarType type = ref.geometry.dtype;
-    // Rounded to 16 bits, another order may not show.
+    // Rounded to 16 bits, another order of additions may not show.
     if (!fills_storage(ref, recording) || (type != at::kFloat && type != at::kDouble)) return -1;
     const int64_t bytes = recording.values[static_cast<size_t>(ref.index)].bytes;
     const auto elements = bytes / static_cast<int64_t>(c10::elementSize(type));

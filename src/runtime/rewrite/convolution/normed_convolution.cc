@@ -40,7 +40,7 @@ at::Tensor empty_for(const Geometry& geometry) {
   return at::empty_strided(geometry.sizes, geometry.strides, geometry.dtype);
 }
 
-// The call on other tensors, which stand in the order of its own.
+// Runs the call on other tensors, given in the order of the call's own.
 Stack run_call(const Call& call, std::initializer_list<at::Tensor> tensors) {
   Stack stack;
   auto next = tensors.begin();
@@ -73,7 +73,7 @@ class Part {
                            stack_[kGroups].toInt());
   }
 
-  // By the statistics of the whole batch.
+  // Normalises x by the statistics of the whole batch.
   at::Tensor normalised(const at::Tensor& x) const {
     return std::get<0>(at::native_batch_norm(
         x, optional_in(stack_[kScale]), optional_in(stack_[kShift]), stack_[kMean].toTensor(),
@@ -97,7 +97,7 @@ class Part {
     return run_call(*layer_.activation_backward, {dy, kept})[0].toTensor();
   }
 
-  // Of bias and weight of the batch norm, or what they would be.
+  // The gradients of the batch norm's bias and weight, or what they would be.
   std::pair<at::Tensor, at::Tensor> sums(const at::Tensor& x, const at::Tensor& dy) const {
     auto [dx, scale, shift] = at::native_batch_norm_backward(
         dy, x, optional_in(stack_[kScale]), stack_[kMean].toTensor(), stack_[kVariance].toTensor(),
@@ -105,7 +105,7 @@ class Part {
     return {std::move(shift), std::move(scale)};
   }
 
-  // With respect to input, weight and bias of the convolution, those that are wanted.
+  // The gradients of the convolution's input, weight and bias, as far as they are wanted.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& dx) const {
     const at::Tensor weight = stack_[kWeight].toTensor();
     const std::array<int64_t, 1> bias{
@@ -128,7 +128,7 @@ class Part {
   int64_t first_ = 0, count_ = 0;
 };
 
-// A number a channel beside a batch of samples.
+// Shapes one number per channel so that it broadcasts over a batch of samples.
 at::Tensor beside(const at::Tensor& channels, const at::Tensor& x) {
   std::vector<int64_t> sizes(static_cast<size_t>(x.dim()), 1);
   sizes[1] = channels.size(0);
@@ -147,7 +147,8 @@ void add_to(at::Tensor& sum, const at::Tensor& part, bool is_first) {
 }  // namespace
 
 void normed_statistics(Stack& stack, const NormedConvolution& layer) {
-  // Of the samples so far: the mean, and the sum of squares around it, over the pixels of a sample.
+  // These describe the samples so far: the mean, and the sum of squared distances from it, divided
+  // by the pixels of a sample.
   at::Tensor mean, squares;
   int64_t before = 0, pixels = 1;
   at::ScalarType type = at::kFloat;
@@ -207,8 +208,8 @@ void normed_forward(Stack& stack, const NormedConvolution& layer) {
 
 void normed_backward(Stack& stack, const NormedConvolution& layer) {
   at::Tensor shift, scale;  // sums of dy and dy x^
-  at::Tensor x, dy;         // of the last part: it is the first of the second pass
-  int64_t elements = 0;     // of a channel, in the batch
+  at::Tensor x, dy;         // those of the last part, where the second pass begins
+  int64_t elements = 0;     // per channel of the batch
   for (int64_t k = 0; k < layer.parts; ++k) {
     const Part part(stack, layer, k);
     x = at::Tensor();

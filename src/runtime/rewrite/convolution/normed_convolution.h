@@ -1,17 +1,22 @@
-// A convolution, the batch norm of its result, and what follows element by element or window by window (an activation,
-// max pooling), some samples at a time. A batch norm ties the samples of a batch together by four numbers a channel
-// only, so that the work falls into passes over the parts:
-// - statistics: the mean and the variance of the convolution's result, combined over parts as in T. Chan, G. Golub,
-//   R. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37 (1983), equation 2.1b;
-// - forward: the convolution again, normalised by them, and what is behind it;
-// - backward, twice: first the sums of dy and dy x^ over the batch (the gradients of bias and weight), then
+// Runs a convolution, the batch norm of its result, and what follows (an activation, max pooling)
+// some samples at a time. A batch norm ties the samples of a batch together by only four numbers
+// per channel. So the work falls into passes over the parts:
+// - Statistics: the mean and the variance of the convolution's result. They are combined over the
+//   parts as in T. Chan, G. Golub, R. LeVeque, "Algorithms for computing the sample variance", The
+//   American Statistician 37 (1983), equation 2.1b.
+// - Forward: the convolution once more, normalised by the statistics, and what follows.
+// - Backward, in two passes. The first computes the sums of dy and dy x^ over the batch, which are
+//   the gradients of bias and weight. The second computes
 //     dx = weight / sigma (dy - sum(dy) / m - x^ sum(dy x^) / m)
-//   of S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015 (arXiv 1502.03167), section 3, and the gradients of the
-//   convolution. Only its input, the statistics and the places of the pooling's maxima are kept for it.
-// That a batch norm falls into two layers, which can be joined to their neighbours, is what W. Jung et al.,
-// "Restructuring Batch Normalization to Accelerate CNN Training", MLSys 2019 (arXiv 1807.01702), save traffic with.
+//   of S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015 (arXiv 1502.03167), section 3, and
+//   the gradients of the convolution.
+// For the backward only the convolution's input, the statistics and the places of the pooling's
+// maxima are kept. W. Jung et al., "Restructuring Batch Normalization to Accelerate CNN Training",
+// MLSys 2019 (arXiv 1807.01702), split a batch norm into two layers and join these to their
+// neighbours in order to save memory traffic.
 //
-// Sums over the batch are sums of sums over parts: other rounding than a batch norm of the whole.
+// Sums over the batch are sums of sums over the parts, so they round differently than a batch norm
+// of the whole.
 #pragma once
 
 #include <array>
@@ -25,39 +30,39 @@
 namespace reprise::runtime::internal::rewrite {
 
 struct NormedConvolution {
-  // What the kernels take begins with the arguments of aten::convolution.
+  // Operands of the kernels. The arguments of aten::convolution come first.
   enum Operand : size_t {
-    kScale = Convolution::kGroups + 1,  // of the batch norm
+    kScale = Convolution::kGroups + 1,  // the batch norm's weight
     kShift,
-    // Of the statistics.
+    // Operands of normed_statistics().
     kRunningMean,
     kRunningVariance,
-    // Of forward and backward.
+    // Operands of normed_forward() and normed_backward().
     kMean = kRunningMean,
     kVariance,
-    // Of the backward.
-    kGradient,  // of what comes out
-    kPlaces,    // of the maxima, if there is pooling
+    // Operands of normed_backward().
+    kGradient,  // the gradient of the layer's result
+    kPlaces,    // the places of the maxima, if there is pooling
   };
-  // Of input, weight and bias of the convolution, and of the batch norm's weight and bias.
+  // Gradients of the convolution's input, weight and bias, and of the batch norm's weight and bias.
   enum Gradient : size_t { kOfInput, kOfWeight, kOfBias, kOfScale, kOfShift, kGradients };
 
   int64_t parts = 1, samples = 0;
   double momentum = 0, epsilon = 0;
-  // Pooling is behind an activation.
+  // Pooling comes only after an activation.
   std::optional<step::Call> activation, pooling, pooling_backward, activation_backward;
   bool from_result = false;  // the activation's backward reads its result, not its operand
-  step::Geometry result, places;   // of what comes out, and of the maxima's places
-  std::array<std::optional<step::Geometry>, kGradients> gradients;  // none where nobody wants one
+  step::Geometry result, places;   // those of the layer's result and of the maxima's places
+  std::array<std::optional<step::Geometry>, kGradients> gradients;  // absent: not wanted
 };
 
-// These take their operands from the stack and leave their results there.
+// These functions take their operands from the stack and leave their results there.
 //
-// [mean, variance] of the batch. Advances the running statistics, if there are any.
+// The results are [mean, variance] of the batch. Advances the running statistics, if there are any.
 void normed_statistics(std::vector<c10::IValue>& stack, const NormedConvolution& layer);
-// [what comes out, the places of the maxima if there is pooling]
+// The results are [the layer's result, the places of the maxima if there is pooling].
 void normed_forward(std::vector<c10::IValue>& stack, const NormedConvolution& layer);
-// One result for each of the gradients, undefined where it is not wanted.
+// The results are the gradients, undefined where they are not wanted.
 void normed_backward(std::vector<c10::IValue>& stack, const NormedConvolution& layer);
 
 }  // namespace reprise::runtime::internal::rewrite

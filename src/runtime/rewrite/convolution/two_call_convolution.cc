@@ -1,7 +1,7 @@
-// The backward of a convolution as two calls of the same operator, each asked for a part of its results:
-// gradients of weights and bias, then the gradient of the input. oneDNN computes them apart anyway. The
-// workspaces are not there at the same time, and what only one of them reads may go before the other runs:
-// the second one asks the input only for its shape.
+// Splits the backward of a convolution into two calls of the same operator. The first makes the
+// gradients of weights and bias, the second makes the gradient of the input. oneDNN computes them
+// apart anyway. The two workspaces are then not held at the same time. A value that only the first
+// call reads may be freed before the second runs: the second asks the input only for its shape.
 #include <array>
 
 #include "runtime/rewrite/alternative.h"
@@ -17,7 +17,7 @@ using step::Work;
 
 namespace {
 
-constexpr size_t kInput = 0, kWeight = 1, kBias = 2;  // of output_mask and of the results
+constexpr size_t kInput = 0, kWeight = 1, kBias = 2;  // positions in output_mask and in the results
 
 Work part_of(const Call& call, const Recording& recording, int32_t c, std::array<bool, 3> mask,
              const char* shape_only) {
@@ -47,7 +47,7 @@ Work part_of(const Call& call, const Recording& recording, int32_t c, std::array
 
 void two_call_convolution(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
-  if (!recording.device.is_cpu()) return;  // reserved address space is the host's
+  if (!recording.device.is_cpu()) return;  // only the host has reserved address space
   for (size_t i = 0; i < recording.calls.size(); ++i) {
     const Call& call = recording.calls[i];
     if (call.op.operator_name().name != "aten::convolution_backward") continue;

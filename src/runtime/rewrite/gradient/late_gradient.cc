@@ -1,11 +1,14 @@
-// A gradient that is made long before it is needed, and is larger than what it is made from:
-// - of weights, where activations are small, as in the last layers of a convolutional network: nobody reads it
-//   before the step is over;
-// - of the input of a shortcut, in a residual block that changes the number of channels: autograd runs the
-//   backward of the shortcut first and keeps its result until the other branch has come to the same place.
-// The same operation right before its result is read, or at the end, leaves the same bits. Until then only
-// what it reads has to stay. That gradients of weights can wait, and those of activations cannot, is what
-// P. Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv 2401.10241), fill pipelines with.
+// Some gradients are made long before they are read, and are larger than the values that they are
+// made from:
+// - Gradients of weights, where activations are small, as in the last layers of a convolutional
+//   network: no call reads them before the step is over.
+// - The gradient of the input of a shortcut, in a residual block that changes the number of
+//   channels: autograd runs the backward of the shortcut first and keeps its result until the other
+//   branch has come to the same place.
+// The same op leaves the same bits when it runs right before its result is read, or at the end of
+// the step. Until then only its operands have to stay. P. Qi et al., "Zero Bubble Pipeline
+// Parallelism", ICLR 2024 (arXiv 2401.10241), fill pipelines by the same fact: gradients of weights
+// can wait, and those of activations cannot.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +27,8 @@ using step::values_read;
 
 namespace {
 
-// So many calls lie in between at least: next to each other there is no peak to avoid.
+// The least number of calls by which the work moves. Over a shorter distance there is no peak to
+// avoid.
 constexpr int32_t kLeastDistance = 4;
 
 class Lateness {
@@ -40,8 +44,8 @@ class Lateness {
     }
   }
 
-  // The call behind which the work of call c can be done just as well, with less in memory until then;
-  // -1: nothing is to be had.
+  // Returns the call after which the work of call c can run just as well, with fewer bytes held
+  // until then; -1 if there is none.
   int32_t place_for(const Work& work, int32_t c) const {
     if (!can_wait(work)) return -1;
     const int32_t place = first_reader(work) - 1;
@@ -55,8 +59,8 @@ class Lateness {
   }
 
  private:
-  // Nothing but what it makes depends on when it is done. What it makes is not used up as soon as it is there,
-  // and no parameter has to wait for it with its update.
+  // Whether nothing but its results depends on when the work runs. No update may consume the
+  // results at once, and the work may not read a parameter that an update changes.
   bool can_wait(const Work& work) const {
     if (work.made.empty() || !work.overwrites.empty() || !work.effects.empty()) return false;
     for (const Work::Made& made : work.made) {
@@ -81,7 +85,7 @@ class Lateness {
     return first;
   }
 
-  // Of what it reads, behind call c.
+  // The first call after c that overwrites a value that the work reads.
   int32_t first_overwrite(const Work& work, int32_t c) const {
     int32_t first = end_;
     for (const int32_t v : values_read(work)) {
@@ -104,12 +108,12 @@ class Lateness {
   }
 
   const Rewriter& rewriter_;
-  const int32_t end_;                 // behind all calls
+  const int32_t end_;                 // the position after all calls
   std::vector<int32_t> overwritten_;  // by value: the call that writes over it; -1: none
 };
 
-// The same with some of its pieces, those of the bits of `which`, each at its place; nothing if one of them has
-// none.
+// Adds the realization with some of its pieces late: those whose bits in `which` are set. Adds
+// nothing if one of these pieces has no later place.
 void add_late(Rewriter& rewriter, const Lateness& lateness, CallRealization realization, size_t which) {
   realization.name = "late-gradient";
   for (size_t k = 0; k < realization.pieces.size(); ++k) {

@@ -1,7 +1,9 @@
-// Cross-entropy's backward consists of two operations: the gradient of the log-soft-max' result, which is
-// nearly all zeros, and from it the gradient of the logits. Each is as large as the logits. As one, some rows
-// at a time, the first exists for those rows only, and the second may be written over the log-soft-max.
-// Rows do not depend on each other, so that ATen's own kernels on blocks of rows give the same bits.
+// The backward of cross-entropy consists of two ops. The first makes the gradient of the
+// log-soft-max' result, which is nearly all zeros. The second makes the gradient of the logits from
+// it. Each gradient is as large as the logits. This alternative joins both ops and runs them some
+// rows at a time. The first gradient then exists for these rows only, and the second may be written
+// over the log-soft-max. Rows do not depend on each other, so ATen's own kernels give the same bits
+// on blocks of rows.
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/nll_loss2d_backward.h>
@@ -26,7 +28,7 @@ namespace {
 constexpr int64_t kBlocks = 16;
 
 struct Constants {
-  bool pixels = false;  // nll_loss2d: a class for each pixel
+  bool pixels = false;  // nll_loss2d, with a class for each pixel
   int64_t reduction = 0, ignored = 0, dim = 1;
   at::ScalarType type = at::kFloat;
 };
@@ -63,7 +65,7 @@ Kernel kernel(const Constants& constants, bool over) {
   };
 }
 
-// The log-soft-max' backward that alone reads what this call makes; null if there is none.
+// The backward of the log-soft-max, if it alone reads the result of this call; else null.
 const Call* backward_of_log_softmax(const Rewriter& rewriter, const Call& nll, int32_t* position) {
   const Recording& recording = rewriter.recording();
   const TensorRef& made = nll.outputs[0][0];

@@ -1,12 +1,15 @@
-// A linear layer and cross-entropy behind it, the head of a language model: logits, their log-soft-max and both
-// gradients are rows x classes, often the largest tensors of the step. Some rows at a time, none of them exists
-// as a whole: the loss is a sum over blocks of rows, and the backward computes the logits of a block again (one
-// product more), their gradient, and what that adds to the gradients of input, weight and bias. Where nothing in between
-// reads the loss, forward and backward of a block run together, at the place of the backward, and nothing is computed
-// twice. The idea is that of P.-L. Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training", arXiv
-// 2410.10989, section 3.2, where the gradients are made in the forward pass.
+// Runs a linear layer and the cross-entropy behind it, the head of a language model, some rows at a
+// time. The logits, their log-soft-max and both gradients have rows x classes elements, and are
+// often the largest tensors of the step. In blocks of rows none of them exists as a whole. The loss
+// is a sum over the blocks. The backward computes the logits of a block again (one more product),
+// then their gradient, and then the part that the block adds to the gradients of input, weight and
+// bias. Where no call in between reads the loss, forward and backward of a block run together, at
+// the place of the backward, and nothing is computed twice.
 //
-// Sums over rows are sums of sums over blocks: other rounding.
+// The idea is that of P.-L. Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training",
+// arXiv 2410.10989, section 3.2, where the forward pass makes the gradients.
+//
+// Sums over rows are sums of sums over blocks, so they round differently.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
@@ -37,14 +40,14 @@ namespace {
 
 constexpr int64_t kBlocks = 16, kLeastRows = 128;  // fewer rows make slow products
 
-// What is made of the gradient of the logits.
+// The products of the gradient of the logits.
 enum class Product : uint8_t {
-  kOfInput,   // times the other operand
-  kOfWeight,  // transposed, times rows of the other operand: summed over blocks
-  kOfBias,    // its sum over rows
+  kOfInput,   // the gradient times the other operand
+  kOfWeight,  // the gradient transposed, times rows of the other operand: summed over blocks
+  kOfBias,    // the sum of the gradient over rows
 };
 
-// The calls of one occurrence. Of `products` the operand beside the gradient; none for the bias.
+// The calls of one occurrence. Each use has the operand beside the gradient; the bias has none.
 struct Head {
   struct Use {
     Product product;
@@ -62,8 +65,9 @@ struct Constants {
   std::vector<Product> products;
 };
 
-// All kernels begin with these, the backward goes on with kGradOutput, kTotalWeight and the products' operands. Without a
-// total weight it is also the forward.
+// Operands of the kernels. All kernels begin with the first five. The backward goes on with
+// kGradOutput, kTotalWeight and the operands of the products. Without a total weight, the backward
+// is also the forward.
 enum Operand : size_t { kInput, kWeight, kBias, kTarget, kClassWeight, kGradOutput, kTotalWeight };
 constexpr size_t kOthers = kTotalWeight + 1;
 
@@ -90,7 +94,7 @@ void for_blocks(int64_t rows, Visit&& visit) {
   }
 }
 
-// [loss, total weight]
+// Results: [loss, total weight].
 void run_forward(std::vector<c10::IValue>& stack, const Constants& constants) {
   const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
   const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
@@ -123,7 +127,7 @@ void add(Product product, const at::Tensor& gradient, const c10::IValue& other, 
   }
 }
 
-// What the classes of all rows weigh together.
+// The sum of the weights of the classes of all rows.
 at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor>& weight,
                         int64_t ignored, at::ScalarType type) {
   const at::Tensor counts = target.ne(ignored);
@@ -131,7 +135,7 @@ at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor
   return weight->index_select(0, target.where(counts, 0)).mul_(counts).sum();
 }
 
-// One result for each product, and the loss if this is the forward, too.
+// Results: one for each product, and the loss if this is the forward, too.
 void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
   const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
   const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
@@ -176,7 +180,7 @@ class Finder : private Pattern {
  public:
   using Pattern::Pattern;
 
-  // The head whose loss is call c; none if it is not one.
+  // The head whose loss is call c; absent if there is none.
   std::optional<Head> head_at(int32_t c) const {
     if (name(c) != "aten::nll_loss_forward" || is_none(reduction(c))) return std::nullopt;
     Head head{.loss = c};
@@ -205,7 +209,7 @@ class Finder : private Pattern {
     return head;
   }
 
-  // Whether nothing reads the loss, or the total weight, before the last gradient is made.
+  // Whether no call reads the loss, or the total weight, before the last gradient is made.
   bool waits(const Head& head) const {
     const TensorRef &loss = call(head.loss).outputs[0][0], &total = call(head.loss).outputs[1][0];
     const std::vector<int32_t>& later = readers(loss);
@@ -222,7 +226,7 @@ class Finder : private Pattern {
     return ref.geometry.sizes.size() == 2 && fills_storage(ref, recording());
   }
 
-  // Not beta and alpha of another kind.
+  // Whether the call is a plain product, perhaps with a bias: beta and alpha must be 1.
   bool is_linear(int32_t c) const {
     if (name(c) == "aten::mm") return true;
     return constant(c, "beta").toScalar().equal(1) && constant(c, "alpha").toScalar().equal(1) &&

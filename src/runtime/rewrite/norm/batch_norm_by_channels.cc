@@ -1,6 +1,7 @@
-// The backward of a batch norm takes each channel by itself, so that the result may go where one of the operands
-// was. (An overload of the operator that writes in place does not exist: the generated one computes aside and
-// copies.) A kernel of ours does that where it can; elsewhere ATen's own, on copies of some channels at a time.
+// The backward of a batch norm treats each channel by itself. So the result may go where one of the
+// operands was. (ATen has no overload that writes in place: the generated one computes elsewhere
+// and copies.) A kernel of our own does that where it can. Elsewhere ATen's kernel runs on copies
+// of some channels at a time.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 
@@ -26,8 +27,8 @@ using Stack = std::vector<c10::IValue>;
 using Operand = BatchNormBackward;
 using Gradients = std::array<at::Tensor, 3>;  // of input, weight and bias
 
-// At least eight where that leaves each two channels: a single one looks like another memory format, for
-// which ATen sums in another order.
+// At least eight blocks, as long as each has two channels or more. A single channel looks like
+// another memory format, for which ATen sums in another order.
 int64_t count_blocks(int64_t channels, int64_t bytes) {
   return std::max<int64_t>(1, std::min(channels / 2, blocks_in_cache(bytes)));
 }
@@ -60,7 +61,7 @@ Gradients backward_by_copies(const Stack& stack, const at::Tensor& result) {
   return gradients;
 }
 
-// [grad_input, grad_weight, grad_bias]; grad_input lies in the operand at `over`.
+// Results: [grad_input, grad_weight, grad_bias]. grad_input lies in the operand at `over`.
 template <auto kBackward>
 Kernel over_operand(size_t over) {
   return [over](Stack& stack) {
@@ -70,7 +71,7 @@ Kernel over_operand(size_t over) {
   };
 }
 
-// A single pixel has every memory format at once, and ATen takes its channels together.
+// A single pixel has every memory format at once, and ATen then handles its channels together.
 bool has_pixels(const Geometry& geometry) {
   int64_t pixels = 1;
   for (size_t d = 2; d < geometry.sizes.size(); ++d) pixels *= geometry.sizes[d];

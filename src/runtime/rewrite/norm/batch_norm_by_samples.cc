@@ -1,5 +1,6 @@
-// The widest tensors of a convolutional network are often those between its first convolution and what comes out behind
-// its batch norm and its pooling. Some samples at a time (normed_convolution.h), they never exist as a whole.
+// The widest tensors of a convolutional network often lie between its first convolution and the
+// result of the batch norm and pooling after it. When these run some samples at a time
+// (normed_convolution.h), the tensors never exist as a whole.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,18 +30,18 @@ using Stack = std::vector<c10::IValue>;
 
 constexpr const char* kName = "batch-norm-by-samples";
 constexpr std::array<int64_t, 3> kParts{2, 4, 8};
-// Of the largest value of the step, the convolution's result has that part at least: what is narrower does not decide
-// what a step needs.
+// The convolution's result must have at least 1 / kWide of the bytes of the largest value of the
+// step. A narrower result does not decide how much memory a step needs.
 constexpr int64_t kWide = 4;
 
-// They take each element by itself.
+// Activations that treat each element by itself.
 constexpr std::array kActivations = {
     "aten::relu", "aten::relu_", "aten::hardtanh",   "aten::hardtanh_",   "aten::leaky_relu",
     "aten::silu", "aten::silu_", "aten::gelu",       "aten::leaky_relu_", "aten::hardswish",
     "aten::elu",  "aten::elu_",  "aten::hardswish_",
 };
 
-// The calls of one occurrence; -1: there is no such call.
+// The calls of one occurrence; -1 where there is no such call.
 struct Layer {
   int32_t convolution = -1, norm = -1, activation = -1, pooling = -1;
   int32_t pooling_backward = -1, activation_backward = -1, norm_backward = -1,
@@ -65,7 +66,8 @@ class Finder : private Pattern {
  public:
   using Pattern::Pattern;
 
-  // The layer of convolution c, with as much behind it as can be; none if there is no batch norm.
+  // The layer that begins with convolution c, with as many calls behind it as possible. Absent if
+  // there is no batch norm.
   std::optional<Layer> layer_at(int32_t c) const {
     if (name(c) != "aten::convolution") return std::nullopt;
     Layer layer{.convolution = c};
@@ -78,14 +80,14 @@ class Finder : private Pattern {
     return layer;
   }
 
-  // What comes out of the layer.
+  // The result of the layer.
   const TensorRef& result(const Layer& layer) const { return result_of(layer.last_forward()); }
   const TensorRef& result_of(int32_t c) const { return call(c).outputs[0][0]; }
 
  private:
   bool is_whole(const TensorRef& ref) const { return covers_storage(ref, recording()); }
 
-  // A call of those that read the tensor; -1: there is none of this name, or more than one.
+  // The only reader of the tensor with this name; -1 if there is none, or more than one.
   int32_t reader(const TensorRef& ref, const char* wanted) const {
     int32_t found = -1;
     for (const int32_t c : readers(ref)) {
@@ -142,7 +144,7 @@ class Finder : private Pattern {
         !same_tensor(argument_of(convolution, "weight"), argument_of(last, "weight"))) {
       return false;
     }
-    // Their gradients come later than in plain training.
+    // These gradients come later than in plain training, so no call may read them before that.
     for (size_t r = 1; r < backward.outputs.size(); ++r) {
       if (!comes_in_time(backward.outputs[r][0], layer)) return false;
     }
@@ -163,7 +165,7 @@ class Finder : private Pattern {
                        [&](int32_t c) { return c > layer.convolution_backward; });
   }
 
-  // An activation behind the batch norm, and pooling behind it.
+  // Finds an activation behind the batch norm, and pooling behind the activation.
   bool find_activation(Layer& layer, bool with_pooling) const {
     const TensorRef& normal = result_of(layer.norm);
     const TensorRef& dy = argument(layer.norm_backward, "grad_out");
@@ -314,7 +316,7 @@ class Builder {
     return all;
   }
 
-  // That fills its memory.
+  // Adds a value that the geometry fills.
   Argument new_value(const Geometry& geometry) {
     const int64_t value = rewriter_.add_value(extent_bytes(geometry));
     TensorRef ref{Memory::kValue, static_cast<int32_t>(value), geometry};
@@ -341,7 +343,7 @@ class Builder {
 
 void batch_norm_by_samples(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
-  if (!recording.device.is_cpu()) return;  // ATen's kernel of statistics of the host
+  if (!recording.device.is_cpu()) return;  // the statistics come from ATen's kernel for the host
   const Finder finder(rewriter);
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     const std::optional<Layer> layer = finder.layer_at(static_cast<int32_t>(c));

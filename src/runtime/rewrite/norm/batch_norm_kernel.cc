@@ -35,7 +35,7 @@ at::Tensor tensor_of(const Stack& stack, size_t operand) {
   return stack[operand].isTensor() ? stack[operand].toTensor() : at::Tensor();
 }
 
-// Null of an undefined tensor.
+// The data of the tensor; null if it is undefined.
 const float* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
@@ -73,7 +73,7 @@ void batch_norm_statistics(Stack& stack) {
   const int64_t blocks = (channels + kBlock - 1) / kBlock;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kBlock, last = std::min(channels, end * kBlock);
-    float* const squares = inverses;  // until they are these
+    float* const squares = inverses;  // the squares come first, in the same memory
     channel_statistics(inputs + first * shape.pixels, shape, last - first, means + first,
                        squares + first);
     for (int64_t c = first; c < last; ++c) {
@@ -195,7 +195,8 @@ bool backward_has_bits_of_aten(int64_t pixels) {
                    {of_input, of_weight, of_bias});
 }
 
-// On rows shorter than a vector, of whole vectors, and with a rest. The order depends on nothing else.
+// Compares rows shorter than a vector, rows of whole vectors, and rows with a rest. The order of
+// additions depends on nothing else.
 bool has_bits_of_aten() {
   for (const int64_t pixels : {3, 8, 3 * 8, 3 * 8 + 5}) {
     if (!forward_has_bits_of_aten(pixels) || !backward_has_bits_of_aten(pixels)) return false;
@@ -203,7 +204,8 @@ bool has_bits_of_aten() {
   return true;
 }
 
-// A single channel, or a single pixel, looks like another memory format, for which ATen sums in another order.
+// A single channel, or a single pixel, looks like another memory format, for which ATen sums in
+// another order.
 bool has_channels_and_pixels(const Geometry& input) {
   int64_t pixels = 1;
   for (size_t d = 2; d < input.sizes.size(); ++d) pixels *= input.sizes[d];

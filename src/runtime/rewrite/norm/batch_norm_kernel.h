@@ -1,4 +1,5 @@
-// Batch norms in training by kernels of ours (channel_norm.h), where these have ATen's bits.
+// Runs batch norms in training with kernels of our own (channel_norm.h), where these have ATen's
+// bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +11,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// Operands of aten::native_batch_norm, and what normalising takes beside them.
+// Operands of aten::native_batch_norm. The operands of normalising follow at the end.
 struct BatchNorm {
   enum Operand : size_t {
     kInput,
@@ -42,17 +43,19 @@ struct BatchNormBackward {
   };
 };
 
-// Whether the kernels can do the work of a call of one of these operators: on the host, in training, float32 in rows,
-// and this processor and this ATen are those whose bits they have.
+// Whether our kernels can do the work of a call of one of these operators. The call must run on the
+// host, in training, on float32 in rows. On this processor and with this ATen, our kernels must
+// have ATen's bits.
 bool fits_batch_norm_kernel(const step::Call& call, const step::Recording& recording);
 
-// [mean, inverse deviation] of each channel. Advances the running statistics, if there are any.
+// Results: [mean, inverse deviation] of each channel. Advances the running statistics, if there are
+// any.
 void batch_norm_statistics(std::vector<c10::IValue>& stack);
-// [output], by the mean and the inverse deviation behind the operands.
+// Results: [output]. The mean and the inverse deviation follow the other operands.
 void batch_norm_normalise(std::vector<c10::IValue>& stack);
 
-// Gradients of input (in `result`, which may be the gradient or the input), weight and bias; undefined where the mask
-// says so.
+// Returns the gradients of input, weight and bias. A gradient is undefined where the mask says so.
+// The gradient of the input lies in `result`, which may be the incoming gradient or the input.
 std::array<at::Tensor, 3> batch_norm_backward(const std::vector<c10::IValue>& stack,
                                               const at::Tensor& result);
 

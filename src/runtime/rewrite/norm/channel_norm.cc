@@ -1,5 +1,5 @@
-// No product is contracted with a sum here but where it is written: this file is compiled with
-// -ffp-contract=off, and only functions that has_channel_norm() guards use the instructions of AVX2.
+// This file is compiled with -ffp-contract=off, so a product and a sum become one instruction only
+// where the code says so. Only functions that has_channel_norm() guards use AVX2 instructions.
 #include "runtime/rewrite/norm/channel_norm.h"
 
 #if defined(__x86_64__)
@@ -15,13 +15,15 @@ namespace reprise::runtime::internal::rewrite {
 namespace {
 
 constexpr int64_t kLanes = 8;
-constexpr int64_t kChannels = 4;  // whose sums are taken together, one in each lane of float64
+// The sums of so many channels are taken together, one in each lane of float64.
+constexpr int64_t kChannels = 4;
 
 struct Columns {
   __m128 each[4];
 };
 
-// Four elements of a row of each of four channels, as four vectors with one element of each channel.
+// Reads four elements of a row of each of four channels. Each of the four vectors has one element
+// of each channel.
 REPRISE_AVX2 Columns columns_of(const float* first, int64_t pixels) {
   __m128 a = _mm_loadu_ps(first), b = _mm_loadu_ps(first + pixels);
   __m128 c = _mm_loadu_ps(first + 2 * pixels), d = _mm_loadu_ps(first + 3 * pixels);
@@ -33,7 +35,7 @@ REPRISE_AVX2 __m128 column_of(const float* first, int64_t pixels) {
   return _mm_setr_ps(first[0], first[pixels], first[2 * pixels], first[3 * pixels]);
 }
 
-// Of elements, or of their squares around the mean, which float32 rounds.
+// The elements, or their squared distances from the mean, which float32 rounds.
 template <bool kSquares>
 REPRISE_AVX2 __m256d term_of(__m128 column, __m128 mean) {
   if constexpr (!kSquares) return _mm256_cvtps_pd(column);
@@ -41,7 +43,7 @@ REPRISE_AVX2 __m256d term_of(__m128 column, __m128 mean) {
   return _mm256_cvtps_pd(_mm_mul_ps(centred, centred));
 }
 
-// Over all elements of four channels, one after another as ATen takes them.
+// The sums over all elements of four channels, one element after another in ATen's order.
 template <bool kSquares>
 REPRISE_AVX2 __m256d sums_over(const float* input, const ChannelShape& shape, __m128 mean) {
   __m256d sum = _mm256_setzero_pd();
@@ -75,10 +77,10 @@ double sum_over(const float* input, const ChannelShape& shape, float mean) {
 
 struct Sums {
   float grad = 0;
-  float product = 0;  // of (input - mean) and grad
+  float product = 0;  // the sum of (input - mean) * grad
 };
 
-// The first `count` lanes, of fewer than eight.
+// A mask of the first `count` lanes. There are fewer than eight.
 REPRISE_AVX2 __m256i first_lanes(int64_t count) {
   alignas(32) static constexpr std::array<int32_t, 2 * kLanes> kOnes{-1, -1, -1, -1,
                                                                      -1, -1, -1, -1};
@@ -92,7 +94,7 @@ REPRISE_AVX2 float sum_of_lanes(__m256 v) {
   return _mm256_cvtss_f32(v);
 }
 
-// One after another.
+// Adds the first `count` lanes one after another.
 REPRISE_AVX2 float sum_of_first(__m256 v, int64_t count) {
   alignas(32) std::array<float, kLanes> lanes;
   _mm256_store_ps(lanes.data(), v);
@@ -101,7 +103,7 @@ REPRISE_AVX2 float sum_of_first(__m256 v, int64_t count) {
   return sum;
 }
 
-// Over the pixels of one sample.
+// The sums over the pixels of one sample.
 REPRISE_AVX2 Sums sums_of(const float* grad, const float* input, int64_t pixels, __m256 mean) {
   if (pixels < kLanes) {
     const __m256i lanes = first_lanes(pixels);
@@ -120,8 +122,8 @@ REPRISE_AVX2 Sums sums_of(const float* grad, const float* input, int64_t pixels,
     product = _mm256_add_ps(product, _mm256_mul_ps(centred, dy));
   }
   if (i < pixels) {
-    // Lanes beyond the end keep their bits. ATen's compiler has made one instruction of this product and sum,
-    // not of those above.
+    // Lanes beyond the end keep their bits. ATen's compiler has made one instruction of this
+    // product and sum, but not of those above.
     const __m256i lanes = first_lanes(pixels - i);
     const __m256 keep = _mm256_castsi256_ps(lanes);
     const __m256 dy = _mm256_maskload_ps(grad + i, lanes);
@@ -132,7 +134,7 @@ REPRISE_AVX2 Sums sums_of(const float* grad, const float* input, int64_t pixels,
   return {sum_of_lanes(sum), sum_of_lanes(product)};
 }
 
-struct Line {  // what all elements of a channel have in common
+struct Line {  // values that all elements of a channel share
   __m256 mean, grad_mean, k, inverse, weight;
 };
 

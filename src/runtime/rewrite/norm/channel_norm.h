@@ -1,15 +1,17 @@
-// A batch norm in training on the host, some channels of it: kernels of ours, on float32 in rows.
+// Kernels of our own for some channels of a batch norm in training, on the host and on float32 in
+// rows.
 //
-// S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015 (arXiv 1502.03167), algorithm 1 and section 3. Everything is
-// rounded in the order of ATen's kernels for AVX2, so that the bits can be theirs: whether they are depends on how ATen
-// was compiled, and is to be asked (batch_norm_kernel.h).
+// They compute algorithm 1 and section 3 of S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015
+// (arXiv 1502.03167). Everything is rounded in the order of ATen's kernels for AVX2, so that the
+// bits can be ATen's. Whether they are depends on how ATen was compiled, and batch_norm_kernel.h
+// finds it out.
 #pragma once
 
 #include <cstdint>
 
 namespace reprise::runtime::internal::rewrite {
 
-// How one channel lies in a tensor of samples x channels x pixels.
+// The layout of one channel in a tensor of samples x channels x pixels.
 struct ChannelShape {
   int64_t samples = 0;
   int64_t stride = 0;  // elements from one sample to the next: channels * pixels
@@ -23,24 +25,25 @@ struct ChannelNorm {
   float bias = 0;
 };
 
-// Gradients of weight and bias.
+// The gradients of weight and bias.
 struct ChannelGradient {
   float weight = 0;
   float bias = 0;
 };
 
-// Whether this processor has what the kernels are written for (AVX2 and FMA). The others require it.
+// Whether this processor has AVX2 and FMA. The other functions require both.
 bool has_channel_norm();
 
-// Mean, and sum of squares around it, of `count` channels, one behind the other, in float64.
+// Computes the mean, and the sum of squares around it, of `count` consecutive channels, with sums
+// in float64.
 void channel_statistics(const float* input, const ChannelShape& shape, int64_t count, float* mean,
                         float* squares);
 
-// One row of a channel: output = input * alpha + beta, alpha = inverse_deviation * weight, beta = bias - mean * alpha.
-// `output` may be `input`.
+// Normalises one row of a channel: output = input * alpha + beta with alpha = inverse_deviation *
+// weight and beta = bias - mean * alpha. `output` may be `input`.
 void normalise_row(const float* input, float* output, int64_t pixels, const ChannelNorm& norm);
 
-// One channel. With m elements in it,
+// Runs the backward of one channel. With m elements in the channel,
 //   grad_input = ((grad - sum(grad)/m) - (input - mean) * k) * inverse_deviation * weight,
 //   k = sum((input - mean) * grad) * inverse_deviation^2 / m.
 // `grad_input` may be `grad` or `input`.

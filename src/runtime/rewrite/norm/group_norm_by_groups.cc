@@ -1,5 +1,5 @@
-// The backward of a group norm takes each group by itself, so that ATen's own kernel on copies of some groups
-// at a time gives the same bits, and the result may go where one of the operands was.
+// The backward of a group norm treats each group by itself. So ATen's own kernel gives the same
+// bits on copies of some groups at a time, and the result may go where one of the operands was.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_group_norm_backward.h>
 
@@ -31,7 +31,7 @@ enum Operand : size_t {
   kMask
 };
 
-// [grad_input, grad_weight, grad_bias]; grad_input lies in the operand at `over`.
+// Results: [grad_input, grad_weight, grad_bias]. grad_input lies in the operand at `over`.
 void run(std::vector<c10::IValue>& stack, size_t over) {
   const at::Tensor grad = stack[kGradOutput].toTensor(), input = stack[kInput].toTensor();
   const at::Tensor result = stack[over].toTensor();

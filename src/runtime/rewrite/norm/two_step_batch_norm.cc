@@ -1,8 +1,9 @@
-// A batch norm as two operations: the statistics of the batch, once, and what normalises by them. Only the second one
-// runs again where its result does not stay, in a fifth of the whole one's time.
+// Splits a batch norm into two ops: one computes the statistics of the batch, once, and the other
+// normalises by them. Where the result does not stay, only the second op runs again. That takes a
+// fifth of the time of the whole batch norm.
 //
-// W. Jung et al., "Restructuring Batch Normalization to Accelerate CNN Training", MLSys 2019 (arXiv 1807.01702),
-// section 3, "fission". The bits are ATen's.
+// The split is the "fission" of W. Jung et al., "Restructuring Batch Normalization to Accelerate
+// CNN Training", MLSys 2019 (arXiv 1807.01702), section 3. The bits are ATen's.
 #include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/norm/batch_norm_kernel.h"
 

@@ -1,10 +1,11 @@
-// A gradient of which, from some point on, only a part is read: that of a concatenation, cut into the gradients of
-// what was concatenated. The one for the layer just before is used at once, the one for a skip connection
-// stays to the end of the backward pass, and with it the memory of both. Copied, the part stays alone.
+// Some gradients are read only in part from some point on. An example is the gradient of a
+// concatenation, which is cut into the gradients of the concatenated tensors. The part for the
+// layer just before is used at once. The part for a skip connection stays until the end of the
+// backward pass, and it holds the memory of both parts. After a copy, only the part stays.
 //
-// The copy has the order of rows of the original, closed up. Other rows have other ends, and there ATen
-// computes one element at a time where it takes several at once elsewhere: of functions such as erf or exp the
-// two differ in the last bit. So only operations may read the copy that round once.
+// The copy has the rows of the original, in the same order and without gaps. Its rows end at other
+// places. At the ends ATen computes one element at a time, elsewhere several at once. For functions
+// such as erf or exp the two differ in the last bit. So only ops that round once may read the copy.
 #include <ATen/ops/clone.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ namespace {
 
 constexpr size_t kMostReaders = 3;
 
-// Operations without functions, sums or products of more than two numbers.
+// Ops without functions, and without sums or products of more than two numbers.
 constexpr std::array kRoundOnce = {
     "aten::add",
     "aten::sub",
@@ -53,14 +54,14 @@ bool rounds_once(const Call& call) {
          (alpha->constant.isDouble() && alpha->constant.toDouble() == 1);
 }
 
-// The readers of a value from one of them on, which look at the same part of it.
+// The last readers of a value, which all look at the same part of it.
 struct Part {
   std::vector<int32_t> readers;
-  int32_t behind = -1;  // the call from which on nobody else reads the value
+  int32_t behind = -1;  // after this call only these readers read the value
   TensorRef look;
 };
 
-// Rows behind rows, with room between them perhaps.
+// Whether the rows lie in order. There may be gaps between them.
 bool is_in_order(const Geometry& geometry) {
   int64_t extent = 1;
   for (size_t d = geometry.sizes.size(); d-- > 0;) {
@@ -87,7 +88,8 @@ Geometry closed_up(Geometry geometry) {
   return geometry;
 }
 
-// How the call looks at the value; none: in several ways, or it is no such operation of the backward.
+// How the call looks at the value. Absent if it does so in several ways, or if it is not a suitable
+// op of the backward.
 std::optional<TensorRef> look_of(const Call& call, const Work& work, int32_t value) {
   const bool suits = call.phase == Phase::kBackward && !call.random && call.effects.empty() &&
                      work.overwrites.empty() && rounds_once(call);
@@ -124,7 +126,7 @@ Part part_of(const Rewriter& rewriter, int32_t value) {
   return part;
 }
 
-// The same on other memory.
+// The work with `copy` in place of `part`.
 Work with(Work work, const TensorRef& part, const TensorRef& copy) {
   for (Argument& argument : work.arguments) {
     for (TensorRef& ref : argument.tensors) {
@@ -164,7 +166,7 @@ CallRealization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const Tenso
 
 void copied_part(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
-  const size_t count = recording.values.size();  // more are added
+  const size_t count = recording.values.size();  // the loop adds more values
   for (size_t v = 0; v < count; ++v) {
     const auto value = static_cast<int32_t>(v);
     const int32_t maker = recording.values[v].maker;

@@ -1,7 +1,7 @@
-// Element-wise operations, soft-max and sums that write over an operand. They compute the same numbers,
-// kernel for kernel: ATen's overloads with an `out` argument run the kernel of the operator itself on memory
-// that is given to them. Only overloads that do so are listed; the generated ones (of batch norm, layer
-// norm) compute aside and copy.
+// Element-wise ops, soft-max and sums can write over an operand. They compute the same numbers with
+// the same kernels: ATen's overloads with an `out` argument run the kernel of the operator on
+// memory that the caller gives. The table lists only overloads that do so. The generated overloads
+// (of batch norm and layer norm) compute elsewhere and copy.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 
@@ -23,8 +23,8 @@ using step::TensorRef;
 
 namespace {
 
-// `overload` of `name` runs the operator (op, op_overload). It may write over the operands `over`, each of
-// which is read at an element, or along a row, before the result is written there.
+// `overload` of `name` runs the operator (op, op_overload). It may write over the operands `over`.
+// It reads each of them at an element, or along a row, before it writes the result there.
 struct Row {
   const char* op;
   const char* op_overload;
@@ -96,14 +96,14 @@ const Row* row_of(const c10::OperatorName& name) {
   return nullptr;
 }
 
-// The operand may be written over by the result: it looks the same, in memory of the same size, and
-// whatever else the call reads of this memory looks the same, too.
+// Whether the result may overwrite the operand. Both must have the same geometry and memory of the
+// same size, and the call must read this memory with no other geometry.
 bool may_take_over(const TensorRef& result, const TensorRef& operand, const Call& call,
                    const Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
   if (!covers_storage(operand, recording) || !covers_storage(result, recording)) return false;
   if (operand.geometry != result.geometry || rewriter.is_result(operand.index)) return false;
-  // Kernels of complex numbers round in another way where they write over what they read.
+  // Kernels of complex numbers round differently when they write over an operand.
   if (c10::isComplexType(operand.geometry.dtype)) return false;
   for (const Argument& argument : call.arguments) {
     for (const TensorRef& other : argument.tensors) {
@@ -115,7 +115,7 @@ bool may_take_over(const TensorRef& result, const TensorRef& operand, const Call
   return true;
 }
 
-// The arguments of the overload: those of the call by name, and where the result goes.
+// The arguments of the overload: those of the call by name, and the place of the result.
 std::vector<Argument> arguments_for(const c10::FunctionSchema& schema, const Call& call,
                                     const TensorRef& where) {
   std::vector<Argument> arguments;
@@ -149,7 +149,7 @@ void in_place(Rewriter& rewriter) {
       if (operand == nullptr || operand->kind != ArgumentKind::kTensor) continue;
       TensorRef where = operand->tensors[0];
       if (where.index == last || !may_take_over(result, where, call, rewriter)) continue;
-      // In a backward pass, whose operations run once, what is read later is not there to be taken.
+      // Ops of a backward pass run once. So an operand that is read later must stay.
       if (call.phase == Phase::kBackward &&
           rewriter.readers(where.index).back() > static_cast<int32_t>(c)) {
         continue;

@@ -1,4 +1,5 @@
-// Operations in blocks; backwards of normalisations some channels at a time, with the result in place of an operand.
+// Runs ops in blocks, and backwards of normalisations some channels at a time over one of their
+// operands.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,18 +12,21 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// Of an operand of so many bytes: small enough that three of them stay in the cache, at least eight.
+// The number of blocks for an operand of `bytes` bytes. There are at least eight, and three of them
+// stay in the cache.
 int64_t blocks_in_cache(int64_t bytes);
 
-// The k-th of so many parts of something: where it begins, and how long it is.
+// The k-th of `parts` parts of `samples` samples: its first sample and its length.
 std::pair<int64_t, int64_t> samples_of(int64_t k, int64_t parts, int64_t samples);
 
-// Elements [first, first + count) of an operand's dimension; undefined if the operand is.
+// Elements [first, first + count) of an operand's dimension. Undefined if the operand is undefined.
 at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first, int64_t count);
 
-// For an operator whose first two operands are the gradient and the input, and whose first result is the
-// gradient of the input: a way called `kind`/operand for either of them that ends there, if both and the
-// result look the same and fill their memory. kernel(k) leaves the result in operand k.
+// Adds variants of an operator whose first two operands are the gradient and the input, and whose
+// first result is the gradient of the input. Each of the two operands that no later call reads, and
+// that is no result of the step, gives a variant `kind`/operand. For that, both operands and the
+// result must have the same geometry and fill their storages. kernel(k) leaves the result in
+// operand k.
 void add_variants_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
                             const std::function<step::Kernel(size_t over)>& kernel);
 
