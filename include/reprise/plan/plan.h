@@ -29,11 +29,20 @@ struct PlanOptions {
   Observer observer{};                 // progress; may be empty
 };
 
+// A Proof says which plans an answer speaks of: those that its lower bound holds for, and those of which
+// `infeasible` says that none fits. smallest_budget_text() (report/text.h) turns it into words.
+enum class Proof {
+  kTried,          // The planner knows the schedules that it tried, and no others.
+  kScheduleClass,  // The answer holds for all plans of its schedule class. smallest_budget is exact for it.
+  kAllPlans,       // The answer holds for all valid plans. smallest_budget is the smallest that was found.
+};
+
 struct PlanResult {
   Termination termination = Termination::kTimeLimit;
   std::optional<Plan> plan;            // with kOptimal and kFeasible; verified before it is returned
   std::string planner;
   std::string schedule_class;          // what the bound and `optimal` refer to
+  Proof proof = Proof::kTried;         // what kInfeasible and smallest_budget refer to
   Bytes budget;                        // resolved
   Nanos lower_bound;                   // on the time of every plan of the class within the budget
   Baseline baseline;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/step/recording.h"
@@ -13,11 +14,22 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// One call run in another way: a variant of its operation.
+// A VariantName is how a variant of an op is called, with the alternative that it comes from. The text is
+// unique in its op: "in-place/grad_output". Programs look at the alternative.
+struct VariantName {
+  VariantName(const char* name = "default") : text(name) {}  // NOLINT: A name alone names a plain variant.
+  VariantName(std::string rule, const std::string& operand)
+      : text(rule + "/" + operand), alternative(std::move(rule)) {}
+
+  std::string text;
+  std::string alternative;  // empty for the way in which the op runs without this alternative
+};
+
+// A CallVariant is one call that runs in another way: a variant of its op.
 struct CallVariant {
   int32_t call = -1;
   int32_t work = -1;
-  std::string name = {};  // of the variant: "in-place/grad_output"
+  VariantName name = {};
   Exactness exactness = Exactness::kBitwise;
 };
 
@@ -27,7 +39,7 @@ struct CallRealization {
     std::string name = {};                // behind the name of a call: "weights"
     int32_t after = -1;                   // the call that it stands behind
     std::vector<int32_t> works = {};      // its variants, the first without conditions
-    std::vector<std::string> names = {};  // of the variants
+    std::vector<VariantName> names = {};  // by work: how the variant is called
     bool as_it_is = false;                // that call in all its ways, and no works of its own
     int32_t of = -1;                      // the call that it is named after; -1: the first
   };
@@ -78,7 +90,7 @@ class Rewriter {
   // changes other calls: both together. Nothing happens if one stands for some of its calls only.
   void add(CallRealization realization);
   // One more variant of a piece of a realization that was found.
-  void add_variant(size_t realization, size_t piece, int32_t work, std::string name);
+  void add_variant(size_t realization, size_t piece, int32_t work, VariantName name);
   // Of this row and those before it.
   const Alternatives& found() const { return found_; }
   Alternatives take() { return std::move(found_); }
