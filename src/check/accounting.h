@@ -1,4 +1,5 @@
-// Counts the bytes of a plan a second time, for verify(): value by value instead of action by action.
+// Counts the bytes of a plan a second time, for verify(): value by value instead of action by
+// action.
 #pragma once
 
 #include <optional>
@@ -17,10 +18,11 @@ struct Levels {
   std::vector<Wide> during, after;  // one number for each action
 };
 
-// Time slot 0 is the start, slot 2a + 1 is the time while action a runs, and slot 2a + 2 is the time after
-// it. The life of each value is a set of intervals of slots; the sums of these intervals are the levels.
-// An action that is not there, because of an unknown id, does nothing. A read or a free of a value that is
-// not live does nothing either. The cost is O(values + actions * values per action).
+// Time slot 0 is the start, slot 2a + 1 is the time while action a runs, and slot 2a + 2 is the
+// time after it. The life of each value is a set of intervals of slots; the sums of these intervals
+// are the levels. An action that is not there, because of an unknown id, does nothing. A read or a
+// free of a value that is not live does nothing either. The cost is O(values + actions * values per
+// action).
 Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions);
 
 }  // namespace reprise

@@ -120,7 +120,8 @@ bool same(std::vector<ValueIndex> a, std::vector<ValueIndex> b) {
   return a == b;
 }
 
-// Returns the first variant of the op that reads and writes the same. Returns null if that is this variant.
+// Returns the first variant of the op that reads and writes the same. Returns null if that is this
+// variant.
 const Variant* plain_variant(const Op& op, const Variant& variant) {
   for (const Variant& first : op.variants) {
     if (&first == &variant) return nullptr;
@@ -166,8 +167,8 @@ class AlternativeUses {
   }
 
  private:
-  // Returns the time of all ops of the realization, and the most bytes that one of them needs. An op that
-  // does not run counts with its first variant.
+  // Returns the time of all ops of the realization, and the most bytes that one of them needs. An
+  // op that does not run counts with its first variant.
   std::pair<Nanos, Bytes> of(const Realization& realization) const {
     Nanos time;
     Bytes most;
@@ -187,8 +188,8 @@ class AlternativeUses {
     return -1;
   }
 
-  // Returns the variant that writes the saved value. Returns null if there is none, which can happen in a
-  // graph that lower() did not make.
+  // Returns the variant that writes the saved value. Returns null if there is none, which can
+  // happen in a graph that lower() did not make.
   const Variant* keeper_of(ValueIndex kept) const {
     for (const Op& op : graph_.ops) {
       for (const Variant& variant : op.variants) {

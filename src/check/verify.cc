@@ -24,8 +24,9 @@ int64_t clamp(Wide number) { return number > kLargest ? kLargest : static_cast<i
 
 bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
 
-// The Judge walks a plan and never stops at a fault: an action that cannot be understood does nothing, and
-// a value that is not live stays so. It counts in Wide, so that no number in a valid graph can overflow.
+// The Judge walks a plan and never stops at a fault: an action that cannot be understood does
+// nothing, and a value that is not live stays so. It counts in Wide, so that no number in a valid
+// graph can overflow.
 class Judge {
  public:
   Judge(const Graph& graph, const Plan& plan, Bytes budget)
@@ -139,7 +140,7 @@ class Judge {
       return std::nullopt;
     }
     if (found.variant < 0) {
-      ++runs_[found.target];  // The op was meant to run, so that it is not reported as missing, too.
+      ++runs_[found.target];  // The op was meant to run: it is not missing, too.
       report(ViolationKind::kUnknownId, action.id,
              fmt::format("\"{}\" has no variant \"{}\"", action.id, action.variant));
       return std::nullopt;

@@ -50,8 +50,8 @@ Location Document::locate(uint32_t index) const {
   location.line = nodes_[index].line;
   uint32_t at = 0;
   while (at != index) {
-    // Go down into the child whose subtree holds the element. A container that is still being read has the
-    // largest number as its end, so that this works on a half-built tape, too.
+    // Go down into the child whose subtree holds the element. A container that is still being read
+    // has the largest number as its end, so that this works on a half-built tape, too.
     const bool object = type(at) == NodeType::kObject;
     uint32_t child = at + 1;
     uint32_t key = child;

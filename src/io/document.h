@@ -1,7 +1,7 @@
 // A Document is a parsed JSON text in which every element knows its line.
 //
-// The SAX parser of nlohmann::json reads the text once, into a flat tape. The children of an element follow
-// it; a member of an object is a key and then its value. {"a": [1, 2]} becomes
+// The SAX parser of nlohmann::json reads the text once, into a flat tape. The children of an
+// element follow it; a member of an object is a key and then its value. {"a": [1, 2]} becomes
 //
 //   0 object   end = 5
 //   1 string   end = 2   "a"
@@ -9,8 +9,8 @@
 //   3 integer  end = 4   1
 //   4 integer  end = 5   2
 //
-// An element takes twenty-four bytes, so that the limits below bound the memory that a hostile file can
-// take. JSON pointers are worked out from the tape when an error needs one, never before.
+// An element takes twenty-four bytes, so that the limits below bound the memory that a hostile file
+// can take. JSON pointers are worked out from the tape when an error needs one, never before.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ enum class NodeType : uint8_t {
 };
 
 struct Node {
-  int64_t payload = 0;  // the boolean, the integer, the position of the string, or the bits of the double
+  int64_t payload = 0;  // the boolean, the integer, the string's position, or the double's bits
   uint32_t length = 0;  // the bytes of a string, the elements of an array, the members of an object
   uint32_t end = 0;     // the index after the last node of this subtree
   uint32_t line : 28 = 0;
@@ -51,8 +51,8 @@ struct Node {
 
 class Document {
  public:
-  // Throws InputError for wrong syntax, wrong encoding, a duplicate key, and a text above a limit. `name`
-  // stands for the file.
+  // Throws InputError for wrong syntax, wrong encoding, a duplicate key, and a text above a limit.
+  // `name` stands for the file.
   Document(std::string_view text, std::string name);
 
   const Node& node(uint32_t index) const { return nodes_[index]; }
@@ -65,7 +65,8 @@ class Document {
   const std::string& name() const { return name_; }
 
   Location locate(uint32_t index) const;
-  // Returns the element that `pointer`, relative to `base`, leads to, or its nearest ancestor that exists.
+  // Returns the element that `pointer`, relative to `base`, leads to, or its nearest ancestor that
+  // exists.
   uint32_t resolve(uint32_t base, std::string_view pointer) const;
 
   // Throws InputError with the location of the element.

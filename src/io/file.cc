@@ -91,9 +91,9 @@ fs::path folder_of(const fs::path& target) {
   return target.has_parent_path() ? target.parent_path() : fs::path(".");
 }
 
-// Locks a temporary file. Its writer holds the lock, which ends with the process, however the process ends.
-// Also returns true where the file system has no locks: then no other process can take the file for one
-// that a killed process left.
+// Locks a temporary file. Its writer holds the lock, which ends with the process, however the
+// process ends. Also returns true where the file system has no locks: then no other process can
+// take the file for one that a killed process left.
 bool lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
 bool has_name(int fd) {
@@ -126,7 +126,7 @@ class TemporaryFile {
       fd_ = open_retrying(path_, O_WRONLY | O_CREAT | O_EXCL, mode);
       if (fd_ < 0 && errno != EEXIST) break;
       if (fd_ < 0 || (lock(fd_) && has_name(fd_))) continue;
-      ::unlink(path_.c_str());  // Between open and lock, another process took it for a forgotten one.
+      ::unlink(path_.c_str());  // Before the lock, another process took it for a forgotten one.
       ::close(std::exchange(fd_, -1));
       errno = EEXIST;
     }
@@ -159,7 +159,8 @@ void write_in_place(const fs::path& path, std::string_view content) {
   if (!write_all(file.get(), content) || !file.close()) fail_errno(path, "cannot write", errno);
 }
 
-// Follows symbolic links, so that a link stays a link and its target is written. The target need not exist.
+// Follows symbolic links, so that a link stays a link and its target is written. The target need
+// not exist.
 fs::path follow_links(const fs::path& path) {
   fs::path target = path;
   constexpr int kMostLinks = 40;  // The kernel has the same limit.
@@ -174,8 +175,8 @@ fs::path follow_links(const fs::path& path) {
 
 void sync_folder(const fs::path& target) {
   const fs::path folder = folder_of(target);
-  // The new file is in place already. A file system that cannot sync folders is no reason to say that
-  // nothing was written.
+  // The new file is in place already. A file system that cannot sync folders is no reason to say
+  // that nothing was written.
   const FileDescriptor descriptor(open_retrying(folder, O_RDONLY | O_DIRECTORY));
   if (descriptor.valid()) static_cast<void>(::fsync(descriptor.get()));
 }

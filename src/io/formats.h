@@ -1,4 +1,5 @@
-// Reads each structure from an element of a document, and writes it. Each format has one source file.
+// Reads each structure from an element of a document, and writes it. Each format has one source
+// file.
 #pragma once
 
 #include <string>
@@ -45,7 +46,8 @@ Exactness read_exactness(const Element& element);
 Cost read_cost(const Element& element);
 void write_cost(Writer& writer, const Cost& cost);
 
-// Returns the canonical text of a subtree: keys are sorted, without white space and without "x-" keys.
+// Returns the canonical text of a subtree: keys are sorted, without white space and without "x-"
+// keys.
 std::string canonical_text(const Element& root);
 std::string sha256_hex(std::string_view bytes);
 

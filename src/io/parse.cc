@@ -9,8 +9,8 @@ namespace {
 using io::Document;
 using io::Element;
 
-// Returns the element that holds the chain or graph: the root, or the "problem" of a profile. It reads the
-// whole profile, too, so that its mistakes are found.
+// Returns the element that holds the chain or graph: the root, or the "problem" of a profile. It
+// reads the whole profile, too, so that its mistakes are found.
 Element problem_element(const Element& root) {
   const std::string_view format = io::read_format(root);
   if (format == io::kProfileFormat) {

@@ -1,5 +1,5 @@
-// Reads a Document strictly. Every wrong type, missing key and unknown key is an InputError with file,
-// JSON pointer and line.
+// Reads a Document strictly. Every wrong type, missing key and unknown key is an InputError with
+// file, JSON pointer and line.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ class Element {
   }
   std::vector<Element> elements() const;
 
-  // Returns the value that `names` gives for the element's word. Fails if `names` does not have the word.
+  // Returns the value that `names` gives for the element's word. Fails if `names` does not have the
+  // word.
   template <class Enum, size_t n>
   Enum word(const std::pair<const char*, Enum> (&names)[n]) const {
     std::string expected;
@@ -76,7 +77,7 @@ class Object {
 
  private:
   Element element_;
-  std::vector<std::pair<std::string_view, uint32_t>> members_;  // keys and the indices of their values
+  std::vector<std::pair<std::string_view, uint32_t>> members_;  // keys, indices of values
   std::vector<std::string_view> known_;
 };
 
@@ -84,12 +85,12 @@ bool is_extension_key(std::string_view key);
 
 // Returns the "format" of a document.
 std::string_view read_format(const Element& root);
-// Marks "format" and "version" as known and returns the version. Fails unless the format is `format` and
-// the version is one of 1..newest.
+// Marks "format" and "version" as known and returns the version. Fails unless the format is
+// `format` and the version is one of 1..newest.
 int64_t read_header(Object& object, std::string_view format, int64_t newest = 1);
 
-// Runs `validate`. If it throws an InputError that names no file, the error gets file, pointer and line
-// of the document; a JSON pointer in it is relative to `base`.
+// Runs `validate`. If it throws an InputError that names no file, the error gets file, pointer and
+// line of the document; a JSON pointer in it is relative to `base`.
 template <class Validate>
 void validate_at(const Element& base, Validate validate) {
   try {

@@ -10,8 +10,9 @@ namespace reprise::io {
 
 namespace {
 
-// Counts lines as the lexer consumes characters. The count is the line of the last character consumed. A
-// newline still belongs to the line that it ends, because the lexer looks one character past a number.
+// Counts lines as the lexer consumes characters. The count is the line of the last character
+// consumed. A newline still belongs to the line that it ends, because the lexer looks one character
+// past a number.
 struct LineCounter {
   int64_t line = 1;
   bool after_newline = false;
@@ -161,8 +162,9 @@ void TapeBuilder::close() {
 }
 
 void TapeBuilder::syntax_error(std::string_view message, int64_t line) const {
-  // The parser says "[json.exception.parse_error.101] parse error at line 3, column 7: syntax error ...".
-  // Only the last part is news. It quotes the text that was read, which may be long or not printable.
+  // The parser says "[json.exception.parse_error.101] parse error at line 3, column 7: syntax error
+  // ...". Only the last part is news. It quotes the text that was read, which may be long or not
+  // printable.
   if (const size_t column = message.find(": "); column != std::string_view::npos) {
     message.remove_prefix(column + 2);
   }

@@ -1,5 +1,6 @@
-// A Writer writes JSON piece by piece, without a tree in memory; equal calls give equal texts. A container
-// has a line for each element, or is inline. All that is in an inline container is inline.
+// A Writer writes JSON piece by piece, without a tree in memory; equal calls give equal texts. A
+// container has a line for each element, or is inline. All that is in an inline container is
+// inline.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace reprise {
 struct FoundAction {
   const char* what;     // what the action's id names: "operation" or "value"
   int32_t target = -1;  // the position of the op or value, or -1 if the graph has none of this id
-  int32_t variant = 0;  // for a run: the position of the variant, or -1 if the op has none of this name
+  int32_t variant = 0;  // the position of a run's variant, or -1 if the op has none
 };
 
 // An IdIndex keeps views into the graph's strings. The graph must outlive it.

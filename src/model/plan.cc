@@ -33,8 +33,9 @@ const Variant& variant_of(const Graph& graph, const Run& run) {
   return graph.ops[run.op].variants[run.variant];
 }
 
-// Returns for every run the values to free after it, in ascending order. A value dies at the last run that
-// touches it before it is written again, so that only the values that a run touches need a look.
+// Returns for every run the values to free after it, in ascending order. A value dies at the last
+// run that touches it before it is written again, so that only the values that a run touches need a
+// look.
 std::vector<std::vector<ValueIndex>> find_frees(const Graph& graph, const std::vector<Run>& runs) {
   std::vector<char> is_result(graph.values.size(), 0);
   for (const ValueIndex result : graph.results) is_result[result] = 1;
@@ -93,8 +94,8 @@ std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs)
 
 namespace {
 
-// Returns the first variant that can be the only run of its op: it writes all values that later runs need
-// from the op, and it takes none that they read.
+// Returns the first variant that can be the only run of its op: it writes all values that later
+// runs need from the op, and it takes none that they read.
 int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>& needed) {
   // A list of writes names no value twice, so that counting is enough.
   std::unordered_set<ValueIndex> wanted;

@@ -16,9 +16,9 @@ using Wide = __int128;
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
-// A Decimal holds the digits of a number as it was written, without leading zeros in the whole part and
-// without trailing zeros in the fraction, so that equal numbers are equal structs. It is exact because it
-// uses no floating point.
+// A Decimal holds the digits of a number as it was written, without leading zeros in the whole part
+// and without trailing zeros in the fraction, so that equal numbers are equal structs. It is exact
+// because it uses no floating point.
 struct Decimal {
   std::string_view whole;
   std::string_view fraction;
@@ -94,8 +94,8 @@ int64_t scale(const Decimal& number, int64_t size, std::string_view text, std::s
     total = total * 10 + Wide{digit - '0'} * size;
     if (total > kLargest) fail(text, "is too large for 64 bits", hint);
   }
-  // Rounding down digit by digit, from the last digit on, is exact for any number of digits, because
-  // floor((d + x) / 10) = floor((d + floor(x)) / 10).
+  // Rounding down digit by digit, from the last digit on, is exact for any number of digits,
+  // because floor((d + x) / 10) = floor((d + floor(x)) / 10).
   int64_t part = 0;
   for (auto digit = number.fraction.rbegin(); digit != number.fraction.rend(); ++digit) {
     part = ((*digit - '0') * size + part) / 10;
@@ -138,8 +138,9 @@ struct PrintUnit {
   uint64_t next;
 };
 
-// Prints the count rounded to the nearest, in the first unit that keeps the number below `next`. It prints
-// two, one or no decimals: as many as keep the number that its digits form below `digit_limit`.
+// Prints the count rounded to the nearest, in the first unit that keeps the number below `next`. It
+// prints two, one or no decimals: as many as keep the number that its digits form below
+// `digit_limit`.
 std::string print(int64_t count, std::span<const PrintUnit> units, Wide digit_limit) {
   const char* sign = count < 0 ? "-" : "";
   const Wide magnitude = count < 0 ? -Wide{count} : Wide{count};

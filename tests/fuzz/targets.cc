@@ -78,7 +78,8 @@ const Graph& fixed_graph() {
     {"id": "c2", "variants": [{"ns": 3, "reads": ["y"], "writes": ["w"]}]},
     {"id": "b", "phase": "backward", "variants": [{"ns": 2, "reads": ["y", "w"], "writes": ["z"],
      "reuses": [["z", "y"]], "consumes": ["w"]}]}],
-    "choices": [{"id": "c", "realizations": [{"ops": ["c1"]}, {"name": "n", "ops": ["c2"]}]}], "results": ["z"]})");
+    "choices": [{"id": "c", "realizations": [{"ops": ["c1"]}, {"name": "n", "ops": ["c2"]}]}],
+    "results": ["z"]})");
   return graph;
 }
 

@@ -135,7 +135,8 @@ class Maker {
       std::replace(reads.begin(), reads.end(), mask->of, mask->made);
       const OpIndex of_mask = op(phase, reads, writes);
       graph_.choices.push_back(
-          {fmt::format("choice{}", graph_.choices.size()), {{"", {whole}}, {"mask", {mask->ask, of_mask}}}});
+          {fmt::format("choice{}", graph_.choices.size()),
+           {{"", {whole}}, {"mask", {mask->ask, of_mask}}}});
     } else if (options_.choices && phase != Phase::kLoss && number(3) == 0) {
       const ValueIndex between_parts = value(ValueKind::kActivation);
       const OpIndex first = op(phase, reads, {between_parts});
@@ -170,7 +171,8 @@ class Maker {
     if (its != choices.end()) {
       its->realizations.push_back({"late", {again}});
     } else {
-      choices.push_back({fmt::format("choice{}", choices.size()), {{"", {late.whole}}, {"late", {again}}}});
+      choices.push_back({fmt::format("choice{}", choices.size()),
+                         {{"", {late.whole}}, {"late", {again}}}});
     }
   }
 

@@ -130,7 +130,7 @@ TEST(ReadGraph, VersionTwoHasOwnersAlternativesAndNamesOfRealizations) {
   EXPECT_EQ(parse_graph(to_json(graph)), graph);
 }
 
-// What only version 2 can say is written as version 2, and all else as version 1, byte by byte as before.
+// A graph that only version 2 can hold is written as version 2, and every other one as version 1.
 TEST(WriteGraph, TakesTheOldestVersionThatCanHoldTheGraph) {
   const auto says = [](const Graph& graph, const char* text) {
     return to_json(graph).find(text) != std::string::npos;

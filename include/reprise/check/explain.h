@@ -1,4 +1,5 @@
-// Explains a plan: which values hold the bytes at its peak, which ops it recomputes, and what these cost.
+// Explains a plan: which values hold the bytes at its peak, which ops it recomputes, and what these
+// cost.
 #pragma once
 
 #include <string>
@@ -27,17 +28,19 @@ struct Recomputed {
   bool operator==(const Recomputed&) const = default;
 };
 
-// An AlternativeUse sums up what a plan runs in one way that is not plain training's: other variants that
-// read and write the same, other realizations of choices, or other options of a chain's stages.
+// An AlternativeUse sums up what a plan runs in one way that is not plain training's: other
+// variants that read and write the same, other realizations of choices, or other options of a
+// chain's stages.
 struct AlternativeUse {
-  // The alternative of the variants, the name of the realizations or the name of the options. A variant
-  // without an alternative counts under its own name, a realization without a name under its choice's id.
+  // The alternative of the variants, the name of the realizations or the name of the options. A
+  // variant without an alternative counts under its own name, a realization without a name under
+  // its choice's id.
   std::string kind;
   int64_t runs = 0;  // how many ops, choices or stages are done in this way
   Nanos time;        // their time
   Nanos plain_time;  // the time that plain training takes for the same
-  // The largest number of bytes that one of them saves. Variants are compared by what a run needs beside
-  // what it reads, realizations by what their ops need and read, options by what they keep.
+  // The largest number of bytes that one of them saves. Variants are compared by what a run needs
+  // beside what it reads, realizations by what their ops need and read, options by what they keep.
   Bytes saved;
 
   bool operator==(const AlternativeUse&) const = default;

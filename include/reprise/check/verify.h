@@ -1,5 +1,5 @@
-// verify() judges plans. It depends on the graph only, never on a planner, and it judges every plan before
-// a planner's answer is returned.
+// verify() judges plans. It depends on the graph only, never on a planner, and it judges every plan
+// before a planner's answer is returned.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ enum class ViolationKind {
   kMissingResult,  // A result is not live at the end.
   kLeftOver,       // A value that is neither input nor result is live at the end.
   kOverBudget,     // An action needs more bytes than the budget.
-  kFalseClaim,     // The plan claims a peak, a time, a budget, a baseline or a bound that does not hold.
+  kFalseClaim,     // A claim of the plan does not hold: peak, time, budget, baseline or bound.
   kOtherProblem,   // The plan is for another problem.
 };
 
@@ -38,11 +38,11 @@ struct Violation {
   bool operator==(const Violation&) const = default;
 };
 
-// Returns all violations in the order of the actions; it stops at 10'000. A valid plan has none. Memory is
-// counted twice: by a walk over the actions, and by sums over the intervals in which values are live.
-// Throws InternalError if the two counts differ at any action. If `problem` is given, it is compared with
-// plan.problem: the format, the name, and the sha256 where both have one. The cost is O(actions * values
-// per action).
+// Returns all violations in the order of the actions; it stops at 10'000. A valid plan has none.
+// Memory is counted twice: by a walk over the actions, and by sums over the intervals in which
+// values are live. Throws InternalError if the two counts differ at any action. If `problem` is
+// given, it is compared with plan.problem: the format, the name, and the sha256 where both have
+// one. The cost is O(actions * values per action).
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget);
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
                               const ProblemId& problem);

@@ -1,6 +1,6 @@
-// Files are strict, versioned JSON. Reading throws InputError with file, JSON pointer and line. Size, depth
-// and counts are limited before memory is taken. An unknown key is an error; a key that begins with "x-" is
-// ignored. Writing is atomic: a temporary file, fsync, rename.
+// Files are strict, versioned JSON. Reading throws InputError with file, JSON pointer and line.
+// Size, depth and counts are limited before memory is taken. An unknown key is an error; a key that
+// begins with "x-" is ignored. Writing is atomic: a temporary file, fsync, rename.
 #pragma once
 
 #include <filesystem>
@@ -25,15 +25,17 @@ Frontier parse_frontier(std::string_view text, const std::string& name = "<text>
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
 RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
 
-// A Problem is a chain or a graph; the key "format" tells them apart. A profile yields the problem in it.
+// A Problem is a chain or a graph; the key "format" tells them apart. A profile yields the problem
+// in it.
 struct Problem {
   std::variant<Chain, Graph> model;
   ProblemId id;  // has the sha256 of the canonical JSON of the chain or graph itself
 
   const Chain* chain() const { return std::get_if<Chain>(&model); }
   Graph graph() const;  // Returns the graph, or the lowered chain.
-  // Returns problem_id() of the model if `claimed` has that, and otherwise `id`. A plan that was made in
-  // memory has the hash of the file that would be written for its problem, so that both names are right.
+  // Returns problem_id() of the model if `claimed` has that, and otherwise `id`. A plan that was
+  // made in memory has the hash of the file that would be written for its problem, so that both
+  // names are right.
   ProblemId id_for(const ProblemId& claimed) const;
 };
 Problem parse_problem(std::string_view text, const std::string& name = "<text>");
@@ -53,14 +55,15 @@ std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
 std::string to_json(const RunLog& log);
 
-// Writes the whole file or leaves the old one as it is. Removes the temporary files that killed writers
-// left in the folder. Throws InputError if the file cannot be written.
+// Writes the whole file or leaves the old one as it is. Removes the temporary files that killed
+// writers left in the folder. Throws InputError if the file cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view content);
-// Returns the content of a file. Throws InputError if it cannot be read or has more than `limit` bytes.
+// Returns the content of a file. Throws InputError if it cannot be read or has more than `limit`
+// bytes.
 std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
-// Returns the hash of the canonical JSON of a problem, in lower-case hexadecimal digits. Canonical JSON has
-// its keys sorted, no white space, no "x-" keys, and no defaults filled in.
+// Returns the hash of the canonical JSON of a problem, in lower-case hexadecimal digits. Canonical
+// JSON has its keys sorted, no white space, no "x-" keys, and no defaults filled in.
 std::string canonical_sha256(std::string_view json_text);
 // Return the id of a problem that never was a file, with the hash of its to_json() form.
 ProblemId problem_id(const Chain& chain);

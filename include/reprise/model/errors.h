@@ -1,6 +1,6 @@
-// Three exception classes reach a user of this library. An exception is a mistake: in somebody's input, in
-// a budget that does not hold, or in this library. Expected outcomes (infeasible, out of time) are values;
-// see plan/plan.h.
+// Three exception classes reach a user of this library. An exception is a mistake: in somebody's
+// input, in a budget that does not hold, or in this library. Expected outcomes (infeasible, out of
+// time) are values; see plan/plan.h.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace reprise {
 
-// A Location says where in an input something is wrong. An empty or zero field is unknown. The fields have
-// defaults so that {.pointer = "..."} compiles without a warning.
+// A Location says where in an input something is wrong. An empty or zero field is unknown. The
+// fields have defaults so that {.pointer = "..."} compiles without a warning.
 struct Location {
   std::string file = {};
   std::string pointer = {};  // a JSON pointer (RFC 6901); "" is the whole document
@@ -27,8 +27,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller's input is wrong: a file, an argument, a value structure, a module that cannot be used.
-// what() says what is wrong, where, and what to do.
+// The caller's input is wrong: a file, an argument, a value structure, a module that cannot be
+// used. what() says what is wrong, where, and what to do.
 class InputError : public Error {
  public:
   explicit InputError(const std::string& message, Location where = {});

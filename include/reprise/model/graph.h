@@ -1,6 +1,6 @@
-// A Graph lists the ops of one training step, in the order of plain training, and the values between
-// them. Planners, the simulator, the verifier and the interpreter all work on it. A Chain is a compact
-// way to write a graph.
+// A Graph lists the ops of one training step, in the order of plain training, and the values
+// between them. Planners, the simulator, the verifier and the interpreter all work on it. A Chain
+// is a compact way to write a graph.
 //
 // Ids name values, ops and choices in files, plans and messages. No code takes an id apart: what a
 // program needs to know about an op or a realization is a field of it.
@@ -25,7 +25,7 @@ enum class ValueKind {
   kActivation,  // A forward op computes the value.
   kSaved,       // An op keeps the value for its backward.
   kGradient,    // A backward op computes the value.
-  kState,       // The value is state that ops carry on, such as a parameter that an update replaces.
+  kState,       // The value is state, such as a parameter that an update replaces.
 };
 
 // A Value is a piece of data that ops read and write.
@@ -39,8 +39,8 @@ struct Value {
 
 enum class Phase { kForward, kLoss, kBackward };
 
-// A Role says which runs of an op a variant may serve. The re-runs of a batch norm, for example, use a
-// variant that leaves the running statistics alone.
+// A Role says which runs of an op a variant may serve. The re-runs of a batch norm, for example,
+// use a variant that leaves the running statistics alone.
 enum class Role { kAny, kFirst, kReplay };
 
 // A Variant is one way to run an op.
@@ -50,16 +50,16 @@ struct Variant {
   Bytes workspace;
   std::vector<ValueIndex> reads;
   std::vector<ValueIndex> writes;
-  // Each pair is (written, read). The written value takes over the memory of the read value, which has
-  // the same size and is gone afterwards. An input is never reused.
+  // Each pair is (written, read). The written value takes over the memory of the read value, which
+  // has the same size and is gone afterwards. An input is never reused.
   std::vector<std::pair<ValueIndex, ValueIndex>> reuses;
-  // The op itself gives these of the values back that it reads. They are gone at the op's end and are
-  // not counted while it runs; `workspace` is then what the op needs above the level at its end. An
-  // input is never consumed.
+  // The op itself gives these of the values back that it reads. They are gone at the op's end and
+  // are not counted while it runs; `workspace` is then what the op needs above the level at its
+  // end. An input is never consumed.
   std::vector<ValueIndex> consumes;
   Role role = Role::kAny;
   Exactness exactness = Exactness::kBitwise;
-  std::string alternative = {};  // the rule that added this variant; empty for plain training's variants
+  std::string alternative = {};  // the alternative that added the variant; empty for the others
 
   bool operator==(const Variant&) const = default;
 };
@@ -68,24 +68,24 @@ struct Variant {
 struct Op {
   std::string id;
   Phase phase = Phase::kForward;
-  bool once = false;    // The op runs exactly once (collectives, effects), as all of loss and backward do.
+  bool once = false;    // The op runs exactly once, as all ops of loss and backward do.
   bool random = false;  // A re-run must see the random state of the first run.
   std::vector<Variant> variants;
-  std::string owner = {};  // the path of the module that the op belongs to: "blocks.0.mlp"; may be empty
+  std::string owner = {};  // the path of the module that has the op ("blocks.0.mlp"), or empty
 
   bool operator==(const Op&) const = default;
 };
 
 // A Realization is one set of ops that does the work of a choice.
 struct Realization {
-  std::string name = {};  // the alternative that it comes from; empty for plain training's realization
+  std::string name = {};  // the alternative that added it; empty for plain training's
   std::vector<OpIndex> ops = {};
 
   bool operator==(const Realization&) const = default;
 };
 
-// A Choice is work that several realizations can do. A plan runs all ops of exactly one of them and no
-// op of the others. The first realization is plain training's. Names may repeat.
+// A Choice is work that several realizations can do. A plan runs all ops of exactly one of them and
+// no op of the others. The first realization is plain training's. Names may repeat.
 struct Choice {
   std::string id;
   std::vector<Realization> realizations;
@@ -104,10 +104,10 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
-// Throws InputError unless ids are unique and not empty, indices are in range, every value that is read
-// is an input or written by an earlier op, the lists of reuses and consumes fit the reads and writes,
-// choices are disjoint, and the sums of all sizes and of all times fit 64 bits.
-// The cost is O(values + ops).
+// Throws InputError unless ids are unique and not empty, indices are in range, every value that is
+// read is an input or written by an earlier op, the lists of reuses and consumes fit the reads and
+// writes, choices are disjoint, and the sums of all sizes and of all times fit 64 bits. The cost is
+// O(values + ops).
 void validate(const Graph& graph);
 
 // Returns the position of the op that has this id, or -1 if there is none. The cost is O(ops).

@@ -1,5 +1,5 @@
-// Work that takes long reports its progress to an observer. No library code prints; it calls the function
-// that the caller passed.
+// Work that takes long reports its progress to an observer. No library code prints; it calls the
+// function that the caller passed.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,9 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
-// The thread that does the work calls the observer, at most some tens of times a second. An observer may
-// throw: then the work stops, nothing is left half done, and the exception reaches the caller.
+// The thread that does the work calls the observer, at most some tens of times a second. An
+// observer may throw: then the work stops, nothing is left half done, and the exception reaches the
+// caller.
 using Observer = std::function<void(const Progress&)>;
 
 }  // namespace reprise

@@ -1,5 +1,5 @@
-// A Plan is a list of actions on a graph, with the claims of its planner. It is the only plan language:
-// all planners write it, and the simulator, the verifier and the interpreter read it.
+// A Plan is a list of actions on a graph, with the claims of its planner. It is the only plan
+// language: all planners write it, and the simulator, the verifier and the interpreter read it.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,13 @@
 
 namespace reprise {
 
-// More kinds will come (copies between memories). So code that treats kinds differently is a switch over
-// all of them and has no default: the compiler then names every place that a new kind concerns.
+// More kinds will come (copies between memories). So code that treats kinds differently is a switch
+// over all of them and has no default: the compiler then names every place that a new kind
+// concerns.
 enum class ActionKind { kRun, kFree };
 
-// An Action is ["run", op, variant] or ["free", value]. It names them by id, so that a plan from anywhere
-// can be read and judged.
+// An Action is ["run", op, variant] or ["free", value]. It names them by id, so that a plan from
+// anywhere can be read and judged.
 struct Action {
   ActionKind kind = ActionKind::kRun;
   std::string id;       // the id of the op or of the value
@@ -33,8 +34,8 @@ enum class Termination {
   kTimeLimit,   // The search stopped before it found a plan or a proof that there is none.
 };
 
-// A Baseline is what plain training costs: it runs the first option of everything and frees each value
-// after its last use.
+// A Baseline is what plain training costs: it runs the first option of everything and frees each
+// value after its last use.
 struct Baseline {
   Bytes peak;
   Nanos time;
@@ -86,18 +87,19 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-// Returns the runs as actions, with every value freed as soon as no run reads it before it is written
-// again. Inputs, results and consumed values are never freed. These runs in this order cannot take less
-// memory, so that planners only decide what runs when. Throws InternalError if a run reads a value that
-// is not live. The cost is O(runs * values per run).
+// Returns the runs as actions, with every value freed as soon as no run reads it before it is
+// written again. Inputs, results and consumed values are never freed. These runs in this order
+// cannot take less memory, so that planners only decide what runs when. Throws InternalError if a
+// run reads a value that is not live. The cost is O(runs * values per run).
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs);
 
-// Returns the runs of plain training: every op runs once, in order, with its first admissible variant. Of
-// a choice, the first realization runs. In a lowered chain, the first admissible variant of a forward op
-// is the first option of its stage.
+// Returns the runs of plain training: every op runs once, in order, with its first admissible
+// variant. Of a choice, the first realization runs. In a lowered chain, the first admissible
+// variant of a forward op is the first option of its stage.
 std::vector<Run> plain_runs(const Graph& graph);
 
-const char* to_string(ActionKind kind);          // "run", "free"
-const char* to_string(Termination termination);  // "optimal", "feasible", "infeasible", "time_limit"
+const char* to_string(ActionKind kind);  // "run", "free"
+// Returns "optimal", "feasible", "infeasible" or "time_limit".
+const char* to_string(Termination termination);
 
 }  // namespace reprise

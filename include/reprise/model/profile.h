@@ -28,7 +28,7 @@ struct Profile {
   std::map<std::string, std::string> versions;  // "torch": "2.13.0", "reprise": "0.1.0"
   int64_t threads = 0;
   std::vector<std::string> inputs;  // one text for each input tensor: "float32[64, 1, 28, 28]"
-  std::string signature;            // The model's signature changes when a plan would no longer fit it.
+  std::string signature;            // changes when a plan would no longer fit the model
   std::vector<TimeSpread> spread;
 
   bool operator==(const Profile&) const = default;

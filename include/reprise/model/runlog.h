@@ -36,18 +36,19 @@ struct StepCost {
 struct RunLog {
   ProblemId problem;
   std::string device;  // "cpu", "cuda:0"
-  int64_t steps = 1;   // So many steps were measured. Times are medians over them, bytes are maxima.
+  int64_t steps = 1;   // So many were measured. Times are medians over them, bytes are maxima.
   StepCost planned = {};
-  // The step is measured as a whole. Its time has what lies between the actions, and so it may be more
-  // than the sum of theirs.
+  // The step is measured as a whole. Its time has what lies between the actions, and so it may be
+  // more than the sum of theirs.
   StepCost measured = {};
   std::vector<RunLogEntry> actions = {};  // The positions ascend. Runs may be missing.
 
   bool operator==(const RunLog&) const = default;
 };
 
-// Throws InputError, with a JSON pointer into the log, unless every entry is a run of `plan` by position,
-// op and variant, the positions ascend, and log and plan are for the same problem. The cost is O(actions).
+// Throws InputError, with a JSON pointer into the log, unless every entry is a run of `plan` by
+// position, op and variant, the positions ascend, and log and plan are for the same problem. The
+// cost is O(actions).
 void validate(const RunLog& log, const Plan& plan);
 
 }  // namespace reprise

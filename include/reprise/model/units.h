@@ -1,5 +1,5 @@
-// Bytes and Nanos are strong 64-bit integers with checked arithmetic. The functions below parse and print
-// them as people write them.
+// Bytes and Nanos are strong 64-bit integers with checked arithmetic. The functions below parse and
+// print them as people write them.
 #pragma once
 
 #include <compare>
@@ -13,8 +13,8 @@ namespace internal {
 [[noreturn]] void throw_overflow();  // Throws InputError: a sum of sizes or times exceeds 64 bits.
 }
 
-// A Quantity is an integer count of one unit. Sums, differences and multiples throw InputError on overflow,
-// so that a hostile file can never wrap a size around. A difference may be negative.
+// A Quantity is an integer count of one unit. Sums, differences and multiples throw InputError on
+// overflow, so that a hostile file can never wrap a size around. A difference may be negative.
 template <class Unit>
 class Quantity {
  public:
@@ -49,13 +49,13 @@ class Quantity {
 using Bytes = Quantity<struct BytesUnit>;
 using Nanos = Quantity<struct NanosUnit>;
 
-// Parses texts like "700MiB", "8 GiB", "1.5GB", "123456" and "0.5 KiB". The units are B, KB, MB, GB, TB
-// (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024), in upper or lower case. A fraction of a byte is
-// rounded down. Throws InputError for any other text.
+// Parses texts like "700MiB", "8 GiB", "1.5GB", "123456" and "0.5 KiB". The units are B, KB, MB,
+// GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024), in upper or lower case. A
+// fraction of a byte is rounded down. Throws InputError for any other text.
 Bytes parse_bytes(std::string_view text);
 
-// Parses texts like "10s", "250ms", "1.5 min", "100us", "80ns" and "2h". A number alone is seconds. Throws
-// InputError for any other text.
+// Parses texts like "10s", "250ms", "1.5 min", "100us", "80ns" and "2h". A number alone is seconds.
+// Throws InputError for any other text.
 Nanos parse_duration(std::string_view text);
 
 // Prints three or four significant digits in binary units: "700.0 MiB", "64 B".
@@ -70,14 +70,14 @@ class Budget {
  public:
   Budget() = default;             // There is no limit.
   Budget(Bytes bytes);            // NOLINT: A number of bytes is a budget.
-  Budget(std::string_view text);  // NOLINT: "8 GiB" and "60%" are budgets. Throws InputError otherwise.
+  Budget(std::string_view text);  // NOLINT: "8 GiB", "60%". Throws InputError otherwise.
   Budget(const char* text) : Budget(std::string_view(text)) {}         // NOLINT
   Budget(const std::string& text) : Budget(std::string_view(text)) {}  // NOLINT
 
   bool unlimited() const { return kind_ == Kind::kUnlimited; }
   bool relative() const { return kind_ == Kind::kShare; }
-  // Returns the limit in bytes. A share is a share of `baseline`, rounded down to a byte. Without a limit,
-  // returns the largest Bytes.
+  // Returns the limit in bytes. A share is a share of `baseline`, rounded down to a byte. Without a
+  // limit, returns the largest Bytes.
   Bytes resolve(Bytes baseline) const;
 
   bool operator==(const Budget&) const = default;

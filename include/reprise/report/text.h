@@ -32,8 +32,8 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
 // plan.
 std::string plan_text(const PlanResult& result, const TextOptions& options = {});
 
-// Says what PlanResult::smallest_budget is: "smallest feasible budget" if the planner has proven that no
-// plan fits less, and otherwise "smallest budget with a plan found".
+// Says what PlanResult::smallest_budget is: "smallest feasible budget" if the planner has proven
+// that no plan fits less, and otherwise "smallest budget with a plan found".
 std::string_view smallest_budget_text(const PlanResult& result);
 
 // A row a point. Long curves are thinned out evenly, first and last point kept.

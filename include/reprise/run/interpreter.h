@@ -16,7 +16,7 @@ struct RunAction {
   OpIndex op = 0;
   int32_t variant = 0;
   bool first = true;            // This is the op's first run in the plan.
-  bool save_random = false;     // The random op will run again: keep the random state from before this run.
+  bool save_random = false;     // The random op will run again: keep the random state.
   bool restore_random = false;  // The random op runs again: use the random state that was kept.
 
   bool operator==(const RunAction&) const = default;
@@ -30,8 +30,8 @@ class Backend {
   virtual void free(ValueIndex value) = 0;
 };
 
-// A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random states
-// are worked out.
+// A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random
+// states are worked out.
 class Program {
  public:
   struct Entry {
@@ -44,8 +44,8 @@ class Program {
   Program(const Graph& graph, const std::vector<Action>& actions);
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // Returns the position of the loss run, or the number of entries if there is none. The entries before it
-  // are the forward half of the step, and those after it are the backward half.
+  // Returns the position of the loss run, or the number of entries if there is none. The entries
+  // before it are the forward half of the step, and those after it are the backward half.
   size_t loss() const { return loss_; }
 
  private:

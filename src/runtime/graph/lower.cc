@@ -219,8 +219,8 @@ class Lowering {
     return recording_.calls.size();
   }
 
-  // Returns an id for the op that is next: "12:gelu@blocks.0.mlp". It names the module for people; programs
-  // look at the op's owner.
+  // Returns an id for the op that is next: "12:gelu@blocks.0.mlp". It names the module for people;
+  // programs look at the op's owner.
   std::string op_id(const Call& call, const std::string& piece) const {
     std::string id = fmt::format("{}:{}{}", result_.graph.ops.size(), call.name(), piece);
     if (!call.module.empty()) id += "@" + call.module;
@@ -336,7 +336,8 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
-  // Adds a choice for each list of calls that realizations stand for. The choice has the id of the first op.
+  // Adds a choice for each list of calls that realizations stand for. The choice has the id of the
+  // first op.
   void add_choices() {
     std::map<std::vector<int32_t>, size_t> known;
     for (const CallRealization& realization : alternatives_.realizations) {

@@ -14,10 +14,11 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// A VariantName is how a variant of an op is called, with the alternative that it comes from. The text is
-// unique in its op: "in-place/grad_output". Programs look at the alternative.
+// A VariantName is how a variant of an op is called, with the alternative that it comes from. The
+// text is unique in its op: "in-place/grad_output". Programs look at the alternative.
 struct VariantName {
-  VariantName(const char* name = "default") : text(name) {}  // NOLINT: A name alone names a plain variant.
+  // A text alone names a variant that no alternative added.
+  VariantName(const char* name = "default") : text(name) {}  // NOLINT
   VariantName(std::string rule, const std::string& operand)
       : text(rule + "/" + operand), alternative(std::move(rule)) {}
 
