@@ -3,7 +3,8 @@
 // is a compact way to write a graph.
 //
 // Ids name values, ops and choices in files, plans and messages. No code takes an id apart: what a
-// program needs to know about an op or a realization is a field of it.
+// program needs to know about an op or a realization is a field of it. (Reports put ids together
+// that differ in numbers only.)
 #pragma once
 
 #include <cstdint>
@@ -53,9 +54,9 @@ struct Variant {
   // Each pair is (written, read). The written value takes over the memory of the read value, which
   // has the same size and is gone afterwards. An input is never reused.
   std::vector<std::pair<ValueIndex, ValueIndex>> reuses;
-  // The op itself gives these of the values back that it reads. They are gone at the op's end and
-  // are not counted while it runs; `workspace` is then what the op needs above the level at its
-  // end. An input is never consumed.
+  // The op reads these values and gives them back itself. They are gone at its end and are not
+  // counted while it runs; `workspace` is then what the op needs above the level at its end. An
+  // input is never consumed.
   std::vector<ValueIndex> consumes;
   Role role = Role::kAny;
   Exactness exactness = Exactness::kBitwise;
