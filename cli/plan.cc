@@ -36,15 +36,12 @@ int report_infeasible(const PlanResult& result) {
                                  format_bytes(result.budget));
   if (result.smallest_budget) {
     const int64_t smallest = result.smallest_budget->count();
-    // Planners without a class of their own know what they found, not what there is.
-    text += fmt::format("\n{} {} bytes ({}{})",
-                        result.schedule_class == "all" ? "The smallest budget with a plan found is"
-                                                       : "The smallest feasible budget is",
-                        smallest, format_bytes(*result.smallest_budget),
+    text += fmt::format("\nThe {} is {} bytes ({}{})", smallest_budget_text(result), smallest,
+                        format_bytes(*result.smallest_budget),
                         share_of_plain(*result.smallest_budget, result.baseline));
     if (!result.blocking_op.empty()) text += fmt::format(", needed by {}", result.blocking_op);
     text += fmt::format(".\nAsk for --budget {} or more, make the batch smaller, or {}.", smallest,
-                        result.planner == "chain"
+                        result.proof == Proof::kScheduleClass
                             ? "plan a graph of operations (reprise profile --mode graph)"
                             : "try another planner");
   } else {
@@ -59,7 +56,7 @@ int report_no_time(const Arguments& arguments, const PlanResult& result) {
       fmt::format("out of time: no plan was found in {}, and none was proven impossible.",
                   format_duration(parse_duration(arguments.search.time_limit)));
   if (result.smallest_budget) {
-    text += fmt::format("\nThe smallest budget with a plan found is {} bytes ({}).",
+    text += fmt::format("\nThe {} is {} bytes ({}).", smallest_budget_text(result),
                         result.smallest_budget->count(), format_bytes(*result.smallest_budget));
   }
   complain(text + "\nGive a longer --time-limit, a larger --budget, or a faster --planner.");

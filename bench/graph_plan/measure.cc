@@ -33,7 +33,9 @@ Row planned(const Graph& graph, const Baseline& plain, const std::string& planne
   Row row{.planner = planner, .budget = share, .termination = to_string(result.termination)};
   row.processor_seconds = processor_time() - start;
   row.seconds = static_cast<double>(result.search.wall.count()) / 1e9;
-  if (planner == "graph") row.bound = ratio(result.lower_bound.count(), plain.time.count());
+  if (result.proof == Proof::kAllPlans) {
+    row.bound = ratio(result.lower_bound.count(), plain.time.count());
+  }
   if (result.smallest_budget) {
     row.smallest = ratio(result.smallest_budget->count() - fixed, whole);
   }

@@ -43,10 +43,16 @@ class Row(NamedTuple):
     bound: float | None = None
 
 
+def ops_of(realization: Any) -> list[str]:
+    """The ids of its operations, in either version of the format."""
+    return realization["ops"] if isinstance(realization, dict) else realization
+
+
 def first_variants(graph: Json) -> Json:
     """The graph as it was written or captured, without other ways to run it."""
-    chosen = {op for c in graph.get("choices", []) for op in c["realizations"][0]}
-    others = {op for c in graph.get("choices", []) for r in c["realizations"] for op in r} - chosen
+    choices = [[ops_of(r) for r in c["realizations"]] for c in graph.get("choices", [])]
+    chosen = {op for c in choices for op in c[0]}
+    others = {op for c in choices for r in c for op in r} - chosen
     ops = [op | {"variants": op["variants"][:1]} for op in graph["ops"] if op["id"] not in others]
     used = {v for op in ops for key in ("reads", "writes") for v in op["variants"][0][key]}
     values = [v for v in graph["values"] if v["id"] in used or v["kind"] == "input"]

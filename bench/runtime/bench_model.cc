@@ -155,10 +155,17 @@ int64_t steps_per_sample(const Workload& work, const BenchOptions& options) {
   return std::clamp<int64_t>(std::llround(1e3 * options.sample_seconds / time), 1, 100);
 }
 
+// Returns the name of the stage that the op belongs to, or nothing for the loss.
 std::string stage_of(const Chain& chain, const std::string& op) {
-  if (op.size() < 2 || (op[0] != 'F' && op[0] != 'B')) return {};
-  const size_t stage = std::stoul(op.substr(1));
-  return stage < chain.stages.size() ? chain.stages[stage].name : std::string();
+  const auto stage = ChainIndex{chain.stages.size()}.stage_of(find_op(lower(chain), op));
+  return stage ? chain.stages[*stage].name : std::string();
+}
+
+int64_t forward_runs(const Chain& chain, const std::vector<Action>& actions) {
+  const Graph graph = lower(chain);
+  return std::ranges::count_if(bind(graph, actions), [&](const BoundAction& action) {
+    return action.kind == ActionKind::kRun && graph.ops[action.target].phase == Phase::kForward;
+  });
 }
 
 class ModelBench {
@@ -253,10 +260,6 @@ class ModelBench {
     const auto same = std::find(plans_.begin(), plans_.end(), answer.plan->actions);
     const size_t index = static_cast<size_t>(same - plans_.begin());
     if (same == plans_.end()) {
-      int64_t runs = 0;
-      for (const Action& action : answer.plan->actions) {
-        runs += action.kind == ActionKind::kRun && action.id.starts_with('F');
-      }
       plans_.push_back(answer.plan->actions);
       result_.settings.push_back(
           {.kind = Kind::kReprise,
@@ -264,7 +267,7 @@ class ModelBench {
            .predicted_overhead = static_cast<double>(answer.plan->time.count()) /
                                      static_cast<double>(answer.baseline.time.count()) -
                                  1,
-           .recomputed = runs - result_.stages});
+           .recomputed = forward_runs(chain_, answer.plan->actions) - result_.stages});
     }
     request.setting = first_plan_ + index;
     Setting& setting = result_.settings[*request.setting];

@@ -245,14 +245,13 @@ int infeasible(const training::TrainReport& report, const Arguments& arguments) 
     complain(text + "; give a longer --time-limit or a larger --budget");
     return kOutOfTime;
   }
-  const bool of_graph = std::holds_alternative<Graph>(report.profile.problem);
   std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),
                                  format_bytes(result.budget));
   if (result.smallest_budget) {
     text += fmt::format(
-        "\nThe smallest {} is {} bytes ({}{}), needed by {}.\n"
+        "\nThe {} is {} bytes ({}{}), needed by {}.\n"
         "Ask for --budget {} or more, make the batch smaller{}.",
-        of_graph ? "budget with a plan found" : "feasible budget", result.smallest_budget->count(),
+        smallest_budget_text(result), result.smallest_budget->count(),
         format_bytes(*result.smallest_budget),
         share_of_plain(*result.smallest_budget, result.baseline), result.blocking_op,
         result.smallest_budget->count(), what_else(arguments));

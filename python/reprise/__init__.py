@@ -22,7 +22,7 @@ from ._doctor import doctor
 from ._explanation import Explanation, Holder, Recomputed, explain
 from ._files import load
 from ._frontier import frontier
-from ._graph import Choice, Graph, Op, Value, Variant
+from ._graph import Choice, Graph, Op, Realization, Value, Variant
 from ._measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
 from ._plan import Action, Baseline, Plan, ProblemId
 from ._planning import Planner, plan, planners
@@ -88,6 +88,7 @@ __all__ = [
     "ProblemId",
     "Profile",
     "Progress",
+    "Realization",
     "Recomputed",
     "Remat",
     "RunLog",

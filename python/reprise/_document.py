@@ -24,6 +24,8 @@ class Document:
     """
 
     FORMAT: ClassVar[str] = ""
+    # The version of the format that to_dict() writes.
+    VERSION: ClassVar[int] = 1
     # The text that the document was read from, or an empty text. A plan names its problem by the
     # hash of the problem's text, so a document that was read keeps that text.
     _text: str = ""

@@ -42,6 +42,7 @@ class Variant:
             "replay" for later runs only, or "any".
         exactness: The distance from plain training's result: "bitwise", "rounding" or
             "approximate".
+        alternative: The alternative that added the variant. It is empty for other variants.
     """
 
     ns: int
@@ -53,6 +54,7 @@ class Variant:
     consumes: tuple[str, ...] = ()
     role: str = "any"
     exactness: str = "bitwise"
+    alternative: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Op:
         phase: "forward", "loss" or "backward". Ops of the loss and of the backward run once.
         once: Whether a plan must run the op exactly once.
         random: Whether a later run must see the random numbers of the first run.
+        owner: The path of the module that the op belongs to. It is empty if no module owns the op.
     """
 
     id: str
@@ -72,6 +75,20 @@ class Op:
     phase: str = "forward"
     once: bool = False
     random: bool = False
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Realization:
+    """One set of ops that does the work of a choice.
+
+    Attributes:
+        ops: The ids of the ops.
+        name: The alternative that added the realization. It is empty for plain training's.
+    """
+
+    ops: tuple[str, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,12 +97,19 @@ class Choice:
 
     Attributes:
         id: The name of the choice.
-        realizations: Each realization is a tuple of ids of ops. A plan runs all ops of exactly one
-            realization. The first realization is that of plain training.
+        realizations: A plan runs all ops of exactly one realization. The first realization is that
+            of plain training. A tuple of ids of ops stands for a realization without a name.
     """
 
     id: str
-    realizations: tuple[tuple[str, ...], ...]
+    realizations: tuple[Realization, ...]
+
+    def __post_init__(self) -> None:
+        known = (
+            one if isinstance(one, Realization) else Realization(tuple(one))
+            for one in self.realizations
+        )
+        object.__setattr__(self, "realizations", tuple(known))
 
 
 @dataclass(frozen=True)
@@ -102,6 +126,7 @@ class Graph(Document):
     """
 
     FORMAT: ClassVar[str] = "reprise.graph"
+    VERSION: ClassVar[int] = 2
     name: str
     values: tuple[Value, ...]
     ops: tuple[Op, ...]

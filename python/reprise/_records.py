@@ -33,7 +33,7 @@ def decode(kind: Any, value: Any) -> Any:
             documents, or any other type. Values of other types are returned as they are.
         value: The JSON form, as `json.loads()` returns it.
     """
-    if dataclasses.is_dataclass(kind):
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         hints = _hints(typing.cast(type, kind))
         return typing.cast(Any, kind)(
             **{key: decode(hints[key], item) for key, item in value.items() if key in hints}
@@ -63,6 +63,6 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    head = {"format": value.FORMAT, "version": 1} if hasattr(value, "FORMAT") else {}
+    head = {"format": value.FORMAT, "version": value.VERSION} if hasattr(value, "FORMAT") else {}
     fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if in_file(f))
     return head | {name: encode(item) for name, item in fields if item is not None}

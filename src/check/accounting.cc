@@ -3,32 +3,40 @@
 namespace reprise {
 namespace {
 
-enum class EventKind : char { kWritten, kFreed, kTaken };  // taken: consumed or reused
+// A value is taken when a run consumes it or reuses its memory.
+enum class EventKind : char { kWritten, kFreed, kTaken };
 
 struct Event {
   size_t action;
   EventKind kind;
 };
 
-// What happens to each value, in the order of the actions.
+void add_run(const Variant& variant, size_t action, std::vector<std::vector<Event>>& events) {
+  for (const ValueIndex v : variant.consumes) events[v].push_back({action, EventKind::kTaken});
+  for (const auto& [written, v] : variant.reuses) events[v].push_back({action, EventKind::kTaken});
+  for (const ValueIndex v : variant.writes) events[v].push_back({action, EventKind::kWritten});
+}
+
+// Returns what happens to each value, in the order of the actions.
 std::vector<std::vector<Event>> events_by_value(
     const Graph& graph, const std::vector<std::optional<BoundAction>>& actions) {
   std::vector<std::vector<Event>> events(graph.values.size());
   for (size_t a = 0; a < actions.size(); ++a) {
     if (!actions[a]) continue;
-    if (actions[a]->kind == ActionKind::kFree) {
-      events[actions[a]->target].push_back({a, EventKind::kFreed});
-      continue;
+    const BoundAction& action = *actions[a];
+    switch (action.kind) {
+      case ActionKind::kRun:
+        add_run(graph.ops[action.target].variants[action.variant], a, events);
+        break;
+      case ActionKind::kFree:
+        events[action.target].push_back({a, EventKind::kFreed});
+        break;
     }
-    const Variant& variant = graph.ops[actions[a]->target].variants[actions[a]->variant];
-    for (const ValueIndex value : variant.consumes) events[value].push_back({a, EventKind::kTaken});
-    for (const auto& pair : variant.reuses) events[pair.second].push_back({a, EventKind::kTaken});
-    for (const ValueIndex value : variant.writes) events[value].push_back({a, EventKind::kWritten});
   }
   return events;
 }
 
-// Sums of intervals [begin, end) of slots, by the differences at their ends.
+// Slots sums up intervals [begin, end) of time slots by the differences at their ends.
 class Slots {
  public:
   explicit Slots(size_t actions) : differences_(2 * actions + 2, 0) {}
@@ -62,7 +70,7 @@ void add_lives(const Value& value, const std::vector<Event>& events, Slots& slot
   for (const Event& event : events) {
     const size_t during = 2 * event.action + 1;
     if (event.kind == EventKind::kWritten) {
-      if (live) {  // a second copy, for as long as the op runs
+      if (live) {  // The op holds a second copy while it runs.
         slots.add(during, during + 1, value.bytes);
       } else {
         live = true;
@@ -84,9 +92,16 @@ Levels interval_levels(const Graph& graph, const std::vector<std::optional<Bound
   const std::vector<std::vector<Event>> events = events_by_value(graph, actions);
   for (size_t v = 0; v < graph.values.size(); ++v) add_lives(graph.values[v], events[v], slots);
   for (size_t a = 0; a < actions.size(); ++a) {
-    if (!actions[a] || actions[a]->kind != ActionKind::kRun) continue;
-    const Variant& variant = graph.ops[actions[a]->target].variants[actions[a]->variant];
-    slots.add(2 * a + 1, 2 * a + 2, variant.workspace);
+    if (!actions[a]) continue;
+    switch (actions[a]->kind) {
+      case ActionKind::kRun: {
+        const Variant& variant = graph.ops[actions[a]->target].variants[actions[a]->variant];
+        slots.add(2 * a + 1, 2 * a + 2, variant.workspace);
+        break;
+      }
+      case ActionKind::kFree:
+        break;
+    }
   }
   return slots.levels();
 }

@@ -1,4 +1,4 @@
-// The second count of the bytes of a plan, for verify(): value by value instead of action by
+// Counts the bytes of a plan a second time, for verify(): value by value instead of action by
 // action.
 #pragma once
 
@@ -10,17 +10,19 @@
 
 namespace reprise {
 
-// Holds every sum that actions on a valid graph can reach: no overflow to think of.
+// Wide holds every sum that actions on a valid graph can reach, so that no sum overflows.
 __extension__ using Wide = __int128;
 
 struct Levels {
   Wide initial = 0;
-  std::vector<Wide> during, after;  // one per action
+  std::vector<Wide> during, after;  // one number for each action
 };
 
-// Every value's life is a set of intervals of time slots (0: the start, 2a + 1: while action a
-// runs, 2a + 2: after it); their sums are the levels. Actions that are not there (an unknown id) do
-// nothing, neither do reads and frees of what is not live. O(values + actions * values per action).
+// Time slot 0 is the start, slot 2a + 1 is the time while action a runs, and slot 2a + 2 is the
+// time after it. The life of each value is a set of intervals of slots; the sums of these intervals
+// are the levels. An action that is not there, because of an unknown id, does nothing. A read or a
+// free of a value that is not live does nothing either. The cost is O(values + actions * values per
+// action).
 Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions);
 
 }  // namespace reprise

@@ -7,7 +7,7 @@
 namespace reprise {
 namespace {
 
-// Bytes of every value while the action at the peak runs (or at the start).
+// Peak holds the bytes of every value while the action at the peak runs, or at the start.
 class Peak {
  public:
   Peak(const Graph& graph, const std::vector<BoundAction>& actions, int64_t peak)
@@ -16,7 +16,7 @@ class Peak {
       if (graph.values[v].kind == ValueKind::kInput) hold(static_cast<ValueIndex>(v));
     }
     for (int64_t a = 0; a < peak; ++a) pass(actions[a]);
-    if (peak >= 0 && actions[peak].kind == ActionKind::kRun) enter(actions[peak]);
+    if (peak >= 0) enter(actions[peak]);
   }
 
   std::vector<Holder> holders() const {
@@ -39,19 +39,33 @@ class Peak {
   void hold(ValueIndex value) { held_[value] = graph_.values[value].bytes; }
   void drop(ValueIndex value) { held_[value] = Bytes(0); }
 
+  // Goes from before the action to after it.
   void pass(const BoundAction& action) {
-    if (action.kind == ActionKind::kFree) return drop(action.target);
-    take(variant(action));
-    for (const ValueIndex value : variant(action).writes) hold(value);
+    switch (action.kind) {
+      case ActionKind::kRun:
+        take(variant(action));
+        for (const ValueIndex value : variant(action).writes) hold(value);
+        return;
+      case ActionKind::kFree:
+        drop(action.target);
+        return;
+    }
   }
 
+  // Goes from before the action into it.
   void enter(const BoundAction& action) {
-    take(variant(action));
-    // Adds: a value that is already live is held twice while the op runs.
-    for (const ValueIndex value : variant(action).writes) {
-      held_[value] += graph_.values[value].bytes;
+    switch (action.kind) {
+      case ActionKind::kRun:
+        take(variant(action));
+        // This adds up, because a value that is already live is held twice while the op runs.
+        for (const ValueIndex value : variant(action).writes) {
+          held_[value] += graph_.values[value].bytes;
+        }
+        workspace_ = {"workspace of " + graph_.ops[action.target].id, variant(action).workspace};
+        return;
+      case ActionKind::kFree:  // The value is held until the free is over.
+        return;
     }
-    workspace_ = {"workspace of " + graph_.ops[action.target].id, variant(action).workspace};
   }
 
   void take(const Variant& taker) {
@@ -83,7 +97,7 @@ std::vector<Recomputed> find_recomputed(const Graph& graph,
   return result;
 }
 
-// What a run of it needs beside what it reads.
+// Returns the bytes that a run of the variant needs beside the values that it reads.
 Bytes need(const Graph& graph, const Variant& variant) {
   Bytes bytes = variant.workspace;
   for (const ValueIndex value : variant.writes) bytes += graph.values[value].bytes;
@@ -91,7 +105,7 @@ Bytes need(const Graph& graph, const Variant& variant) {
   return bytes;
 }
 
-// With what it reads.
+// Returns the bytes that a run of the variant needs, with the values that it reads.
 Bytes whole_need(const Graph& graph, const Variant& variant) {
   Bytes bytes = need(graph, variant);
   for (const ValueIndex value : variant.reads) {
@@ -106,7 +120,8 @@ bool same(std::vector<ValueIndex> a, std::vector<ValueIndex> b) {
   return a == b;
 }
 
-// Plain training's way to do what this variant does; null if it is that way, or does something else.
+// Returns the first variant of the op that reads and writes the same. Returns null if that is this
+// variant.
 const Variant* plain_variant(const Op& op, const Variant& variant) {
   for (const Variant& first : op.variants) {
     if (&first == &variant) return nullptr;
@@ -115,6 +130,7 @@ const Variant* plain_variant(const Op& op, const Variant& variant) {
   return nullptr;
 }
 
+// AlternativeUses adds up, by kind, what a plan runs in another way than plain training.
 class AlternativeUses {
  public:
   AlternativeUses(const Graph& graph, const std::vector<BoundAction>& actions) : graph_(graph) {
@@ -126,18 +142,20 @@ class AlternativeUses {
       const Variant& variant = op.variants[action.variant];
       if (variant.role != Role::kAny) continue;
       if (const Variant* plain = plain_variant(op, variant)) {
-        add(variant.name.substr(0, variant.name.find('/')), variant.time, plain->time,
-            need(graph, *plain) - need(graph, variant));
+        add(variant.alternative.empty() ? variant.name : variant.alternative, variant.time,
+            plain->time, need(graph, *plain) - need(graph, variant));
       } else if (op.phase == Phase::kBackward) {
         add_option(op, variant);
       }
     }
     for (const Choice& choice : graph.choices) {
       for (size_t r = 1; r < choice.realizations.size(); ++r) {
-        if (run_[choice.realizations[r].front()] < 0) continue;
-        const auto [time, bytes] = of(choice.realizations[r]);
+        const Realization& realization = choice.realizations[r];
+        if (run_[realization.ops.front()] < 0) continue;
+        const auto [time, bytes] = of(realization);
         const auto [plain_time, plain_bytes] = of(choice.realizations[0]);
-        add(std::string(name_of(choice, r)), time, plain_time, plain_bytes - bytes);
+        add(realization.name.empty() ? choice.id : realization.name, time, plain_time,
+            plain_bytes - bytes);
       }
     }
   }
@@ -149,11 +167,12 @@ class AlternativeUses {
   }
 
  private:
-  // Time of all its operations, as they run or else plainly, and the most that one of them needs.
-  std::pair<Nanos, Bytes> of(const std::vector<OpIndex>& realization) const {
+  // Returns the time of all ops of the realization, and the most bytes that one of them needs. An
+  // op that does not run counts with its first variant.
+  std::pair<Nanos, Bytes> of(const Realization& realization) const {
     Nanos time;
     Bytes most;
-    for (const OpIndex op : realization) {
+    for (const OpIndex op : realization.ops) {
       const Variant& variant = graph_.ops[op].variants[std::max(0, run_[op])];
       time += variant.time;
       most = std::max(most, whole_need(graph_, variant));
@@ -161,7 +180,7 @@ class AlternativeUses {
     return {time, most};
   }
 
-  // What a variant reads that a forward operation kept for the backward; none: -1.
+  // Returns the saved value that the variant reads, or -1 if it reads none.
   ValueIndex kept_for(const Variant& variant) const {
     for (const ValueIndex value : variant.reads) {
       if (graph_.values[value].kind == ValueKind::kSaved) return value;
@@ -169,7 +188,8 @@ class AlternativeUses {
     return -1;
   }
 
-  // The forward that kept it; null if there is none, in a graph that lower() did not make.
+  // Returns the variant that writes the saved value. Returns null if there is none, which can
+  // happen in a graph that lower() did not make.
   const Variant* keeper_of(ValueIndex kept) const {
     for (const Op& op : graph_.ops) {
       for (const Variant& variant : op.variants) {
@@ -180,7 +200,7 @@ class AlternativeUses {
     return nullptr;
   }
 
-  // An option of a stage: its backward reads what another way to run the stage has kept.
+  // Adds an option of a stage: its backward reads a saved value that plain training does not keep.
   void add_option(const Op& op, const Variant& variant) {
     const Variant& plain = op.variants.front();
     const ValueIndex kept = kept_for(variant), plainly_kept = kept_for(plain);
@@ -201,13 +221,18 @@ class AlternativeUses {
   }
 
   const Graph& graph_;
-  std::vector<int32_t> run_;  // by op: the variant that ran last; -1: none
+  std::vector<int32_t> run_;  // by op: the variant that ran last, or -1
   std::map<std::string, AlternativeUse> uses_;
 };
 
 std::string describe(const Action& action) {
-  if (action.kind == ActionKind::kFree) return "free " + action.id;
-  return "run " + action.id + " " + action.variant;
+  switch (action.kind) {
+    case ActionKind::kRun:
+      return "run " + action.id + " " + action.variant;
+    case ActionKind::kFree:
+      return "free " + action.id;
+  }
+  return "?";
 }
 
 }  // namespace

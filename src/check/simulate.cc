@@ -12,7 +12,7 @@ namespace {
   throw InputError(message, {.pointer = fmt::format("/actions/{}", action)});
 }
 
-// The state of a walk over the actions, one at a time.
+// Walk is the state of a walk over the actions, one at a time.
 class Walk {
  public:
   explicit Walk(const Graph& graph) : graph_(graph), live_(graph.values.size(), 0) {
@@ -26,9 +26,7 @@ class Walk {
   }
 
   void step(const BoundAction& action) {
-    const TimelineStep step = action.kind == ActionKind::kRun
-                                  ? run(graph_.ops[action.target], action.variant)
-                                  : free(action.target);
+    const TimelineStep step = perform(action);
     if (step.during > timeline_.peak) {
       timeline_.peak = step.during;
       timeline_.peak_action = static_cast<int64_t>(timeline_.steps.size());
@@ -40,6 +38,16 @@ class Walk {
   Timeline take() { return std::move(timeline_); }
 
  private:
+  TimelineStep perform(const BoundAction& action) {
+    switch (action.kind) {
+      case ActionKind::kRun:
+        return run(graph_.ops[action.target], action.variant);
+      case ActionKind::kFree:
+        return free(action.target);
+    }
+    throw InternalError("an action of no kind");
+  }
+
   size_t position() const { return timeline_.steps.size(); }
   Bytes bytes(ValueIndex value) const { return graph_.values[value].bytes; }
 
@@ -51,8 +59,8 @@ class Walk {
                                      graph_.values[value].id));
       }
     }
-    // What the run takes is gone before its outputs are counted: consumed bytes are not counted at
-    // all, reused bytes are counted as the output's.
+    // Values that the run takes are gone before its outputs are counted. So consumed bytes are not
+    // counted at all, and reused bytes are counted as the output's.
     for (const ValueIndex value : variant.consumes) take(value);
     for (const auto& pair : variant.reuses) take(pair.second);
     Bytes duplicates;
@@ -67,7 +75,7 @@ class Walk {
     return {level_ + duplicates + variant.workspace, level_, timeline_.time, variant.time};
   }
 
-  // The value is there until the end of the free.
+  // The value is live until the end of the free.
   TimelineStep free(ValueIndex value) {
     if (!live_[value]) {
       fail(position(), fmt::format("frees {}, which is not live", graph_.values[value].id));
@@ -99,17 +107,14 @@ std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& act
   bound.reserve(actions.size());
   for (size_t a = 0; a < actions.size(); ++a) {
     const Action& action = actions[a];
-    const bool is_run = action.kind == ActionKind::kRun;
-    const int32_t target = is_run ? index.op(action.id) : index.value(action.id);
-    if (target < 0) {
-      fail(a, fmt::format("graph \"{}\" has no {} \"{}\"", graph.name,
-                          is_run ? "operation" : "value", action.id));
+    const FoundAction found = index.find(action);
+    if (found.target < 0) {
+      fail(a, fmt::format("graph \"{}\" has no {} \"{}\"", graph.name, found.what, action.id));
     }
-    const int32_t variant = is_run ? index.variant(target, action.variant) : 0;
-    if (variant < 0) {
+    if (found.variant < 0) {
       fail(a, fmt::format("operation \"{}\" has no variant \"{}\"", action.id, action.variant));
     }
-    bound.push_back({action.kind, target, variant});
+    bound.push_back({action.kind, found.target, found.variant});
   }
   return bound;
 }

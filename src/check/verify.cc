@@ -14,18 +14,19 @@
 namespace reprise {
 namespace {
 
-// A plan of some megabytes can break the rules billions of times.
+// The limit is there because a plan of some megabytes can break the rules billions of times.
 constexpr size_t kMostViolations = 10'000;
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
-// For messages and Violation::over; comparisons are made before this.
+// Messages and Violation::over use this; all comparisons are made on the whole number.
 int64_t clamp(Wide number) { return number > kLargest ? kLargest : static_cast<int64_t>(number); }
 
 bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
 
-// Walks a plan, never stopping at a fault: an action that cannot be understood does nothing, a
-// value that is not live stays so. Counts in Wide, so no number in a valid graph can overflow.
+// The Judge walks a plan and never stops at a fault: an action that cannot be understood does
+// nothing, and a value that is not live stays so. It counts in Wide, so that no number in a valid
+// graph can overflow.
 class Judge {
  public:
   Judge(const Graph& graph, const Plan& plan, Bytes budget)
@@ -44,13 +45,7 @@ class Judge {
     const IdIndex index(graph_);
     for (action_ = 0; action_ < static_cast<int64_t>(plan_.actions.size()); ++action_) {
       bound_.push_back(resolve(index, plan_.actions[action_]));
-      if (!bound_.back()) {
-        record(level_, level_);
-      } else if (bound_.back()->kind == ActionKind::kRun) {
-        run(bound_.back()->target, bound_.back()->variant);
-      } else {
-        free(bound_.back()->target);
-      }
+      perform(bound_.back());
       if (violations_.size() >= kMostViolations) return std::move(violations_);
     }
     action_ = -1;
@@ -61,17 +56,27 @@ class Judge {
   }
 
  private:
+  void perform(const std::optional<BoundAction>& action) {
+    if (!action) return record(level_, level_);
+    switch (action->kind) {
+      case ActionKind::kRun:
+        return run(action->target, action->variant);
+      case ActionKind::kFree:
+        return free(action->target);
+    }
+  }
+
   void report(ViolationKind kind, const std::string& id, const std::string& message,
               Bytes over = Bytes(0)) {
-    const std::string where =
-        action_ < 0
-            ? "plan: "
-            : fmt::format("action {} ({}{}{}{}): ", action_,
-                          plan_.actions[action_].kind == ActionKind::kRun ? "run " : "free ",
-                          plan_.actions[action_].id,
-                          plan_.actions[action_].variant.empty() ? "" : " ",
-                          plan_.actions[action_].variant);
-    violations_.push_back({kind, action_, id, over, where + message});
+    violations_.push_back({kind, action_, id, over, where() + message});
+  }
+
+  // Names the action that is judged now.
+  std::string where() const {
+    if (action_ < 0) return "plan: ";
+    const Action& action = plan_.actions[action_];
+    return fmt::format("action {} ({} {}{}{}): ", action_, to_string(action.kind), action.id,
+                       action.variant.empty() ? "" : " ", action.variant);
   }
 
   const std::string& value_id(ValueIndex value) const { return graph_.values[value].id; }
@@ -103,7 +108,7 @@ class Judge {
     for (size_t c = 0; c < graph_.choices.size(); ++c) {
       const auto& realizations = graph_.choices[c].realizations;
       for (size_t r = 0; r < realizations.size(); ++r) {
-        for (const OpIndex op : realizations[r]) {
+        for (const OpIndex op : realizations[r].ops) {
           choice_of_[op] = static_cast<int32_t>(c);
           realization_of_[op] = static_cast<int32_t>(r);
         }
@@ -128,21 +133,19 @@ class Judge {
   }
 
   std::optional<BoundAction> resolve(const IdIndex& index, const Action& action) {
-    const bool is_run = action.kind == ActionKind::kRun;
-    const int32_t target = is_run ? index.op(action.id) : index.value(action.id);
-    if (target < 0) {
+    const FoundAction found = index.find(action);
+    if (found.target < 0) {
       report(ViolationKind::kUnknownId, action.id,
-             fmt::format("the graph has no {} \"{}\"", is_run ? "operation" : "value", action.id));
+             fmt::format("the graph has no {} \"{}\"", found.what, action.id));
       return std::nullopt;
     }
-    const int32_t variant = is_run ? index.variant(target, action.variant) : 0;
-    if (variant < 0) {
-      ++runs_[target];  // it was meant to run: no further complaint that it is missing
+    if (found.variant < 0) {
+      ++runs_[found.target];  // The op was meant to run: it is not missing, too.
       report(ViolationKind::kUnknownId, action.id,
              fmt::format("\"{}\" has no variant \"{}\"", action.id, action.variant));
       return std::nullopt;
     }
-    return BoundAction{action.kind, target, variant};
+    return BoundAction{action.kind, found.target, found.variant};
   }
 
   void run(OpIndex op, int32_t index) {
@@ -167,7 +170,7 @@ class Judge {
     record(during, level_);
   }
 
-  // Bytes that were live and are gone.
+  // Ends the life of the value and returns the bytes that were live.
   Wide give_back(ValueIndex value) {
     if (!live_[value]) return 0;
     live_[value] = 0;
@@ -189,7 +192,7 @@ class Judge {
     record(before, level_);
   }
 
-  // May this variant of this op run now?
+  // Checks whether this variant of this op may run now.
   void check_turn(OpIndex index, const Variant& variant) {
     const Op& op = graph_.ops[index];
     const bool first = runs_[index] == 0;
@@ -313,17 +316,17 @@ class Judge {
   const Plan& plan_;
   const Bytes budget_;
   std::vector<Violation> violations_;
-  std::vector<std::optional<BoundAction>> bound_;  // none: an unknown id
+  std::vector<std::optional<BoundAction>> bound_;  // empty for an action with an unknown id
 
   int64_t action_ = -1;
   std::vector<char> live_;
   Wide level_ = 0, peak_ = 0, time_ = 0;
   Levels levels_;
   std::vector<int64_t> runs_;  // by op
-  OpIndex last_once_ = -1;     // the last in graph order of those that run once and have run
-  OpIndex last_random_ = -1;   // the same of those that draw random numbers
-  std::vector<int32_t> choice_of_, realization_of_;  // by op; -1: in no choice
-  std::vector<int32_t> chosen_;                      // by choice; -1: none has begun
+  OpIndex last_once_ = -1;     // the last op in graph order that runs once and has run
+  OpIndex last_random_ = -1;   // the last op in graph order that draws random numbers and has run
+  std::vector<int32_t> choice_of_, realization_of_;  // by op; -1 for an op in no choice
+  std::vector<int32_t> chosen_;                      // by choice; -1 before any of its ops has run
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The canonical form of a problem, and its hash.
+// Writes the canonical form of a problem and hashes it.
 #include <nettle/sha2.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace io {
 
 namespace {
 
-// Depth is at most kMaxDepth, so recursion is safe.
+// The depth is at most kMaxDepth, so that recursion is safe.
 void append_canonical(std::string& out, const Document& document, uint32_t index);
 
 void append_object(std::string& out, const Document& document, uint32_t index) {

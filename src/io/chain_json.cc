@@ -1,4 +1,4 @@
-// reprise.chain
+// The format reprise.chain.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

@@ -1,4 +1,4 @@
-// What several formats have in common.
+// Reads and writes the parts that several formats have in common.
 #include <algorithm>
 
 #include "io/formats.h"
@@ -25,8 +25,8 @@ bool is_problem_format(std::string_view format) {
 
 }  // namespace
 
-void open_document(Writer& writer, const char* format) {
-  writer.open_object().field("format", format).field("version", kFormatVersion);
+void open_document(Writer& writer, const char* format, int64_t version) {
+  writer.open_object().field("format", format).field("version", version);
 }
 
 ProblemId read_problem_id(const Element& element) {

@@ -50,15 +50,15 @@ Location Document::locate(uint32_t index) const {
   location.line = nodes_[index].line;
   uint32_t at = 0;
   while (at != index) {
-    // Down into the child whose subtree holds the element. The ends of containers that are still
-    // being read are the largest number, so this works on a half-built tape, too.
+    // Go down into the child whose subtree holds the element. A container that is still being read
+    // has the largest number as its end, so that this works on a half-built tape, too.
     const bool object = type(at) == NodeType::kObject;
     uint32_t child = at + 1;
     uint32_t key = child;
     size_t position = 0;
     while (true) {
       key = child;
-      if (object && child != index) ++child;  // an error in a key points at its member
+      if (object && child != index) ++child;  // An error in a key points at its member.
       if (child == index || nodes_[child].end > index) break;
       child = nodes_[child].end;
       ++position;
@@ -104,7 +104,7 @@ std::string quoted(std::string_view text) {
     const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
     result += control ? '?' : c;
   }
-  // Never cut inside a UTF-8 sequence.
+  // Do not cut inside a UTF-8 sequence.
   if (text.size() > kShown) {
     while (!result.empty() && (static_cast<unsigned char>(result.back()) & 0xC0) == 0x80) {
       result.pop_back();

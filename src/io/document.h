@@ -1,7 +1,7 @@
-// A parsed JSON text in which every element knows its line.
+// A Document is a parsed JSON text in which every element knows its line.
 //
-// The text is read once, by nlohmann::json's SAX parser, into a flat tape. An element is followed
-// by its children; a member of an object is a key followed by its value. {"a": [1, 2]} becomes
+// The SAX parser of nlohmann::json reads the text once, into a flat tape. The children of an
+// element follow it; a member of an object is a key and then its value. {"a": [1, 2]} becomes
 //
 //   0 object   end = 5
 //   1 string   end = 2   "a"
@@ -9,8 +9,8 @@
 //   3 integer  end = 4   1
 //   4 integer  end = 5   2
 //
-// Twenty-four bytes an element, so the limits below bound what a hostile file can make us allocate.
-// JSON pointers are worked out from the tape when an error needs one, never before.
+// An element takes twenty-four bytes, so that the limits below bound the memory that a hostile file
+// can take. JSON pointers are worked out from the tape when an error needs one, never before.
 #pragma once
 
 #include <cstdint>
@@ -24,34 +24,35 @@ namespace reprise::io {
 
 inline constexpr size_t kMaxTextBytes = size_t{1} << 30;
 inline constexpr size_t kMaxDepth = 64;
-inline constexpr size_t kMaxElements = 10'000'000;  // of one array or object
-inline constexpr size_t kMaxNodes = 64'000'000;     // of one text
+inline constexpr size_t kMaxElements = 10'000'000;  // in one array or object
+inline constexpr size_t kMaxNodes = 64'000'000;     // in one text
 inline constexpr size_t kMaxStringBytes = size_t{1} << 20;
 inline constexpr size_t kMaxKeyBytes = 4096;
 
 enum class NodeType : uint8_t {
   kNull,
   kBoolean,
-  kInteger,   // 0..2^63-1
-  kNegative,  // a minus sign
+  kInteger,   // an integer in 0..2^63-1
+  kNegative,  // a number with a minus sign
   kTooLarge,  // an integer above 2^63-1
-  kFraction,  // a point or an exponent
+  kFraction,  // a number with a point or an exponent
   kString,
   kArray,
   kObject,
 };
 
 struct Node {
-  int64_t payload = 0;  // the boolean or integer; first byte of the string; the bits of the double
-  uint32_t length = 0;  // bytes of a string, elements of an array, members of an object
-  uint32_t end = 0;     // index after the last node of this subtree
+  int64_t payload = 0;  // the boolean, the integer, the string's position, or the double's bits
+  uint32_t length = 0;  // the bytes of a string, the elements of an array, the members of an object
+  uint32_t end = 0;     // the index after the last node of this subtree
   uint32_t line : 28 = 0;
   uint32_t type : 4 = 0;
 };
 
 class Document {
  public:
-  // Throws InputError: syntax, encoding, a limit, a duplicate key. `name` stands for the file.
+  // Throws InputError for wrong syntax, wrong encoding, a duplicate key, and a text above a limit.
+  // `name` stands for the file.
   Document(std::string_view text, std::string name);
 
   const Node& node(uint32_t index) const { return nodes_[index]; }
@@ -64,7 +65,8 @@ class Document {
   const std::string& name() const { return name_; }
 
   Location locate(uint32_t index) const;
-  // The element that `pointer`, relative to `base`, leads to, or its nearest ancestor that exists.
+  // Returns the element that `pointer`, relative to `base`, leads to, or its nearest ancestor that
+  // exists.
   uint32_t resolve(uint32_t base, std::string_view pointer) const;
 
   // Throws InputError with the location of the element.
@@ -77,7 +79,7 @@ class Document {
   std::string strings_;
 };
 
-// As a JSON string for messages: escaped, and cut when it is long.
+// Returns a JSON string for messages. It is escaped, and cut when it is long.
 std::string quoted(std::string_view text);
 
 }  // namespace reprise::io

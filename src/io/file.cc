@@ -1,4 +1,4 @@
-// Whole files: read with a limit, written atomically.
+// Reads whole files with a limit and writes them atomically.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -46,7 +46,7 @@ class FileDescriptor {
   int fd_;
 };
 
-// A C string ends at the first zero byte: such a path would name another file.
+// Refuses a path with a zero byte: a C string ends there, so that the path would name another file.
 void check_path(const fs::path& path) {
   if (path.empty()) throw InputError("a file name is needed, and it is empty");
   if (path.native().find('\0') != std::string::npos) {
@@ -62,12 +62,12 @@ int open_retrying(const fs::path& path, int flags, mode_t mode = 0) {
   return fd;
 }
 
-// False with errno set.
+// Returns false, with errno set, if not all was written.
 bool write_all(int fd, std::string_view content) {
   while (!content.empty()) {
     const ssize_t count = ::write(fd, content.data(), content.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errno = EIO;  // a device that takes nothing and says nothing: not for ever
+    if (count == 0) errno = EIO;  // A device took nothing and gave no error; do not try for ever.
     if (count <= 0) return false;
     content.remove_prefix(static_cast<size_t>(count));
   }
@@ -76,7 +76,7 @@ bool write_all(int fd, std::string_view content) {
 
 constexpr std::string_view kTemporaryPrefix = ".reprise-", kTemporarySuffix = ".tmp";
 
-// ".reprise-PROCESS-NUMBER.tmp"
+// Says whether the name is of the form ".reprise-PROCESS-NUMBER.tmp".
 bool is_temporary_name(std::string_view name) {
   if (!name.starts_with(kTemporaryPrefix) || !name.ends_with(kTemporarySuffix)) return false;
   name.remove_prefix(kTemporaryPrefix.size());
@@ -91,8 +91,9 @@ fs::path folder_of(const fs::path& target) {
   return target.has_parent_path() ? target.parent_path() : fs::path(".");
 }
 
-// Whoever writes a temporary file holds a lock on it, which ends with the process, however that ends.
-// True also where the file system has no locks: then nobody can take the file for a forgotten one.
+// Locks a temporary file. Its writer holds the lock, which ends with the process, however the
+// process ends. Also returns true where the file system has no locks: then no other process can
+// take the file for one that a killed process left.
 bool lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
 bool has_name(int fd) {
@@ -112,20 +113,20 @@ void remove_left_behind(const fs::path& folder) {
   }
 }
 
-// A file beside the target that is removed unless it is renamed onto the target.
+// A TemporaryFile lies beside the target. It is removed unless it is renamed onto the target.
 class TemporaryFile {
  public:
   TemporaryFile(const fs::path& target, mode_t mode) {
     static std::atomic<unsigned> counter = 0;
     const fs::path folder = folder_of(target);
-    constexpr int kAttempts = 100;  // names that a process with our id has in use elsewhere
+    constexpr int kAttempts = 100;  // A process with our id on another machine may use some names.
     for (int i = 0; i < kAttempts && fd_ < 0; ++i) {
       path_ = folder / (std::string(kTemporaryPrefix) + std::to_string(::getpid()) + "-" +
                         std::to_string(counter++) + std::string(kTemporarySuffix));
       fd_ = open_retrying(path_, O_WRONLY | O_CREAT | O_EXCL, mode);
       if (fd_ < 0 && errno != EEXIST) break;
       if (fd_ < 0 || (lock(fd_) && has_name(fd_))) continue;
-      ::unlink(path_.c_str());  // between open and lock somebody took it for a forgotten one
+      ::unlink(path_.c_str());  // Before the lock, another process took it for a forgotten one.
       ::close(std::exchange(fd_, -1));
       errno = EEXIST;
     }
@@ -133,12 +134,12 @@ class TemporaryFile {
   }
   ~TemporaryFile() {
     if (!renamed_) ::unlink(path_.c_str());
-    ::close(fd_);  // and with it the lock goes
+    ::close(fd_);  // This ends the lock.
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  // To write to, and to close with a look at what that says. The lock stays.
+  // Returns a descriptor to write to, and to close with a look at the result. The lock stays.
   int duplicate() const { return ::fcntl(fd_, F_DUPFD_CLOEXEC, 0); }
   bool rename_to(const fs::path& target) {
     renamed_ = ::rename(path_.c_str(), target.c_str()) == 0;
@@ -151,19 +152,18 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-// Pipes and devices cannot be replaced (renaming onto /dev/null would destroy it): written in
-// place.
+// Writes in place. Pipes and devices cannot be replaced: a rename onto /dev/null would destroy it.
 void write_in_place(const fs::path& path, std::string_view content) {
   FileDescriptor file(open_retrying(path, O_WRONLY));
   if (!file.valid()) fail_errno(path, "cannot write", errno);
   if (!write_all(file.get(), content) || !file.close()) fail_errno(path, "cannot write", errno);
 }
 
-// Follows symbolic links, so that a link stays a link and what it points at is written; the target
-// need not exist.
+// Follows symbolic links, so that a link stays a link and its target is written. The target need
+// not exist.
 fs::path follow_links(const fs::path& path) {
   fs::path target = path;
-  constexpr int kMostLinks = 40;  // as the kernel does
+  constexpr int kMostLinks = 40;  // The kernel has the same limit.
   for (int i = 0; i < kMostLinks; ++i) {
     std::error_code error;
     const fs::path next = fs::read_symlink(target, error);
@@ -175,7 +175,7 @@ fs::path follow_links(const fs::path& path) {
 
 void sync_folder(const fs::path& target) {
   const fs::path folder = folder_of(target);
-  // The new file is in place already; a file system that cannot sync folders is no reason to say
+  // The new file is in place already. A file system that cannot sync folders is no reason to say
   // that nothing was written.
   const FileDescriptor descriptor(open_retrying(folder, O_RDONLY | O_DIRECTORY));
   if (descriptor.valid()) static_cast<void>(::fsync(descriptor.get()));
@@ -196,7 +196,7 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
   const fs::path target = follow_links(path);
   if (!target.has_filename()) fail_errno(path, "cannot write", EISDIR);
   remove_left_behind(folder_of(target));
-  TemporaryFile temporary(target, 0666);  // less the umask
+  TemporaryFile temporary(target, 0666);  // The kernel takes the umask off.
   FileDescriptor file(temporary.duplicate());
   if (!file.valid()) fail_errno(path, "cannot write", errno);
   if (exists) static_cast<void>(::fchmod(file.get(), status.st_mode & 07777));

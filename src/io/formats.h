@@ -1,4 +1,5 @@
-// How each structure is read from an element of a document, and written. One source file a format.
+// Reads each structure from an element of a document, and writes it. Each format has one source
+// file.
 #pragma once
 
 #include <string>
@@ -22,12 +23,13 @@ inline constexpr const char* kPlanFormat = "reprise.plan";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
 inline constexpr const char* kProfileFormat = "reprise.profile";
 inline constexpr const char* kRunLogFormat = "reprise.runlog";
-inline constexpr int64_t kFormatVersion = 1;
+inline constexpr int64_t kFormatVersion = 1;  // of every format but one
+inline constexpr int64_t kGraphVersion = 2;   // the newest version of reprise.graph
 
-// Read and validated.
+// These functions read a structure and validate it.
 Chain read_chain(const Element& root);
 Graph read_graph(const Element& root);
-std::variant<Chain, Graph> read_model(const Element& root);  // by its "format"
+std::variant<Chain, Graph> read_model(const Element& root);  // The key "format" says which it is.
 Plan read_plan(const Element& root);
 Frontier read_frontier(const Element& root);
 Profile read_profile(const Element& root);
@@ -36,15 +38,16 @@ RunLog read_run_log(const Element& root);
 void write_chain(Writer& writer, const Chain& chain);
 void write_graph(Writer& writer, const Graph& graph);
 
-// Shared by several formats.
-void open_document(Writer& writer, const char* format);
+// Several formats share these functions.
+void open_document(Writer& writer, const char* format, int64_t version = kFormatVersion);
 void write_problem_id(Writer& writer, const ProblemId& id);
 ProblemId read_problem_id(const Element& element);
 Exactness read_exactness(const Element& element);
 Cost read_cost(const Element& element);
 void write_cost(Writer& writer, const Cost& cost);
 
-// Of the subtree: keys sorted, no white space, no "x-" keys.
+// Returns the canonical text of a subtree: keys are sorted, without white space and without "x-"
+// keys.
 std::string canonical_text(const Element& root);
 std::string sha256_hex(std::string_view bytes);
 

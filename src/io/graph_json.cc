@@ -1,4 +1,7 @@
-// reprise.graph
+// The format reprise.graph. Version 2 adds what version 1 has no place for: the owner of an op, the
+// alternative of a variant, the name of a realization. A graph that has none of them is written as
+// version 1, so that older programs read it and its hash stays what it was.
+#include <algorithm>
 #include <unordered_map>
 
 #include "io/formats.h"
@@ -19,7 +22,7 @@ constexpr std::pair<const char*, Phase> kPhases[] = {
 constexpr std::pair<const char*, Role> kRoles[] = {
     {"any", Role::kAny}, {"first", Role::kFirst}, {"replay", Role::kReplay}};
 
-// Positions by id. The first of equal ids wins here; validate() refuses the second.
+// Ids maps ids to positions. The first of equal ids wins here; validate() refuses the second.
 class Ids {
  public:
   explicit Ids(const char* what) : what_(what) {}
@@ -56,7 +59,7 @@ Value read_value(const Element& element) {
   return value;
 }
 
-Variant read_variant(const Element& element, const Ids& values) {
+Variant read_variant(const Element& element, const Ids& values, int64_t version) {
   Object object(element);
   Variant variant;
   if (const auto name = object.optional("name")) variant.name = name->string();
@@ -74,36 +77,68 @@ Variant read_variant(const Element& element, const Ids& values) {
   }
   if (const auto role = object.optional("role")) variant.role = role->word(kRoles);
   if (const auto word = object.optional("exactness")) variant.exactness = read_exactness(*word);
+  if (version >= 2) {
+    if (const auto rule = object.optional("alternative")) variant.alternative = rule->string();
+  }
   object.finish();
   return variant;
 }
 
-Op read_op(const Element& element, const Ids& values) {
+Op read_op(const Element& element, const Ids& values, int64_t version) {
   Object object(element);
   Op op;
   op.id = object.required("id").string();
   if (const auto phase = object.optional("phase")) op.phase = phase->word(kPhases);
   if (const auto flag = object.optional("once")) op.once = flag->boolean();
   if (const auto flag = object.optional("random")) op.random = flag->boolean();
+  if (version >= 2) {
+    if (const auto path = object.optional("owner")) op.owner = path->string();
+  }
   object.required("variants").for_each([&](const Element& variant) {
-    op.variants.push_back(read_variant(variant, values));
+    op.variants.push_back(read_variant(variant, values, version));
   });
   object.finish();
   return op;
 }
 
-Choice read_choice(const Element& element, const Ids& ops) {
+// A realization is an object; in version 1 it is the array of its ops.
+Realization read_realization(const Element& element, const Ids& ops, int64_t version) {
+  if (version < 2) return {.ops = ops.find_all(element)};
+  Object object(element);
+  Realization realization;
+  if (const auto name = object.optional("name")) realization.name = name->string();
+  realization.ops = ops.find_all(object.required("ops"));
+  object.finish();
+  return realization;
+}
+
+Choice read_choice(const Element& element, const Ids& ops, int64_t version) {
   Object object(element);
   Choice choice;
   choice.id = object.required("id").string();
   object.required("realizations").for_each([&](const Element& realization) {
-    choice.realizations.push_back(ops.find_all(realization));
+    choice.realizations.push_back(read_realization(realization, ops, version));
   });
   object.finish();
   return choice;
 }
 
-// An array of the ids at these positions.
+// Says which version of the format can hold the graph.
+int64_t version_for(const Graph& graph) {
+  const auto has_alternative = [](const Variant& variant) { return !variant.alternative.empty(); };
+  const auto is_new_op = [&](const Op& op) {
+    return !op.owner.empty() || std::ranges::any_of(op.variants, has_alternative);
+  };
+  const auto has_name = [](const Realization& realization) { return !realization.name.empty(); };
+  const auto is_new_choice = [&](const Choice& choice) {
+    return std::ranges::any_of(choice.realizations, has_name);
+  };
+  const bool is_new = std::ranges::any_of(graph.ops, is_new_op) ||
+                      std::ranges::any_of(graph.choices, is_new_choice);
+  return is_new ? 2 : 1;
+}
+
+// Writes the ids of the items at these positions, as an array.
 template <class Items>
 void write_ids(Writer& writer, const Items& items, const std::vector<int32_t>& positions) {
   writer.open_array(Layout::kInline);
@@ -132,6 +167,7 @@ void write_variant(Writer& writer, const Graph& graph, const Variant& variant) {
   if (variant.exactness != Exactness::kBitwise) {
     writer.field("exactness", to_string(variant.exactness));
   }
+  if (!variant.alternative.empty()) writer.field("alternative", variant.alternative);
   writer.close();
 }
 
@@ -139,17 +175,30 @@ void write_op(Writer& writer, const Graph& graph, const Op& op) {
   writer.open_object().field("id", op.id).field("phase", to_string(op.phase));
   if (op.once) writer.field("once", true);
   if (op.random) writer.field("random", true);
+  if (!op.owner.empty()) writer.field("owner", op.owner);
   writer.key("variants").open_array();
   for (const Variant& variant : op.variants) write_variant(writer, graph, variant);
   writer.close().close();
 }
 
-void write_choices(Writer& writer, const Graph& graph) {
+void write_realization(Writer& writer, const Graph& graph, const Realization& realization,
+                       int64_t version) {
+  if (version < 2) {
+    write_ids(writer, graph.ops, realization.ops);
+    return;
+  }
+  writer.open_object(Layout::kInline);
+  if (!realization.name.empty()) writer.field("name", realization.name);
+  write_ids(writer.key("ops"), graph.ops, realization.ops);
+  writer.close();
+}
+
+void write_choices(Writer& writer, const Graph& graph, int64_t version) {
   writer.key("choices").open_array();
   for (const Choice& choice : graph.choices) {
     writer.open_object(Layout::kInline).field("id", choice.id).key("realizations").open_array();
-    for (const auto& realization : choice.realizations) {
-      write_ids(writer, graph.ops, realization);
+    for (const Realization& realization : choice.realizations) {
+      write_realization(writer, graph, realization, version);
     }
     writer.close().close();
   }
@@ -160,7 +209,7 @@ void write_choices(Writer& writer, const Graph& graph) {
 
 Graph read_graph(const Element& root) {
   Object object(root);
-  read_header(object, kGraphFormat);
+  const int64_t version = read_header(object, kGraphFormat, kGraphVersion);
   Graph graph;
   Ids values("value");
   Ids ops("operation");
@@ -171,12 +220,13 @@ Graph read_graph(const Element& root) {
     values.add(graph.values.back().id);
   });
   object.required("ops").for_each([&](const Element& op) {
-    graph.ops.push_back(read_op(op, values));
+    graph.ops.push_back(read_op(op, values, version));
     ops.add(graph.ops.back().id);
   });
   if (const auto choices = object.optional("choices")) {
-    choices->for_each(
-        [&](const Element& choice) { graph.choices.push_back(read_choice(choice, ops)); });
+    choices->for_each([&](const Element& choice) {
+      graph.choices.push_back(read_choice(choice, ops, version));
+    });
   }
   graph.results = values.find_all(object.required("results"));
   object.finish();
@@ -185,8 +235,9 @@ Graph read_graph(const Element& root) {
 }
 
 void write_graph(Writer& writer, const Graph& graph) {
-  validate(graph);  // every index below is in range
-  open_document(writer, kGraphFormat);
+  validate(graph);  // After this, every index below is in range.
+  const int64_t version = version_for(graph);
+  open_document(writer, kGraphFormat, version);
   writer.field("name", graph.name).field("fixed_bytes", graph.fixed);
   writer.key("values").open_array();
   for (const Value& value : graph.values) {
@@ -199,7 +250,7 @@ void write_graph(Writer& writer, const Graph& graph) {
   writer.close().key("ops").open_array();
   for (const Op& op : graph.ops) write_op(writer, graph, op);
   writer.close();
-  write_choices(writer, graph);
+  write_choices(writer, graph, version);
   write_ids(writer.key("results"), graph.values, graph.results);
   writer.close();
 }

@@ -1,4 +1,4 @@
-// The entry points: text or file in, structure out.
+// The entry points take a text or a file and return a structure.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 #include "reprise/model/lower.h"
@@ -9,8 +9,8 @@ namespace {
 using io::Document;
 using io::Element;
 
-// The element that holds the chain or graph: the root, or a profile's "problem". The profile as a
-// whole is read, too, so that its mistakes are found.
+// Returns the element that holds the chain or graph: the root, or the "problem" of a profile. It
+// reads the whole profile, too, so that its mistakes are found.
 Element problem_element(const Element& root) {
   const std::string_view format = io::read_format(root);
   if (format == io::kProfileFormat) {

@@ -1,4 +1,4 @@
-// reprise.plan and reprise.frontier
+// The formats reprise.plan and reprise.frontier.
 #include <limits>
 
 #include "io/formats.h"
@@ -57,11 +57,13 @@ Action read_action(const Element& element) {
 }
 
 void write_action(Writer& writer, const Action& action) {
-  writer.open_array(Layout::kInline);
-  if (action.kind == ActionKind::kRun) {
-    writer.value("run").value(action.id).value(action.variant);
-  } else {
-    writer.value("free").value(action.id);
+  writer.open_array(Layout::kInline).value(to_string(action.kind)).value(action.id);
+  switch (action.kind) {
+    case ActionKind::kRun:
+      writer.value(action.variant);
+      break;
+    case ActionKind::kFree:
+      break;
   }
   writer.close();
 }
@@ -140,7 +142,7 @@ std::string to_json(const Plan& plan) {
       .field("time_ns", plan.baseline.time)
       .close();
   if (plan.search) {
-    // Whole milliseconds in the file: what is below one is rounded down.
+    // The file has whole milliseconds, rounded down.
     writer.key("search")
         .open_object(io::Layout::kInline)
         .field("wall_ms", plan.search->wall.count() / io::kNanosPerMilli)

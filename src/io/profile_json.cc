@@ -1,4 +1,4 @@
-// reprise.profile
+// The format reprise.profile.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

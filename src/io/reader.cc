@@ -4,12 +4,6 @@
 
 namespace reprise::io {
 
-namespace {
-
-constexpr int64_t kVersion = 1;  // of every format
-
-}  // namespace
-
 std::string Element::type_name() const {
   switch (document_->type(index_)) {
     case NodeType::kNull:
@@ -104,18 +98,21 @@ bool is_extension_key(std::string_view key) { return key.starts_with("x-"); }
 
 std::string_view read_format(const Element& root) { return Object(root).required("format").text(); }
 
-void read_header(Object& object, std::string_view format) {
+int64_t read_header(Object& object, std::string_view format, int64_t newest) {
   const Element found = object.required("format");
   if (found.text() != format) {
     found.fail("is " + quoted(found.text()) + ", where " + quoted(format) + " is expected");
   }
   const Element version = object.required("version");
-  if (version.integer() > kVersion) {
-    version.fail("version " + std::to_string(version.integer()) + " of " + std::string(format) +
-                 " is newer than this program, which reads version " + std::to_string(kVersion) +
+  const int64_t number = version.integer();
+  if (number > newest) {
+    version.fail("version " + std::to_string(number) + " of " + std::string(format) +
+                 " is newer than this program, which reads " +
+                 (newest > 1 ? "versions 1 to " : "version ") + std::to_string(newest) +
                  "; update reprise");
   }
-  if (version.integer() < kVersion) version.fail("there is no version 0; the first is 1");
+  if (number < 1) version.fail("there is no version 0; the first is 1");
+  return number;
 }
 
 }  // namespace reprise::io

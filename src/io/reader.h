@@ -1,4 +1,4 @@
-// Strict reading of a Document: every wrong type, missing key and unknown key is an InputError with
+// Reads a Document strictly. Every wrong type, missing key and unknown key is an InputError with
 // file, JSON pointer and line.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace reprise::io {
 
-// A value inside a document. Cheap to copy; the document must outlive it.
+// An Element is a value inside a document. It is cheap to copy, and the document must outlive it.
 class Element {
  public:
   Element(const Document& document, uint32_t index) : document_(&document), index_(index) {}
@@ -22,14 +22,14 @@ class Element {
   const Document& document() const { return *document_; }
   uint32_t index() const { return index_; }
 
-  int64_t integer() const;  // 0..2^63-1
+  int64_t integer() const;  // in 0..2^63-1
   Bytes bytes() const { return Bytes(integer()); }
   Nanos nanos() const { return Nanos(integer()); }
   bool boolean() const;
   std::string_view text() const;
   std::string string() const { return std::string(text()); }
 
-  size_t array_size() const;  // fails unless it is an array
+  size_t array_size() const;  // Fails unless the element is an array.
   template <class Visit>
   void for_each(Visit visit) const {
     const size_t size = array_size();
@@ -40,7 +40,8 @@ class Element {
   }
   std::vector<Element> elements() const;
 
-  // One of the words of `names`, as its position.
+  // Returns the value that `names` gives for the element's word. Fails if `names` does not have the
+  // word.
   template <class Enum, size_t n>
   Enum word(const std::pair<const char*, Enum> (&names)[n]) const {
     std::string expected;
@@ -61,7 +62,7 @@ class Element {
   uint32_t index_;
 };
 
-// The members of an object. Ask for every known key, then call finish().
+// An Object reads the members of an object. Ask for every known key, then call finish().
 class Object {
  public:
   explicit Object(Element element);
@@ -76,20 +77,20 @@ class Object {
 
  private:
   Element element_;
-  std::vector<std::pair<std::string_view, uint32_t>> members_;  // key, index of its value
+  std::vector<std::pair<std::string_view, uint32_t>> members_;  // keys, indices of values
   std::vector<std::string_view> known_;
 };
 
 bool is_extension_key(std::string_view key);
 
-// The "format" of a document that must be one of ours.
+// Returns the "format" of a document.
 std::string_view read_format(const Element& root);
-// Marks "format" and "version" as known. Fails unless they are `format` and a version that this
-// program understands.
-void read_header(Object& object, std::string_view format);
+// Marks "format" and "version" as known and returns the version. Fails unless the format is
+// `format` and the version is one of 1..newest.
+int64_t read_header(Object& object, std::string_view format, int64_t newest = 1);
 
-// Runs `validate`, and gives an InputError of its that has a JSON pointer (relative to `base`) or
-// none file, pointer and line of the document.
+// Runs `validate`. If it throws an InputError that names no file, the error gets file, pointer and
+// line of the document; a JSON pointer in it is relative to `base`.
 template <class Validate>
 void validate_at(const Element& base, Validate validate) {
   try {

@@ -1,4 +1,4 @@
-// reprise.runlog
+// The format reprise.runlog.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

@@ -10,8 +10,9 @@ namespace reprise::io {
 
 namespace {
 
-// Counts lines as the lexer consumes characters. The line of the last character consumed: a newline
-// still belongs to the line that it ends, because the lexer looks one character past a number.
+// Counts lines as the lexer consumes characters. The count is the line of the last character
+// consumed. A newline still belongs to the line that it ends, because the lexer looks one character
+// past a number.
 struct LineCounter {
   int64_t line = 1;
   bool after_newline = false;
@@ -49,7 +50,7 @@ class CountingIterator {
   LineCounter* counter_;
 };
 
-// nlohmann's SAX interface, handed on to a TapeBuilder.
+// Hands the events of nlohmann's SAX interface on to a TapeBuilder.
 class SaxEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   SaxEvents(TapeBuilder& builder, const LineCounter& counter)
@@ -58,7 +59,7 @@ class SaxEvents : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return literal(NodeType::kNull, 0); }
   bool boolean(bool value) override { return literal(NodeType::kBoolean, value ? 1 : 0); }
   bool number_integer(number_integer_t value) override {
-    return literal(NodeType::kNegative, value);  // the parser calls this only after a minus sign
+    return literal(NodeType::kNegative, value);  // The parser calls this only after a minus sign.
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
@@ -75,7 +76,7 @@ class SaxEvents : public nlohmann::json_sax<nlohmann::json> {
     builder_.string(value, counter_.line);
     return true;
   }
-  bool binary(binary_t&) override { return false; }  // not in JSON text
+  bool binary(binary_t&) override { return false; }  // JSON text has no binary values.
   bool start_object(size_t) override { return open(NodeType::kObject); }
   bool key(string_t& value) override {
     builder_.key(value, counter_.line);
@@ -161,8 +162,9 @@ void TapeBuilder::close() {
 }
 
 void TapeBuilder::syntax_error(std::string_view message, int64_t line) const {
-  // "[json.exception.parse_error.101] parse error at line 3, column 7: syntax error ...": only the
-  // last part is news. It quotes the text it was reading, which may be long or not printable.
+  // The parser says "[json.exception.parse_error.101] parse error at line 3, column 7: syntax error
+  // ...". Only the last part is news. It quotes the text that was read, which may be long or not
+  // printable.
   if (const size_t column = message.find(": "); column != std::string_view::npos) {
     message.remove_prefix(column + 2);
   }

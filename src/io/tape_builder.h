@@ -1,4 +1,4 @@
-// Fills a Document's tape from SAX events.
+// A TapeBuilder fills a Document's tape from SAX events.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class TapeBuilder {
   TapeBuilder(std::string_view text, Document& document) : text_(text), document_(document) {}
   void build();
 
-  // Called by the parser. `line` is that of the token that the event is about.
+  // The parser calls these functions. `line` is the line of the token that the event is about.
   void literal(NodeType type, int64_t payload, int64_t line);
   void string(std::string_view value, int64_t line);
   void key(std::string_view value, int64_t line);
@@ -31,7 +31,7 @@ class TapeBuilder {
 
   std::string_view text_;
   Document& document_;
-  std::vector<uint32_t> open_;  // containers that are not closed yet
+  std::vector<uint32_t> open_;  // the containers that are not closed yet
 };
 
 }  // namespace reprise::io

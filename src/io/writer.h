@@ -1,5 +1,6 @@
-// Writes pretty, stable JSON piece by piece, without a tree in memory. A container is laid out in
-// lines (one element a line) or inline; everything in an inline container is inline.
+// A Writer writes JSON piece by piece, without a tree in memory; equal calls give equal texts. A
+// container has a line for each element, or is inline. All that is in an inline container is
+// inline.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class Writer {
   Writer& value(const std::string& text) { return value(std::string_view(text)); }
   Writer& value(bool boolean);
   Writer& value(int64_t number);
-  // Sizes and times. Throws InputError if negative: such a file could not be read.
+  // Throws InputError if a size or a time is negative, because such a file could not be read.
   Writer& value(Bytes bytes) { return count(bytes.count()); }
   Writer& value(Nanos time) { return count(time.count()); }
 
@@ -37,7 +38,7 @@ class Writer {
     return key(name).value(content);
   }
 
-  // The document, with a final newline.
+  // Returns the document, with a final newline.
   std::string take();
 
  private:
@@ -49,7 +50,7 @@ class Writer {
 
   Writer& open(char begin, char end, Layout layout);
   Writer& count(int64_t number);
-  void separate();  // comma and white space before an element or a key
+  void separate();  // Writes comma and white space before an element or a key.
   void new_line();
 
   std::string text_;
@@ -57,7 +58,7 @@ class Writer {
   bool after_key_ = false;
 };
 
-// A JSON string, quotes included. Throws InputError if the text is not UTF-8.
+// Appends a JSON string with its quotes. Throws InputError if the text is not UTF-8.
 void append_json_string(std::string& out, std::string_view text);
 
 }  // namespace reprise::io

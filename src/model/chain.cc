@@ -12,7 +12,8 @@
 namespace reprise {
 namespace {
 
-// Adds up every size and every time of a chain; refuses negative numbers and sums beyond 64 bits.
+// Sums adds up every size and every time of a chain. It refuses negative numbers and sums above 64
+// bits.
 class Sums {
  public:
   void add(Bytes bytes, const std::string& pointer) { bytes_ = sum(bytes_, bytes, pointer); }

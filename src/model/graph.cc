@@ -19,7 +19,7 @@ bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// Checks a graph from front to back; what is known of earlier ops is in the members.
+// The Validator checks a graph from front to back. Its members hold what earlier ops have written.
 class Validator {
  public:
   explicit Validator(const Graph& graph)
@@ -65,7 +65,7 @@ class Validator {
     }
   }
 
-  // Indices in range, none twice.
+  // Checks that indices are in range and that none stands twice.
   void check_list(const std::vector<ValueIndex>& list, const std::string& pointer) const {
     std::unordered_set<ValueIndex> seen;
     for (size_t k = 0; k < list.size(); ++k) {
@@ -128,7 +128,7 @@ class Validator {
       if (is_input(value)) {
         fail(pointer + "/writes", fmt::format("\"{}\" is an input: the caller's", id(value)));
       }
-      // A value is what was computed once and for all: a re-run must find what the first run found.
+      // The content of a value never changes: a re-run must find what the first run found.
       if (contains(variant.reads, value)) {
         fail(pointer + "/writes",
              fmt::format("\"{}\" is read too; give the changed value an id of its own", id(value)));
@@ -152,7 +152,7 @@ class Validator {
       if (graph_.values[written].bytes != graph_.values[read].bytes) {
         fail(here, fmt::format("\"{}\" and \"{}\" differ in size", id(written), id(read)));
       }
-      // reads and writes have no value in common, so one set serves both sides.
+      // Reads and writes have no value in common, so that one set serves both sides.
       if (!seen.insert(written).second || !seen.insert(read).second) {
         fail(here, "a value can be in one reuse only");
       }
@@ -188,8 +188,9 @@ class Validator {
       }
       for (size_t r = 0; r < choice.realizations.size(); ++r) {
         const std::string here = fmt::format("{}/realizations/{}", pointer, r);
-        if (choice.realizations[r].empty()) fail(here, "a realization needs an operation");
-        for (const OpIndex op : choice.realizations[r]) {
+        const std::vector<OpIndex>& realization = choice.realizations[r].ops;
+        if (realization.empty()) fail(here, "a realization needs an operation");
+        for (const OpIndex op : realization) {
           if (op < 0 || static_cast<size_t>(op) >= graph_.ops.size()) {
             fail(here, fmt::format("there is no operation number {}", op));
           }
@@ -206,7 +207,7 @@ class Validator {
   const std::string& id(ValueIndex value) const { return graph_.values[value].id; }
 
   const Graph& graph_;
-  std::vector<char> written_;  // by an op before the current one
+  std::vector<char> written_;  // by value: whether an op before the current one writes it
   std::vector<char> is_result_;
   Bytes bytes_;
   Nanos time_;
@@ -215,6 +216,12 @@ class Validator {
 }  // namespace
 
 void validate(const Graph& graph) { Validator(graph).run(); }
+
+OpIndex find_op(const Graph& graph, std::string_view id) {
+  const auto found =
+      std::find_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) { return op.id == id; });
+  return found == graph.ops.end() ? -1 : static_cast<OpIndex>(found - graph.ops.begin());
+}
 
 const char* to_string(ValueKind kind) {
   switch (kind) {
@@ -230,17 +237,6 @@ const char* to_string(ValueKind kind) {
       return "state";
   }
   return "?";
-}
-
-std::string_view name_of(const Choice& choice, size_t realization) {
-  std::string_view name = choice.id, before = choice.id;
-  for (size_t r = choice.realizations.size(); r > realization; --r) {
-    const size_t slash = before.rfind('/');
-    if (slash == std::string_view::npos) break;
-    name = before.substr(slash + 1);
-    before = before.substr(0, slash);
-  }
-  return name;
 }
 
 const char* to_string(Phase phase) {

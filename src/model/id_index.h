@@ -1,4 +1,4 @@
-// Ids to positions, for the code that meets ids from outside.
+// Finds the positions of ids that come from outside, from a plan for example.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,18 @@
 #include <vector>
 
 #include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
 
 namespace reprise {
 
-// Keeps views into the graph's strings.
+// A FoundAction says which op and variant, or which value, an action names.
+struct FoundAction {
+  const char* what;     // what the action's id names: "operation" or "value"
+  int32_t target = -1;  // the position of the op or value, or -1 if the graph has none of this id
+  int32_t variant = 0;  // the position of a run's variant, or -1 if the op has none
+};
+
+// An IdIndex keeps views into the graph's strings. The graph must outlive it.
 class IdIndex {
  public:
   explicit IdIndex(const Graph& graph) : graph_(graph) {
@@ -29,7 +37,19 @@ class IdIndex {
     }
   }
 
-  // All three: -1 when there is none.
+  FoundAction find(const Action& action) const {
+    switch (action.kind) {
+      case ActionKind::kRun: {
+        const OpIndex found = op(action.id);
+        return {"operation", found, found < 0 ? -1 : variant(found, action.variant)};
+      }
+      case ActionKind::kFree:
+        return {"value", value(action.id)};
+    }
+    return {"action"};
+  }
+
+  // These three return -1 when there is none.
   OpIndex op(std::string_view id) const { return find(ops_, id); }
   ValueIndex value(std::string_view id) const { return find(values_, id); }
   int32_t variant(OpIndex op, std::string_view name) const {
@@ -47,11 +67,11 @@ class IdIndex {
     return found == map.end() ? -1 : found->second;
   }
 
-  static constexpr size_t kFew = 16;  // variants that are looked through one by one
+  static constexpr size_t kFew = 16;  // So many variants are looked through one by one.
 
   const Graph& graph_;
   Map ops_, values_;
-  std::unordered_map<OpIndex, Map> variants_;  // of the ops that have many
+  std::unordered_map<OpIndex, Map> variants_;  // for the ops that have more than a few
 };
 
 }  // namespace reprise

@@ -29,7 +29,7 @@ void add_values(const Chain& chain, Graph& graph) {
   }
 }
 
-// The first of the stage's options is saved in value `saved`.
+// The stage's first option keeps its saved bytes in the value `saved`; the other options follow it.
 Op forward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex saved) {
   Op op;
   op.id = fmt::format("F{}", i);
@@ -96,7 +96,7 @@ Graph lower(const Chain& chain) {
   graph.name = chain.name;
   graph.fixed = chain.fixed;
   add_values(chain, graph);
-  std::vector<ValueIndex> saved;  // of every stage's first option
+  std::vector<ValueIndex> saved;  // by stage: the saved value of its first option
   auto next = static_cast<ValueIndex>(2 * (index.stages + 1) + index.stages);
   for (const Stage& stage : chain.stages) {
     saved.push_back(next);

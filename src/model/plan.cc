@@ -11,14 +11,14 @@
 namespace reprise {
 namespace {
 
-// What the runs after a point do first to a value.
+// Next says what the runs after a point do first to a value.
 enum class Next : char { kNothing, kRead, kWrite };
 
 bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// The run itself takes the memory of this value: consumed, or reused for an output.
+// Says whether the run itself takes the memory of this value: it consumes the value or reuses it.
 bool takes(const Variant& variant, ValueIndex value) {
   return contains(variant.consumes, value) ||
          std::any_of(variant.reuses.begin(), variant.reuses.end(),
@@ -33,8 +33,9 @@ const Variant& variant_of(const Graph& graph, const Run& run) {
   return graph.ops[run.op].variants[run.variant];
 }
 
-// For every run the values to free after it, by index. A value dies at the last run that touches it
-// before it is written again, so only the values that a run touches need a look.
+// Returns for every run the values to free after it, in ascending order. A value dies at the last
+// run that touches it before it is written again, so that only the values that a run touches need a
+// look.
 std::vector<std::vector<ValueIndex>> find_frees(const Graph& graph, const std::vector<Run>& runs) {
   std::vector<char> is_result(graph.values.size(), 0);
   for (const ValueIndex result : graph.results) is_result[result] = 1;
@@ -93,10 +94,10 @@ std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs)
 
 namespace {
 
-// The first variant that can be the only run of its op: it writes all that later runs need of the
-// op, and leaves alone what they read.
+// Returns the first variant that can be the only run of its op: it writes all values that later
+// runs need from the op, and it takes none that they read.
 int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>& needed) {
-  // A list names no value twice, so that counting is enough.
+  // A list of writes names no value twice, so that counting is enough.
   std::unordered_set<ValueIndex> wanted;
   for (const Variant& variant : op.variants) {
     for (const ValueIndex value : variant.writes) {
@@ -127,10 +128,10 @@ std::vector<Run> plain_runs(const Graph& graph) {
   std::vector<char> skipped(graph.ops.size(), 0);
   for (const Choice& choice : graph.choices) {
     for (size_t r = 1; r < choice.realizations.size(); ++r) {
-      for (const OpIndex op : choice.realizations[r]) skipped[op] = 1;
+      for (const OpIndex op : choice.realizations[r].ops) skipped[op] = 1;
     }
   }
-  std::vector<char> needed(graph.values.size(), 0);  // by the runs after the current one
+  std::vector<char> needed(graph.values.size(), 0);  // by value: whether a later run reads it
   for (const ValueIndex result : graph.results) needed[result] = 1;
   std::vector<Run> runs;
   for (size_t o = graph.ops.size(); o-- > 0;) {
@@ -143,6 +144,16 @@ std::vector<Run> plain_runs(const Graph& graph) {
   }
   std::reverse(runs.begin(), runs.end());
   return runs;
+}
+
+const char* to_string(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kRun:
+      return "run";
+    case ActionKind::kFree:
+      return "free";
+  }
+  return "?";
 }
 
 const char* to_string(Termination termination) {

@@ -27,7 +27,9 @@ void validate(const RunLog& log, const Plan& plan) {
       fail(e, "/action", "it has no " + position);
     }
     const Action& action = plan.actions[static_cast<size_t>(entry.action)];
-    if (action.kind != ActionKind::kRun) fail(e, "/action", position + " of the plan is a free");
+    if (action.kind != ActionKind::kRun) {
+      fail(e, "/action", position + " of the plan is a " + to_string(action.kind));
+    }
     if (action.id != entry.op) fail(e, "/op", position + " of the plan runs " + action.id);
     if (action.variant != entry.variant) {
       fail(e, "/variant", position + " of the plan runs variant " + action.variant);

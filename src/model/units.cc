@@ -11,21 +11,21 @@
 namespace reprise {
 namespace {
 
-// Wide enough for a product of two 64-bit counts.
+// Wide holds the product of two 64-bit counts.
 using Wide = __int128;
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
-// A decimal number as it was written: digits without leading zeros in the whole part and without
-// trailing zeros in the fraction, so that equal numbers are equal structs. Exact: no floating
-// point.
+// A Decimal holds the digits of a number as it was written, without leading zeros in the whole part
+// and without trailing zeros in the fraction, so that equal numbers are equal structs. It is exact
+// because it uses no floating point.
 struct Decimal {
   std::string_view whole;
   std::string_view fraction;
 };
 
 struct UnitName {
-  std::string_view name;  // lower case
+  std::string_view name;  // in lower case
   int64_t size;
 };
 
@@ -87,15 +87,15 @@ Decimal take_number(std::string_view text, std::string_view& rest, std::string_v
   return number;
 }
 
-// floor(number * size), size <= 3.6e12.
+// Returns floor(number * size). The size is at most 3.6e12.
 int64_t scale(const Decimal& number, int64_t size, std::string_view text, std::string_view hint) {
   Wide total = 0;
   for (const char digit : number.whole) {
     total = total * 10 + Wide{digit - '0'} * size;
     if (total > kLargest) fail(text, "is too large for 64 bits", hint);
   }
-  // floor((d + x) / 10) = floor((d + floor(x)) / 10): rounding down digit by digit, from the last
-  // one, is exact however many digits there are.
+  // Rounding down digit by digit, from the last digit on, is exact for any number of digits,
+  // because floor((d + x) / 10) = floor((d + floor(x)) / 10).
   int64_t part = 0;
   for (auto digit = number.fraction.rbegin(); digit != number.fraction.rend(); ++digit) {
     part = ((*digit - '0') * size + part) / 10;
@@ -105,7 +105,7 @@ int64_t scale(const Decimal& number, int64_t size, std::string_view text, std::s
   return static_cast<int64_t>(total);
 }
 
-// The unit of `name` in any case; null if there is none.
+// Returns the unit that is called `name`, in upper or lower case. Returns null if there is none.
 const UnitName* find_unit(std::string_view name, std::span<const UnitName> units) {
   std::string lower(name);
   for (char& c : lower) {
@@ -131,15 +131,16 @@ int64_t parse_byte_count(std::string_view text, std::string_view hint) {
   return scale(number, unit->size, text, hint);
 }
 
-// A unit to print in, and how many of it make the next one.
+// A PrintUnit is a unit to print in. `next` of it make the next unit.
 struct PrintUnit {
   const char* name;
   uint64_t size;
   uint64_t next;
 };
 
-// Rounded to nearest, in the first unit that keeps the number below `next`, with as many of two
-// decimals as keep all its digits below `digit_limit`.
+// Prints the count rounded to the nearest, in the first unit that keeps the number below `next`. It
+// prints two, one or no decimals: as many as keep the number that its digits form below
+// `digit_limit`.
 std::string print(int64_t count, std::span<const PrintUnit> units, Wide digit_limit) {
   const char* sign = count < 0 ? "-" : "";
   const Wide magnitude = count < 0 ? -Wide{count} : Wide{count};
@@ -223,7 +224,7 @@ Budget::Budget(std::string_view text) {
   rest.remove_suffix(1);
   const Decimal number = take_number(text, rest, kBudgetHint);
   if (!rest.empty()) fail(text, "is not a share", kBudgetHint);
-  // amount / divisor = number / 100; both stay below 1e18.
+  // Here amount / divisor = number / 100, and both stay below 1e18.
   if (number.whole.size() > 9) fail(text, "is too large a share", kBudgetHint);
   if (number.fraction.size() > 9) fail(text, "has more than nine decimals", kBudgetHint);
   divisor_ = 100;

@@ -21,11 +21,15 @@ class Writer {
       if (graph_.values[v].kind == ValueKind::kInput) begin(static_cast<ValueIndex>(v));
     }
     for (const BoundAction& action : actions) {
-      if (action.kind == ActionKind::kFree) {
-        end(action.target);
-      } else {
-        op_ = action.target;
-        execute(graph_.ops[static_cast<size_t>(op_)].variants[static_cast<size_t>(action.variant)]);
+      switch (action.kind) {
+        case ActionKind::kRun:
+          op_ = action.target;
+          execute(
+              graph_.ops[static_cast<size_t>(op_)].variants[static_cast<size_t>(action.variant)]);
+          break;
+        case ActionKind::kFree:
+          end(action.target);
+          break;
       }
       clock_ += 2;
     }

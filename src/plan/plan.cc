@@ -100,6 +100,7 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   result.planner = planner.name;
   result.schedule_class =
       answer.schedule_class.empty() ? planner.schedule_class : answer.schedule_class;
+  result.proof = planner.proof;
   result.budget = budget;
   result.lower_bound = answer.lower_bound;
   result.baseline = plain;

@@ -40,16 +40,19 @@ std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action
   const std::vector<BoundAction> bound = bind(graph, actions);
   for (int64_t a = 0; a < end; ++a) {
     const BoundAction& action = bound[static_cast<size_t>(a)];
-    if (action.kind == ActionKind::kFree) {
-      writer[static_cast<size_t>(action.target)] = kNobody;
-      continue;
+    switch (action.kind) {
+      case ActionKind::kRun: {
+        const Op& op = graph.ops[static_cast<size_t>(action.target)];
+        const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+        for (const ValueIndex v : variant.consumes) writer[static_cast<size_t>(v)] = kNobody;
+        for (const auto& [written, v] : variant.reuses) writer[static_cast<size_t>(v)] = kNobody;
+        for (const ValueIndex v : variant.writes) writer[static_cast<size_t>(v)] = action.target;
+        break;
+      }
+      case ActionKind::kFree:
+        writer[static_cast<size_t>(action.target)] = kNobody;
+        break;
     }
-    const Op& op = graph.ops[static_cast<size_t>(action.target)];
-    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
-    for (const ValueIndex value : variant.consumes) writer[static_cast<size_t>(value)] = kNobody;
-    for (const auto& [written, read] : variant.reuses) writer[static_cast<size_t>(read)] = kNobody;
-    for (const ValueIndex value : variant.writes)
-      writer[static_cast<size_t>(value)] = action.target;
   }
   std::vector<Bytes> held(graph.ops.size());
   for (size_t v = 0; v < writer.size(); ++v) {

@@ -214,6 +214,20 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   return text;
 }
 
+std::string_view smallest_budget_text(const PlanResult& result) {
+  constexpr std::string_view kExact = "smallest feasible budget";
+  constexpr std::string_view kFound = "smallest budget with a plan found";
+  if (result.termination != Termination::kInfeasible) return kFound;
+  switch (result.proof) {
+    case Proof::kTried:
+    case Proof::kAllPlans:
+      return kFound;
+    case Proof::kScheduleClass:
+      return kExact;
+  }
+  return kFound;
+}
+
 std::string plan_text(const PlanResult& result, const TextOptions& options) {
   Table table;
   table.column("", Align::kLeft).column("", Align::kLeft).column("", Align::kLeft);

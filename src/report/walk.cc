@@ -23,7 +23,18 @@ class Walker {
   void step(const BoundAction& action) {
     const auto index = walk_.clock.size();
     walk_.clock.push_back(now_);
-    if (action.kind == ActionKind::kFree) return end(action.target);
+    switch (action.kind) {
+      case ActionKind::kRun:
+        return run(action, index);
+      case ActionKind::kFree:
+        return end(action.target);
+    }
+  }
+
+  double now() const { return now_; }
+
+ private:
+  void run(const BoundAction& action, size_t index) {
     const Op& op = graph_.ops[static_cast<size_t>(action.target)];
     const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
     RunSpan moment;
@@ -43,9 +54,6 @@ class Walker {
     walk_.spans.push_back(moment);
   }
 
-  double now() const { return now_; }
-
- private:
   static Purpose purpose(const Op& op, bool again) {
     if (again) return Purpose::kRecompute;
     if (op.phase == Phase::kLoss) return Purpose::kLoss;

@@ -21,8 +21,8 @@ BookkeepingBackend::BookkeepingBackend(const Graph& graph)
   peak_ = live_;
 }
 
-// Allocates and frees in the order in which a real backend does: inputs that the op gives back go,
-// the outputs and the workspace come, the workspace and second copies go.
+// Allocates and frees in the order of a real backend. First the values go that the op gives back,
+// then the workspace and the outputs come, and at last the workspace and second copies go.
 void BookkeepingBackend::run(const RunAction& step) {
   const Op& op = graph_.ops.at(step.op);
   const Variant& variant = op.variants.at(step.variant);

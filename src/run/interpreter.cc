@@ -16,35 +16,42 @@ Program::Program(const Graph& graph, const std::vector<Action>& actions) {
   loss_ = bound.size();
   entries_.reserve(bound.size());
   for (const BoundAction& action : bound) {
-    Entry step;
-    step.kind = action.kind;
-    if (action.kind == ActionKind::kFree) {
-      step.value = action.target;
-    } else {
-      const Op& op = graph.ops[action.target];
-      if (op.phase == Phase::kLoss && loss_ == bound.size()) loss_ = entries_.size();
-      const bool first = done[action.target]++ == 0;
-      step.run = {.op = action.target,
-                  .variant = action.variant,
-                  .first = first,
-                  .save_random = op.random && first && total[action.target] > 1,
-                  .restore_random = op.random && !first};
+    Entry entry;
+    entry.kind = action.kind;
+    switch (action.kind) {
+      case ActionKind::kRun: {
+        const Op& op = graph.ops[action.target];
+        if (op.phase == Phase::kLoss && loss_ == bound.size()) loss_ = entries_.size();
+        const bool first = done[action.target]++ == 0;
+        entry.run = {.op = action.target,
+                     .variant = action.variant,
+                     .first = first,
+                     .save_random = op.random && first && total[action.target] > 1,
+                     .restore_random = op.random && !first};
+        break;
+      }
+      case ActionKind::kFree:
+        entry.value = action.target;
+        break;
     }
-    entries_.push_back(step);
+    entries_.push_back(entry);
   }
 }
 
 void execute(const Program& program, size_t begin, size_t end, Backend& backend) {
-  const std::vector<Program::Entry>& steps = program.entries();
-  if (begin > end || end > steps.size()) {
+  const std::vector<Program::Entry>& entries = program.entries();
+  if (begin > end || end > entries.size()) {
     throw InternalError(
-        fmt::format("no steps {} to {} in a program of {}", begin, end, steps.size()));
+        fmt::format("no entries {} to {} in a program of {}", begin, end, entries.size()));
   }
-  for (size_t s = begin; s < end; ++s) {
-    if (steps[s].kind == ActionKind::kRun) {
-      backend.run(steps[s].run);
-    } else {
-      backend.free(steps[s].value);
+  for (size_t e = begin; e < end; ++e) {
+    switch (entries[e].kind) {
+      case ActionKind::kRun:
+        backend.run(entries[e].run);
+        break;
+      case ActionKind::kFree:
+        backend.free(entries[e].value);
+        break;
     }
   }
 }

@@ -15,6 +15,7 @@ namespace {
 
 using testing::kChainText;
 using testing::kGraphText;
+using testing::kOwnedGraphText;
 using testing::kPlanText;
 using testing::kRunLogText;
 using testing::replaced;
@@ -124,6 +125,42 @@ TEST(MalformedGraph, IsRefusedWithFilePointerAndLine) {
       {"\"results\": [\"z\"]",
        "\"results\": [\"z\"], \"choices\": [{\"id\": \"c\", \"realizations\": [[\"q\"]]}]",
        "/choices/0/realizations/0/0", 15, "no operation"},
+  };
+  expect_refusals(
+      kGraphText, [](const std::string& text) { parse_graph(text, "file.json"); }, cases);
+}
+
+TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
+  const char* owned = "\"owner\": \"blocks.0\", ";
+  const char* named = "\"name\": \"parts\", ";
+  const std::vector<Case> cases = {
+      {"\"version\": 2", "\"version\": 3", "/version", 3, "versions 1 to 2"},
+      {"\"version\": 2", "\"version\": 1", "/ops/0/variants/1/alternative", 12, "unknown key"},
+      {owned, "\"owner\": 1, ", "/ops/0/owner", 11, "a string"},
+      {owned, "\"owners\": \"b\", ", "/ops/0/owners", 11, "unknown key"},
+      {"\"alternative\": \"g\"", "\"alternative\": null", "/ops/0/variants/1/alternative", 12,
+       "a string"},
+      {"{\"ops\": [\"f\"]}", "[\"f\"]", "/choices/0/realizations/0", 15, "an object"},
+      {"{\"ops\": [\"f\"]}", "{}", "/choices/0/realizations/0", 15, "\"ops\" is missing"},
+      {named, "\"name\": 1, ", "/choices/0/realizations/1/name", 15, "a string"},
+      {named, "\"name\": \"parts\", \"id\": \"p\", ", "/choices/0/realizations/1/id", 15,
+       "unknown key"},
+      {"[\"f.1\"]", "[\"q\"]", "/choices/0/realizations/1/ops/0", 15, "no operation"},
+      {"[\"f.1\"]", "[]", "/choices/0/realizations/1", 15, "needs an operation"},
+      {"[\"f.1\"]", "[\"f\"]", "/choices/0/realizations/1", 15, "two realizations"},
+  };
+  expect_refusals(
+      kOwnedGraphText, [](const std::string& text) { parse_graph(text, "file.json"); }, cases);
+}
+
+// A key of version 2 is unknown in version 1, and a realization is an array there.
+TEST(MalformedGraph, OfVersionOneHasNothingOfVersionTwo) {
+  const std::vector<Case> cases = {
+      {"\"version\": 1", "\"version\": 3", "/version", 3, "versions 1 to 2"},
+      {"{\"id\": \"f\",", "{\"id\": \"f\", \"owner\": \"m\",", "/ops/0/owner", 11, "unknown key"},
+      {"\"results\"",
+       "\"choices\": [{\"id\": \"c\", \"realizations\": [{\"ops\": [\"b\"]}]}], \"results\"",
+       "/choices/0/realizations/0", 15, "an array"},
   };
   expect_refusals(
       kGraphText, [](const std::string& text) { parse_graph(text, "file.json"); }, cases);

@@ -237,11 +237,11 @@ std::vector<Case<Graph>> bad_numbers_and_choices() {
       {"/ops/1/variants/0/ns", [](Graph& g) { g.ops[0].variants[0].time = Nanos(kLargest); }},
       {"/choices/0/id",
        [](Graph& g) {
-         g.choices = {{"", {{0}}}};
+         g.choices = {{"", {{"", {0}}}}};
        }},
       {"/choices/1/id",
        [](Graph& g) {
-         g.choices = {{"c", {{0}}}, {"c", {{1}}}};
+         g.choices = {{"c", {{"", {0}}}}, {"c", {{"", {1}}}}};
        }},
       {"/choices/0/realizations",
        [](Graph& g) {
@@ -249,23 +249,23 @@ std::vector<Case<Graph>> bad_numbers_and_choices() {
        }},
       {"/choices/0/realizations/1",
        [](Graph& g) {
-         g.choices = {{"c", {{0}, {}}}};
+         g.choices = {{"c", {{"", {0}}, {"", {}}}}};
        }},
       {"/choices/0/realizations/0",
        [](Graph& g) {
-         g.choices = {{"c", {{2}}}};
+         g.choices = {{"c", {{"", {2}}}}};
        }},
       {"/choices/0/realizations/0",
        [](Graph& g) {
-         g.choices = {{"c", {{-1}}}};
+         g.choices = {{"c", {{"", {-1}}}}};
        }},
       {"/choices/0/realizations/1",
        [](Graph& g) {
-         g.choices = {{"c", {{0}, {0}}}};
+         g.choices = {{"c", {{"", {0}}, {"", {0}}}}};
        }},
       {"/choices/1/realizations/0",
        [](Graph& g) {
-         g.choices = {{"c", {{0}}}, {"d", {{0}}}};
+         g.choices = {{"c", {{"", {0}}}}, {"d", {{"", {0}}}}};
        }},
   };
 }

@@ -69,7 +69,7 @@ void judge(const Graph& graph, const Plan& plan) {
 // A small graph with what graphs can say.
 const Graph& fixed_graph() {
   static const Graph graph =
-      parse_graph(R"({"format": "reprise.graph", "version": 1, "name": "small",
+      parse_graph(R"({"format": "reprise.graph", "version": 2, "name": "small",
     "fixed_bytes": 3, "values": [{"id": "x", "bytes": 8, "kind": "input"}, {"id": "y", "bytes": 8},
     {"id": "z", "bytes": 8, "kind": "gradient"}, {"id": "w", "bytes": 4}],
     "ops": [{"id": "f", "random": true, "variants": [{"ns": 1, "reads": ["x"], "writes": ["y"]},
@@ -78,7 +78,8 @@ const Graph& fixed_graph() {
     {"id": "c2", "variants": [{"ns": 3, "reads": ["y"], "writes": ["w"]}]},
     {"id": "b", "phase": "backward", "variants": [{"ns": 2, "reads": ["y", "w"], "writes": ["z"],
      "reuses": [["z", "y"]], "consumes": ["w"]}]}],
-    "choices": [{"id": "c", "realizations": [["c1"], ["c2"]]}], "results": ["z"]})");
+    "choices": [{"id": "c", "realizations": [{"ops": ["c1"]}, {"name": "n", "ops": ["c2"]}]}],
+    "results": ["z"]})");
   return graph;
 }
 

@@ -18,6 +18,10 @@ GRAPH = {
     "ops": [{"id": "f", "variants": [{"ns": 1, "reads": ["x"], "writes": ["y"]}]}],
     "results": ["y"],
 }
+OWNED = GRAPH | {
+    "version": 2, "ops": [GRAPH["ops"][0] | {"owner": "m"}],
+    "choices": [{"id": "c", "realizations": [{"name": "n", "ops": ["f"]}]}],
+}
 PROFILE = {
     "format": "reprise.profile", "version": 1, "problem": CHAIN, "device": "cpu", "versions": {},
     "threads": 1, "inputs": [], "signature": "", "spread": [],
@@ -108,6 +112,12 @@ PROBLEMS = [
     (GRAPH, "/ops/0/variants/0/consumes", ["x"]),
     (GRAPH, "/ops/0/variants/0/role", "second"),
     (GRAPH, "/choices", [{"id": "c", "realizations": [["q"]]}], "/choices/0/realizations/0/0"),
+    (GRAPH, "/version", 3),
+    (GRAPH, "/ops/0/owner", "m"),
+    (OWNED, "/version", 1, "/ops/0/owner"),
+    (OWNED, "/ops/0/owner", 1),
+    (OWNED, "/choices/0/realizations/0", ["f"]),
+    (OWNED, "/choices/0/realizations/0/ops", REMOVED, "/choices/0/realizations/0"),
     (GRAPH, "/results", ["q"], "/results/0"),
     (GRAPH, "/results", REMOVED, ""),
     (PROFILE, "/problem", REMOVED, ""),

@@ -110,10 +110,10 @@ class Search {
     others_.assign(graph_.ops.size(), 0);
     for (const Choice& choice : graph_.choices) {
       Set all = 0;
-      for (const auto& realization : choice.realizations) all |= set_of(realization);
+      for (const auto& realization : choice.realizations) all |= set_of(realization.ops);
       if (choice.realizations.size() > 1) in_choice_ |= all;
       for (const auto& realization : choice.realizations) {
-        for (const OpIndex op : realization) others_[op] = all & ~set_of(realization);
+        for (const OpIndex op : realization.ops) others_[op] = all & ~set_of(realization.ops);
       }
     }
   }
@@ -187,7 +187,7 @@ class Search {
       if (choice.realizations.size() == 1) continue;
       bool done = false;
       for (const auto& realization : choice.realizations) {
-        done = done || (set_of(realization) & ~state.ran) == 0;
+        done = done || (set_of(realization.ops) & ~state.ran) == 0;
       }
       if (!done) return false;
     }

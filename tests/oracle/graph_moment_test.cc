@@ -234,7 +234,7 @@ Graph with_a_choice_around_q(OpIndex reader_of_v, int64_t workspace_of_z_and_q) 
   for (const OpIndex op : {kZ, kQ}) {
     graph.ops[op].variants[0].workspace = Bytes(workspace_of_z_and_q);
   }
-  graph.choices = {{"c", {{kA}, {kB}}}};
+  graph.choices = {{"c", {{"", {kA}}, {"", {kB}}}}};
   validate(graph);
   return graph;
 }

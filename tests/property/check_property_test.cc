@@ -267,7 +267,7 @@ TEST(CheckProperty, TheGeneratorsReachEveryFeature) {
       replays += variant.role == Role::kReplay;
     }
     for (const Choice& choice : graph.choices) {
-      second_realizations += count[choice.realizations[1][0]] > 0;
+      second_realizations += count[choice.realizations[1].ops[0]] > 0;
     }
     Plan plan = claimed_plan(graph, with_frees(graph, runs));
     const std::vector<Action> before = plan.actions;

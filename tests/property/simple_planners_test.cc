@@ -129,7 +129,7 @@ Graph graph_with_a_choice() {
   graph.ops = {{.id = "a", .variants = {rough}},
                {.id = "b", .variants = {rough, exact}},
                {.id = "c", .variants = {last}}};
-  graph.choices = {{"which", {{0}, {1}}}};
+  graph.choices = {{"which", {{"", {0}}, {"", {1}}}}};
   graph.results = {2};
   return graph;
 }

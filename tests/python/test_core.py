@@ -49,6 +49,39 @@ def test_a_path_a_dict_and_a_value_are_the_same_problem(tmp_path: pathlib.Path) 
     assert reprise.load(tmp_path / "chain.json") == chain
 
 
+def test_graphs_of_both_versions_are_values() -> None:
+    def graph(version: int, realizations: list[Any], **op: str) -> dict[str, Any]:
+        return {
+            "format": "reprise.graph",
+            "version": version,
+            "name": "g",
+            "values": [{"id": "y", "bytes": 8}],
+            "ops": [
+                {"id": "a", "variants": [{"ns": 2, "writes": ["y"]}]} | op,
+                {"id": "b", "variants": [{"ns": 1, "writes": ["y"]}]},
+            ],
+            "choices": [{"id": "c", "realizations": realizations}],
+            "results": ["y"],
+        }
+
+    old = reprise.Graph.from_dict(graph(1, [["a"], ["b"]]))
+    new = reprise.Graph.from_dict(
+        graph(2, [{"ops": ["a"]}, {"name": "fast", "ops": ["b"]}], owner="blocks.0")
+    )
+    assert old.choices[0].realizations == (reprise.Realization(("a",)), reprise.Realization(("b",)))
+    assert [op.owner for op in new.ops] == ["blocks.0", ""]
+    assert [one.name for one in new.choices[0].realizations] == ["", "fast"]
+    assert json.loads(old.to_json())["version"] == 1
+    assert json.loads(new.to_json())["version"] == 2
+    for value in (old, new):
+        assert reprise.Graph.from_dict(value.to_dict()) == value
+        answer = reprise.plan(value)
+        assert answer.plan is not None
+        assert reprise.verify(value, answer.plan) == []
+        assert answer.plan.time_ns == 1
+    assert reprise.Choice("c", (("a",), ("b",))) == old.choices[0]  # type: ignore[arg-type]
+
+
 def test_plan_says_what_it_found(two_convolutions: dict[str, Any]) -> None:
     plain = reprise.plan(two_convolutions)
     assert plain.termination == "optimal"

@@ -89,11 +89,11 @@ TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
     std::set<std::string> kinds;
     for (const Op& op : graph.ops) {
       for (const Variant& v : op.variants) {
-        if (v.name.find('/') != std::string::npos) kinds.insert(v.name.substr(0, v.name.find('/')));
+        if (!v.alternative.empty()) kinds.insert(v.alternative);
       }
     }
     for (const Choice& c : graph.choices) {
-      for (size_t r = 1; r < c.realizations.size(); ++r) kinds.emplace(name_of(c, r));
+      for (size_t r = 1; r < c.realizations.size(); ++r) kinds.insert(c.realizations[r].name);
     }
     return kinds;
   };

@@ -241,7 +241,7 @@ TEST_F(StemInParts, TakesNothingFromTheOthers) {
   ASSERT_NE(stem, nullptr);
   for (const Choice& choice : without.graph().choices) {
     for (size_t r = 1; r < choice.realizations.size(); ++r) {
-      const std::string name(name_of(choice, r));
+      const std::string& name = choice.realizations[r].name;
       const bool is_there =
           std::any_of(with.graph().choices.begin(), with.graph().choices.end(),
                       [&](const Choice& one) { return !realizations_of(one, name).empty(); });

@@ -440,7 +440,12 @@ TEST_F(CaptureTest, OperationsSayWhichModuleTheyBelongTo) {
     std::vector<std::string> names;
     const CapturedStep captured =
         capture(step, {images_}, {.modules = std::move(modules), .measure = quick()});
-    for (const Op& op : captured.graph().ops) names.push_back(op.id.substr(op.id.find(':') + 1));
+    for (const Op& op : captured.graph().ops) {
+      const bool has_owner = !op.owner.empty();
+      EXPECT_EQ(contains(op.id, "@"), has_owner) << op.id;
+      names.push_back(op.id.substr(op.id.find(':') + 1));
+      if (has_owner) EXPECT_TRUE(names.back().ends_with("@" + op.owner)) << op.id;
+    }
     return names;
   };
   const std::vector<std::string> named = ids({model});

@@ -10,15 +10,16 @@
 
 namespace reprise::runtime::testing {
 
-inline bool is_of(const std::string& variant, const std::string& kind) {
-  return kind.empty() ? variant.find('/') != std::string::npos : variant.starts_with(kind + "/");
+// Says whether the variant is of this alternative (empty: of any).
+inline bool is_of(const Variant& variant, const std::string& kind) {
+  return kind.empty() ? !variant.alternative.empty() : variant.alternative == kind;
 }
 
 // Realizations of this kind (empty: of any), but for plain training's.
 inline std::vector<size_t> realizations_of(const Choice& choice, const std::string& kind) {
   std::vector<size_t> all;
   for (size_t r = 1; r < choice.realizations.size(); ++r) {
-    if (kind.empty() || name_of(choice, r) == kind) all.push_back(r);
+    if (kind.empty() || choice.realizations[r].name == kind) all.push_back(r);
   }
   return all;
 }
@@ -28,18 +29,18 @@ inline std::vector<size_t> realizations_of(const Choice& choice, const std::stri
 inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
   for (Op& op : graph.ops) {
     size_t others = 0;
-    for (const Variant& variant : op.variants) others += is_of(variant.name, kind);
+    for (const Variant& variant : op.variants) others += is_of(variant, kind);
     size_t k = 0;
     std::erase_if(op.variants, [&](const Variant& variant) {
-      if (is_of(variant.name, kind)) return k++ != pick % others;
-      return variant.name.find('/') != std::string::npos;
+      if (is_of(variant, kind)) return k++ != pick % others;
+      return !variant.alternative.empty();
     });
     for (Variant& variant : op.variants) {
-      if (is_of(variant.name, kind)) variant.time = Nanos(0);
+      if (is_of(variant, kind)) variant.time = Nanos(0);
     }
   }
-  const auto cost = [&](const std::vector<OpIndex>& realization, Nanos time) {
-    for (const OpIndex op : realization) {
+  const auto cost = [&](const Realization& realization, Nanos time) {
+    for (const OpIndex op : realization.ops) {
       for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) variant.time = time;
     }
   };
@@ -55,18 +56,18 @@ inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
 
 // How many runs of the plan are alternatives of this kind.
 inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string& kind) {
-  std::set<std::string> replaced;
+  std::set<OpIndex> replaced;
   for (const Choice& choice : step.graph().choices) {
     for (const size_t r : realizations_of(choice, kind)) {
-      for (const OpIndex op : choice.realizations[r]) {
-        replaced.insert(step.graph().ops.at(static_cast<size_t>(op)).id);
-      }
+      for (const OpIndex op : choice.realizations[r].ops) replaced.insert(op);
     }
   }
   size_t count = 0;
-  for (const Action& action : plan.actions) {
-    count += action.kind == ActionKind::kRun &&
-             (is_of(action.variant, kind) || replaced.count(action.id) > 0);
+  for (const BoundAction& action : bind(step.graph(), plan.actions)) {
+    if (action.kind != ActionKind::kRun) continue;
+    const Op& op = step.graph().ops.at(static_cast<size_t>(action.target));
+    const Variant& variant = op.variants.at(static_cast<size_t>(action.variant));
+    count += is_of(variant, kind) || replaced.contains(action.target);
   }
   return count;
 }

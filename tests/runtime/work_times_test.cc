@@ -49,7 +49,7 @@ struct Step {
         op("f", Phase::kForward, {"default", "other"}, 0), op("loss", Phase::kLoss, {"default"}, 1),
         op("b", Phase::kBackward, {"default"}, 2), op("c", Phase::kBackward, {"default"}, 3),
         op("d", Phase::kBackward, {"default"}, 2)};
-    graph.choices = {{"b", {{2}, {3, 4}}}};
+    graph.choices = {{"b", {{"", {2}}, {"", {3, 4}}}}};
     graph.results = {2};
     lowered.works = {{0, 1}, {2}, {3}, {4}, {5}};
   }

@@ -52,6 +52,25 @@ inline const std::string kGraphText = R"({
 }
 )";
 
+// A graph of version 2: with owners, a variant of an alternative, and realizations with names.
+inline const std::string kOwnedGraphText = R"({
+  "format": "reprise.graph",
+  "version": 2,
+  "name": "owned",
+  "values": [
+    {"id": "x", "bytes": 8, "kind": "input"},
+    {"id": "y", "bytes": 8}
+  ],
+  "ops": [
+    {"id": "f", "owner": "blocks.0", "variants": [{"ns": 3, "reads": ["x"], "writes": ["y"]},
+     {"name": "g/x", "alternative": "g", "ns": 4, "reads": ["x"], "writes": ["y"]}]},
+    {"id": "f.1", "variants": [{"ns": 5, "reads": ["x"], "writes": ["y"]}]}
+  ],
+  "choices": [{"id": "f", "realizations": [{"ops": ["f"]}, {"name": "parts", "ops": ["f.1"]}]}],
+  "results": ["y"]
+}
+)";
+
 inline const std::string kPlanText = R"({
   "format": "reprise.plan",
   "version": 1,

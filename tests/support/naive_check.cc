@@ -93,7 +93,7 @@ class Naive {
   bool in_choice(const Op& op) const {
     for (const Choice& choice : graph_.choices) {
       for (const auto& realization : choice.realizations) {
-        for (const OpIndex member : realization) {
+        for (const OpIndex member : realization.ops) {
           if (graph_.ops[member].id == op.id) return true;
         }
       }
@@ -105,10 +105,10 @@ class Naive {
   void check(const Choice& choice) {
     int64_t complete = 0, begun = 0;
     for (const auto& realization : choice.realizations) {
-      const auto ran = std::count_if(realization.begin(), realization.end(),
+      const auto ran = std::count_if(realization.ops.begin(), realization.ops.end(),
                                      [&](OpIndex op) { return runs(graph_.ops[op]) > 0; });
       if (ran > 0) ++begun;
-      if (ran == static_cast<int64_t>(realization.size())) ++complete;
+      if (ran == static_cast<int64_t>(realization.ops.size())) ++complete;
     }
     if (complete != 1 || begun != 1) refuse();
   }

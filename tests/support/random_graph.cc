@@ -97,6 +97,7 @@ class Maker {
     result.push_back(variant(reads, writes));
     if (options_.variants && coin(random_)) result.push_back(variant(some_available(), writes));
     for (size_t k = 0; k < result.size(); ++k) result[k].name = fmt::format("k{}", k);
+    if (result.size() > 2) result.back().alternative = "other-reads";
     return result;
   }
 
@@ -105,6 +106,8 @@ class Maker {
     const auto index = static_cast<OpIndex>(graph_.ops.size());
     Op op;
     op.id = fmt::format("op{}", index);
+    // An odd module owns some ops, and no module the others.
+    if (index % 3 == 1) op.owner = fmt::format("layer{}.\"{}\"", index % 2, index);
     op.phase = phase;
     op.once = options_.once && number(5) == 0;
     op.random = coin(random_);
@@ -132,13 +135,14 @@ class Maker {
       std::replace(reads.begin(), reads.end(), mask->of, mask->made);
       const OpIndex of_mask = op(phase, reads, writes);
       graph_.choices.push_back(
-          {fmt::format("choice{}", graph_.choices.size()), {{whole}, {mask->ask, of_mask}}});
+          {fmt::format("choice{}", graph_.choices.size()),
+           {{"", {whole}}, {"mask", {mask->ask, of_mask}}}});
     } else if (options_.choices && phase != Phase::kLoss && number(3) == 0) {
       const ValueIndex between_parts = value(ValueKind::kActivation);
       const OpIndex first = op(phase, reads, {between_parts});
       const OpIndex second = op(phase, {between_parts}, writes);
       graph_.choices.push_back(
-          {fmt::format("choice{}", graph_.choices.size()), {{whole}, {first, second}}});
+          {fmt::format("choice{}", graph_.choices.size()), {{"", {whole}}, {"", {first, second}}}});
     }
     if (options_.late && phase == Phase::kBackward && coin(random_)) {
       late_.push_back({whole, reads, writes});
@@ -162,12 +166,13 @@ class Maker {
     const OpIndex again = op(Phase::kBackward, late.reads, late.writes);
     std::vector<Choice>& choices = graph_.choices;
     const auto its = std::find_if(choices.begin(), choices.end(), [&](const Choice& choice) {
-      return choice.realizations[0].front() == late.whole;
+      return choice.realizations[0].ops.front() == late.whole;
     });
     if (its != choices.end()) {
-      its->realizations.push_back({again});
+      its->realizations.push_back({"late", {again}});
     } else {
-      choices.push_back({fmt::format("choice{}", choices.size()), {{late.whole}, {again}}});
+      choices.push_back({fmt::format("choice{}", choices.size()),
+                         {{"", {late.whole}}, {"late", {again}}}});
     }
   }
 
@@ -301,7 +306,7 @@ std::string describe(const Graph& graph) {
     std::vector<std::vector<std::string>> realizations;
     for (const auto& realization : choice.realizations) {
       realizations.emplace_back();
-      for (const OpIndex op : realization) realizations.back().push_back(graph.ops[op].id);
+      for (const OpIndex op : realization.ops) realizations.back().push_back(graph.ops[op].id);
     }
     choices += fmt::format(R"({}{{"id": "{}", "realizations": {}}})", choices.empty() ? "" : ", ",
                            choice.id, realizations);

@@ -21,7 +21,7 @@ inline Graph some_rounding(Graph graph, std::mt19937_64& random, Nanos longer = 
   for (const Choice& choice : graph.choices) {
     for (size_t r = 1; r < choice.realizations.size(); ++r) {
       if (!coin()) continue;
-      for (const OpIndex op : choice.realizations[r]) {
+      for (const OpIndex op : choice.realizations[r].ops) {
         for (Variant& variant : graph.ops[static_cast<size_t>(op)].variants) {
           variant.exactness = Exactness::kRounding;
           variant.time += longer;

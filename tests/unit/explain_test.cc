@@ -73,6 +73,7 @@ TEST(Explain, AlternativesAreCountedByKindWithTheirPrice) {
   Graph graph = two_op_graph();  // a: x -> y (40 B, 5 B workspace); b: y -> z (30 B, 7 B workspace)
   Variant over = graph.ops[1].variants[0];
   over.name = "in-place/y";
+  over.alternative = "in-place";
   over.time += Nanos(3);
   over.workspace = Bytes(2);
   graph.ops[1].variants.push_back(over);
@@ -81,6 +82,8 @@ TEST(Explain, AlternativesAreCountedByKindWithTheirPrice) {
   const std::vector<AlternativeUse> expected = {
       {"in-place", 1, over.time, graph.ops[1].variants[0].time, Bytes(5)}};
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
+  graph.ops[1].variants[1].alternative.clear();  // Nothing takes the name apart.
+  EXPECT_EQ(explain(graph, plan).alternatives.at(0).kind, "in-place/y");
   plan.actions = {run("a"), run("b")};
   EXPECT_TRUE(explain(graph, plan).alternatives.empty());
 }
@@ -92,12 +95,14 @@ TEST(Explain, AnotherRealizationOfAChoiceIsAnAlternative) {
   other.variants[0].time -= Nanos(1);
   other.variants[0].workspace = Bytes(0);
   graph.ops.push_back(other);
-  graph.choices = {{"b/by-rows", {{1}, {2}}}};
+  graph.choices = {{"b", {{"", {1}}, {"by-rows", {2}}}}};
   Plan plan;
   plan.actions = {run("a"), run("b2")};
   const std::vector<AlternativeUse> expected = {
       {"by-rows", 1, other.variants[0].time, graph.ops[1].variants[0].time, Bytes(7)}};
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
+  graph.choices[0].realizations[1].name.clear();
+  EXPECT_EQ(explain(graph, plan).alternatives.at(0).kind, "b");
 }
 
 TEST(Explain, AnotherOptionOfAStageIsAnAlternativeWithBothItsHalves) {
@@ -122,7 +127,7 @@ TEST(Explain, WhatAChoiceReadsCountsInWhatItSaves) {
   const OpIndex second = add_op(graph, "second", {make_variant(5, {2}, {}, 3)});
   const OpIndex whole = add_op(graph, "whole", {make_variant(8, {1, 2}, {}, 3)});
   graph.results.clear();
-  graph.choices = {{"whole/one-by-one", {{whole}, {first, second}}}};
+  graph.choices = {{"whole", {{"", {whole}}, {"one-by-one", {first, second}}}}};
   Plan plan;
   plan.actions = {run("a"), run("b"), run("first"), run("second")};
   const std::vector<AlternativeUse> expected = {

@@ -25,21 +25,14 @@ TEST(GraphModel, OpsAndValuesHaveSeparateNames) {
 TEST(GraphModel, AValueMayHaveAMakerInEachRealization) {
   Graph graph = two_op_graph();
   add_op(graph, "b2", {make_variant(1, {1}, {2})});
-  graph.choices = {{"which", {{1}, {2}}}};
+  graph.choices = {{"which", {{"", {1}}, {"", {2}}}}};
   EXPECT_NO_THROW(validate(graph));
 }
 
-TEST(GraphModel, RealizationsAreCalledByTheEndOfTheId) {
-  const Choice two{"b/conv.back/in-parts", {{0}, {1}}};
-  EXPECT_EQ(name_of(two, 1), "in-parts");
-  const Choice three{"conv.back/in-parts/late", {{0}, {1}, {2}}};
-  EXPECT_EQ(name_of(three, 1), "in-parts");
-  EXPECT_EQ(name_of(three, 2), "late");
-  const Choice nameless{"choice", {{0}, {1}, {2}}};
-  EXPECT_EQ(name_of(nameless, 1), "choice");
-  const Choice one_name{"choice/late", {{0}, {1}, {2}, {3}}};
-  EXPECT_EQ(name_of(one_name, 3), "late");
-  EXPECT_EQ(name_of(one_name, 2), "late");
+TEST(GraphModel, AnOpIsFoundByItsId) {
+  const Graph graph = two_op_graph();
+  EXPECT_EQ(find_op(graph, "b"), 1);
+  EXPECT_EQ(find_op(graph, "y"), -1);  // There is a value of this id, but no op.
 }
 
 TEST(GraphModel, AnInputMayBeAResult) {

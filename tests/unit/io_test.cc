@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using testing::example_chain;
 using testing::kChainText;
 using testing::kGraphText;
+using testing::kOwnedGraphText;
 using testing::kPlanText;
 using testing::replaced;
 
@@ -115,8 +116,42 @@ TEST(ReadGraph, KnowsConsumedValuesAndChoices) {
   const Graph graph = parse_graph(text);
   EXPECT_EQ(graph.ops[1].variants[0].consumes, std::vector<ValueIndex>{1});
   ASSERT_EQ(graph.choices.size(), 1u);
-  EXPECT_EQ(graph.choices[0].realizations, (std::vector<std::vector<OpIndex>>{{1}}));
+  EXPECT_EQ(graph.choices[0].realizations, (std::vector<Realization>{{"", {1}}}));
   EXPECT_EQ(parse_graph(to_json(graph)), graph);
+}
+
+TEST(ReadGraph, VersionTwoHasOwnersAlternativesAndNamesOfRealizations) {
+  const Graph graph = parse_graph(kOwnedGraphText);
+  EXPECT_EQ(graph.ops[0].owner, "blocks.0");
+  EXPECT_EQ(graph.ops[1].owner, "");
+  EXPECT_EQ(graph.ops[0].variants[0].alternative, "");
+  EXPECT_EQ(graph.ops[0].variants[1].alternative, "g");
+  EXPECT_EQ(graph.choices[0].realizations, (std::vector<Realization>{{"", {0}}, {"parts", {1}}}));
+  EXPECT_EQ(parse_graph(to_json(graph)), graph);
+}
+
+// A graph that only version 2 can hold is written as version 2, and every other one as version 1.
+TEST(WriteGraph, TakesTheOldestVersionThatCanHoldTheGraph) {
+  const auto says = [](const Graph& graph, const char* text) {
+    return to_json(graph).find(text) != std::string::npos;
+  };
+  Graph graph = parse_graph(kOwnedGraphText);
+  const std::string old_hash = problem_id(graph).sha256;
+  EXPECT_TRUE(says(graph, "\"version\": 2"));
+  graph.ops[0].owner.clear();
+  EXPECT_TRUE(says(graph, "\"version\": 2"));
+  graph.ops[0].variants[1].alternative.clear();
+  EXPECT_TRUE(says(graph, "\"version\": 2"));
+  graph.choices[0].realizations[1].name.clear();
+  EXPECT_TRUE(says(graph, "\"version\": 1"));
+  EXPECT_TRUE(says(graph, "\"realizations\": [[\"f\"], [\"f.1\"]]"));
+  EXPECT_EQ(parse_graph(to_json(graph)), graph);
+  EXPECT_NE(problem_id(graph).sha256, old_hash);
+  graph.ops[0].owner = "m";
+  EXPECT_TRUE(says(graph, "\"version\": 2"));
+  graph.ops[0].owner.clear();
+  graph.ops[0].variants[0].alternative = "a";
+  EXPECT_TRUE(says(graph, "\"version\": 2"));
 }
 
 TEST(RoundTrip, EveryFormat) {

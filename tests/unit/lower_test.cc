@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,17 @@ TEST(Lower, ValuesAndOpsHaveTheNamesAndOrderOfTheDesign) {
   EXPECT_EQ(graph.fixed, Bytes(100));
   EXPECT_TRUE(graph.choices.empty());
   EXPECT_NO_THROW(validate(graph));
+}
+
+TEST(Lower, TheIndexSaysWhichStageAnOpBelongsTo) {
+  const Graph graph = lower(example_chain());
+  const ChainIndex index{2};
+  std::vector<int> stages;
+  for (OpIndex op = -1; op <= static_cast<OpIndex>(graph.ops.size()); ++op) {
+    const std::optional<size_t> stage = index.stage_of(op);
+    stages.push_back(stage ? static_cast<int>(*stage) : -1);
+  }
+  EXPECT_EQ(stages, (std::vector<int>{-1, 0, 1, -1, 1, 0, -1}));
 }
 
 TEST(Lower, ValuesHaveTheSizesAndKindsOfTheChain) {

@@ -122,9 +122,9 @@ TEST(PlainRuns, ReplayVariantsAreNotForPlainTraining) {
 TEST(PlainRuns, TheFirstRealizationOfAChoiceRuns) {
   Graph graph = two_op_graph();
   add_op(graph, "b2", {make_variant(1, {1}, {2})});
-  graph.choices = {{"which", {{2}, {1}}}};
+  graph.choices = {{"which", {{"", {2}}, {"", {1}}}}};
   EXPECT_EQ(plain_runs(graph), (std::vector<reprise::Run>{{0, 0}, {2, 0}}));
-  graph.choices = {{"which", {{1}, {2}}}};
+  graph.choices = {{"which", {{"", {1}}, {"", {2}}}}};
   EXPECT_EQ(plain_runs(graph), (std::vector<reprise::Run>{{0, 0}, {1, 0}}));
 }
 

@@ -72,6 +72,22 @@ TEST(PlanText, ShowsBothOutcomes) {
   EXPECT_NE(plan_text(bad).find("B1"), std::string::npos);
 }
 
+TEST(PlanText, TheSmallestBudgetIsCalledFeasibleWhereThatIsProven) {
+  const Chain chain = example_chain();
+  const PlanResult exact = plan(chain, {.budget = Bytes(1)});
+  const PlanResult tried = plan(chain, {.budget = Bytes(1), .planner = "keep_all"});
+  const PlanResult graph = plan(lower(chain), {.budget = Bytes(1)});
+  EXPECT_EQ(exact.proof, Proof::kScheduleClass);
+  EXPECT_EQ(tried.proof, Proof::kTried);
+  EXPECT_EQ(graph.proof, Proof::kAllPlans);
+  EXPECT_EQ(smallest_budget_text(exact), "smallest feasible budget");
+  EXPECT_EQ(smallest_budget_text(tried), "smallest budget with a plan found");
+  EXPECT_EQ(smallest_budget_text(graph), "smallest budget with a plan found");
+  PlanResult late = exact;
+  late.termination = Termination::kTimeLimit;
+  EXPECT_EQ(smallest_budget_text(late), "smallest budget with a plan found");
+}
+
 TEST(FrontierText, LongCurvesKeepBothEnds) {
   Frontier frontier;
   for (int64_t i = 0; i < 1000; ++i) {

@@ -179,7 +179,7 @@ Graph choice_graph() {
   const ValueIndex t = add_value(graph, "t", 4);
   add_op(graph, "b1", {make_variant(1, {1}, {t})});
   add_op(graph, "b2", {make_variant(1, {t}, {2})});
-  graph.choices = {{"bs", {{1}, {2, 3}}}};
+  graph.choices = {{"bs", {{"", {1}}, {"", {2, 3}}}}};
   return graph;
 }
 

@@ -1,4 +1,5 @@
-// Who holds the bytes at the peak of a plan, what it recomputes, and what that costs.
+// Explains a plan: which values hold the bytes at its peak, which ops it recomputes, and what these
+// cost.
 #pragma once
 
 #include <string>
@@ -10,29 +11,36 @@
 
 namespace reprise {
 
+// A Holder is what holds bytes at the peak.
 struct Holder {
-  std::string id;  // value id, "fixed", or "workspace of <op>"
+  std::string id;  // the id of a value, "fixed", or "workspace of <op>"
   Bytes bytes;
 
   bool operator==(const Holder&) const = default;
 };
 
+// A Recomputed is an op that a plan runs more than once.
 struct Recomputed {
   std::string op;
-  int64_t runs = 0;  // two or more
-  Nanos extra;       // time of all runs but the first
+  int64_t runs = 0;  // at least two
+  Nanos extra;       // the time of all re-runs
 
   bool operator==(const Recomputed&) const = default;
 };
 
-// What a plan runs in place of plain training's way: another variant that reads and writes the same, another
-// realization of a choice, or another option of a chain's stage.
+// An AlternativeUse sums up what a plan runs in one way that is not plain training's: other
+// variants that read and write the same, other realizations of choices, or other options of a
+// chain's stages.
 struct AlternativeUse {
-  std::string kind;  // the variant's name up to a "/", name_of() the realization, or the option's name
-  int64_t runs = 0;  // of operations, choices or stages that are done this way
-  Nanos time;        // of all of them
-  Nanos plain_time;  // of plain training's way to do the same
-  // The largest difference in what an operation needs; of a choice with what it reads; in what a stage keeps.
+  // The alternative of the variants, the name of the realizations or the name of the options. A
+  // variant without an alternative counts under its own name, a realization without a name under
+  // its choice's id.
+  std::string kind;
+  int64_t runs = 0;  // how many ops, choices or stages are done in this way
+  Nanos time;        // their time
+  Nanos plain_time;  // the time that plain training takes for the same
+  // The largest number of bytes that one of them saves. Variants are compared by what a run needs
+  // beside what it reads, realizations by what their ops need and read, options by what they keep.
   Bytes saved;
 
   bool operator==(const AlternativeUse&) const = default;
@@ -41,16 +49,16 @@ struct AlternativeUse {
 struct Explanation {
   Timeline timeline;
   std::string peak_action;             // "run B3 keep", or "start"
-  std::vector<Holder> holders;         // at the peak, largest first; they sum to the peak
-  std::vector<Recomputed> recomputed;  // most expensive first
+  std::vector<Holder> holders;         // The largest stands first. Their bytes add up to the peak.
+  std::vector<Recomputed> recomputed;  // The op with the most extra time stands first.
   Nanos recomputed_time;
-  std::vector<AlternativeUse> alternatives;  // by kind
+  std::vector<AlternativeUse> alternatives;  // in the order of their kinds
   Baseline baseline;
 
   bool operator==(const Explanation&) const = default;
 };
 
-// Errors as simulate().
+// Throws what simulate() throws. The cost is O(actions * values per action + choices).
 Explanation explain(const Graph& graph, const Plan& plan);
 
 }  // namespace reprise

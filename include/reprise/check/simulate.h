@@ -1,9 +1,10 @@
-// The single definition of what a plan costs.
+// simulate() defines what a plan costs.
 //
-// Memory while an action runs = fixed + live values + written values not yet live + workspace, where a
-// written value that is already live is a duplicate (counted while the op runs, gone at its end), a
-// reused input is counted once, and a consumed value is not counted (graph.h). After it: fixed + live.
-// Peak = the largest of these; time = the sum of the times of the runs.
+// While an action runs, its memory is fixed + live values + written values that are not yet live +
+// workspace. Three cases need care. A written value that is already live is a duplicate: it counts
+// once more while the op runs and is gone at its end. A reused value counts once. A consumed value
+// does not count (graph.h). After the action, the memory is fixed + live values. The peak is the
+// largest of these sums, and the time is the sum of the times of the runs.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace reprise {
 
-// An action with its ids looked up. target is an OpIndex (run) or a ValueIndex (free).
+// A BoundAction is an action with its ids looked up. The target of a run is an OpIndex, and that of
+// a free is a ValueIndex.
 struct BoundAction {
   ActionKind kind = ActionKind::kRun;
   int32_t target = 0;
@@ -24,35 +26,37 @@ struct BoundAction {
   bool operator==(const BoundAction&) const = default;
 };
 
-// Throws InputError that names the action if an id is not the graph's.
+// Looks the ids of the actions up. Throws InputError, which names the action, if the graph lacks an
+// id.
 std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& actions);
 
 struct TimelineStep {
-  Bytes during;  // device bytes while the action runs, fixed included
+  Bytes during;  // the device bytes while the action runs, with the fixed bytes
   Bytes after;
   Nanos start;
-  Nanos time;  // 0 for a free
+  Nanos time;  // A free takes no time.
 
   bool operator==(const TimelineStep&) const = default;
 };
 
 struct Timeline {
-  std::vector<TimelineStep> steps;  // one per action
-  Bytes initial;                    // fixed + inputs
+  std::vector<TimelineStep> steps;  // one for each action
+  Bytes initial;                    // the fixed bytes and the inputs
   Bytes peak;
-  int64_t peak_action = -1;  // the first that reaches the peak; -1: the initial level does
+  int64_t peak_action = -1;  // the first action that reaches the peak; -1 if the initial level does
   Nanos time;
 
   bool operator==(const Timeline&) const = default;
 };
 
-// Throws InputError for unknown ids, for a read or free of a value that is not live, for a free of
-// an input; with the position of the action as JSON pointer. Other rules (roles,
-// results, phases, budget) are verify()'s. O(actions * values per action).
+// Walks the actions and returns the memory and the time of each. Throws InputError for an unknown
+// id, for a read or a free of a value that is not live, and for a free of an input; the error's
+// JSON pointer names the action. verify() checks all other rules. The cost is O(actions * values
+// per action).
 Timeline simulate(const Graph& graph, const std::vector<Action>& actions);
 Timeline simulate(const Graph& graph, const Plan& plan);
 
-// Plain training of the graph: what every plan is compared with.
+// Returns the cost of plain training, with which every plan is compared.
 Baseline baseline(const Graph& graph);
 
 }  // namespace reprise

@@ -1,5 +1,5 @@
-// An independent judge of plans. Depends on the graph only, never on a planner; runs on every plan
-// before it is returned.
+// verify() judges plans. It depends on the graph only, never on a planner, and it judges every plan
+// before a planner's answer is returned.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,36 @@
 namespace reprise {
 
 enum class ViolationKind {
-  kUnknownId,       // an op, variant or value that the graph does not have
-  kNotLive,         // a read or free of a value that is not live
-  kInputFreed,      //
-  kMissingRun,      // an op that must run does not
-  kRepeatedRun,     // an op that runs once runs again
-  kOrder,           // once, loss and backward ops, or first runs of random ops, out of graph order
-  kRole,            // a first-run variant in a replay, or the other way round
-  kChoice,          // ops of two realizations of one choice, or of none
-  kMissingResult,   // a result that is not live at the end
-  kLeftOver,        // something else that is live at the end
-  kOverBudget,      //
-  kFalseClaim,      // peak, time, budget, baseline or bound that does not hold
-  kOtherProblem,    // the plan is for another problem
+  kUnknownId,      // The graph lacks an op, a variant or a value of the plan.
+  kNotLive,        // An action reads or frees a value that is not live.
+  kInputFreed,     // An action frees an input.
+  kMissingRun,     // An op that must run does not run.
+  kRepeatedRun,    // An op that runs once runs again.
+  kOrder,          // Ops that run once, or first runs of random ops, are not in the graph's order.
+  kRole,           // A re-run has a variant for first runs, or a first run has one for re-runs.
+  kChoice,         // Ops of two realizations of a choice run, or ops of none.
+  kMissingResult,  // A result is not live at the end.
+  kLeftOver,       // A value that is neither input nor result is live at the end.
+  kOverBudget,     // An action needs more bytes than the budget.
+  kFalseClaim,     // A claim of the plan does not hold: peak, time, budget, baseline or bound.
+  kOtherProblem,   // The plan is for another problem.
 };
 
 struct Violation {
   ViolationKind kind;
-  int64_t action = -1;  // position in Plan::actions; -1: the plan as a whole
-  std::string id;       // the op, value or claim
-  Bytes over;           // kOverBudget: bytes above the budget
-  std::string message;  // one line for people: what, where, by how much
+  int64_t action = -1;  // the position in Plan::actions; -1 for the plan as a whole
+  std::string id;       // the id of the op or value, or the name of the claim
+  Bytes over;           // for kOverBudget: the bytes above the budget
+  std::string message;  // one line for people, which says what, where and by how much
 
   bool operator==(const Violation&) const = default;
 };
 
-// All violations (10'000 end it), by action; empty for a valid plan. Memory is counted twice: by an
-// event walk, and by sums over the intervals in which values are live. If the two disagree on any
-// action, InternalError. `problem`, when given, is compared with plan.problem (format, name, and sha256
-// where both have one). O(actions * values per action).
+// Returns all violations in the order of the actions; it stops at 10'000. A valid plan has none.
+// Memory is counted twice: by a walk over the actions, and by sums over the intervals in which
+// values are live. Throws InternalError if the two counts differ at any action. If `problem` is
+// given, it is compared with plan.problem: the format, the name, and the sha256 where both have
+// one. The cost is O(actions * values per action).
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget);
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
                               const ProblemId& problem);

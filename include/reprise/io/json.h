@@ -1,6 +1,6 @@
-// Files: strict versioned JSON. Reading throws InputError with file, JSON pointer and line; size, depth
-// and counts are limited before memory is taken. Unknown keys are errors, keys beginning with "x-" are
-// ignored. Writing is atomic: temporary file, fsync, rename.
+// Files are strict, versioned JSON. Reading throws InputError with file, JSON pointer and line.
+// Size, depth and counts are limited before memory is taken. An unknown key is an error; a key that
+// begins with "x-" is ignored. Writing is atomic: a temporary file, fsync, rename.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@
 
 namespace reprise {
 
-// From text. `name` stands for the file in messages.
+// These functions read a text. `name` stands for the file in messages.
 Chain parse_chain(std::string_view text, const std::string& name = "<text>");
 Graph parse_graph(std::string_view text, const std::string& name = "<text>");
 Plan parse_plan(std::string_view text, const std::string& name = "<text>");
@@ -25,15 +25,17 @@ Frontier parse_frontier(std::string_view text, const std::string& name = "<text>
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
 RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
 
-// A chain or a graph, told apart by "format"; a profile yields the problem that it wraps.
+// A Problem is a chain or a graph; the key "format" tells them apart. A profile yields the problem
+// in it.
 struct Problem {
   std::variant<Chain, Graph> model;
-  ProblemId id;  // with the sha256 of the canonical JSON of the chain or graph itself
+  ProblemId id;  // has the sha256 of the canonical JSON of the chain or graph itself
 
   const Chain* chain() const { return std::get_if<Chain>(&model); }
-  Graph graph() const;  // lowered if it is a chain
-  // `id`, or what problem_id() says of the model if that is what `claimed` names: a plan that was made
-  // in memory names the hash of the file that would be written for its problem.
+  Graph graph() const;  // Returns the graph, or the lowered chain.
+  // Returns problem_id() of the model if `claimed` has that, and otherwise `id`. A plan that was
+  // made in memory has the hash of the file that would be written for its problem, so that both
+  // names are right.
   ProblemId id_for(const ProblemId& claimed) const;
 };
 Problem parse_problem(std::string_view text, const std::string& name = "<text>");
@@ -45,7 +47,7 @@ Plan load_plan(const std::filesystem::path& path);
 Frontier load_frontier(const std::filesystem::path& path);
 RunLog load_run_log(const std::filesystem::path& path);
 
-// Pretty-printed JSON that parses back to an equal value.
+// Return JSON for people that parses back to an equal value.
 std::string to_json(const Chain& chain);
 std::string to_json(const Graph& graph);
 std::string to_json(const Plan& plan);
@@ -53,15 +55,17 @@ std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
 std::string to_json(const RunLog& log);
 
-// Writes all or leaves the old file; removes what killed writers left in the folder. Or InputError.
+// Writes the whole file or leaves the old one as it is. Removes the temporary files that killed
+// writers left in the folder. Throws InputError if the file cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view content);
-// At most `limit` bytes. InputError if it cannot be read or is larger.
+// Returns the content of a file. Throws InputError if it cannot be read or has more than `limit`
+// bytes.
 std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
-// Hash of the canonical JSON of a problem (keys sorted, no white space, no "x-" keys, defaults not
-// filled in), in lower-case hex.
+// Returns the hash of the canonical JSON of a problem, in lower-case hexadecimal digits. Canonical
+// JSON has its keys sorted, no white space, no "x-" keys, and no defaults filled in.
 std::string canonical_sha256(std::string_view json_text);
-// What a problem that never was a file is called: its to_json() form is hashed.
+// Return the id of a problem that never was a file, with the hash of its to_json() form.
 ProblemId problem_id(const Chain& chain);
 ProblemId problem_id(const Graph& graph);
 

@@ -1,4 +1,4 @@
-// The time/memory curve of a problem.
+// A Frontier is the time/memory curve of a problem.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace reprise {
 
 struct FrontierPoint {
-  Bytes budget;  // the smallest at which `time` is reached
+  Bytes budget;  // the smallest budget at which `time` is reached
   Bytes peak;
   Nanos time;
   Nanos lower_bound;
@@ -19,20 +19,21 @@ struct FrontierPoint {
   bool operator==(const FrontierPoint&) const = default;
 };
 
-// Budgets ascending, times strictly descending. For every budget B the best time of the planner is that
-// of the last point with budget <= B; below the first point it has no plan.
+// Budgets ascend, and times descend strictly. For a budget B, the planner's best time is that of
+// the last point whose budget is at most B. Below the first point the planner has no plan.
 struct Frontier {
   ProblemId problem;
   std::string planner;
   std::vector<FrontierPoint> points;
-  std::string schedule_class = {};  // what the lower bounds refer to
+  std::string schedule_class = {};  // The lower bounds hold for this class.
 
   bool operator==(const Frontier&) const = default;
 };
 
-// The same curve with at most `points` points (at least 2): the first, the last, and of the others
-// those that keep the steps between neighbours even in time. What is left out only makes the answer
-// for budgets between points slower than it need be, never wrong. O(points of the curve).
+// Returns the curve with at most `points` points, and at least two: the first, the last, and
+// between them points that are evenly apart in time. For a budget between its points, a thinned
+// curve gives a time that can be reached but that may not be the best. The cost is O(points of the
+// curve).
 Frontier thinned(const Frontier& frontier, size_t points);
 
 }  // namespace reprise

@@ -1,5 +1,10 @@
-// The one intermediate form: operations over values, in the order of plain training. Planners,
-// simulator, verifier and interpreter all work on it; a Chain is a compact way to write one.
+// A Graph lists the ops of one training step, in the order of plain training, and the values
+// between them. Planners, the simulator, the verifier and the interpreter all work on it. A Chain
+// is a compact way to write a graph.
+//
+// Ids name values, ops and choices in files, plans and messages. No code takes an id apart: what a
+// program needs to know about an op or a realization is a field of it. (Reports put ids together
+// that differ in numbers only.)
 #pragma once
 
 #include <cstdint>
@@ -13,17 +18,18 @@
 
 namespace reprise {
 
-using ValueIndex = int32_t;  // position in Graph::values
-using OpIndex = int32_t;     // position in Graph::ops
+using ValueIndex = int32_t;  // the position of a value in Graph::values
+using OpIndex = int32_t;     // the position of an op in Graph::ops
 
 enum class ValueKind {
-  kInput,       // the caller's: live from the start, never freed by a plan
-  kActivation,  //
-  kSaved,       // what an operation keeps for its backward
-  kGradient,    //
-  kState,       //
+  kInput,       // The caller owns the value. It is live from the start, and no plan frees it.
+  kActivation,  // A forward op computes the value.
+  kSaved,       // An op keeps the value for its backward.
+  kGradient,    // A backward op computes the value.
+  kState,       // The value is state, such as a parameter that an update replaces.
 };
 
+// A Value is a piece of data that ops read and write.
 struct Value {
   std::string id;
   Bytes bytes;
@@ -34,68 +40,80 @@ struct Value {
 
 enum class Phase { kForward, kLoss, kBackward };
 
-// Which runs of an operation a variant may serve: a batch norm's replay leaves its statistics alone.
+// A Role says which runs of an op a variant may serve. The re-runs of a batch norm, for example,
+// use a variant that leaves the running statistics alone.
 enum class Role { kAny, kFirst, kReplay };
 
-// One way to run an operation.
+// A Variant is one way to run an op.
 struct Variant {
   std::string name = "default";
   Nanos time;
   Bytes workspace;
   std::vector<ValueIndex> reads;
   std::vector<ValueIndex> writes;
-  // (written, read): the written value takes over the memory of the read one, of equal size, which is
-  // then gone. Never an input value.
+  // Each pair is (written, read). The written value takes over the memory of the read value, which
+  // has the same size and is gone afterwards. An input is never reused.
   std::vector<std::pair<ValueIndex, ValueIndex>> reuses;
-  // Values read that the operation itself gives back: gone at its end and not counted while it runs;
-  // `workspace` is then what it needs above the level at its end. Never an input value.
+  // The op reads these values and gives them back itself. They are gone at its end and are not
+  // counted while it runs; `workspace` is then what the op needs above the level at its end. An
+  // input is never consumed.
   std::vector<ValueIndex> consumes;
   Role role = Role::kAny;
   Exactness exactness = Exactness::kBitwise;
+  std::string alternative = {};  // the alternative that added the variant; empty for the others
 
   bool operator==(const Variant&) const = default;
 };
 
+// An Op is a unit of work that a plan runs once or several times.
 struct Op {
   std::string id;
   Phase phase = Phase::kForward;
-  bool once = false;    // runs exactly once (collectives, effects); loss and backward always do
-  bool random = false;  // a re-run must see the random state of the first run
+  bool once = false;    // The op runs exactly once, as all ops of loss and backward do.
+  bool random = false;  // A re-run must see the random state of the first run.
   std::vector<Variant> variants;
+  std::string owner = {};  // the path of the module that has the op ("blocks.0.mlp"), or empty
 
   bool operator==(const Op&) const = default;
 };
 
-// Several realizations of the same work; a plan runs all ops of exactly one of them. The first is
-// plain training's.
+// A Realization is one set of ops that does the work of a choice.
+struct Realization {
+  std::string name = {};  // the alternative that added it; empty for plain training's
+  std::vector<OpIndex> ops = {};
+
+  bool operator==(const Realization&) const = default;
+};
+
+// A Choice is work that several realizations can do. A plan runs all ops of exactly one of them and
+// no op of the others. The first realization is plain training's. Names may repeat.
 struct Choice {
   std::string id;
-  std::vector<std::vector<OpIndex>> realizations;
+  std::vector<Realization> realizations;
 
   bool operator==(const Choice&) const = default;
 };
 
-// How a realization other than the first is called. Ids that name theirs end in one name for each of them:
-// "conv.backward/two-call-convolution/late-gradient". Where there are fewer, those before share the first one.
-std::string_view name_of(const Choice& choice, size_t realization);
-
 struct Graph {
   std::string name;
-  Bytes fixed;
+  Bytes fixed;  // bytes that are held during the whole step: parameters, optimizer state
   std::vector<Value> values;
   std::vector<Op> ops;  // in the order of plain training
   std::vector<Choice> choices;
-  std::vector<ValueIndex> results;  // live at the end
+  std::vector<ValueIndex> results;  // These values must be live at the end.
 
   bool operator==(const Graph&) const = default;
 };
 
-// Throws InputError unless ids are unique and not empty, indices are in range, every read value is an
-// input or written by an earlier operation, reuse and consume lists fit their reads and writes, choices
-// are disjoint, and the sums of all sizes and times fit 64 bits.
+// Throws InputError unless ids are unique and not empty, indices are in range, every value that is
+// read is an input or written by an earlier op, the lists of reuses and consumes fit the reads and
+// writes, choices are disjoint, and the sums of all sizes and of all times fit 64 bits. The cost is
+// O(values + ops).
 void validate(const Graph& graph);
 
-// Cost O(number of values + ops).
+// Returns the position of the op that has this id, or -1 if there is none. The cost is O(ops).
+OpIndex find_op(const Graph& graph, std::string_view id);
+
 const char* to_string(ValueKind kind);  // "input", "activation", ...
 const char* to_string(Phase phase);     // "forward", "loss", "backward"
 const char* to_string(Role role);       // "any", "first", "replay"

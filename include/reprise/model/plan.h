@@ -1,4 +1,5 @@
-// The one plan language: a list of actions on a graph, with what the planner claims about it.
+// A Plan is a list of actions on a graph, with the claims of its planner. It is the only plan
+// language: all planners write it, and the simulator, the verifier and the interpreter read it.
 #pragma once
 
 #include <optional>
@@ -10,25 +11,31 @@
 
 namespace reprise {
 
+// More kinds will come (copies between memories). So code that treats kinds differently is a switch
+// over all of them and has no default: the compiler then names every place that a new kind
+// concerns.
 enum class ActionKind { kRun, kFree };
 
-// ["run", op, variant] or ["free", value], by id, so that a plan from anywhere can be read and judged.
+// An Action is ["run", op, variant] or ["free", value]. It names them by id, so that a plan from
+// anywhere can be read and judged.
 struct Action {
   ActionKind kind = ActionKind::kRun;
-  std::string id;       // of the op or of the value
-  std::string variant;  // of the op; empty for a free
+  std::string id;       // the id of the op or of the value
+  std::string variant;  // the name of the op's variant; empty for a free
 
   bool operator==(const Action&) const = default;
 };
 
+// A Termination says how a search ended.
 enum class Termination {
-  kOptimal,     // the best of its schedule class: time = lower bound
-  kFeasible,    // a plan, and a lower bound below its time
-  kInfeasible,  // no plan of the class fits; the smallest budget that does is known
-  kTimeLimit,   // stopped before either was known
+  kOptimal,     // The plan is the best of its schedule class: its time equals the lower bound.
+  kFeasible,    // There is a plan, and its time is above the lower bound.
+  kInfeasible,  // No plan fits the budget.
+  kTimeLimit,   // The search stopped before it found a plan or a proof that there is none.
 };
 
-// Plain training: the first option of everything, each value freed at its last use.
+// A Baseline is what plain training costs: it runs the first option of everything and frees each
+// value after its last use.
 struct Baseline {
   Bytes peak;
   Nanos time;
@@ -36,23 +43,24 @@ struct Baseline {
   bool operator==(const Baseline&) const = default;
 };
 
+// A SearchCost is what the search for a plan cost.
 struct SearchCost {
   Nanos wall;
-  Bytes memory;  // the search's own tables
+  Bytes memory;  // the bytes of the search's own tables
 
   bool operator==(const SearchCost&) const = default;
 };
 
-// Which problem a plan is for.
+// A ProblemId names the problem that a plan is for.
 struct ProblemId {
   std::string format;  // "reprise.chain" or "reprise.graph"
   std::string name;
-  std::string sha256;  // of the problem's canonical JSON; empty when unknown
+  std::string sha256;  // the hash of the problem's canonical JSON; empty when unknown
 
   bool operator==(const ProblemId&) const = default;
 };
 
-// Equal formats, names, and hashes where both have one. O(1).
+// Says whether formats and names are equal, and hashes too where both have one.
 bool same_problem(const ProblemId& a, const ProblemId& b);
 
 struct Plan {
@@ -61,9 +69,9 @@ struct Plan {
   Termination termination = Termination::kFeasible;
   std::string schedule_class = "all";
   Bytes budget;
-  Bytes peak;         // claimed; verify() checks it
-  Nanos time;         // claimed; verify() checks it
-  Nanos lower_bound;  // on the time of every plan of the schedule class within the budget
+  Bytes peak;         // The planner claims this peak; verify() checks it.
+  Nanos time;         // The planner claims this time; verify() checks it.
+  Nanos lower_bound;  // No plan of the schedule class within the budget is faster.
   Baseline baseline;
   std::optional<SearchCost> search;
   std::vector<Action> actions;
@@ -71,7 +79,7 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// One run of an operation, by position.
+// A Run is one execution of an op with one of its variants, by position.
 struct Run {
   OpIndex op = 0;
   int32_t variant = 0;
@@ -79,16 +87,19 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-// The runs with every value freed as soon as nothing reads it before it is written again. Inputs,
-// results and consumed values are never freed. This is the least memory that these runs in this order
-// can take, so planners only decide what runs when. Throws InternalError if a run reads a value that
-// is not there. O(runs * values per run).
+// Returns the runs as actions, with every value freed as soon as no run reads it before it is
+// written again. Inputs, results and consumed values are never freed. These runs in this order
+// cannot take less memory, so that planners only decide what runs when. Throws InternalError if a
+// run reads a value that is not live. The cost is O(runs * values per run).
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs);
 
-// Plain training: every op (of a choice: the first realization) once, in order, with its first
-// admissible variant. On a lowered chain the first admissible variant of F<i> is its first option.
+// Returns the runs of plain training: every op runs once, in order, with its first admissible
+// variant. Of a choice, the first realization runs. In a lowered chain, the first admissible
+// variant of a forward op is the first option of its stage.
 std::vector<Run> plain_runs(const Graph& graph);
 
-const char* to_string(Termination termination);  // "optimal", "feasible", "infeasible", "time_limit"
+const char* to_string(ActionKind kind);  // "run", "free"
+// Returns "optimal", "feasible", "infeasible" or "time_limit".
+const char* to_string(Termination termination);
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// A measured problem, with how it was measured.
+// A Profile is a measured problem with a record of how it was measured.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace reprise {
 
-// Spread of one measured time, in ns.
+// A TimeSpread is the spread of one measured time.
 struct TimeSpread {
-  std::string op;       // "F3", "B3", "loss"
-  std::string variant;  // "fast" or an option
+  std::string op;       // the id of the op: "F3", "B3", "loss"
+  std::string variant;  // the name of the variant: "fast" or that of an option
   int64_t repeats = 0;
   Nanos min, median, max;
 
@@ -27,8 +27,8 @@ struct Profile {
   std::string device;                           // "cpu", "cuda:0"
   std::map<std::string, std::string> versions;  // "torch": "2.13.0", "reprise": "0.1.0"
   int64_t threads = 0;
-  std::vector<std::string> inputs;  // "float32[64, 1, 28, 28]", one per input tensor
-  std::string signature;            // of the model: changes when the plan would no longer fit
+  std::vector<std::string> inputs;  // one text for each input tensor: "float32[64, 1, 28, 28]"
+  std::string signature;            // changes when a plan would no longer fit the model
   std::vector<TimeSpread> spread;
 
   bool operator==(const Profile&) const = default;

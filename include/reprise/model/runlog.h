@@ -1,4 +1,4 @@
-// What a run of a plan took, action by action, beside what was planned.
+// A RunLog says what a plan took when it ran, action by action, beside what was planned.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace reprise {
 
-// One run of an operation. Frees take no time and are not listed.
+// A RunLogEntry is one run of an op. Frees take no time and have no entries.
 struct RunLogEntry {
-  int64_t action = 0;   // position in Plan::actions
-  std::string op;       // of that action, so that the log of another plan is noticed
-  std::string variant;  //
-  // Device bytes while it runs, fixed included: TimelineStep::during.
+  int64_t action = 0;  // the position in Plan::actions
+  // The op and the variant are those of that action, so that the log of another plan is noticed.
+  std::string op;
+  std::string variant;
+  // These are the device bytes while the op runs, with the fixed bytes (TimelineStep::during).
   Bytes planned_bytes = {};
   Bytes measured_bytes = {};
   Nanos planned_time = {};
@@ -24,7 +25,7 @@ struct RunLogEntry {
   bool operator==(const RunLogEntry&) const = default;
 };
 
-// A whole step.
+// A StepCost is what a whole step costs.
 struct StepCost {
   Bytes peak;
   Nanos time;
@@ -35,17 +36,19 @@ struct StepCost {
 struct RunLog {
   ProblemId problem;
   std::string device;  // "cpu", "cuda:0"
-  int64_t steps = 1;   // that were measured; times are their medians, bytes their largest
+  int64_t steps = 1;   // So many were measured. Times are medians over them, bytes are maxima.
   StepCost planned = {};
-  // As a whole: what lies between the actions is in it, so it may be more than their sum.
+  // The step is measured as a whole. Its time has what lies between the actions, and so it may be
+  // more than the sum of theirs.
   StepCost measured = {};
-  std::vector<RunLogEntry> actions = {};  // positions ascend; runs may be missing
+  std::vector<RunLogEntry> actions = {};  // The positions ascend. Runs may be missing.
 
   bool operator==(const RunLog&) const = default;
 };
 
-// Throws InputError, with a JSON pointer into the log, unless every entry is a run of `plan` (position,
-// op, variant), positions ascend, and both are for the same problem. O(actions).
+// Throws InputError, with a JSON pointer into the log, unless every entry is a run of `plan` by
+// position, op and variant, the positions ascend, and log and plan are for the same problem. The
+// cost is O(actions).
 void validate(const RunLog& log, const Plan& plan);
 
 }  // namespace reprise

@@ -1,4 +1,5 @@
-// Bytes and nanoseconds as strong 64-bit integers with checked arithmetic, and how people write them.
+// Bytes and Nanos are strong 64-bit integers with checked arithmetic. The functions below parse and
+// print them as people write them.
 #pragma once
 
 #include <compare>
@@ -9,11 +10,11 @@
 namespace reprise {
 
 namespace internal {
-[[noreturn]] void throw_overflow();  // InputError: a sum of sizes or times exceeds 64 bits
+[[noreturn]] void throw_overflow();  // Throws InputError: a sum of sizes or times exceeds 64 bits.
 }
 
-// An integer count of one unit. Sums, differences and multiples throw InputError on overflow, so a
-// hostile file can never wrap a size around. Differences may be negative.
+// A Quantity is an integer count of one unit. Sums, differences and multiples throw InputError on
+// overflow, so that a hostile file can never wrap a size around. A difference may be negative.
 template <class Unit>
 class Quantity {
  public:
@@ -48,32 +49,35 @@ class Quantity {
 using Bytes = Quantity<struct BytesUnit>;
 using Nanos = Quantity<struct NanosUnit>;
 
-// "700MiB", "8 GiB", "1.5GB", "123456", "0.5 KiB". Units: B, KB, MB, GB, TB (powers of 1000), KiB, MiB,
-// GiB, TiB (powers of 1024), any case. A fraction of a byte is rounded down. InputError otherwise.
+// Parses texts like "700MiB", "8 GiB", "1.5GB", "123456" and "0.5 KiB". The units are B, KB, MB,
+// GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024), in upper or lower case. A
+// fraction of a byte is rounded down. Throws InputError for any other text.
 Bytes parse_bytes(std::string_view text);
 
-// "10s", "250ms", "1.5 min", "100us", "80ns", "2h"; a bare number is seconds. InputError otherwise.
+// Parses texts like "10s", "250ms", "1.5 min", "100us", "80ns" and "2h". A number alone is seconds.
+// Throws InputError for any other text.
 Nanos parse_duration(std::string_view text);
 
-// "700.0 MiB", "64 B": three or four significant digits in binary units.
+// Prints three or four significant digits in binary units: "700.0 MiB", "64 B".
 std::string format_bytes(Bytes bytes);
-// "700.0 MiB (734003200 B)": where the exact number matters.
+// Prints the exact number too, where it matters: "700.0 MiB (734003200 B)".
 std::string format_bytes_exact(Bytes bytes);
-// "12.3 ms", "1.50 s".
+// Prints three significant digits: "12.3 ms", "1.50 s".
 std::string format_duration(Nanos time);
 
-// A limit on device bytes, absolute or as a share of what plain training needs.
+// A Budget is a limit on device bytes: a number, or a share of what plain training needs.
 class Budget {
  public:
-  Budget() = default;                          // no limit
-  Budget(Bytes bytes);                         // NOLINT: a number of bytes is a budget
-  Budget(std::string_view text);               // NOLINT: "8 GiB", "60%"; InputError otherwise
-  Budget(const char* text) : Budget(std::string_view(text)) {}      // NOLINT
+  Budget() = default;             // There is no limit.
+  Budget(Bytes bytes);            // NOLINT: A number of bytes is a budget.
+  Budget(std::string_view text);  // NOLINT: "8 GiB", "60%". Throws InputError otherwise.
+  Budget(const char* text) : Budget(std::string_view(text)) {}         // NOLINT
   Budget(const std::string& text) : Budget(std::string_view(text)) {}  // NOLINT
 
   bool unlimited() const { return kind_ == Kind::kUnlimited; }
   bool relative() const { return kind_ == Kind::kShare; }
-  // The limit in bytes; shares are of `baseline`, rounded down. No limit: the largest Bytes.
+  // Returns the limit in bytes. A share is a share of `baseline`, rounded down to a byte. Without a
+  // limit, returns the largest Bytes.
   Bytes resolve(Bytes baseline) const;
 
   bool operator==(const Budget&) const = default;
@@ -81,8 +85,8 @@ class Budget {
  private:
   enum class Kind { kUnlimited, kBytes, kShare };
   Kind kind_ = Kind::kUnlimited;
-  int64_t amount_ = 0;   // bytes, or the numerator of the share
-  int64_t divisor_ = 1;  // of the share
+  int64_t amount_ = 0;   // the bytes, or the numerator of the share
+  int64_t divisor_ = 1;  // the denominator of the share
 };
 
 }  // namespace reprise

@@ -13,6 +13,7 @@ struct PlannerInfo {
   const char* name;
   const char* summary;                                  // one line for people
   const char* schedule_class;                           // what its optimum and its bound refer to
+  Proof proof;                                          // which plans its answers speak of
   const char* source;                                   // paper
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs

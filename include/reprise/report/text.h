@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reprise/check/explain.h"
@@ -30,6 +31,10 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
 // One screen: how good the plan is, what it costs, what the search took. Also for results without a
 // plan.
 std::string plan_text(const PlanResult& result, const TextOptions& options = {});
+
+// Says what PlanResult::smallest_budget is: "smallest feasible budget" if the planner has proven
+// that no plan fits less, and otherwise "smallest budget with a plan found".
+std::string_view smallest_budget_text(const PlanResult& result);
 
 // A row a point. Long curves are thinned out evenly, first and last point kept.
 std::string frontier_text(const Frontier& frontier, const Baseline& baseline,

@@ -1,5 +1,5 @@
-// A backend that runs nothing and keeps the books: dry runs without a framework, and a third count of
-// the bytes beside the simulator and the verifier.
+// A backend that runs nothing and counts bytes and times. It serves dry runs without a framework,
+// and it counts the bytes a third time, beside the simulator and the verifier.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,10 @@ namespace reprise {
 
 class BookkeepingBackend final : public Backend {
  public:
-  explicit BookkeepingBackend(const Graph& graph);  // keeps a reference to the graph
+  explicit BookkeepingBackend(const Graph& graph);  // The backend keeps a reference to the graph.
 
-  void run(const RunAction& step) override;  // InternalError when a read value is not live
+  // Throws InternalError when the run reads a value that is not live.
+  void run(const RunAction& step) override;
   void free(ValueIndex value) override;
 
   Bytes live() const { return live_; }

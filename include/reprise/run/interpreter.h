@@ -1,4 +1,4 @@
-// The one loop that walks a plan. What an action does is a Backend's business.
+// Walks a plan in one loop. A Backend decides what an action does.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,18 @@
 
 namespace reprise {
 
-// A run of an operation as the interpreter hands it to a backend.
+// A RunAction is a run of an op as the interpreter hands it to a backend.
 struct RunAction {
   OpIndex op = 0;
   int32_t variant = 0;
-  bool first = true;        // the op's first run in the plan
-  bool save_random = false; // a random op's first run, and it will run again: keep the random state
-  bool restore_random = false;  // a re-run of a random op: use the state that was kept
+  bool first = true;            // This is the op's first run in the plan.
+  bool save_random = false;     // The random op will run again: keep the random state.
+  bool restore_random = false;  // The random op runs again: use the random state that was kept.
 
   bool operator==(const RunAction&) const = default;
 };
 
+// A Backend does what the actions of a plan say.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -29,21 +30,22 @@ class Backend {
   virtual void free(ValueIndex value) = 0;
 };
 
-// A plan ready to be walked: ids looked up, first runs and random states worked out once.
+// A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random
+// states are worked out.
 class Program {
  public:
   struct Entry {
     ActionKind kind = ActionKind::kRun;
-    RunAction run;           // kRun
-    ValueIndex value = 0;  // kFree
+    RunAction run;         // for kRun
+    ValueIndex value = 0;  // for kFree
   };
 
-  // Throws InputError for unknown ids. The graph is only used here.
+  // Throws InputError for unknown ids. The program keeps no reference to the graph.
   Program(const Graph& graph, const std::vector<Action>& actions);
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // Position of the loss run; the number of steps if there is none. Steps before it are the forward
-  // half, steps after it the backward half.
+  // Returns the position of the loss run, or the number of entries if there is none. The entries
+  // before it are the forward half of the step, and those after it are the backward half.
   size_t loss() const { return loss_; }
 
  private:
@@ -51,8 +53,9 @@ class Program {
   size_t loss_ = 0;
 };
 
-// Walks steps [begin, end). Exceptions of the backend pass through.
+// Walks the entries [begin, end). Exceptions of the backend pass through.
 void execute(const Program& program, size_t begin, size_t end, Backend& backend);
+// Walks all entries.
 void execute(const Program& program, Backend& backend);
 
 }  // namespace reprise

@@ -19,15 +19,15 @@ std::string nothing_left(const std::string& what, const std::string& id, Exactne
 bool drop_broken_realizations(Graph& graph, Exactness allowed) {
   std::vector<bool> dropped(graph.ops.size(), false);
   bool any = false;
-  const auto broken = [&](const std::vector<OpIndex>& realization) {
-    return std::any_of(realization.begin(), realization.end(), [&](OpIndex op) {
+  const auto broken = [&](const Realization& realization) {
+    return std::any_of(realization.ops.begin(), realization.ops.end(), [&](OpIndex op) {
       return graph.ops[static_cast<size_t>(op)].variants.empty();
     });
   };
   for (Choice& choice : graph.choices) {
-    for (const std::vector<OpIndex>& realization : choice.realizations) {
+    for (const Realization& realization : choice.realizations) {
       if (!broken(realization)) continue;
-      for (const OpIndex op : realization) dropped[static_cast<size_t>(op)] = any = true;
+      for (const OpIndex op : realization.ops) dropped[static_cast<size_t>(op)] = any = true;
     }
     std::erase_if(choice.realizations, broken);
     if (choice.realizations.empty()) {
@@ -73,8 +73,8 @@ Graph restrict_exactness(const Graph& graph, Exactness allowed) {
   if (erased == 0) return result;
   std::vector<bool> in_choice(graph.ops.size(), false);
   for (const Choice& choice : graph.choices) {
-    for (const std::vector<OpIndex>& realization : choice.realizations) {
-      for (const OpIndex op : realization) in_choice[static_cast<size_t>(op)] = true;
+    for (const Realization& realization : choice.realizations) {
+      for (const OpIndex op : realization.ops) in_choice[static_cast<size_t>(op)] = true;
     }
   }
   while (drop_broken_realizations(result, allowed) || drop_readers_of_nothing(result)) continue;
@@ -90,8 +90,8 @@ Graph restrict_exactness(const Graph& graph, Exactness allowed) {
   }
   result.ops = std::move(ops);
   for (Choice& choice : result.choices) {
-    for (std::vector<OpIndex>& realization : choice.realizations) {
-      for (OpIndex& op : realization) op = position[static_cast<size_t>(op)];
+    for (Realization& realization : choice.realizations) {
+      for (OpIndex& op : realization.ops) op = position[static_cast<size_t>(op)];
     }
   }
   validate(result);

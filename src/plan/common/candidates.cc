@@ -39,13 +39,13 @@ Nanos least_time(const Graph& graph) {
   Nanos sum;
   for (const Choice& choice : graph.choices) {
     std::optional<Nanos> least;
-    for (const std::vector<OpIndex>& realization : choice.realizations) {
+    for (const Realization& realization : choice.realizations) {
       Nanos time;
-      for (const OpIndex op : realization) time += times[static_cast<size_t>(op)];
+      for (const OpIndex op : realization.ops) time += times[static_cast<size_t>(op)];
       least = least ? std::min(*least, time) : time;
     }
-    for (const std::vector<OpIndex>& realization : choice.realizations) {
-      for (const OpIndex op : realization) times[static_cast<size_t>(op)] = Nanos(0);
+    for (const Realization& realization : choice.realizations) {
+      for (const OpIndex op : realization.ops) times[static_cast<size_t>(op)] = Nanos(0);
     }
     if (least) sum += *least;
   }

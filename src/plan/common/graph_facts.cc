@@ -43,7 +43,7 @@ std::vector<Part> parts_of(const Graph& graph) {
   for (size_t c = 0; c < graph.choices.size(); ++c) {
     const auto& realizations = graph.choices[c].realizations;
     for (size_t r = 0; r < realizations.size(); ++r) {
-      for (const OpIndex op : realizations[r]) {
+      for (const OpIndex op : realizations[r].ops) {
         parts[op] = {static_cast<int32_t>(c), static_cast<int32_t>(r)};
       }
     }
@@ -156,14 +156,14 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
   const auto place_of = [&](size_t r, ValueIndex value) {
     std::optional<ValueIndex> least;
     for (const ValueIndex other : needs[r].values) {
-      if (!is_made_from(facts, choice.realizations[r], other, value)) continue;
+      if (!is_made_from(facts, choice.realizations[r].ops, other, value)) continue;
       if (!least || values[other].bytes < values[*least].bytes) least = other;
     }
     return least;
   };
-  Nanos fastest = time_of(facts, choice.realizations[0]);
-  for (const auto& realization : choice.realizations) {
-    fastest = std::min(fastest, time_of(facts, realization));
+  Nanos fastest = time_of(facts, choice.realizations[0].ops);
+  for (const Realization& realization : choice.realizations) {
+    fastest = std::min(fastest, time_of(facts, realization.ops));
   }
   std::optional<GraphFacts::Either> best;
   for (const ValueIndex value : needs[0].values) {
@@ -176,7 +176,7 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
       const std::optional<ValueIndex> place = place_of(r, value);
       holds = place.has_value();
       if (!holds) break;
-      const Nanos extra = time_of(facts, choice.realizations[r]) - fastest;
+      const Nanos extra = time_of(facts, choice.realizations[r].ops) - fastest;
       if (!either) either = GraphFacts::Either{after, last, value, {}, extra};
       either->places.push_back(*place);
       either->extra = std::min(either->extra, extra);
@@ -188,8 +188,8 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
 
 void find_needs_of(GraphFacts& facts, const Choice& choice) {
   std::vector<GraphFacts::Need> needs;
-  for (const std::vector<OpIndex>& realization : choice.realizations) {
-    std::optional<GraphFacts::Need> need = need_of(facts, realization);
+  for (const Realization& realization : choice.realizations) {
+    std::optional<GraphFacts::Need> need = need_of(facts, realization.ops);
     if (!need) return;
     needs.push_back(std::move(*need));
   }
@@ -220,9 +220,9 @@ Nanos sum_of_first_runs(const GraphFacts& facts) {
   Nanos sum;
   for (const Choice& choice : facts.graph.choices) {
     std::optional<Nanos> least;
-    for (const std::vector<OpIndex>& realization : choice.realizations) {
-      for (const OpIndex op : realization) in_choice[op] = 1;
-      const Nanos time = time_of(facts, realization);
+    for (const Realization& realization : choice.realizations) {
+      for (const OpIndex op : realization.ops) in_choice[op] = 1;
+      const Nanos time = time_of(facts, realization.ops);
       least = least ? std::min(*least, time) : time;
     }
     if (least) sum += *least;
@@ -248,8 +248,8 @@ bool takes(const Variant& variant, ValueIndex value) {
 GraphFacts::GraphFacts(const Graph& whole) : graph(whole), certain(whole.ops.size(), 1) {
   for (const Choice& choice : graph.choices) {
     if (choice.realizations.size() == 1) continue;
-    for (const std::vector<OpIndex>& realization : choice.realizations) {
-      for (const OpIndex op : realization) certain[op] = 0;
+    for (const Realization& realization : choice.realizations) {
+      for (const OpIndex op : realization.ops) certain[op] = 0;
     }
   }
   for (const Op& op : graph.ops) {

@@ -89,12 +89,13 @@ class Carrier {
       const Choice& choice = from_.graph().choices[c];
       const auto found = by_id.find(choice.id);
       if (found == by_id.end()) return false;
+      const auto r = static_cast<size_t>(schedule.realization[c]);
       std::vector<OpIndex> ops;
-      for (const OpIndex op : choice.realizations[static_cast<size_t>(schedule.realization[c])]) {
+      for (const OpIndex op : choice.realizations[r].ops) {
         ops.push_back(there_[static_cast<size_t>(op)]);
       }
       const auto& all = choices[found->second].realizations;
-      const auto same = std::find(all.begin(), all.end(), ops);
+      const auto same = std::ranges::find(all, ops, &Realization::ops);
       if (same == all.end()) return false;
       result.realization[found->second] = static_cast<int32_t>(same - all.begin());
     }

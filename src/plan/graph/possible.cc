@@ -62,12 +62,12 @@ class LeavingOut {
     for (size_t c = 0; c < graph_.choices.size(); ++c) {
       auto& realizations = rest.graph.choices[c].realizations;
       for (const bool keep : {false, true}) {  // an op may stand in two realizations
-        for (const std::vector<OpIndex>& realization : graph_.choices[c].realizations) {
-          if (is_possible(realization) != keep) continue;
-          for (const OpIndex op : realization) dropped[op] = !keep;
+        for (const Realization& realization : graph_.choices[c].realizations) {
+          if (is_possible(realization.ops) != keep) continue;
+          for (const OpIndex op : realization.ops) dropped[op] = !keep;
         }
       }
-      std::erase_if(realizations, [&](const auto& one) { return !is_possible(one); });
+      std::erase_if(realizations, [&](const Realization& one) { return !is_possible(one.ops); });
     }
     std::vector<OpIndex> position(graph_.ops.size(), -1);
     rest.graph.ops.clear();
@@ -85,8 +85,8 @@ class LeavingOut {
       rest.graph.ops.push_back(std::move(op));
     }
     for (Choice& choice : rest.graph.choices) {
-      for (std::vector<OpIndex>& realization : choice.realizations) {
-        for (OpIndex& op : realization) op = position[op];
+      for (Realization& realization : choice.realizations) {
+        for (OpIndex& op : realization.ops) op = position[op];
       }
     }
     return rest;
@@ -135,9 +135,9 @@ class LeavingOut {
     for (const Choice& choice : graph_.choices) {
       const auto beside = [&](OpIndex op) { return beside_[op]; };
       const Instant::Amount most =
-          std::ranges::max(choice.realizations.front() | std::views::transform(beside));
-      for (const std::vector<OpIndex>& realization : choice.realizations) {
-        for (const OpIndex op : realization) beside_[op] = std::max(beside_[op], most);
+          std::ranges::max(choice.realizations.front().ops | std::views::transform(beside));
+      for (const Realization& realization : choice.realizations) {
+        for (const OpIndex op : realization.ops) beside_[op] = std::max(beside_[op], most);
       }
     }
   }

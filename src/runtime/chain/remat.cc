@@ -17,6 +17,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
+#include "reprise/report/text.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/modules/stage_modules.h"
 #include "runtime/device/step_limits.h"
@@ -56,12 +57,13 @@ at::Tensor default_loss(const Tensors& outputs) {
   return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
 }
 
-// Names an op of the chain in the words of the user: "backward of stage 'block3'".
-std::string name_of(const std::string& op, const Chain& chain) {
-  if (op.empty() || op == "loss") return op;
-  const size_t stage = std::stoul(op.substr(1));
-  return fmt::format("{} of stage '{}'", op[0] == 'F' ? "forward" : "backward",
-                     chain.stages.at(stage).name);
+// Describes an op of the lowered chain in the words of the user: "backward of stage 'block3'".
+std::string describe_op(const std::string& id, const Chain& chain) {
+  const Graph graph = lower(chain);
+  const OpIndex op = find_op(graph, id);
+  const std::optional<size_t> stage = ChainIndex{chain.stages.size()}.stage_of(op);
+  if (!stage) return id;
+  return fmt::format("{} of stage '{}'", to_string(graph.ops[op].phase), chain.stages[*stage].name);
 }
 
 // Whether the last stage makes its output a second time for a backward that reads it. Without a
@@ -69,7 +71,8 @@ std::string name_of(const std::string& op, const Chain& chain) {
 bool makes_second_output(const Chain& chain, const PlanResult& result) {
   if (chain.loss.consumes) return false;
   if (!result.plan) return result.termination == Termination::kInfeasible;
-  const std::string last = fmt::format("F{}", chain.stages.size() - 1);
+  const OpIndex forward = ChainIndex{chain.stages.size()}.forward(chain.stages.size() - 1);
+  const std::string last = lower(chain).ops[forward].id;
   return std::count_if(result.plan->actions.begin(), result.plan->actions.end(),
                        [&](const Action& action) {
                          return action.kind == ActionKind::kRun && action.id == last;
@@ -254,12 +257,11 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
         fmt::format("no plan for a budget of {}: ", format_bytes_exact(result.budget));
     if (result.termination == Termination::kInfeasible && result.smallest_budget) {
       message += fmt::format(
-          "the smallest feasible budget is {}, {:.1f} % of plain training's peak, which the {} "
-          "needs",
-          format_bytes_exact(*result.smallest_budget),
+          "the {} is {}, {:.1f} % of plain training's peak, which the {} needs",
+          smallest_budget_text(result), format_bytes_exact(*result.smallest_budget),
           100.0 * static_cast<double>(result.smallest_budget->count()) /
               static_cast<double>(std::max<int64_t>(1, result.baseline.peak.count())),
-          name_of(result.blocking_op, chain));
+          describe_op(result.blocking_op, chain));
     } else {
       message += "the search ran out of time; raise time_limit";
     }

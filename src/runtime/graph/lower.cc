@@ -15,6 +15,7 @@ using device::counted_bytes;
 using rewrite::Alternatives;
 using rewrite::CallVariant;
 using rewrite::CallRealization;
+using rewrite::VariantName;
 using step::Argument;
 using step::Call;
 using step::Memory;
@@ -218,7 +219,8 @@ class Lowering {
     return recording_.calls.size();
   }
 
-  // Of the op that is next: "12:gelu@blocks.0.mlp".
+  // Returns an id for the op that is next: "12:gelu@blocks.0.mlp". It names the module for people;
+  // programs look at the op's owner.
   std::string op_id(const Call& call, const std::string& piece) const {
     std::string id = fmt::format("{}:{}{}", result_.graph.ops.size(), call.name(), piece);
     if (!call.module.empty()) id += "@" + call.module;
@@ -237,6 +239,7 @@ class Lowering {
     const bool replay = has_replay(c);
     Op op;
     op.id = std::move(id);
+    op.owner = call.module;
     op.phase = phase;
     op.random = call.random;
     op.once = runs_once(c);
@@ -268,6 +271,7 @@ class Lowering {
     }
     Op op;
     op.id = op_id(first, "." + piece.name);
+    op.owner = first.module;
     // What a forward pass leaves for a backward belongs to the forward pass.
     op.phase = first.phase == Phase::kForward || piece.after < begin
                    ? recording_.calls[static_cast<size_t>(piece.after)].phase
@@ -328,11 +332,12 @@ class Lowering {
     add_variant(op, "default", updates_.whole, Role::kAny);
     for (const Update& update : updates_.each) take(op.variants[0], update);
     const auto whole = static_cast<OpIndex>(result_.graph.ops.size());
-    result_.graph.choices.push_back({op.id + "/gradients-consumed", {{whole}, update_ops_}});
+    result_.graph.choices.push_back({op.id, {{"", {whole}}, {"gradients-consumed", update_ops_}}});
     result_.graph.ops.push_back(std::move(op));
   }
 
-  // One for each list of calls that realizations stand for, named after all of them.
+  // Adds a choice for each list of calls that realizations stand for. The choice has the id of the
+  // first op.
   void add_choices() {
     std::map<std::vector<int32_t>, size_t> known;
     for (const CallRealization& realization : alternatives_.realizations) {
@@ -342,23 +347,22 @@ class Lowering {
       if (is_new) {
         std::vector<OpIndex> plain;
         for (const int32_t c : realization.calls) plain.push_back(op_of_[static_cast<size_t>(c)]);
-        choices.push_back({result_.graph.ops[static_cast<size_t>(plain[0])].id, {plain}});
+        choices.push_back({result_.graph.ops[static_cast<size_t>(plain[0])].id, {{"", plain}}});
       }
-      Choice& choice = choices[entry->second];
-      choice.id += "/" + realization.name;
-      choice.realizations.push_back(pieces_[&realization]);
+      choices[entry->second].realizations.push_back({realization.name, pieces_[&realization]});
     }
   }
 
-  // Of the op that is next.
-  void add_variant(Op& op, const std::string& name, int32_t work_index, Role role,
+  // Adds a variant to the op that is next.
+  void add_variant(Op& op, const VariantName& name, int32_t work_index, Role role,
                    Exactness exactness = Exactness::kBitwise) {
     const auto w = static_cast<size_t>(work_index);
     const Work& work = works_.all[w];
     const std::vector<int32_t> writes = values_written(work);
     for (size_t k = 0; k < writes.size(); ++k) add_value(writes[k], writes.size(), k, op);
     Variant variant;
-    variant.name = name;
+    variant.name = name.text;
+    variant.alternative = name.alternative;
     variant.time = costs_[w].time;
     variant.workspace = costs_[w].workspace;
     variant.reads = in_graph(values_read(work));

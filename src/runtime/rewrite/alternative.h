@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/step/recording.h"
@@ -13,11 +14,23 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// One call run in another way. It becomes a variant of an op.
+// A VariantName is how a variant of an op is called, with the alternative that it comes from. The
+// text is unique in its op: "in-place/grad_output". Programs look at the alternative.
+struct VariantName {
+  // A text alone names a variant that no alternative added.
+  VariantName(const char* name = "default") : text(name) {}  // NOLINT
+  VariantName(std::string rule, const std::string& operand)
+      : text(rule + "/" + operand), alternative(std::move(rule)) {}
+
+  std::string text;
+  std::string alternative;  // empty for the way in which the op runs without this alternative
+};
+
+// A CallVariant is one call that runs in another way: a variant of its op.
 struct CallVariant {
   int32_t call = -1;
   int32_t work = -1;
-  std::string name = {};  // of the variant: "in-place/grad_output"
+  VariantName name = {};
   Exactness exactness = Exactness::kBitwise;
 };
 
@@ -27,7 +40,7 @@ struct CallRealization {
     std::string name = {};                // added to the name of a call: "weights"
     int32_t after = -1;                   // the call that the piece follows
     std::vector<int32_t> works = {};      // one for each variant, the first without conditions
-    std::vector<std::string> names = {};  // the names of the variants
+    std::vector<VariantName> names = {};  // the names of the variants
     bool as_it_is = false;                // the call `after` in all its variants, and no works
     int32_t of = -1;                      // the call that names the piece; -1: the first
   };
@@ -85,7 +98,7 @@ class Rewriter {
   // if a call that R would run as it is draws random numbers.
   void add(CallRealization realization);
   // Adds one more variant to a piece of a realization that was found.
-  void add_variant(size_t realization, size_t piece, int32_t work, std::string name);
+  void add_variant(size_t realization, size_t piece, int32_t work, VariantName name);
   // The alternatives that this row and the rows before it found.
   const Alternatives& found() const { return found_; }
   Alternatives take() { return std::move(found_); }

@@ -105,7 +105,7 @@ void Rewriter::add(CallRealization realization) {
   std::ranges::move(together, std::back_inserter(found_.realizations));
 }
 
-void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, std::string name) {
+void Rewriter::add_variant(size_t realization, size_t piece, int32_t work, VariantName name) {
   CallRealization::Piece& one = found_.realizations[realization].pieces[piece];
   one.works.push_back(work);
   one.names.push_back(std::move(name));

@@ -27,13 +27,13 @@ Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& ops) {
 // None: some realization has no ordered op.
 std::optional<Moment> moment_of(const GraphFacts& facts, const Choice& choice) {
   Moment moment{{}, std::numeric_limits<OpIndex>::max(), true};
-  Nanos fastest = time_of(facts, choice.realizations.front());
-  for (const std::vector<OpIndex>& ops : choice.realizations) {
-    fastest = std::min(fastest, time_of(facts, ops));
+  Nanos fastest = time_of(facts, choice.realizations.front().ops);
+  for (const Realization& one : choice.realizations) {
+    fastest = std::min(fastest, time_of(facts, one.ops));
   }
-  for (const std::vector<OpIndex>& ops : choice.realizations) {
-    Moment::Realization realization{{}, (time_of(facts, ops) - fastest).count()};
-    for (const OpIndex op : ops) {
+  for (const Realization& one : choice.realizations) {
+    Moment::Realization realization{{}, (time_of(facts, one.ops) - fastest).count()};
+    for (const OpIndex op : one.ops) {
       if (!runs_once(facts.graph.ops[op])) continue;
       realization.ops.push_back(op);
       moment.first = std::min(moment.first, op);

@@ -161,8 +161,8 @@ void ScheduleLedger::set_realization(int32_t choice, int32_t realization) {
   changes_.push_back({Part::kRealization, choice, now});
   now = realization;
   want(end());
-  for (const std::vector<OpIndex>& ops : model_.graph().choices[choice].realizations) {
-    for (const OpIndex op : ops) {
+  for (const Realization& one : model_.graph().choices[choice].realizations) {
+    for (const OpIndex op : one.ops) {
       want(op);
       want_random_after(op);
       for (const Variant& op_variant : model_.graph().ops[op].variants) {

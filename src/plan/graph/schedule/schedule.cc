@@ -42,7 +42,7 @@ ScheduleModel::ScheduleModel(const Graph& graph) : graph_(graph), plain_(runs_of
   for (size_t c = 0; c < graph.choices.size(); ++c) {
     const auto& realizations = graph.choices[c].realizations;
     for (size_t r = 0; r < realizations.size(); ++r) {
-      for (const OpIndex op : realizations[r]) {
+      for (const OpIndex op : realizations[r].ops) {
         choice_[op] = static_cast<int32_t>(c);
         realization_[op] = static_cast<int32_t>(r);
       }

@@ -87,8 +87,8 @@ Schedule cheapest_variants(const ScheduleModel& model, double price) {
     const int32_t before = ledger.schedule().realization[c];
     int32_t cheapest = before;
     for (size_t r = 0; r < realizations.size(); ++r) {
-      if (cost_of_ops(graph, realizations[r], price) <
-          cost_of_ops(graph, realizations[cheapest], price)) {
+      if (cost_of_ops(graph, realizations[r].ops, price) <
+          cost_of_ops(graph, realizations[cheapest].ops, price)) {
         cheapest = static_cast<int32_t>(r);
       }
     }

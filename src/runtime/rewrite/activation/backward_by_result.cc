@@ -128,7 +128,7 @@ class ByResult {
     CallRealization::Piece piece{"by-result", c, {}, {"default"}, false, c};
     if (auto over = over_gradient(work, c)) {
       piece.works = {rewriter_.add_work(std::move(work)), rewriter_.add_work(*std::move(over))};
-      piece.names.emplace_back("backward-by-result/grad_output");
+      piece.names.emplace_back("backward-by-result", "grad_output");
     } else {
       piece.works = {rewriter_.add_work(std::move(work))};
     }

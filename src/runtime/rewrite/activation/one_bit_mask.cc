@@ -283,7 +283,7 @@ void one_bit_mask(Rewriter& rewriter) {
     CallRealization::Piece piece{"of-bits", c, {rewriter.add_work(std::move(fresh))}, {"default"}};
     if (!rewriter.is_result(gradient.index) && rewriter.readers(gradient.index).back() == c) {
       piece.works.push_back(rewriter.add_work(std::move(over)));
-      piece.names.emplace_back("one-bit-mask/grad_output");
+      piece.names.emplace_back("one-bit-mask", "grad_output");
     }
     realization.pieces.push_back(std::move(piece));
     rewriter.add(std::move(realization));

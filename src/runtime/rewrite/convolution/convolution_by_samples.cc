@@ -15,7 +15,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/mkldnn_convolution.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -230,8 +229,8 @@ class BySamples {
   std::map<std::string, Kernel> kernels_;  // by kind of work; null: there is none
 };
 
-std::string variant_name(bool is_forward) {
-  return fmt::format("convolution-by-samples/{}", is_forward ? "input" : "grad_output");
+VariantName variant_name(bool is_forward) {
+  return {"convolution-by-samples", is_forward ? "input" : "grad_output"};
 }
 
 bool asks_for_input_only(const Call& call) {

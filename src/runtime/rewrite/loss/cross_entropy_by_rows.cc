@@ -121,7 +121,7 @@ void cross_entropy_by_rows(Rewriter& rewriter) {
     CallRealization::Piece piece{"rows", position, {rewriter.add_work(std::move(fresh))}, {"default"}};
     if (!rewriter.is_result(log.index) && rewriter.readers(log.index).back() == position) {
       piece.works.push_back(rewriter.add_work(std::move(over)));
-      piece.names.emplace_back("in-place/output");
+      piece.names.emplace_back("in-place", "output");
     }
     rows.pieces.push_back(std::move(piece));
     rewriter.add(std::move(rows));

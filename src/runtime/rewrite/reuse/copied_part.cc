@@ -147,7 +147,7 @@ Kernel copying() {
 CallRealization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const TensorRef& part,
                                   const TensorRef& copy) {
   CallRealization::Piece piece{"of-part", c, {}, {}};
-  const auto add = [&](int32_t work, std::string name) {
+  const auto add = [&](int32_t work, VariantName name) {
     piece.works.push_back(rewriter.add_work(with(rewriter.work(work), part, copy)));
     piece.names.push_back(std::move(name));
   };

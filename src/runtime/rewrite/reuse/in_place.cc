@@ -3,7 +3,6 @@
 // memory that the caller gives. The table lists only overloads that do so. The generated overloads
 // (of batch norm and layer norm) compute elsewhere and copy.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -160,7 +159,7 @@ void in_place(Rewriter& rewriter) {
                                               .arguments = arguments_for(op->schema(), call, where),
                                               .grad_mode = call.grad_mode,
                                               .overwrites = {{result.index, where.index}}});
-      rewriter.add(CallVariant{static_cast<int32_t>(c), work, fmt::format("in-place/{}", over)});
+      rewriter.add(CallVariant{static_cast<int32_t>(c), work, {"in-place", over}});
     }
   }
 }

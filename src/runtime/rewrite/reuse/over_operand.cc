@@ -59,7 +59,7 @@ void add_variants_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
       if (sum.memory == Memory::kValue) work.made.push_back({r, 0, sum.index});
     }
     rewriter.add(CallVariant{c, rewriter.add_work(std::move(work)),
-                          fmt::format("{}/{}", kind, call.op.schema().arguments()[over].name())});
+                          {kind, call.op.schema().arguments()[over].name()}});
   }
 }
 
