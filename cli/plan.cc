@@ -32,34 +32,21 @@ PlanResult search(const Problem& problem, const PlanOptions& options) {
 
 // Exit 3: the smallest feasible budget stands in the message as a plain decimal number.
 int report_infeasible(const PlanResult& result) {
-  std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),
-                                 format_bytes(result.budget));
-  if (result.smallest_budget) {
-    const int64_t smallest = result.smallest_budget->count();
-    text += fmt::format("\nThe {} is {} bytes ({}{})", smallest_budget_text(result), smallest,
-                        format_bytes(*result.smallest_budget),
-                        share_of_plain(*result.smallest_budget, result.baseline));
-    if (!result.blocking_op.empty()) text += fmt::format(", needed by {}", result.blocking_op);
-    text += fmt::format(".\nAsk for --budget {} or more, make the batch smaller, or {}.", smallest,
-                        result.proof == Proof::kScheduleClass
-                            ? "plan a graph of operations (reprise profile --mode graph)"
-                            : "try another planner");
-  } else {
-    text += "\nAsk for a larger budget, make the batch smaller, or try another planner.";
-  }
-  complain(text);
+  const std::string_view other = result.proof == Proof::kScheduleClass
+                                     ? "plan a graph of operations (reprise profile --mode graph)"
+                                     : "try another planner";
+  const std::string larger =
+      result.smallest_budget
+          ? fmt::format("Ask for --budget {} or more", result.smallest_budget->count())
+          : "Ask for a larger budget";
+  complain(fmt::format("{}\n{}, make the batch smaller, or {}.", explain_no_plan(result), larger,
+                       other));
   return kInfeasible;
 }
 
-int report_no_time(const Arguments& arguments, const PlanResult& result) {
-  std::string text =
-      fmt::format("out of time: no plan was found in {}, and none was proven impossible.",
-                  format_duration(parse_duration(arguments.search.time_limit)));
-  if (result.smallest_budget) {
-    text += fmt::format("\nThe {} is {} bytes ({}).", smallest_budget_text(result),
-                        result.smallest_budget->count(), format_bytes(*result.smallest_budget));
-  }
-  complain(text + "\nGive a longer --time-limit, a larger --budget, or a faster --planner.");
+int report_no_time(const PlanResult& result) {
+  complain(explain_no_plan(result) +
+           "\nGive a longer --time-limit, a larger --budget, or a faster --planner.");
   return kOutOfTime;
 }
 
@@ -109,7 +96,7 @@ int run(const Arguments& arguments) {
   }
   if (arguments.json) print(result_json(result));
   return result.termination == Termination::kInfeasible ? report_infeasible(result)
-                                                        : report_no_time(arguments, result);
+                                                        : report_no_time(result);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
+#include "reprise/report/text.h"
 
 namespace reprise::cli {
 namespace {
@@ -237,26 +238,15 @@ std::string what_else(const Arguments& arguments) {
 int infeasible(const training::TrainReport& report, const Arguments& arguments) {
   const PlanResult& result = report.plan;
   if (result.termination != Termination::kInfeasible) {
-    std::string text = "out of time: no plan was found";
-    if (result.smallest_budget) {
-      text += fmt::format(" (the smallest that one was found for is {} bytes, {})",
-                          result.smallest_budget->count(), format_bytes(*result.smallest_budget));
-    }
-    complain(text + "; give a longer --time-limit or a larger --budget");
+    complain(explain_no_plan(result) + "\nGive a longer --time-limit or a larger --budget.");
     return kOutOfTime;
   }
-  std::string text = fmt::format("infeasible: no plan fits {} bytes ({}).", result.budget.count(),
-                                 format_bytes(result.budget));
-  if (result.smallest_budget) {
-    text += fmt::format(
-        "\nThe {} is {} bytes ({}{}), needed by {}.\n"
-        "Ask for --budget {} or more, make the batch smaller{}.",
-        smallest_budget_text(result), result.smallest_budget->count(),
-        format_bytes(*result.smallest_budget),
-        share_of_plain(*result.smallest_budget, result.baseline), result.blocking_op,
-        result.smallest_budget->count(), what_else(arguments));
-  }
-  complain(text);
+  const std::string larger =
+      result.smallest_budget
+          ? fmt::format("Ask for --budget {} or more", result.smallest_budget->count())
+          : "Ask for a larger budget";
+  complain(fmt::format("{}\n{}, make the batch smaller{}.", explain_no_plan(result), larger,
+                       what_else(arguments)));
   return kInfeasible;
 }
 

@@ -214,7 +214,10 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   return text;
 }
 
-std::string_view smallest_budget_text(const PlanResult& result) {
+namespace {
+
+// What the smallest budget of an answer is: exact only where the planner knows its whole class.
+std::string_view kind_of_smallest(const PlanResult& result) {
   constexpr std::string_view kExact = "smallest feasible budget";
   constexpr std::string_view kFound = "smallest budget with a plan found";
   if (result.termination != Termination::kInfeasible) return kFound;
@@ -226,6 +229,30 @@ std::string_view smallest_budget_text(const PlanResult& result) {
       return kExact;
   }
   return kFound;
+}
+
+}  // namespace
+
+std::string explain_no_plan(const PlanResult& result, std::string_view blocking_op) {
+  const std::string budget =
+      fmt::format("{} bytes ({})", result.budget.count(), format_bytes(result.budget));
+  std::string text = result.termination == Termination::kInfeasible
+                         ? fmt::format("infeasible: no plan fits {}.", budget)
+                         : fmt::format("out of time: no plan within {} was found, and none was "
+                                       "proven impossible.",
+                                       budget);
+  if (!result.smallest_budget) return text;
+  text += fmt::format("\nThe {} is {} bytes ({}", kind_of_smallest(result),
+                      result.smallest_budget->count(), format_bytes(*result.smallest_budget));
+  if (result.baseline.peak > Bytes(0)) {
+    text += fmt::format(", {:.1f} % of plain training's peak",
+                        100.0 * static_cast<double>(result.smallest_budget->count()) /
+                            static_cast<double>(result.baseline.peak.count()));
+  }
+  text += ")";
+  if (blocking_op.empty()) blocking_op = result.blocking_op;
+  if (!blocking_op.empty()) text += fmt::format(", needed by {}", blocking_op);
+  return text + ".";
 }
 
 std::string plan_text(const PlanResult& result, const TextOptions& options) {

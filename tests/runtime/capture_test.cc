@@ -227,7 +227,7 @@ TEST_F(CaptureTest, ABudgetThatIsTooSmallIsRefusedWithTheSmallestPeak) {
     step.plan({.budget = Bytes(1000)});
     FAIL() << "planned";
   } catch (const BudgetError& error) {
-    EXPECT_PRED2(contains, error.what(), "the smallest that one was found for");
+    EXPECT_PRED2(contains, error.what(), "The smallest budget with a plan found is");
     EXPECT_GT(error.requested(), 1000);
   }
 }

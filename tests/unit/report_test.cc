@@ -80,12 +80,33 @@ TEST(PlanText, TheSmallestBudgetIsCalledFeasibleWhereThatIsProven) {
   EXPECT_EQ(exact.proof, Proof::kScheduleClass);
   EXPECT_EQ(tried.proof, Proof::kTried);
   EXPECT_EQ(graph.proof, Proof::kAllPlans);
-  EXPECT_EQ(smallest_budget_text(exact), "smallest feasible budget");
-  EXPECT_EQ(smallest_budget_text(tried), "smallest budget with a plan found");
-  EXPECT_EQ(smallest_budget_text(graph), "smallest budget with a plan found");
+  const auto says = [](const PlanResult& result, const std::string& words) {
+    return explain_no_plan(result).find(words) != std::string::npos;
+  };
+  const std::string bytes = " is " + std::to_string(exact.smallest_budget->count()) + " bytes (";
+  EXPECT_TRUE(says(exact, "The smallest feasible budget" + bytes)) << explain_no_plan(exact);
+  EXPECT_TRUE(says(tried, "The smallest budget with a plan found is")) << explain_no_plan(tried);
+  EXPECT_TRUE(says(graph, "The smallest budget with a plan found is")) << explain_no_plan(graph);
   PlanResult late = exact;
   late.termination = Termination::kTimeLimit;
-  EXPECT_EQ(smallest_budget_text(late), "smallest budget with a plan found");
+  EXPECT_TRUE(says(late, "out of time: no plan within 1 bytes")) << explain_no_plan(late);
+  EXPECT_TRUE(says(late, "The smallest budget with a plan found" + bytes)) << explain_no_plan(late);
+}
+
+TEST(PlanText, WithoutAPlanTheBudgetAndWhatNeedsTheSmallestOneAreNamed) {
+  PlanResult result;
+  result.termination = Termination::kInfeasible;
+  result.budget = Bytes(2048);
+  EXPECT_EQ(explain_no_plan(result), "infeasible: no plan fits 2048 bytes (2 KiB).");
+  result.proof = Proof::kScheduleClass;
+  result.smallest_budget = Bytes(3072);
+  result.baseline.peak = Bytes(6144);
+  result.blocking_op = "B1";
+  const std::string text =
+      "infeasible: no plan fits 2048 bytes (2 KiB).\n"
+      "The smallest feasible budget is 3072 bytes (3 KiB, 50.0 % of plain training's peak), needed by ";
+  EXPECT_EQ(explain_no_plan(result), text + "B1.");
+  EXPECT_EQ(explain_no_plan(result, "the last layer"), text + "the last layer.");
 }
 
 TEST(FrontierText, LongCurvesKeepBothEnds) {

@@ -30,7 +30,7 @@ struct PlanOptions {
 };
 
 // A Proof says which plans an answer speaks of: those that its lower bound holds for, and those of
-// which `infeasible` says that none fits. smallest_budget_text() (report/text.h) turns it into
+// which `infeasible` says that none fits. explain_no_plan() (report/text.h) turns it into
 // words.
 enum class Proof {
   // The planner knows the schedules that it tried, and no others.

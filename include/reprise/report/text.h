@@ -32,9 +32,11 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
 // plan.
 std::string plan_text(const PlanResult& result, const TextOptions& options = {});
 
-// Says what PlanResult::smallest_budget is: "smallest feasible budget" if the planner has proven
-// that no plan fits less, and otherwise "smallest budget with a plan found".
-std::string_view smallest_budget_text(const PlanResult& result);
+// Says why there is no plan: the budget, the smallest budget with a plan as far as it is known (in
+// bytes as a plain number, and as a share of plain training's peak), and the op that needs it. The
+// text is one or two sentences, a line each, without advice: what the user can change depends on
+// the caller. `blocking_op` replaces the op's id. `result.plan` must be empty.
+std::string explain_no_plan(const PlanResult& result, std::string_view blocking_op = {});
 
 // A row a point. Long curves are thinned out evenly, first and last point kept.
 std::string frontier_text(const Frontier& frontier, const Baseline& baseline,

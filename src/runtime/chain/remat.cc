@@ -59,6 +59,7 @@ at::Tensor default_loss(const Tensors& outputs) {
 
 // Describes an op of the lowered chain in the words of the user: "backward of stage 'block3'".
 std::string describe_op(const std::string& id, const Chain& chain) {
+  if (id.empty()) return id;
   const Graph graph = lower(chain);
   const OpIndex op = find_op(graph, id);
   const std::optional<size_t> stage = ChainIndex{chain.stages.size()}.stage_of(op);
@@ -253,18 +254,10 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   }
   ++report.plans;
   if (!result.plan) {
-    std::string message =
-        fmt::format("no plan for a budget of {}: ", format_bytes_exact(result.budget));
-    if (result.termination == Termination::kInfeasible && result.smallest_budget) {
-      message += fmt::format(
-          "the {} is {}, {:.1f} % of plain training's peak, which the {} needs",
-          smallest_budget_text(result), format_bytes_exact(*result.smallest_budget),
-          100.0 * static_cast<double>(result.smallest_budget->count()) /
-              static_cast<double>(std::max<int64_t>(1, result.baseline.peak.count())),
-          describe_op(result.blocking_op, chain));
-    } else {
-      message += "the search ran out of time; raise time_limit";
-    }
+    const std::string message = explain_no_plan(result, describe_op(result.blocking_op, chain)) +
+                                (result.termination == Termination::kInfeasible
+                                     ? ""
+                                     : " Raise time_limit or the budget.");
     throw BudgetError(message, result.budget.count(), (chain.fixed + chain.input.bytes).count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
   }

@@ -14,6 +14,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
+#include "reprise/report/text.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
 #include "runtime/device/step_limits.h"
@@ -206,16 +207,8 @@ void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixe
   StepPlan found = search(wanted, fixed, slack);
   const PlanResult& result = found.result;
   if (!result.plan) {
-    std::string message =
-        fmt::format("no plan of this step fits {} ", format_bytes_exact(result.budget));
-    if (result.smallest_budget) {
-      message += fmt::format("(the smallest that one was found for is {}",
-                             format_bytes_exact(*result.smallest_budget));
-      message += result.blocking_op.empty() ? "; a longer time_limit may find a smaller one)"
-                                            : "; " + result.blocking_op + " needs the most)";
-    } else {
-      message += "within the time limit; raise time_limit or the budget";
-    }
+    const std::string message =
+        explain_no_plan(result) + " Raise the budget, or time_limit, which may find a smaller plan.";
     throw BudgetError(message, result.budget.count(), fixed.count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
   }

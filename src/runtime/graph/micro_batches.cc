@@ -12,6 +12,7 @@
 #include "runtime/graph/step_search.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
+#include "reprise/report/text.h"
 
 namespace reprise::runtime {
 
@@ -128,13 +129,8 @@ bool better(const PlanResult& a, const PlanResult& b) {
 }
 
 std::string refusal(const PartsTried& closest) {
-  const PlanResult& result = closest.result;
-  std::string message = "no number of parts has a plan within " + format_bytes_exact(result.budget);
-  if (!result.smallest_budget) {
-    return message + " that was found within the time limit; raise time_limit or the budget";
-  }
-  return message + fmt::format("; closest is {} with {}", closest.parts,
-                               format_bytes_exact(*result.smallest_budget));
+  return fmt::format("no number of parts has a plan; closest is {}. {}", closest.parts,
+                     explain_no_plan(closest.result));
 }
 
 }  // namespace
