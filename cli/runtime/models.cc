@@ -34,7 +34,7 @@ std::vector<int64_t> parse_shape(const std::string& text) {
                    "64x1x28x28, the batch first");
 }
 
-int run(bool json) {
+int run_models(bool json) {
   if (json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const training::ModelInfo& model : training::models()) {
@@ -62,7 +62,7 @@ void add_models(CLI::App& app, Handler& action) {
   command->footer("Example:\n  reprise models --json");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "for machines");
-  command->callback([&action, json] { action = [json] { return run(*json); }; });
+  command->callback([&action, json] { action = [json] { return run_models(*json); }; });
 }
 
 void add_model_options(CLI::App& command, ModelArguments& arguments) {

@@ -18,7 +18,7 @@
 namespace reprise::cli {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   ModelArguments model;
   runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
@@ -51,7 +51,7 @@ void on_interrupt(int) {
   signal(SIGINT, SIG_DFL);
 }
 
-training::TrainOptions train_options(const Arguments& arguments) {
+training::TrainOptions train_options(const TrainArguments& arguments) {
   training::TrainOptions options;
   options.model = model_config(arguments.model);
   options.data = arguments.data;
@@ -104,7 +104,7 @@ std::string with_commas(int64_t number) {
 }
 
 // What training in less memory gained and cost.
-std::string report_text(const Arguments& arguments, const training::TrainReport& report) {
+std::string report_text(const TrainArguments& arguments, const training::TrainReport& report) {
   const Plan& plan = *report.plan.plan;
   const bool plain = report.plain_peak.has_value();
   // Plain training of the whole batch, as far as it is known.
@@ -172,7 +172,8 @@ std::string report_text(const Arguments& arguments, const training::TrainReport&
   return text;
 }
 
-nlohmann::ordered_json report_json(const Arguments& arguments, const training::TrainReport& report) {
+nlohmann::ordered_json report_json(const TrainArguments& arguments,
+                                   const training::TrainReport& report) {
   nlohmann::ordered_json json = {{"model", arguments.model.model},
                                  {"data", report.data},
                                  {"steps", report.steps},
@@ -225,7 +226,7 @@ std::string step_text(const training::TrainStep& step) {
 }
 
 // What else lowers the smallest budget, of what is not asked for already: ", or try ...".
-std::string what_else(const Arguments& arguments) {
+std::string what_else(const TrainArguments& arguments) {
   if (arguments.mode != "graph") return ", or try --mode graph";
   std::vector<std::string> all;
   if (!arguments.consume_gradients) all.emplace_back("--consume-gradients");
@@ -234,7 +235,7 @@ std::string what_else(const Arguments& arguments) {
   return all.empty() ? "" : fmt::format(", or try {}", fmt::join(all, " or "));
 }
 
-int infeasible(const training::TrainReport& report, const Arguments& arguments) {
+int infeasible(const training::TrainReport& report, const TrainArguments& arguments) {
   const PlanResult& result = report.plan;
   if (result.termination != Termination::kInfeasible) {
     std::string text = "out of time: no plan was found";
@@ -276,7 +277,7 @@ int verdict(const training::TrainReport& report) {
   return kept ? kDone : kBroken;
 }
 
-int run(const Arguments& arguments) {
+int run_train(const TrainArguments& arguments) {
   require_mode(arguments.mode);
   validate_alternatives(arguments.alternatives, arguments.mode);
   if (!arguments.planner.empty()) find_planner(arguments.planner);
@@ -361,7 +362,7 @@ void add_train(CLI::App& app, Handler& action) {
       "batch.\n"
       "A share is of plain training's peak. Without a budget nothing runs again, and both are "
       "compared.");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   add_model_options(*command, arguments->model);
   auto text = [&](const char* name, std::string& field, const char* help, const char* type) {
     command->add_option(name, field, help)->type_name(type);
@@ -410,7 +411,8 @@ void add_train(CLI::App& app, Handler& action) {
                     "no plain step to compare with (it needs the full memory)");
   command->add_flag("--json", arguments->json, "the result as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress");
-  command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [&action, arguments] { action = [arguments] { return run_train(*arguments); }; });
 }
 
 }  // namespace reprise::cli
