@@ -79,7 +79,7 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
         ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()).description(""));
   };
   number("--batch", arguments.batch, "samples in a batch, in place of the shape's first");
-  number("--width", arguments.width, "of mlp, unet, gpt, lstm");
+  number("--width", arguments.width, "of mlp, resnets, unet, gpt, lstm");
   number("--layers", arguments.layers, "of mlp, gpt, lstm");
   number("--heads", arguments.heads, "of gpt");
   number("--vocabulary", arguments.vocabulary, "of gpt");
