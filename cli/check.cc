@@ -16,7 +16,7 @@ namespace reprise::cli {
 
 namespace {
 
-struct Arguments {
+struct CheckArguments {
   std::string problem;
   std::string plan;
   std::string budget;
@@ -24,7 +24,7 @@ struct Arguments {
   bool quiet = false;
 };
 
-int run(const Arguments& arguments) {
+int run_check(const CheckArguments& arguments) {
   const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
@@ -51,7 +51,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_check(CLI::App& app, Handler& action) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command = app.add_subcommand("check", "verify a plan from anywhere; list all faults");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
@@ -64,7 +64,8 @@ void add_check(CLI::App& app, Handler& action) {
   command->footer(
       "Exits 1 if the plan is invalid, is for another problem, or makes a false claim.\n\n"
       "Example:\n  reprise check densenet121.json plan.json --budget \"700 MiB\"");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_check(*arguments); }; });
 }
 
 }  // namespace reprise::cli

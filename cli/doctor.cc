@@ -134,7 +134,7 @@ std::string as_text(const Machine& machine, const std::optional<std::filesystem:
 }
 
 // `rest` is for the runtime: the model to try, and its options.
-int run(bool json, std::vector<std::string> rest) {
+int run_doctor(bool json, std::vector<std::string> rest) {
   const Machine machine = look_at_machine();
   const auto runtime = find_runtime();
   if (!runtime && !rest.empty()) {
@@ -160,11 +160,11 @@ int run(bool json, std::vector<std::string> rest) {
 
 void add_doctor(CLI::App& app, Handler& action) {
   CLI::App* command = app.add_subcommand("doctor", "what this program and this machine can do");
-  struct Arguments {
+  struct DoctorArguments {
     std::string model, budget;
     bool json = false;
   };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DoctorArguments>();
   command->add_option("--model", arguments->model, "try a step of this one, see `reprise models`")
       ->type_name("NAME");
   command
@@ -183,7 +183,7 @@ void add_doctor(CLI::App& app, Handler& action) {
          {std::pair("--model", arguments->model), std::pair("--budget", arguments->budget)}) {
       if (!value.empty()) rest.insert(rest.end(), {name, value});
     }
-    action = [arguments, rest] { return run(arguments->json, rest); };
+    action = [arguments, rest] { return run_doctor(arguments->json, rest); };
   });
 }
 

@@ -18,7 +18,7 @@ namespace reprise::cli {
 
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   std::string problem;
   std::string plan;
   size_t rows = 12;
@@ -26,7 +26,7 @@ struct Arguments {
   bool quiet = false;
 };
 
-int run(const Arguments& arguments) {
+int run_explain(const ExplainArguments& arguments) {
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Graph graph = problem.graph();
@@ -46,7 +46,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_explain(CLI::App& app, Handler& action) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "who holds the bytes at the peak, what is recomputed, what that costs");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
@@ -57,7 +57,8 @@ void add_explain(CLI::App& app, Handler& action) {
   command->add_flag("--json", arguments->json, "everything, as JSON");
   command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
   command->footer("Example:\n  reprise explain densenet121.json plan.json");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_explain(*arguments); }; });
 }
 
 }  // namespace reprise::cli

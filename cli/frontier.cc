@@ -19,7 +19,7 @@ namespace reprise::cli {
 
 namespace {
 
-struct Arguments {
+struct FrontierArguments {
   std::string problem;
   std::string output;
   std::string svg;
@@ -32,7 +32,7 @@ struct Arguments {
 // What a picture shows beside the curve: of a chain the points of periodic checkpoints, as far as
 // they are found in a tenth of the time, and the budgets that the user asked for.
 std::string picture(const Chain* chain, const Frontier& curve, const Baseline& plain,
-                    const Arguments& arguments) {
+                    const FrontierArguments& arguments) {
   PlanOptions simple = search_options(arguments.search);
   simple.planner = "periodic";
   simple.time_limit = Nanos(simple.time_limit.count() / 10);
@@ -45,7 +45,7 @@ std::string picture(const Chain* chain, const Frontier& curve, const Baseline& p
   return frontier_svg(curve, plain, periodic, options);
 }
 
-int run(const Arguments& arguments) {
+int run_frontier(const FrontierArguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   if (!options.planner.empty()) find_planner(options.planner);
   if (!arguments.output.empty()) require_writable(arguments.output);
@@ -78,7 +78,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_frontier(CLI::App& app, Handler& action) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<FrontierArguments>();
   CLI::App* command =
       app.add_subcommand("frontier", "the best time of every budget: the whole curve");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
@@ -99,7 +99,8 @@ void add_frontier(CLI::App& app, Handler& action) {
   command->footer(
       "Example:\n  reprise frontier densenet121.json -o frontier.json --svg frontier.svg --mark "
       "60%");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_frontier(*arguments); }; });
 }
 
 }  // namespace reprise::cli

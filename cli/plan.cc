@@ -16,7 +16,7 @@ namespace reprise::cli {
 
 namespace {
 
-struct Arguments {
+struct PlanArguments {
   std::string problem;
   std::string budget;
   std::string output;
@@ -50,7 +50,7 @@ int report_no_time(const PlanResult& result) {
   return kOutOfTime;
 }
 
-void report_plan(const Arguments& arguments, const PlanResult& result) {
+void report_plan(const PlanArguments& arguments, const PlanResult& result) {
   const std::string json = to_json(*result.plan);
   if (arguments.output.empty()) {
     print(json);
@@ -70,7 +70,7 @@ void report_plan(const Arguments& arguments, const PlanResult& result) {
                   percent(result.plan->time.count(), plain.time.count()) - 100));
 }
 
-int run(const Arguments& arguments) {
+int run_plan(const PlanArguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
   if (!options.planner.empty()) find_planner(options.planner);
@@ -102,7 +102,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_plan(CLI::App& app, Handler& action) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PlanArguments>();
   CLI::App* command = app.add_subcommand("plan", "find the fastest plan within a byte budget");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
   command
@@ -121,7 +121,8 @@ void add_plan(CLI::App& app, Handler& action) {
   command->footer(
       "Without -o the plan itself goes to standard output.\n\n"
       "Example:\n  reprise plan densenet121.json --budget 60% -o plan.json");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_plan(*arguments); }; });
 }
 
 }  // namespace reprise::cli

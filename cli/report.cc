@@ -16,7 +16,7 @@ namespace reprise::cli {
 
 namespace {
 
-struct Arguments {
+struct ReportArguments {
   std::string problem;
   std::string plan;
   std::string frontier;
@@ -38,7 +38,7 @@ void check_file(const std::string& path, const Check& check) {
   }
 }
 
-ReportInput load(const Arguments& arguments) {
+ReportInput load(const ReportArguments& arguments) {
   ReportInput input{.problem = load_problem(arguments.problem), .plan = load_plan(arguments.plan)};
   require_plan_of(input.problem, input.plan, arguments.plan);
   if (!arguments.frontier.empty()) {
@@ -52,7 +52,7 @@ ReportInput load(const Arguments& arguments) {
   return input;
 }
 
-void write_page(const Arguments& arguments, ReportInput& input) {
+void write_page(const ReportArguments& arguments, ReportInput& input) {
   const std::string page =
       report_page(input, parse_duration(arguments.curve_limit), arguments.quiet);
   if (arguments.output.empty()) {
@@ -62,7 +62,7 @@ void write_page(const Arguments& arguments, ReportInput& input) {
   }
 }
 
-int run(const Arguments& arguments) {
+int run_report(const ReportArguments& arguments) {
   for (const std::string& path : {arguments.output, arguments.trace, arguments.snapshot}) {
     if (!path.empty()) require_writable(path);
   }
@@ -85,7 +85,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_report(CLI::App& app, Handler& action) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command =
       app.add_subcommand("report", "one self-contained HTML page: what a plan does and why");
   command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
@@ -111,7 +111,8 @@ void add_report(CLI::App& app, Handler& action) {
       ->type_name("TIME");
   command->add_flag("--quiet,-q", arguments->quiet, "no progress and no messages but errors");
   command->footer("Example:\n  reprise report densenet121.json plan.json -o report.html");
-  command->callback([arguments, &action] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_report(*arguments); }; });
 }
 
 }  // namespace reprise::cli

@@ -11,7 +11,8 @@
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
 # nothing is printed unless something has to be done. With --clang only Clang is looked after, which `make
-# fuzz` and `make packaging` need and nothing else does.
+# fuzz` and `make packaging` need and nothing else does. With --demo only what the two programs need is looked after:
+# no libraries of tests and benchmarks, and step 3 is left out.
 #
 #   REPRISE_TORCH_DIR      use this LibTorch, the folder with include and lib, and make no .venv
 #   REPRISE_TORCH_VERSION  use this version of torch, 2.14.1 in .venv-2.14.1; REPRISE_TORCH_DIR is then ignored
@@ -20,13 +21,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-quiet=0 clang=0
+quiet=0 clang=0 demo=0
 for argument in "$@"; do
   case "$argument" in
     --quiet) quiet=1 ;;
     --clang) clang=1 ;;
+    --demo) demo=1 ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "scripts/$(basename "$0")"; exit 0 ;;
-    *) echo "usage: scripts/setup.sh [--quiet] [--clang]" >&2; exit 2 ;;
+    *) echo "usage: scripts/setup.sh [--quiet] [--clang | --demo]" >&2; exit 2 ;;
   esac
 done
 
@@ -69,6 +71,7 @@ clang-19             | tool clang++-19               | the fuzzer, and the secon
 libclang-rt-19-dev   | file /usr/lib/llvm-19/lib/clang/19/lib/linux | its run-time libraries
 '
 fi
+if [ "$demo" = 1 ]; then needs=$(grep -vE '^(ccache|libgtest|librapidcheck|libbenchmark|python3-dev) *' <<<"$needs"); fi
 compiler=${CXX:-g++}  # as CMake chooses it
 # Without them, training uses synthetic data, and the Python package is not built.
 optional='dataset-fashion-mnist python3-dev'
@@ -258,8 +261,10 @@ torch_in_venv() {
 }
 
 pip_install() {
-  # PIP_NO_INPUT: never wait for a password. The index, proxy and cache are pip's usual settings.
-  PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 $venv/bin/python -m pip install --progress-bar off \
+  # PIP_NO_INPUT: never wait for a password. The index, proxy and cache are pip's usual settings. Python compiles what it
+  # imports when it does so: to compile all of torch beforehand takes longer than the rest of its installation.
+  PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 $venv/bin/python -m pip install --no-compile \
+    --progress-bar off \
     ${REPRISE_TORCH_INDEX:+--extra-index-url "$REPRISE_TORCH_INDEX"} "$@" </dev/null
 }
 
@@ -354,6 +359,7 @@ more_packages() {
 system_packages
 if [ "$clang" = 1 ]; then exit 0; fi
 libtorch
+if [ "$demo" = 1 ]; then exit 0; fi
 more_packages requirements-python.txt "Tools of the Python package" \
   "everything but the Python package is built."
 more_packages requirements-test.txt "SciPy for a test" "the test milp_oracle is skipped."

@@ -21,7 +21,7 @@ std::vector<std::string> modes_of(const runtime::AlternativeInfo& info) {
   return modes;
 }
 
-int run(bool json) {
+int run_alternatives(bool json) {
   if (json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const runtime::AlternativeInfo& info : runtime::alternatives()) {
@@ -51,7 +51,7 @@ void add_alternatives(CLI::App& app, Handler& action) {
   command->footer("Example:\n  reprise alternatives --json");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "for programs");
-  command->callback([&action, json] { action = [json] { return run(*json); }; });
+  command->callback([&action, json] { action = [json] { return run_alternatives(*json); }; });
 }
 
 void validate_alternatives(const runtime::AlternativeOptions& options, const std::string& mode) {

@@ -20,7 +20,7 @@
 namespace reprise::cli {
 namespace {
 
-struct Arguments {
+struct DoctorArguments {
   ModelArguments model;
   std::string budget;
   bool json = false;
@@ -181,7 +181,7 @@ int verdict(const std::vector<Trial>& trials, bool asked_for_a_budget) {
   return code;
 }
 
-int run(const Arguments& arguments) {
+int run_doctor(const DoctorArguments& arguments) {
   runtime::install_cpu_allocator();
   training::ModelConfig model = {.model = "unet", .input = {4, 3, 64, 64}, .width = 16};
   if (!arguments.model.model.empty()) {
@@ -239,7 +239,7 @@ void add_runtime_doctor(CLI::App& app, Handler& action) {
   command->footer(
       "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --width 64 --layers "
       "2 --heads 2 --budget 90%");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DoctorArguments>();
   add_model_options(*command, arguments->model);
   command->get_option("--model")->required(false);
   command
@@ -247,7 +247,8 @@ void add_runtime_doctor(CLI::App& app, Handler& action) {
                    "of the planned steps (default: 70%, or what is possible)")
       ->type_name("BUDGET");
   command->add_flag("--json", arguments->json, "for machines");
-  command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [&action, arguments] { action = [arguments] { return run_doctor(*arguments); }; });
 }
 
 }  // namespace reprise::cli

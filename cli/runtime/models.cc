@@ -34,7 +34,7 @@ std::vector<int64_t> parse_shape(const std::string& text) {
                    "64x1x28x28, the batch first");
 }
 
-int run(bool json) {
+int run_models(bool json) {
   if (json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const training::ModelInfo& model : training::models()) {
@@ -62,7 +62,7 @@ void add_models(CLI::App& app, Handler& action) {
   command->footer("Example:\n  reprise models --json");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "for machines");
-  command->callback([&action, json] { action = [json] { return run(*json); }; });
+  command->callback([&action, json] { action = [json] { return run_models(*json); }; });
 }
 
 void add_model_options(CLI::App& command, ModelArguments& arguments) {
@@ -79,7 +79,7 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
         ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()).description(""));
   };
   number("--batch", arguments.batch, "samples in a batch, in place of the shape's first");
-  number("--width", arguments.width, "of mlp, unet, gpt, lstm");
+  number("--width", arguments.width, "of mlp, resnets, unet, gpt, lstm");
   number("--layers", arguments.layers, "of mlp, gpt, lstm");
   number("--heads", arguments.heads, "of gpt");
   number("--vocabulary", arguments.vocabulary, "of gpt");

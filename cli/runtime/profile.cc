@@ -21,7 +21,7 @@
 namespace reprise::cli {
 namespace {
 
-struct Arguments {
+struct ProfileArguments {
   ModelArguments model;
   std::string output, mode = "chain", optimizer = "sgd";
   double momentum = 0;
@@ -32,7 +32,7 @@ struct Arguments {
 };
 
 Profile measure_chain(const training::Model& model, runtime::MeasureOptions options,
-                      const Arguments& arguments) {
+                      const ProfileArguments& arguments) {
   const at::Tensor target = model.sample_target();
   options.alternatives = arguments.alternatives;
   options.output_held = false;  // as `reprise train` runs it
@@ -42,7 +42,7 @@ Profile measure_chain(const training::Model& model, runtime::MeasureOptions opti
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const training::Model& model,
-                                                        const Arguments& arguments) {
+                                                        const ProfileArguments& arguments) {
   std::vector<at::Tensor> parameters;
   std::set<const void*> seen;
   for (const runtime::Stage& stage : model.stages) {
@@ -57,7 +57,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const training::Model& m
 }
 
 Profile measure_graph(const training::Model& model, const runtime::MeasureOptions& options,
-                      const Arguments& arguments) {
+                      const ProfileArguments& arguments) {
   const runtime::Tensors batch{model.sample_input(), model.sample_target()};
   auto step = [&](const runtime::Tensors& in) {
     runtime::Tensors x{in[0]};
@@ -86,7 +86,7 @@ std::string summary(const Profile& profile) {
                      format_duration(plain.time));
 }
 
-int run(const Arguments& arguments) {
+int run_profile(const ProfileArguments& arguments) {
   require_mode(arguments.mode);
   validate_alternatives(arguments.alternatives, arguments.mode);
   if (arguments.consume_gradients && arguments.mode != "graph") {
@@ -128,7 +128,7 @@ void add_profile(CLI::App& app, Handler& action) {
       "Example:\n  reprise profile --model densenet121 --batch 32 -o densenet121.json\n"
       "  reprise frontier densenet121.json\n"
       "  reprise profile --model unet --mode graph -o unet.json");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ProfileArguments>();
   add_model_options(*command, arguments->model);
   command->add_option("-o,--output", arguments->output, "file to write (default: stdout)")
       ->type_name("FILE");
@@ -142,7 +142,8 @@ void add_profile(CLI::App& app, Handler& action) {
   command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
   command->add_option("--seed", arguments->seed, "of the random state (default 1)")->type_name("N");
   command->add_flag("--quiet", arguments->quiet, "no progress, no summary");
-  command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [&action, arguments] { action = [arguments] { return run_profile(*arguments); }; });
 }
 
 }  // namespace reprise::cli

@@ -19,11 +19,11 @@
 namespace reprise::cli {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   ModelArguments model;
   runtime::AlternativeOptions alternatives;
-  std::string data = "fashion-mnist", budget, mode = "chain", planner, time_limit = "10s",
-              optimizer = "sgd", save_plan, save_profile, save_log, report;
+  std::string data = "fashion-mnist", budget, mode = "auto", planner, time_limit = "10s",
+              optimizer = "sgd", schedule = "constant", save_plan, save_profile, save_log, report;
   std::string micro_batches = "1", parts_from;
   int64_t steps = 0, epochs = 0, test = 2000;
   double rate = 0, momentum = 0;
@@ -46,20 +46,39 @@ int64_t micro_batches(const std::string& text) {
   return number;
 }
 
+training::TrainMode train_mode(const std::string& text) {
+  if (text == "auto") return training::TrainMode::kAuto;
+  if (text == "chain") return training::TrainMode::kChain;
+  if (text == "graph") return training::TrainMode::kGraph;
+  throw InputError("--mode must be auto, chain or graph, not '" + text + "'");
+}
+
+const char* name_of(training::TrainMode mode) {
+  return mode == training::TrainMode::kGraph ? "graph" : "chain";
+}
+
+// Which mode was taken, in one line, where the user left it to the program.
+void say_mode(training::TrainMode mode, const std::string& why_chain) {
+  if (mode == training::TrainMode::kGraph) {
+    say("graph mode: the step was captured (--mode chain plans the model's stages)");
+  } else {
+    say("chain mode: " + why_chain);
+  }
+}
+
 // The first Ctrl-C ends training after the step under way; the second one ends the program.
 void on_interrupt(int) {
   interrupted = 1;
   signal(SIGINT, SIG_DFL);
 }
 
-training::TrainOptions train_options(const Arguments& arguments) {
+training::TrainOptions train_options(const TrainArguments& arguments) {
   training::TrainOptions options;
   options.model = model_config(arguments.model);
   options.data = arguments.data;
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   options.alternatives = arguments.alternatives;
-  options.mode =
-      arguments.mode == "graph" ? training::TrainMode::kGraph : training::TrainMode::kChain;
+  options.mode = train_mode(arguments.mode);
   options.planner = arguments.planner;
   options.time_limit = parse_duration(arguments.time_limit);
   options.steps = arguments.steps;
@@ -67,6 +86,8 @@ training::TrainOptions train_options(const Arguments& arguments) {
   options.optimizer =
       arguments.optimizer == "adam" ? training::OptimizerKind::kAdam : training::OptimizerKind::kSgd;
   options.learning_rate = arguments.rate;
+  options.schedule = arguments.schedule == "linear" ? training::LearningRateSchedule::kLinear
+                                                    : training::LearningRateSchedule::kConstant;
   options.momentum = arguments.momentum;
   options.consume_gradients = arguments.consume_gradients;
   options.micro_batches = micro_batches(arguments.micro_batches);
@@ -105,7 +126,7 @@ std::string with_commas(int64_t number) {
 }
 
 // What training in less memory gained and cost.
-std::string report_text(const Arguments& arguments, const training::TrainReport& report) {
+std::string report_text(const TrainArguments& arguments, const training::TrainReport& report) {
   const Plan& plan = *report.plan.plan;
   const bool plain = report.plain_peak.has_value();
   // Plain training of the whole batch, as far as it is known.
@@ -113,7 +134,8 @@ std::string report_text(const Arguments& arguments, const training::TrainReport&
       report.tried.empty() ? report.plan.baseline : report.tried.front().result.baseline;
   const int64_t whole = plain ? report.plain_peak->count() : baseline.peak.count();
   std::string text =
-      fmt::format("\n{} on {}, {} steps\n\n", arguments.model.model, report.data, report.steps);
+      fmt::format("\n{} on {}, {} steps in {} mode\n\n", arguments.model.model, report.data,
+                  report.steps, name_of(report.mode));
   row(text, "", "plain", "Reprise");
   if (arguments.budget.empty()) {
     row(text, "budget, bytes", "-", "none");
@@ -173,9 +195,11 @@ std::string report_text(const Arguments& arguments, const training::TrainReport&
   return text;
 }
 
-nlohmann::ordered_json report_json(const Arguments& arguments, const training::TrainReport& report) {
+nlohmann::ordered_json report_json(const TrainArguments& arguments,
+                                   const training::TrainReport& report) {
   nlohmann::ordered_json json = {{"model", arguments.model.model},
                                  {"data", report.data},
+                                 {"mode", name_of(report.mode)},
                                  {"steps", report.steps},
                                  {"stopped", report.stopped},
                                  {"budget_bytes", report.budget.count()},
@@ -226,8 +250,8 @@ std::string step_text(const training::TrainStep& step) {
 }
 
 // What else lowers the smallest budget, of what is not asked for already: ", or try ...".
-std::string what_else(const Arguments& arguments) {
-  if (arguments.mode != "graph") return ", or try --mode graph";
+std::string what_else(const TrainArguments& arguments, training::TrainMode mode) {
+  if (mode == training::TrainMode::kChain) return ", or try --mode graph";
   std::vector<std::string> all;
   if (!arguments.consume_gradients) all.emplace_back("--consume-gradients");
   if (arguments.micro_batches == "1") all.emplace_back("--micro-batches auto");
@@ -235,7 +259,7 @@ std::string what_else(const Arguments& arguments) {
   return all.empty() ? "" : fmt::format(", or try {}", fmt::join(all, " or "));
 }
 
-int infeasible(const training::TrainReport& report, const Arguments& arguments) {
+int infeasible(const training::TrainReport& report, const TrainArguments& arguments) {
   const PlanResult& result = report.plan;
   if (result.termination != Termination::kInfeasible) {
     complain(explain_no_plan(result) + "\nGive a longer --time-limit or a larger --budget.");
@@ -246,7 +270,7 @@ int infeasible(const training::TrainReport& report, const Arguments& arguments) 
           ? fmt::format("Ask for --budget {} or more", result.smallest_budget->count())
           : "Ask for a larger budget";
   complain(fmt::format("{}\n{}, make the batch smaller{}.", explain_no_plan(result), larger,
-                       what_else(arguments)));
+                       what_else(arguments, report.mode)));
   return kInfeasible;
 }
 
@@ -266,18 +290,21 @@ int verdict(const training::TrainReport& report) {
   return kept ? kDone : kBroken;
 }
 
-int run(const Arguments& arguments) {
-  require_mode(arguments.mode);
-  validate_alternatives(arguments.alternatives, arguments.mode);
+int run_train(const TrainArguments& arguments) {
+  const bool is_chain = train_mode(arguments.mode) == training::TrainMode::kChain;
+  validate_alternatives(arguments.alternatives, is_chain ? "chain" : "graph");
   if (!arguments.planner.empty()) find_planner(arguments.planner);
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
   }
-  if (arguments.consume_gradients && arguments.mode != "graph") {
+  if (arguments.schedule != "constant" && arguments.schedule != "linear") {
+    throw InputError("--schedule must be constant or linear, not '" + arguments.schedule + "'");
+  }
+  if (arguments.consume_gradients && is_chain) {
     throw InputError(
         "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
   }
-  if (arguments.micro_batches != "1" && arguments.mode != "graph") {
+  if (arguments.micro_batches != "1" && is_chain) {
     throw InputError(
         "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
         "loop");
@@ -298,6 +325,11 @@ int run(const Arguments& arguments) {
   training::TrainOptions options = train_options(arguments);
   StatusLine status(arguments.quiet);
   options.observer = status.observer();
+  options.on_mode = [&](training::TrainMode mode, const std::string& why_chain) {
+    if (arguments.quiet || arguments.mode != "auto") return;
+    status.wipe();
+    say_mode(mode, why_chain);
+  };
   auto last_line = std::chrono::steady_clock::now() - std::chrono::hours(1);
   options.on_step = [&](const training::TrainStep& step) {
     if (arguments.quiet) return;
@@ -344,14 +376,14 @@ void add_train(CLI::App& app, Handler& action) {
   command->footer(
       "Examples:\n"
       "  reprise train --model densenet121 --data fashion-mnist --budget 60% --steps 50\n"
-      "  reprise train --model unet --mode graph --budget 50% --steps 50\n"
-      "  reprise train --model gpt --mode graph --micro-batches auto --budget 40% --steps 50\n"
+      "  reprise train --model unet --mode chain --budget 50% --steps 50\n"
+      "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
       "A share is of plain training's peak. Without a budget nothing runs again, and both are "
       "compared.");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   add_model_options(*command, arguments->model);
   auto text = [&](const char* name, std::string& field, const char* help, const char* type) {
     command->add_option(name, field, help)->type_name(type);
@@ -360,7 +392,8 @@ void add_train(CLI::App& app, Handler& action) {
        "fashion-mnist (default), synthetic, a folder of IDX files, or a text file", "DATA");
   text("--budget", arguments->budget, "bytes (\"700 MiB\") or a share (60%)", "BUDGET");
   text("--mode", arguments->mode,
-       "chain (default): plan the model's stages; graph: plan the operations of a captured step",
+       "graph: plan the operations of a captured step; chain: plan the model's stages; auto (default): graph "
+       "where the step can be captured, else chain",
        "MODE");
   add_alternative_options(*command, arguments->alternatives);
   text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",
@@ -381,6 +414,8 @@ void add_train(CLI::App& app, Handler& action) {
       ->add_option("--learning-rate", arguments->rate,
                    "default 0.05 for sgd (0.02 with momentum), 0.001 for adam")
       ->type_name("R");
+  text("--schedule", arguments->schedule,
+       "of the learning rate: constant (default), or linear (it falls to zero over the steps)", "NAME");
   command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
   command->add_flag(
       "--consume-gradients", arguments->consume_gradients,
@@ -400,7 +435,8 @@ void add_train(CLI::App& app, Handler& action) {
                     "no plain step to compare with (it needs the full memory)");
   command->add_flag("--json", arguments->json, "the result as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress");
-  command->callback([&action, arguments] { action = [arguments] { return run(*arguments); }; });
+  command->callback(
+      [&action, arguments] { action = [arguments] { return run_train(*arguments); }; });
 }
 
 }  // namespace reprise::cli

@@ -35,7 +35,7 @@ ProblemId read_problem_id(const Element& element) {
   const Element format = object.required("format");
   id.format = format.string();
   if (!is_problem_format(id.format)) {
-    format.fail("must be \"reprise.chain\" or \"reprise.graph\", is " + quoted(id.format));
+    format.fail("must be \"reprise.chain\" or \"reprise.graph\", is " + io::quoted(id.format));
   }
   id.name = object.required("name").string();
   if (const auto hash = object.optional("sha256")) {
@@ -49,10 +49,10 @@ ProblemId read_problem_id(const Element& element) {
 void write_problem_id(Writer& writer, const ProblemId& id) {
   if (!is_problem_format(id.format)) {
     throw InputError("cannot write a plan or frontier for a problem of format " +
-                     quoted(id.format) + "; it is \"reprise.chain\" or \"reprise.graph\"");
+                     io::quoted(id.format) + "; it is \"reprise.chain\" or \"reprise.graph\"");
   }
   if (!id.sha256.empty() && !is_sha256(id.sha256)) {
-    throw InputError("cannot write the hash " + quoted(id.sha256) +
+    throw InputError("cannot write the hash " + io::quoted(id.sha256) +
                      ": it must be 64 lower-case hexadecimal digits");
   }
   writer.open_object().field("format", id.format).field("name", id.name);

@@ -6,17 +6,17 @@
 #include <limits>
 #include <unordered_set>
 
+#include "model/contains.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
+
+using internal::model::contains;
+
 namespace {
 
 [[noreturn]] void fail(const std::string& pointer, const std::string& message) {
   throw InputError(message, {.pointer = pointer});
-}
-
-bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
 }
 
 // The Validator checks a graph from front to back. Its members hold what earlier ops have written.

@@ -6,17 +6,17 @@
 #include <iterator>
 #include <unordered_set>
 
+#include "model/contains.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
+
+using internal::model::contains;
+
 namespace {
 
 // Next says what the runs after a point do first to a value.
 enum class Next : char { kNothing, kRead, kWrite };
-
-bool contains(const std::vector<ValueIndex>& list, ValueIndex value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
 
 // Says whether the run itself takes the memory of this value: it consumes the value or reuses it.
 bool takes(const Variant& variant, ValueIndex value) {

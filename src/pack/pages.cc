@@ -33,9 +33,9 @@ using internal::packing::Ranges;
 
 int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-class Sweep {
+class PageSweep {
  public:
-  Sweep(std::span<const Block> blocks, const Packing& packing, const PageOptions& options)
+  PageSweep(std::span<const Block> blocks, const Packing& packing, const PageOptions& options)
       : blocks_(blocks),
         page_(options.page.count()),
         height_(round_up(packing.live_bytes.count(), page_)),
@@ -189,7 +189,7 @@ PagedPacking in_pages(std::span<const Block> blocks, const Packing& packing,
   if (packing.height - packing.live_bytes < options.page || packing.height > huge) return best;
 
   PagedPacking paged{.extents = {}, .height = {}, .live_bytes = packing.live_bytes};
-  for (const std::vector<Range>& ranges : Sweep(blocks, packing, options).run()) {
+  for (const std::vector<Range>& ranges : PageSweep(blocks, packing, options).run()) {
     std::vector<Extent>& extents = paged.extents.emplace_back();
     for (const Range& range : ranges) {
       extents.push_back({Bytes(range.begin), Bytes(range.size())});

@@ -46,6 +46,7 @@ class ChainSteps final : public PlannedSteps {
     if (result.plan) remat_.set_budget(budget.relative() ? Budget(result.budget) : budget);
     return result;
   }
+  TrainMode mode() const override { return TrainMode::kChain; }
   Profile profile() const override { return remat_.profile(); }
   const PlanResult& planned() const override { return remat_.plan(); }
 
@@ -121,6 +122,7 @@ class GraphSteps final : public PlannedSteps {
                                  {batch.input, batch.target}, options));
     return found_->chosen.result;
   }
+  TrainMode mode() const override { return TrainMode::kGraph; }
   Profile profile() const override { return found_->step.profile(); }
   const PlanResult& planned() const override { return found_->step.planned(); }
   int64_t parts() const override { return found_->chosen.parts; }
@@ -144,12 +146,51 @@ class GraphSteps final : public PlannedSteps {
   std::optional<MicroBatches> found_;
 };
 
+// Graph mode if the step can be captured, else chain mode.
+class AutoSteps final : public PlannedSteps {
+ public:
+  AutoSteps(const Model& model, const TrainOptions& options) : model_(model), options_(options) {}
+
+  PlanResult prepare(const Batch& batch, Budget budget) override {
+    try {
+      steps_ = std::make_unique<GraphSteps>(model_, options_, nullptr);
+      return steps_->prepare(batch, budget);
+    } catch (const InputError& error) {
+      why_chain_ = error.what();
+    }
+    steps_ = std::make_unique<ChainSteps>(model_, options_);
+    return steps_->prepare(batch, budget);
+  }
+  TrainMode mode() const override { return steps_->mode(); }
+  std::string why_chain() const override { return why_chain_; }
+  Profile profile() const override { return steps_->profile(); }
+  const PlanResult& planned() const override { return steps_->planned(); }
+  int64_t parts() const override { return steps_->parts(); }
+  std::vector<PartsTried> tried() const override { return steps_->tried(); }
+  at::Tensor run(const Batch& batch) override { return steps_->run(batch); }
+  StepPeak peak() const override { return steps_->peak(); }
+  std::optional<CapturedStepReport> captured() const override { return steps_->captured(); }
+  void log_steps(int64_t steps) override { steps_->log_steps(steps); }
+  std::optional<RunLog> run_log() const override { return steps_->run_log(); }
+
+ private:
+  const Model& model_;
+  const TrainOptions& options_;
+  std::unique_ptr<PlannedSteps> steps_;
+  std::string why_chain_;
+};
+
 }  // namespace
 
 std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
                                                  std::shared_ptr<ParameterOptimizer> optimizer) {
-  if (options.mode == TrainMode::kGraph) {
-    return std::make_unique<GraphSteps>(model, options, std::move(optimizer));
+  switch (options.mode) {
+    case TrainMode::kAuto:
+      return std::make_unique<AutoSteps>(model, options);
+    case TrainMode::kGraph:
+      return std::make_unique<GraphSteps>(model, options, std::move(optimizer));
+    case TrainMode::kChain:
+      break;
   }
   return std::make_unique<ChainSteps>(model, options);
 }

@@ -27,6 +27,9 @@ class PlannedSteps {
   // Measures the model on this batch and plans; an infeasible budget is an answer. A share is of the
   // predicted plain peak.
   virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
+  // After prepare(): the mode of the steps, and why kAuto became kChain (else empty).
+  virtual TrainMode mode() const = 0;
+  virtual std::string why_chain() const { return {}; }
   virtual Profile profile() const = 0;
   // In force: steps may plan again, for memory that came or for places.
   virtual const PlanResult& planned() const = 0;

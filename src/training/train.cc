@@ -16,11 +16,13 @@
 #include "training/planned_steps.h"
 #include "runtime/chain/prepare.h"
 #include "reprise/model/errors.h"
+#include "reprise/plan/registry.h"
 #include "reprise/runtime/allocator.h"
 #include "training/data.h"
 
 namespace reprise::training {
 
+using runtime::AlternativeOptions;
 using runtime::Stage;
 using runtime::Tensors;
 using runtime::install_cpu_allocator;
@@ -98,10 +100,35 @@ OptimizerState state_of(torch::optim::Optimizer& optimizer, const Tensors& param
   return state;
 }
 
+void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    group.options().set_lr(rate);
+  }
+}
+
+// What is asked for that only graph mode has.
+bool needs_graph_mode(const TrainOptions& options) {
+  return options.consume_gradients || options.micro_batches != 1 || !options.parts_from.empty() ||
+         options.alternatives != AlternativeOptions{};
+}
+
+// Why the step need not be captured to know that it is trained in chain mode; empty: that depends on the capture.
+std::string why_chain_without_capture(const TrainOptions& options) {
+  if (!options.planner.empty() && find_planner(options.planner).plan_graph == nullptr) {
+    return "the planner " + options.planner + " plans chains";
+  }
+  if (!options.check) {
+    return "without the check no step takes plain training's memory, which a capture needs";
+  }
+  return {};
+}
+
 class Training {
  public:
-  explicit Training(const TrainOptions& options)
+  // `why_chain`: of a kAuto that the caller has resolved already.
+  Training(const TrainOptions& options, std::string why_chain)
       : options_(options),
+        why_chain_(std::move(why_chain)),
         model_(make_model(options.model)),
         train_(open_dataset(options.data, Split::kTrain, model_)),
         stream_(train_, options.seed),
@@ -305,6 +332,9 @@ class Training {
     Budget budget = options_.budget;
     if (budget.relative() && report_.plain_peak) budget = budget.resolve(*report_.plain_peak);
     report_.plan = planned_->prepare(batch_, budget);
+    report_.mode = planned_->mode();
+    if (why_chain_.empty()) why_chain_ = planned_->why_chain();
+    if (options_.on_mode) options_.on_mode(report_.mode, why_chain_);
     report_.profile = planned_->profile();
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
@@ -326,7 +356,12 @@ class Training {
         options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
     std::vector<Nanos> times;
     const int64_t first_logged = std::min(steps, kFirstLogged);
+    const double rate = optimizer_->param_groups().at(0).options().get_lr();
     for (int64_t number = 1; number <= steps; ++number) {
+      if (options_.schedule == LearningRateSchedule::kLinear) {
+        const auto left = static_cast<double>(steps - number + 1) / static_cast<double>(steps);
+        set_learning_rate(*optimizer_, rate * left);
+      }
       if (number == first_logged) planned_->log_steps(options_.log_steps);
       TrainStep step{.number = number, .of = steps, .budget = report_.budget};
       step.epoch = (number - 1) / stream_.per_epoch() + 1;
@@ -385,6 +420,7 @@ class Training {
   }
 
   const TrainOptions& options_;
+  std::string why_chain_;
   Model model_;
   std::shared_ptr<const Dataset> train_;
   BatchStream stream_;
@@ -397,7 +433,15 @@ class Training {
 
 }  // namespace
 
-TrainReport train(const TrainOptions& options) {
+TrainReport train(const TrainOptions& given) {
+  TrainOptions options = given;
+  std::string why_chain;
+  if (options.mode == TrainMode::kAuto && needs_graph_mode(options)) {
+    options.mode = TrainMode::kGraph;
+  } else if (options.mode == TrainMode::kAuto) {
+    why_chain = why_chain_without_capture(options);
+    if (!why_chain.empty()) options.mode = TrainMode::kChain;
+  }
   if (options.consume_gradients && options.mode != TrainMode::kGraph) {
     throw InputError("gradients are consumed in graph mode only");
   }
@@ -410,7 +454,7 @@ TrainReport train(const TrainOptions& options) {
   }
   install_cpu_allocator();
   at::manual_seed(options.seed);
-  return Training(options).run();
+  return Training(options, std::move(why_chain)).run();
 }
 
 }  // namespace reprise::training

@@ -18,10 +18,15 @@
 
 namespace reprise::training {
 
-// What is planned: the stages of the model, or the operations of the captured step.
-enum class TrainMode { kChain, kGraph };
+// What is planned: the stages of the model, or the operations of the captured step. kAuto stands for kGraph where the
+// step can be captured, and for kChain elsewhere.
+enum class TrainMode { kAuto, kChain, kGraph };
 
 enum class OptimizerKind { kSgd, kAdam };
+
+// The learning rate over the steps: the same in all of them, or falling in a straight line towards zero, which it would
+// reach one step after the last.
+enum class LearningRateSchedule { kConstant, kLinear };
 
 struct TrainStep {
   int64_t number = 0;  // from 1
@@ -37,7 +42,7 @@ struct TrainOptions {
   ModelConfig model = {};
   std::string data = "synthetic";  // see open_dataset()
   Budget budget = {};              // a share is of plain training's measured peak
-  TrainMode mode = TrainMode::kChain;
+  TrainMode mode = TrainMode::kAuto;
   runtime::AlternativeOptions alternatives = {};
   std::string planner = {};  // empty: the mode's own
   Nanos time_limit{10'000'000'000};
@@ -45,7 +50,8 @@ struct TrainOptions {
   int64_t epochs = 1;
   OptimizerKind optimizer = OptimizerKind::kSgd;
   double learning_rate = 0;  // 0: 0.05 for SGD (0.02 with momentum), 0.001 for Adam
-  double momentum = 0;       // of SGD; above 0 it keeps one more tensor a parameter
+  LearningRateSchedule schedule = LearningRateSchedule::kConstant;
+  double momentum = 0;  // of SGD; above 0 it keeps one more tensor a parameter
   // Graph mode: the optimizer's step is part of the planned one, and each gradient ends there
   // (CaptureOptions::optimizer).
   bool consume_gradients = false;
@@ -61,6 +67,8 @@ struct TrainOptions {
   int64_t log_steps = 0;        // training steps to measure action by action, from the third on
   int64_t test_samples = 2000;  // at most; 0: no test
   Observer observer = {};       // measuring and planning
+  // Told once, before training: the mode of the steps (never kAuto), and where kAuto became kChain the reason.
+  std::function<void(TrainMode mode, const std::string& why_chain)> on_mode = {};
   std::function<void(const TrainStep&)> on_step = {};
   std::function<bool()> stop = {};  // asked after every step
 };
@@ -68,6 +76,7 @@ struct TrainOptions {
 struct TrainReport {
   PlanResult plan;  // termination kInfeasible or kTimeLimit: nothing was trained
   Profile profile;
+  TrainMode mode = TrainMode::kChain;  // of the steps: never kAuto
   std::string data;  // description of the data set
   Bytes budget;
   Bytes parameters;      // bytes of parameters, buffers and optimizer state

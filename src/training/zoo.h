@@ -39,7 +39,8 @@ struct ModelConfig {
   std::vector<int64_t> input = {};  // {batch, channels, height, width}; gpt: {batch, time};
                                     // lstm: {batch, time, features}
   int64_t classes = 0;              // image: classes; unet: classes of a pixel
-  int64_t width = 0;       // mlp, lstm: hidden units; gpt: d; unet: channels at full resolution
+  int64_t width = 0;       // mlp, lstm: hidden units; gpt: d; unet: channels at full resolution;
+                           // resnets: channels behind the first convolution
   int64_t layers = 0;      // mlp: hidden layers; gpt: blocks; lstm: stacked layers
   int64_t heads = 0;       // gpt
   int64_t vocabulary = 0;  // gpt; 256 is bytes

@@ -19,7 +19,7 @@ class TrainTest(ProgramTest):
         return self.run_program(*SMALL, *arguments, expect=expect)
 
     def test_keeps_its_promises(self):
-        result = self.train(*GPT, "--budget", "85%", "--steps", "3", "--json")
+        result = self.train(*GPT, "--mode", "chain", "--budget", "85%", "--steps", "3", "--json")
         report = json.loads(result.stdout)
         self.assertTrue(report["gradients_equal"])
         self.assertTrue(report["peaks_equal"])
@@ -46,11 +46,31 @@ class TrainTest(ProgramTest):
         self.run_program("check", profile, plan, expect=DONE)
         self.run_program("explain", profile, plan, expect=DONE)
 
+    def test_says_which_mode_it_takes(self):
+        arguments = ["train", *GPT, "--data", "synthetic", "--test", "0", "--steps", "1"]
+        for more, mode, words in (([], "graph", "graph mode: the step was captured"),
+                                  (["--planner", "chain"], "chain", "chain mode: the planner chain"),
+                                  (["--no-check"], "chain", "chain mode: without the check")):
+            with self.subTest(more=more):
+                result = self.run_program(*arguments, *more, "--json", expect=DONE)
+                self.assertEqual(json.loads(result.stdout)["mode"], mode)
+                self.assertEqual(result.stderr.count(words), 1, result.stderr)
+                table = self.run_program(*arguments, *more, "--quiet", expect=DONE)
+                self.assertIn(f"in {mode} mode", table.stdout)
+                self.assertEqual(table.stderr, "")
+
+    def test_learning_rate_falls_where_it_is_asked_to(self):
+        steps = [*GPT, "--steps", "3", "--json"]
+        constant, linear = (json.loads(self.train(*steps, "--schedule", schedule).stdout)
+                            for schedule in ("constant", "linear"))
+        self.assertEqual(constant["first_loss"], linear["first_loss"])
+        self.assertNotEqual(constant["last_loss"], linear["last_loss"])
+
     def test_gradients_are_consumed_in_graph_mode(self):
         plan, profile = self.folder / "plan.json", self.folder / "profile.json"
         wide = ["--model", "mlp", "--input", "16x1x8x8", "--width", "256", "--layers", "6"]
         losses = set()
-        for mode in ([], ["--mode", "graph", "--consume-gradients", "--budget", "90%",
+        for mode in (["--mode", "chain"], ["--consume-gradients", "--budget", "90%",
                           "--time-limit", "1s", "--save", plan, "--save-profile", profile]):
             report = json.loads(self.train(*wide, "--optimizer", "adam", "--steps", "4", "--json",
                                            *mode).stdout)
@@ -62,7 +82,7 @@ class TrainTest(ProgramTest):
         self.run_program("check", profile, plan, expect=DONE)
         text = self.run_program("explain", profile, plan, expect=DONE).stdout
         self.assertIn("gradients-consumed", text)
-        refused = self.train("--model", "mlp", "--consume-gradients", expect=BAD_INPUT)
+        refused = self.train("--model", "mlp", "--mode", "chain", "--consume-gradients", expect=BAD_INPUT)
         self.assertIn("--mode graph", refused.stderr)
 
     def test_same_training_inside_any_budget(self):
@@ -104,7 +124,7 @@ class TrainTest(ProgramTest):
             refused = self.train(*GPT, "--mode", "graph", "--micro-batches", wrong,
                                  expect=BAD_INPUT)
             self.assertIn(message, refused.stderr)
-        refused = self.train(*GPT, "--micro-batches", "2", expect=BAD_INPUT)
+        refused = self.train(*GPT, "--mode", "chain", "--micro-batches", "2", expect=BAD_INPUT)
         self.assertIn("--mode graph", refused.stderr)
 
     def test_only_the_tail_in_parts(self):
@@ -134,7 +154,7 @@ class TrainTest(ProgramTest):
         self.assertLessEqual(report["measured_peak_bytes"], int(budget))
         self.assertIn("rounding is allowed", self.train(*allowed).stdout)
         self.train(*wide, "--allow", "anything", expect=BAD_INPUT)
-        chain = self.train(*GPT, "--allow", "rounding", expect=BAD_INPUT)
+        chain = self.train(*GPT, "--mode", "chain", "--allow", "rounding", expect=BAD_INPUT)
         self.assertIn("--mode graph", chain.stderr)
 
     def test_a_batch_of_nothing_is_refused(self):
@@ -142,10 +162,10 @@ class TrainTest(ProgramTest):
         self.assertIn("--batch", result.stderr)
 
     def test_infeasible_names_the_smallest_budget(self):
-        result = self.train(*GPT, "--budget", "1000", "--steps", "1", expect=INFEASIBLE)
+        chain = [*GPT, "--mode", "chain", "--steps", "1"]
+        result = self.train(*chain, "--budget", "1000", expect=INFEASIBLE)
         smallest = re.search(r"smallest feasible budget is (\d+) bytes", result.stderr).group(1)
-        report = json.loads(self.train(*GPT, "--budget", smallest, "--steps", "1",
-                                       "--json").stdout)
+        report = json.loads(self.train(*chain, "--budget", smallest, "--json").stdout)
         self.assertTrue(report["gradients_equal"])
         self.assertLessEqual(report["measured_peak_bytes"], int(smallest))
 
@@ -171,7 +191,8 @@ class TrainTest(ProgramTest):
                 (["--model", "vgg16_bn", "--input", "2x3x8x8"], "32"),
                 (["--model", "mlp", "--budget", "lots"], "lots"),
                 (["--model", "mlp", "--optimizer", "lion"], "adam"),
-                (["--model", "mlp", "--mode", "tree"], "chain or graph"),
+                (["--model", "mlp", "--mode", "tree"], "auto, chain or graph"),
+                (["--model", "mlp", "--schedule", "steep"], "constant or linear"),
                 (["--model", "mlp", "--mode", "graph", "--planner", "chain"], "chain"),
                 (["--model", "mlp", "--planner", "magic"], "periodic"),
                 (["--model", "mlp", "--save", "/no/such/folder/plan.json"], "/no/such/folder"),

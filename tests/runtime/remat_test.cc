@@ -27,6 +27,7 @@ using testing::StepState;
 std::vector<ModelConfig> small_models() {
   return {
       {.model = "mlp", .input = {32, 1, 8, 8}, .width = 64, .layers = 6},
+      {.model = "resnet20", .input = {4, 3, 16, 16}},
       {.model = "resnet18", .input = {4, 3, 32, 32}},
       {.model = "resnet34", .input = {2, 3, 32, 32}},
       {.model = "resnet50", .input = {2, 3, 32, 32}},

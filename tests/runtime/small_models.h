@@ -13,6 +13,7 @@ using training::ModelConfig;
 inline ModelConfig small_config(const std::string& model) {
   static const std::map<std::string, ModelConfig> configs = {
       {"mlp", {.input = {256, 1, 5, 4}, .width = 32, .layers = 4}},
+      {"resnet20", {.input = {2, 1, 12, 12}}},
       {"resnet18", {.input = {4, 1, 28, 28}}},
       {"resnet34", {.input = {2, 3, 33, 33}, .classes = 7}},
       {"resnet50", {.input = {2, 1, 28, 28}}},

@@ -27,6 +27,7 @@ using at::Tensor;
 ModelConfig small(const std::string& model) {
   static const std::map<std::string, ModelConfig> configs = {
       {"mlp", {.input = {3, 1, 5, 4}, .width = 8, .layers = 2}},
+      {"resnet20", {.input = {2, 1, 12, 12}}},
       {"resnet18", {.input = {2, 1, 28, 28}}},
       {"resnet34", {.input = {2, 3, 20, 33}, .classes = 7}},
       {"resnet50", {.input = {2, 1, 28, 28}}},
@@ -186,6 +187,22 @@ TEST(ZooCounts, AreThePublishedOnes) {
     EXPECT_EQ(parameter_count({.model = name, .input = {2, 3, 64, 64}, .classes = 1000}), count)
         << name;
   }
+  // Table 6 has 0.27M, without the convolutions of the two shortcuts (512 and 2048) and their batch norms (64 and 128).
+  EXPECT_EQ(parameter_count({.model = "resnet20", .input = {2, 3, 32, 32}}), 272'474);
+}
+
+TEST(ZooCounts, GoWithTheWidthOfAResnet) {
+  const auto without_last_bias = [](int64_t width) {
+    return parameter_count({.model = "resnet18", .input = {2, 3, 64, 64}, .width = width}) - 10;
+  };
+  EXPECT_EQ(parameter_count({.model = "resnet18", .input = {2, 3, 64, 64}}),
+            without_last_bias(64) + 10);
+  // Convolutions grow with the square of the width, all else with the width.
+  const int64_t linear = (4 * without_last_bias(32) - without_last_bias(64)) / 64;
+  const int64_t square = (without_last_bias(64) - 64 * linear) / (64 * 64);
+  EXPECT_GT(linear, 0);
+  EXPECT_GT(square, 0);
+  EXPECT_EQ(without_last_bias(16), 16 * 16 * square + 16 * linear);
 }
 
 TEST(ZooCounts, OfTheModelsWithOwnHeads) {
@@ -303,6 +320,7 @@ TEST(ZooErrors, SayWhatWouldWork) {
 TEST(ZooErrors, TheSmallestSizesDoWork) {
   for (const auto& [name, side] : std::map<std::string, int64_t>{{"vgg16_bn", 32},
                                                                  {"densenet121", 29},
+                                                                 {"resnet20", 1},
                                                                  {"resnet18", 1},
                                                                  {"mobilenet_v2", 1},
                                                                  {"unet", 8}}) {

@@ -83,15 +83,15 @@ int64_t take_common_divisor(ChainModel& model) {
 // Chooses the weights and units and applies them to the times in `model`. No schedule sweeps a stage
 // more than L times or makes more than L (L + 1) / 2 re-runs.
 void weigh_costs(ChainModel& model) {
-  using Wide = __int128;
+  using Int128 = __int128;
   const auto stages = static_cast<int64_t>(model.stages);
-  Wide worst = 0;
+  Int128 worst = 0;
   for (size_t i = 0; i < model.stages; ++i) {
     int64_t dearest = 0;
     for (const KeepOption& option : model.options[i]) dearest = std::max(dearest, option.cost);
-    worst += dearest + Wide{stages} * model.sweeps[i].front().cost;
+    worst += dearest + Int128{stages} * model.sweeps[i].front().cost;
   }
-  constexpr Wide kLimit = Wide{1} << 61;
+  constexpr Int128 kLimit = Int128{1} << 61;
   if (model.least_time + worst > kLimit) {
     throw InputError("the chain's times are too large to plan with");
   }

@@ -14,6 +14,7 @@
 #include <array>
 
 #include "training/zoo/build.h"
+#include "training/zoo/layers.h"
 
 namespace reprise::training::zoo {
 
@@ -30,20 +31,6 @@ using torch::nn::GroupNorm;
 using torch::nn::GroupNormImpl;
 using torch::nn::Linear;
 using torch::nn::LinearImpl;
-
-Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, int64_t groups = 1,
-            bool bias = false) {
-  return Conv2d(torch::nn::Conv2dOptions(in, out, kernel)
-                    .stride(stride)
-                    .padding((kernel - 1) / 2)
-                    .groups(groups)
-                    .bias(bias));
-}
-
-Stage norm_relu(std::string name, int64_t channels) {
-  return stage(std::move(name), BatchNorm2d(channels),
-               [](BatchNorm2dImpl& norm, const Tensor& x) { return norm.forward(x).relu_(); });
-}
 
 Tensor relu6_(Tensor x) { return at::hardtanh_(x, 0, 6); }
 

@@ -1,7 +1,8 @@
 // MLP, ResNets and VGG.
 //
 // ResNets: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, table 1,
-// in torchvision's form (a bottleneck's stride is in its 3x3 convolution). VGG: Simonyan,
+// in torchvision's form (a bottleneck's stride is in its 3x3 convolution); ResNet-20: section 4.2, where the images are
+// small, with a convolution in the two shortcuts that change the shape. VGG: Simonyan,
 // Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015,
 // configuration D, with batch normalisation, convolutions without bias, and the mean over space
 // plus one linear layer instead of three (the original head alone has 123 of its 138 million
@@ -14,6 +15,7 @@
 #include <array>
 
 #include "training/zoo/build.h"
+#include "training/zoo/layers.h"
 
 namespace reprise::training::zoo {
 
@@ -27,18 +29,6 @@ using torch::nn::BatchNorm2dImpl;
 using torch::nn::Conv2d;
 using torch::nn::Linear;
 using torch::nn::LinearImpl;
-
-Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
-  return Conv2d(torch::nn::Conv2dOptions(in, out, kernel)
-                    .stride(stride)
-                    .padding((kernel - 1) / 2)
-                    .bias(false));
-}
-
-Stage norm_relu(std::string name, int64_t channels) {
-  return stage(std::move(name), BatchNorm2d(channels),
-               [](BatchNorm2dImpl& norm, const Tensor& x) { return norm.forward(x).relu_(); });
-}
 
 // The mean over space and a linear layer. The flattening is a view, so it cannot be a stage.
 Stage mean_linear(std::string name, int64_t channels, int64_t classes) {
@@ -90,11 +80,13 @@ class ResidualBlock : public torch::nn::Module {
 };
 
 struct ResnetShape {
-  std::array<int64_t, 4> blocks;
-  bool bottleneck;
+  std::vector<int64_t> blocks;  // of each layer
+  bool bottleneck = false;
+  bool small_images = false;  // the first convolution is 3x3 and keeps the size, and nothing is pooled
 };
 
 ResnetShape resnet_shape(const std::string& model) {
+  if (model == "resnet20") return {{3, 3, 3}, false, true};
   if (model == "resnet18") return {{2, 2, 2, 2}, false};
   if (model == "resnet34") return {{3, 4, 6, 3}, false};
   if (model == "resnet50") return {{3, 4, 6, 3}, true};
@@ -117,17 +109,22 @@ std::vector<Stage> build_mlp(const ModelConfig& config) {
 }
 
 std::vector<Stage> build_resnet(const ModelConfig& config) {
-  const Window half{3, 2, 1};
-  check_image(config, std::array<Window, 5>{Window{7, 2, 3}, half, half, half, half});
   const ResnetShape shape = resnet_shape(config.model);
+  const Window half{3, 2, 1};
+  std::vector<Window> windows(shape.blocks.size() - 1, half);
+  if (!shape.small_images) windows.insert(windows.begin(), {Window{7, 2, 3}, half});
+  check_image(config, windows);
+  int64_t channels = config.width;
   std::vector<Stage> stages;
-  stages.push_back(stage("conv1", conv(config.input[1], 64, 7, 2)));
-  stages.push_back(norm_relu("bn1", 64));
-  stages.push_back(
-      stage_of_function("maxpool", [](const Tensor& x) { return at::max_pool2d(x, 3, 2, 1); }));
-  int64_t channels = 64;
+  stages.push_back(stage("conv1", shape.small_images ? conv(config.input[1], channels, 3)
+                                                     : conv(config.input[1], channels, 7, 2)));
+  stages.push_back(norm_relu("bn1", channels));
+  if (!shape.small_images) {
+    stages.push_back(
+        stage_of_function("maxpool", [](const Tensor& x) { return at::max_pool2d(x, 3, 2, 1); }));
+  }
   for (size_t layer = 0; layer < shape.blocks.size(); ++layer) {
-    const int64_t planes = int64_t{64} << layer;
+    const int64_t planes = config.width << layer;
     for (int64_t block = 0; block < shape.blocks[layer]; ++block) {
       const int64_t stride = layer > 0 && block == 0 ? 2 : 1;
       stages.push_back(

@@ -25,16 +25,21 @@ struct Entry {
 // What the image models without options have.
 ModelConfig ten_classes() { return {.classes = 10}; }
 
+ModelConfig resnet(int64_t width) { return {.classes = 10, .width = width}; }
+
 const std::vector<Entry>& entries() {
   using namespace zoo;  // NOLINT: the builders only
   static const std::vector<Entry> rows = {
       {{"mlp", "linear layers with ReLU", {256, 1, 28, 28}, "image"},
        {.classes = 10, .width = 512, .layers = 4},
        build_mlp},
-      {{"resnet18", "ResNet, 18 layers", {64, 1, 28, 28}, "image"}, ten_classes(), build_resnet},
-      {{"resnet34", "ResNet, 34 layers", {64, 1, 28, 28}, "image"}, ten_classes(), build_resnet},
-      {{"resnet50", "ResNet, 50 layers", {32, 1, 28, 28}, "image"}, ten_classes(), build_resnet},
-      {{"resnet101", "ResNet, 101 layers", {32, 1, 28, 28}, "image"}, ten_classes(), build_resnet},
+      {{"resnet20", "ResNet for small images, 20 layers", {128, 1, 28, 28}, "image"},
+       resnet(16),
+       build_resnet},
+      {{"resnet18", "ResNet, 18 layers", {64, 1, 28, 28}, "image"}, resnet(64), build_resnet},
+      {{"resnet34", "ResNet, 34 layers", {64, 1, 28, 28}, "image"}, resnet(64), build_resnet},
+      {{"resnet50", "ResNet, 50 layers", {32, 1, 28, 28}, "image"}, resnet(64), build_resnet},
+      {{"resnet101", "ResNet, 101 layers", {32, 1, 28, 28}, "image"}, resnet(64), build_resnet},
       {{"vgg16_bn", "VGG-16 with batch normalisation", {32, 1, 32, 32}, "image"},
        ten_classes(),
        build_vgg16_bn},

@@ -45,7 +45,7 @@ using common::takes;
 
 namespace {
 
-constexpr size_t kFewInstants = 64, kPromising = 24;
+constexpr size_t kFewInstants = 64, kPromisingInstants = 24;
 
 class Bounding {
  public:
@@ -89,7 +89,7 @@ class Bounding {
  private:
   // Of each stretch the instant with the highest bound.
   void find_promising() {
-    const size_t stretch = (moments_.size() + kPromising - 1) / kPromising;
+    const size_t stretch = (moments_.size() + kPromisingInstants - 1) / kPromisingInstants;
     for (size_t begin = 0; begin < moments_.size(); begin += stretch) {
       const size_t end = std::min(moments_.size(), begin + stretch);
       const auto first = times_.begin() + static_cast<std::ptrdiff_t>(begin);

@@ -34,7 +34,7 @@ constexpr int kRounds = 6;
 constexpr size_t kParts = 24;                        // of the backward pass
 constexpr int64_t kShares[] = {64, 62, 59, 55, 50};  // of the budget in 64, for the first prices
 constexpr int64_t kNear = 2000;  // a plan that takes a part of it more than the bound is enough
-constexpr size_t kReturned = 6;  // schedules
+constexpr size_t kReturnedSchedules = 6;  // schedules
 constexpr double kStep = 0.2;    // of the first round: of the price, for twice the budget
 
 class Prices {
@@ -137,7 +137,7 @@ std::vector<Schedule> schedules_at_prices(const ScheduleModel& model, const Sche
   std::vector<Schedule> schedules;
   if (mixed) schedules.push_back(std::move(mixed->schedule));
   for (auto& candidate : candidates) {
-    if (schedules.size() == kReturned) break;
+    if (schedules.size() == kReturnedSchedules) break;
     if (!schedules.empty() && schedules.back() == candidate.schedule) continue;
     schedules.push_back(std::move(candidate.schedule));
   }

@@ -29,14 +29,14 @@ using step::Work;
 namespace {
 
 // A backward and its forward. The forward writes to a place of its own or over its input.
-struct Row {
+struct BackwardRow {
   const char* backward;
   const char* forward;
   std::vector<const char*> constants;  // arguments that must be equal in both
 };
 
-const std::vector<Row>& rows() {
-  static const std::vector<Row> all = {
+const std::vector<BackwardRow>& rows() {
+  static const std::vector<BackwardRow> all = {
       {"aten::hardtanh_backward", "aten::hardtanh", {"min_val", "max_val"}},
       {"aten::leaky_relu_backward", "aten::leaky_relu", {"negative_slope"}},
   };
@@ -57,7 +57,7 @@ class ByResult {
   void look_at(int32_t c) {
     const Call& call = step_.call(c);
     if (call.phase != Phase::kBackward || call.outputs.size() != 1) return;
-    for (const Row& row : rows()) {
+    for (const BackwardRow& row : rows()) {
       if (step_.name(c) == row.backward && tells(c)) add(c, row);
     }
   }
@@ -79,7 +79,7 @@ class ByResult {
     return std::isfinite(slope) && slope >= 0 && !step_.constant(c, "self_is_result").toBool();
   }
 
-  bool has_constants(int32_t c, int32_t backward, const Row& row) const {
+  bool has_constants(int32_t c, int32_t backward, const BackwardRow& row) const {
     return std::ranges::all_of(row.constants, [&](const char* which) {
       return number(c, which) == number(backward, which);
     });
@@ -88,7 +88,7 @@ class ByResult {
   // The result of the activation of `input` to which the backward belongs. Absent if there is none,
   // or if it is overwritten later.
   std::optional<TensorRef> result_of(const TensorRef& input, int32_t backward,
-                                     const Row& row) const {
+                                     const BackwardRow& row) const {
     const Recording& recording = step_.recording();
     for (const int32_t c : step_.readers(input)) {
       const std::string name = step_.name(c);
@@ -103,7 +103,7 @@ class ByResult {
     return std::nullopt;
   }
 
-  void add(int32_t c, const Row& row) {
+  void add(int32_t c, const BackwardRow& row) {
     const TensorRef input = step_.argument(c, "self");
     if (input.memory != Memory::kValue || !covers_storage(input, step_.recording())) return;
     if (!rewriter_.is_worthwhile(step_.value(input).bytes)) return;

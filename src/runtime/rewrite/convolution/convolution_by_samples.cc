@@ -52,11 +52,12 @@ using Stack = std::vector<c10::IValue>;
 constexpr int64_t kLeastParts = 3;
 constexpr int64_t kLeastElements = 4096;  // in a smaller result, another order may not show
 
-using Operand = Convolution::Operand;
 using enum Convolution::Operand;
 
 // The position of an operand. In the backward the gradient of the result comes first.
-size_t index_of(Operand operand, bool is_forward) { return operand + (is_forward ? 0U : 1U); }
+size_t index_of(Convolution::Operand operand, bool is_forward) {
+  return operand + (is_forward ? 0U : 1U);
+}
 
 // Runs the work on samples [first, first + count) of its first `operands` operands.
 at::Tensor run_samples(const Kernel& kernel, const Stack& stack, size_t operands, int64_t first,
@@ -137,7 +138,7 @@ class Trial {
 
   // The backend that ATen uses for so many samples.
   at::native::ConvBackend backend(int64_t samples) const {
-    const auto list = [&](Operand which) { return operand(which).toIntVector(); };
+    const auto list = [&](Convolution::Operand which) { return operand(which).toIntVector(); };
     const std::vector<int64_t> stride = list(kStride), padding = list(kPadding),
                                dilation = list(kDilation), output_padding = list(kOutputPadding);
     return at::native::select_conv_backend(
@@ -166,7 +167,9 @@ class Trial {
  private:
   static constexpr uint64_t kSeed = 20200607;
 
-  const c10::IValue& operand(Operand which) const { return stack_[index_of(which, is_forward_)]; }
+  const c10::IValue& operand(Convolution::Operand which) const {
+    return stack_[index_of(which, is_forward_)];
+  }
 
   const bool is_forward_;
   bool is_possible_ = true;  // whether the elements of each operand lie apart

@@ -17,7 +17,8 @@ using step::Work;
 
 namespace {
 
-constexpr size_t kInput = 0, kWeight = 1, kBias = 2;  // positions in output_mask and in the results
+// Positions in output_mask and in the results.
+constexpr size_t kInputGradient = 0, kWeightGradient = 1, kBiasGradient = 2;
 
 Work part_of(const Call& call, const Recording& recording, int32_t c, std::array<bool, 3> mask,
              const char* shape_only) {
@@ -54,9 +55,9 @@ void two_call_convolution(Rewriter& rewriter) {
     const Argument* mask = argument_of(call, "output_mask");
     if (mask == nullptr || !mask->constant.isBoolList()) continue;
     const auto wanted = mask->constant.toBoolList();
-    if (wanted.size() != 3 || !wanted.get(kInput) || !wanted.get(kWeight)) continue;
+    if (wanted.size() != 3 || !wanted.get(kInputGradient) || !wanted.get(kWeightGradient)) continue;
     const auto c = static_cast<int32_t>(i);
-    Work weights = part_of(call, recording, c, {false, true, wanted.get(kBias)}, "weight");
+    Work weights = part_of(call, recording, c, {false, true, wanted.get(kBiasGradient)}, "weight");
     Work input = part_of(call, recording, c, {true, false, false}, "input");
     if (weights.made.empty() || input.made.size() != 1) continue;
     CallRealization two{.name = "two-call-convolution", .calls = {c}};

@@ -24,7 +24,7 @@ using step::TensorRef;
 namespace {
 
 using Stack = std::vector<c10::IValue>;
-using Operand = BatchNormBackward;
+using Backward = BatchNormBackward;
 using Gradients = std::array<at::Tensor, 3>;  // of input, weight and bias
 
 // At least eight blocks, as long as each has two channels or more. A single channel looks like
@@ -34,26 +34,26 @@ int64_t count_blocks(int64_t channels, int64_t bytes) {
 }
 
 Gradients backward_by_copies(const Stack& stack, const at::Tensor& result) {
-  const at::Tensor grad = stack[Operand::kGradOutput].toTensor();
-  const at::Tensor input = stack[Operand::kInput].toTensor();
-  const auto list = stack[Operand::kMask].toBoolList();
+  const at::Tensor grad = stack[Backward::kGradOutput].toTensor();
+  const at::Tensor input = stack[Backward::kInput].toTensor();
+  const auto list = stack[Backward::kMask].toBoolList();
   const std::array<bool, 3> mask{list.get(0), list.get(1), list.get(2)};
   const int64_t channels = input.size(1);
   const int64_t blocks = count_blocks(channels, static_cast<int64_t>(input.nbytes()));
   Gradients gradients{result};
   for (size_t g = 1; g < gradients.size(); ++g) {
-    if (mask[g]) gradients[g] = at::empty({channels}, stack[Operand::kMean].toTensor().options());
+    if (mask[g]) gradients[g] = at::empty({channels}, stack[Backward::kMean].toTensor().options());
   }
   for (int64_t k = 0; k < blocks; ++k) {
     const int64_t first = channels * k / blocks, count = channels * (k + 1) / blocks - first;
-    const auto part = [&](Operand::Operand operand) {
+    const auto part = [&](Backward::Operand operand) {
       return part_of(stack[operand], 0, first, count);
     };
     const auto [of_input, of_weight, of_bias] = at::native_batch_norm_backward(
         grad.narrow(1, first, count).contiguous(), input.narrow(1, first, count).contiguous(),
-        part(Operand::kWeight), part(Operand::kRunningMean), part(Operand::kRunningVariance),
-        part(Operand::kMean), part(Operand::kInverse), stack[Operand::kTrain].toBool(),
-        stack[Operand::kEpsilon].toDouble(), mask);
+        part(Backward::kWeight), part(Backward::kRunningMean), part(Backward::kRunningVariance),
+        part(Backward::kMean), part(Backward::kInverse), stack[Backward::kTrain].toBool(),
+        stack[Backward::kEpsilon].toDouble(), mask);
     result.narrow(1, first, count).copy_(of_input);
     if (mask[1]) gradients[1].narrow(0, first, count).copy_(of_weight);
     if (mask[2]) gradients[2].narrow(0, first, count).copy_(of_bias);
@@ -88,7 +88,7 @@ void batch_norm_by_channels(Rewriter& rewriter) {
     const TensorRef& grad_input = call.outputs[0][0];
     // In evaluation mode there are no statistics of the batch.
     if (grad_input.memory != Memory::kValue || !has_pixels(grad_input.geometry) ||
-        !call.arguments[Operand::kTrain].constant.toBool()) {
+        !call.arguments[Backward::kTrain].constant.toBool()) {
       continue;
     }
     add_variants_over_operands(rewriter, static_cast<int32_t>(i), "batch-norm-by-channels",
