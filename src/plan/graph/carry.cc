@@ -15,7 +15,7 @@ using schedule::ScheduleModel;
 
 namespace {
 
-// By op of `from`: where the op of this id stands in `to`; -1: it is not there.
+// By op of `from`: the position in `to` of the op with the same id; -1: there is none.
 std::vector<int32_t> positions_in(const Graph& from, const Graph& to) {
   std::unordered_map<std::string_view, int32_t> by_id;
   for (size_t o = 0; o < to.ops.size(); ++o) by_id.emplace(to.ops[o].id, static_cast<int32_t>(o));
@@ -53,11 +53,14 @@ class Carrier {
     if (!set_realizations(schedule, result) || !set_variants(schedule, result)) return std::nullopt;
     for (size_t g = 0; g < result.intervals.size(); ++g) {
       const Interval& interval = to_.intervals()[g];
-      // What `from` does with the value behind the last of its ops up to where the interval begins.
-      const int32_t same = from_.interval_before(interval.value, before_[static_cast<size_t>(interval.begin) + 1]);
+      // The interval of `from` that lies behind the last of its ops up to where this interval
+      // begins.
+      const int32_t same =
+          from_.interval_before(interval.value, before_[static_cast<size_t>(interval.begin) + 1]);
       if (interval.must_keep || same < 0) continue;
       const Keeping keeping = schedule.intervals[static_cast<size_t>(same)];
-      // In a later part of a interval: what was made again in an earlier one is kept.
+      // Several intervals of `to` can be parts of one interval of `from`. A value that was made
+      // again in an earlier part is kept in the later ones.
       const bool is_kept = keeping == Keeping::kOnRerun && is_same_interval(g, same);
       result.intervals[g] = is_kept ? Keeping::kKeep : keeping;
     }
@@ -73,7 +76,7 @@ class Carrier {
   }
 
  private:
-  // Whether the interval before this one of `to` is another part of the same interval of `from`.
+  // Whether this interval of `to` and the one before it are parts of the same interval of `from`.
   bool is_same_interval(size_t g, int32_t same) const {
     const Interval& interval = to_.intervals()[g];
     if (static_cast<int32_t>(g) == to_.first_interval(interval.value)) return false;
@@ -117,7 +120,7 @@ class Carrier {
     return true;
   }
 
-  // kPutOff and kFastest stay what they are.
+  // kPutOff and kFastest stay as they are.
   std::optional<int32_t> carried_variant(OpIndex op, int32_t variant) const {
     if (variant < 0) return variant;
     const auto o = static_cast<size_t>(op);
@@ -126,9 +129,10 @@ class Carrier {
   }
 
   const ScheduleModel &from_, &to_;
-  // By op of `from`, and behind all: its position in `to`; -1: it is not there.
+  // By op of `from`, and one more for the end: its position in `to`; -1: it is not there.
   std::vector<int32_t> there_;
-  std::vector<int32_t> before_;  // by position in `to`: ops of `from` that stand before it
+  std::vector<int32_t>
+      before_;  // by position in `to`: the number of ops of `from` that stand before it
 };
 
 }  // namespace

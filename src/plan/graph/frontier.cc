@@ -1,5 +1,6 @@
-// The time/memory curve of a graph: single budgets from coarse to fine between the smallest peak that
-// the search finds and plain training's, each from the schedules of its neighbours.
+// The time/memory curve of a graph. Single budgets are asked from coarse to fine, between the
+// smallest peak that the search finds and that of plain training. Each search is seeded with the
+// schedules of the neighbouring budgets.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -8,9 +9,9 @@
 #include <vector>
 
 #include "plan/common/by_level.h"
-#include "plan/graph/question.h"
-#include "plan/graph/planner.h"
 #include "plan/common/search_control.h"
+#include "plan/graph/planner.h"
+#include "plan/graph/question.h"
 
 namespace reprise::internal::graph {
 
@@ -22,30 +23,28 @@ using search::FoundSchedule;
 
 namespace {
 
-// Single budgets are asked at 2, 3, 5, 9, ... points, up to this many.
-constexpr int64_t kMostSamples = 33;
-// Of the time that is left: for the smallest budget; for each of the others that many times its share.
-constexpr double kForSmallest = 0.2, kForSample = 2;
-
 class Samples {
  public:
-  Samples(const GraphProblem& problem, SearchControl& control)
-      : model_(problem.graph),
+  Samples(const GraphProblem& problem, SearchControl& control, const GraphSearchParams& params)
+      : params_(params),
+        model_(problem.graph),
         threads_(thread_count(problem.options.threads)),
         most_(problem.baseline.peak.count()),
-        control_(control) {}
+        control_(control),
+        left_(params.frontier.most_samples) {}
 
   std::vector<Answer> take() {
     ask(most_);
-    SearchControl part = control_.part(kForSmallest);
-    const GraphFinding least = find_schedule(model_, Bytes(0), Bytes(0), threads_, {}, part);
+    SearchControl part = control_.part(params_.frontier.share_for_smallest);
+    const GraphFinding least =
+        find_schedule(model_, Bytes(0), Bytes(0), threads_, {}, part, params_);
     keep(least.smallest.peak, least.smallest, least.bound.time);
     ask(least.smallest.peak);
     const int64_t low = least.smallest.peak;
-    for (int64_t parts = 2; parts < kMostSamples; parts *= 2) {
+    for (int64_t parts = 2; parts < params_.frontier.most_samples; parts *= 2) {
       for (int64_t k = 1; k < parts; k += 2) {
         if (control_.out_of_time()) return curve();
-        // Rounded to the side of plain training, whose budget is known to the byte.
+        // The budget is rounded towards that of plain training, which is known to the byte.
         ask(most_ - (most_ - low) / parts * (parts - k));
       }
     }
@@ -58,7 +57,8 @@ class Samples {
     Nanos bound;
   };
 
-  // The fastest for the peak that it has; a bound for a larger budget holds for a smaller one, too.
+  // Keeps the fastest schedule of each peak. A bound for a larger budget holds for a smaller one,
+  // too.
   void keep(int64_t peak, const FoundSchedule& found, Nanos bound) {
     const auto [at, is_new] = samples_.try_emplace(peak, Sample{found, bound});
     if (is_new) return;
@@ -72,13 +72,14 @@ class Samples {
     const auto above = samples_.upper_bound(budget);
     if (above != samples_.begin()) seeds.push_back(std::prev(above)->second.found.schedule);
     if (above != samples_.end()) {
-      // Nothing is to be found between two of the same time.
+      // Between two schedules of the same time there is nothing to find.
       if (!seeds.empty() && std::prev(above)->second.found.time <= above->second.found.time) return;
       seeds.push_back(above->second.found.schedule);
     }
-    SearchControl part = control_.part(std::min(1.0, kForSample / static_cast<double>(left_)));
+    const double share = params_.frontier.share_for_sample / static_cast<double>(left_);
+    SearchControl part = control_.part(std::min(1.0, share));
     const GraphFinding found =
-        find_schedule(model_, Bytes(budget), Bytes(budget), threads_, seeds, part);
+        find_schedule(model_, Bytes(budget), Bytes(budget), threads_, seeds, part, params_);
     if (found.best) keep(found.best->peak, *found.best, found.bound.time);
   }
 
@@ -98,19 +99,24 @@ class Samples {
     return points;
   }
 
+  const GraphSearchParams& params_;
   const ScheduleModel model_;
   const int threads_;
   const int64_t most_;
   SearchControl& control_;
-  int64_t left_ = kMostSamples;        // samples
+  int64_t left_;                       // samples that may still be asked
   std::map<int64_t, Sample> samples_;  // by peak
 };
 
 }  // namespace
 
 std::vector<Answer> graph_frontier(const GraphProblem& problem) {
+  return graph_frontier(problem, GraphSearchParams{});
+}
+
+std::vector<Answer> graph_frontier(const GraphProblem& problem, const GraphSearchParams& params) {
   SearchControl control(problem.options, "graph");
-  return Samples(problem, control).take();
+  return Samples(problem, control, params).take();
 }
 
 }  // namespace reprise::internal::graph

@@ -10,56 +10,61 @@
 // | S. Kirkpatrick et al., Optimization by simulated annealing,   | the search                 |
 // | Science 220, 1983                                             |                            |
 //
-// Schedules are those of graph/schedule/schedule.h: the ops in the order of plain training, what is missing
-// made again right before it is read. graph/schedule/ledger.h costs each exactly. The steps, in
-// graph/question.cc but for the last. Where the graph has alternatives that leave other bits, they are first done for the
-// graph without these; the schedule is one of the starts for the whole graph (graph/carry.h):
-// 0. what cannot be part of a plan within the budget is left out (graph/possible.h); the rest of the
-//    steps for what is left, and for the whole graph if that brings no plan;
-// 1. the bound of graph/bound/bound.h, raised by graph/bound/split.h; if its peak is above the budget, no plan
-//    exists;
-// 2. starts: what the relaxed problem keeps at its best instant, mixes of two cuts
-//    (graph/starts/starts.h), rungs in long rows (graph/starts/rungs.h), mixes at one peak after the other
-//    (graph/starts/sections.h), cuts at prices of memory (graph/starts/prices.h), plain training, segments of
-//    equally many forward ops, all with ops in the ways that suit the price of memory; repaired at
-//    their peaks until they fit;
-// 3. annealing of those that do not fit at a high price of memory; without a plan: of the peak alone
-//    (graph/search/search.h);
-// 4. annealing of the time by several walkers (graph/search/anneal.h), from the best starts, then from
-//    fewer and fewer of the best plans, in longer and longer rounds, until the time is the bound or
-//    next to it, or rounds bring nothing, or time is up; what is still far from the bound, again from
-//    the starts, with twice the steps and hotter, as long as that brings something;
-// 5. dtr.cc, whose schedules are of another kind, for the rare graph where it is better.
+// Schedules are those of graph/schedule/schedule.h: the ops run in the order of plain training, and
+// what is missing is made again right before it is read. graph/schedule/ledger.h costs each
+// schedule exactly. Steps 2 to 5 are in graph/question.cc. All constants and switches are in
+// graph/params.h.
+//
+// Some graphs have alternatives that leave other bits. Then the steps are first done for the graph
+// without these alternatives, and the schedule that is found is one of the starts for the whole
+// graph (graph/carry.h).
+//
+// 1. Variants that cannot be part of a plan within the budget are left out (graph/possible.h). The
+//    other steps are done for the rest, and for the whole graph if the rest brings no plan.
+// 2. The bound of graph/bound/bound.h is computed and raised by graph/bound/split.h. If its peak is
+//    above the budget, there is no plan.
+// 3. The starts are the rows of graph/starts/table.h. All of them use the variants that suit the
+//    price of a byte. Each is repaired at its peaks until it fits.
+// 4. Starts that do not fit are annealed at a high price of memory. Without a plan, the peak alone
+//    is annealed (graph/search/search.h).
+// 5. Several walkers anneal the time (graph/search/anneal.h). They begin with the best starts, and
+//    go on with fewer and fewer of the best schedules, in longer and longer rounds. They end when
+//    the time is that of the bound or near it, when rounds bring nothing, or when time is up. If
+//    the time is then far from the bound, the starts are annealed again, longer and hotter, as long
+//    as that brings something.
+// 6. Schedules of dtr.cc are of another kind. They are tried for the rare graph where they are
+//    better.
 //
 // Complexity: a change of a schedule costs the runs at the positions that it reaches, times values
-// per run and the logarithm of the number of ops. Without a limit of time the same question has the
+// per run and the logarithm of the number of ops. Without a time limit the same question has the
 // same answer, with any number of threads.
 //
-// Not handled: orders of the forward ops that no put-off op comes to.
+// Not handled: orders of the forward ops, other than those that come from putting ops off.
 //
-// Tests: oracle/graph_planner_test.cc (between the optimum and the budget),
-// oracle/schedule_ledger_test.cc (costs are the simulator's), oracle/graph_carry_test.cc, and every graph planner's in
-// property/graph_planner_test.cc.
+// Tests: oracle/graph_planner_test.cc (the plan lies between the optimum and the budget),
+// oracle/graph_switches_test.cc (the same with parts switched off), oracle/schedule_ledger_test.cc
+// (costs are the simulator's), oracle/graph_carry_test.cc, and property/graph_planner_test.cc,
+// which runs on every planner of graphs.
 #include <algorithm>
 #include <memory>
 
+#include "plan/baselines/baselines.h"
 #include "plan/common/admissible.h"
 #include "plan/common/by_level.h"
 #include "plan/common/candidates.h"
+#include "plan/common/search_control.h"
 #include "plan/graph/carry.h"
+#include "plan/graph/planner.h"
 #include "plan/graph/possible.h"
 #include "plan/graph/question.h"
-#include "plan/baselines/baselines.h"
-#include "plan/graph/planner.h"
-#include "plan/common/search_control.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::internal::graph {
 
 using baselines::consider_dtr;
 using common::Candidates;
-using common::SearchControl;
 using common::restrict_exactness;
+using common::SearchControl;
 using common::thread_count;
 using schedule::Schedule;
 using schedule::ScheduleModel;
@@ -67,12 +72,7 @@ using search::FoundSchedule;
 
 namespace {
 
-// Of the time that is left after the starts, for a first plan without what is impossible.
-constexpr double kForFirst = 0.5;
-// Of all time, for the search without what is of other bits.
-constexpr double kForExact = 0.5;
-
-// A schedule with the graph that it is of.
+// A graph with the schedule that was found for it.
 struct Start {
   Graph graph;
   ScheduleModel model;
@@ -80,7 +80,7 @@ struct Start {
 
   explicit Start(Graph of) : graph(std::move(of)), model(graph) {}
 
-  // As one of another graph with these ops, and more.
+  // The schedule as one of another graph, which has these ops and more.
   std::vector<Schedule> in(const ScheduleModel& other) const {
     std::optional<Schedule> schedule;
     if (found) schedule = carried_over(model, found->schedule, other);
@@ -92,10 +92,13 @@ struct Start {
   }
 };
 
-// The best schedule without what leaves other bits, if the graph has such: few ways that are slow and small (a layer in
-// parts) lead a search away from what many others do together. Null: there is none.
+// The best schedule without variants that leave other bits. Null if the graph has no such variants.
+// These variants are few, slow and small; a layer in parts is an example. They lead a search away
+// from what many other ops do together.
 std::unique_ptr<const Start> find_exact(const GraphProblem& problem, int threads,
-                                        const SearchControl& control) {
+                                        const SearchControl& control,
+                                        const GraphSearchParams& params) {
+  if (!params.use.exact_first) return nullptr;
   const auto is_exact = [](const Op& op) {
     return std::ranges::all_of(op.variants, [](const Variant& variant) {
       return variant.exactness == Exactness::kBitwise;
@@ -106,23 +109,24 @@ std::unique_ptr<const Start> find_exact(const GraphProblem& problem, int threads
   try {
     start = std::make_unique<Start>(restrict_exactness(problem.graph, Exactness::kBitwise));
   } catch (const InputError&) {
-    return nullptr;  // some op has no other way
+    return nullptr;  // some op has no other variant
   }
-  SearchControl part = control.part(kForExact);
-  start->found =
-      find_schedule(start->model, problem.budget, problem.goal(), threads, {}, part, kForFirst)
-          .best;
+  SearchControl part = control.part(params.share_for_exact);
+  start->found = find_schedule(start->model, problem.budget, problem.goal(), threads, {}, part,
+                               params, params.share_for_first)
+                     .best;
   return start;
 }
 
-// The best schedule of a graph without what cannot be part of a plan.
+// The best schedule without the variants that cannot be part of a plan.
 std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const Start* start,
                                           const GraphProblem& problem, int threads,
-                                          SearchControl& control, std::vector<Run>& runs) {
+                                          SearchControl& control, const GraphSearchParams& params,
+                                          std::vector<Run>& runs) {
   const ScheduleModel model(possible.graph);
-  GraphFinding found =
-      find_schedule(model, problem.budget, problem.goal(), threads,
-                    start ? start->in(model) : std::vector<Schedule>{}, control, kForFirst);
+  GraphFinding found = find_schedule(model, problem.budget, problem.goal(), threads,
+                                     start ? start->in(model) : std::vector<Schedule>{}, control,
+                                     params, params.share_for_first);
   if (!found.best) return std::nullopt;
   for (const Run& run : runs_of(model, found.best->schedule)) {
     runs.push_back(possible.runs[run.op][run.variant]);
@@ -133,20 +137,26 @@ std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const S
 }  // namespace
 
 Answer search_graph(const GraphProblem& problem) {
+  return search_graph(problem, GraphSearchParams{});
+}
+
+Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params) {
   SearchControl control(problem.options, "graph");
   control.report(-1);
   const Graph& graph = problem.graph;
   const int threads = thread_count(problem.options.threads);
   std::vector<Run> runs;
   std::optional<GraphFinding> found;
-  const std::unique_ptr<const Start> start = find_exact(problem, threads, control);
-  if (const auto possible = leave_out_impossible(graph, problem.budget, control)) {
-    found = find_possible(*possible, start.get(), problem, threads, control, runs);
+  const std::unique_ptr<const Start> start = find_exact(problem, threads, control, params);
+  std::optional<PossibleGraph> possible;
+  if (params.use.impossible) possible = leave_out_impossible(graph, problem.budget, control);
+  if (possible) {
+    found = find_possible(*possible, start.get(), problem, threads, control, params, runs);
   }
   if (!found) {
     const ScheduleModel model(graph);
     found = find_schedule(model, problem.budget, problem.goal(), threads,
-                          start ? start->in(model) : std::vector<Schedule>{}, control);
+                          start ? start->in(model) : std::vector<Schedule>{}, control, params);
     // A plan at all is worth more than the reserve.
     const bool fits = found->best || found->smallest.peak <= problem.budget.count();
     if (fits) runs = runs_of(model, found->best ? found->best->schedule : found->smallest.schedule);
@@ -154,7 +164,7 @@ Answer search_graph(const GraphProblem& problem) {
   Candidates candidates(graph, found->best ? problem.goal() : problem.budget);
   if (!runs.empty()) candidates.consider(std::move(runs));
   if (start && start->found) candidates.consider(start->runs_in(graph));
-  if (!found->near) {
+  if (params.use.dtr && !found->near) {
     consider_dtr(graph, candidates.fits() ? problem.goal() : problem.budget, candidates, control);
   }
   Answer answer;

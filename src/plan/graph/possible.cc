@@ -1,10 +1,11 @@
-// What an op holds while it runs, and what every plan holds beside it, may be more than the budget with
-// one variant and less with another. The first cannot be part of a plan. That is known before the
-// search: it need not look there, and the bound need not count on it.
+// An op holds memory while it runs, and every plan holds something beside it. The sum may be above
+// the budget with one variant, and below it with another one. The first variant cannot be part of a
+// plan. This is known before the search, so the search need not look there and the bound need not
+// count on it.
 //
-// The least memory of a run is the claim above Instant (graph/bound/instant.h) for an op that runs once, of
-// every plan that runs it with this variant: also of an op of a choice. For others it is what the run
-// itself holds.
+// For an op that runs once, the least memory of a run is that of Lemma 9 in
+// docs/planners/graph_bound.md. It holds for every plan that runs the op with this variant, so the
+// op may be in a choice. For other ops the least memory is what the run itself holds (Lemma 11).
 //
 // Tests: oracle/graph_bound_test.cc (no plan is lost, at every budget).
 #include "plan/graph/possible.h"
@@ -23,10 +24,10 @@
 namespace reprise::internal::graph {
 
 using bound::Instant;
-using common::GraphFacts;
-using common::SearchControl;
 using common::can_be_first;
+using common::GraphFacts;
 using common::runs_once;
+using common::SearchControl;
 using common::takes;
 
 namespace {
@@ -44,7 +45,7 @@ class LeavingOut {
     look_at_plain_training();
   }
 
-  // False if everything is possible.
+  // Finds the variants that are impossible. False if there are none.
   bool look() {
     bool any = false;
     for (size_t o = 0; o < graph_.ops.size() && !control_.out_of_time(); ++o) {
@@ -93,8 +94,8 @@ class LeavingOut {
   }
 
  private:
-  // The variants that hold most first: where one fits, those that hold less may stay unasked. Whether
-  // all fit.
+  // Whether all variants of an op fit. Those that hold most are asked first. Once one of them fits,
+  // those that hold less need not be asked.
   bool look_at(OpIndex op) {
     const std::vector<Variant>& variants = graph_.ops[op].variants;
     std::vector<size_t> order(variants.size());
@@ -107,7 +108,7 @@ class LeavingOut {
     return std::ranges::all_of(possible_[op], [](char one) { return one != 0; });
   }
 
-  // What the run itself holds.
+  // The bytes that the run itself holds.
   Instant::Amount own(const Variant& variant) const {
     Instant::Amount bytes = always_ + variant.workspace.count();
     for (const ValueIndex value : variant.writes) bytes += graph_.values[value].bytes.count();
@@ -118,8 +119,8 @@ class LeavingOut {
     return bytes;
   }
 
-  // What passes by while each op of plain training runs. Where that leaves room for a variant no cut
-  // has to be asked: what need not be left out may stay.
+  // Notes what plain training holds beside each op. If that leaves room for a variant, the variant
+  // is possible, and no cut is needed.
   void look_at_plain_training() {
     const std::vector<Run> runs = plain_runs(graph_);
     const std::vector<Action> actions = with_frees(graph_, runs);
@@ -131,7 +132,7 @@ class LeavingOut {
       beside_[run->op] = timeline.steps[k].during.count() - own(variant);
       ++run;
     }
-    // Of other realizations: as of the one that runs.
+    // For ops of other realizations, the memory beside the realization that runs is taken.
     for (const Choice& choice : graph_.choices) {
       const auto beside = [&](OpIndex op) { return beside_[op]; };
       const Instant::Amount most =
@@ -145,12 +146,12 @@ class LeavingOut {
   bool fits(OpIndex op, const Variant& variant) const {
     if (own(variant) > budget_) return false;
     if (!runs_once(graph_.ops[op]) || !can_be_first(variant)) return true;
-    if (beside_[op] + own(variant) <= budget_) return true;  // as in plain training
+    if (beside_[op] + own(variant) <= budget_) return true;  // it fits into plain training
     const std::optional<Instant::Amount> least = Instant(facts_, op, variant).least_peak();
     return least && *least <= budget_;
   }
 
-  // Variants that read what nothing writes any more. Whether there were any.
+  // Leaves out variants that read a value which nothing writes any more. Whether there were any.
   bool leave_out_readers_of_nothing() {
     std::vector<char> is_there(graph_.values.size(), 0);
     for (size_t v = 0; v < is_there.size(); ++v) {
@@ -187,12 +188,11 @@ class LeavingOut {
   const int64_t budget_;
   const SearchControl& control_;
   int64_t always_ = 0;
-  std::vector<Instant::Amount>
-      beside_;  // by op; of those that plain training leaves out: the budget
+  std::vector<Instant::Amount> beside_;      // by op: the bytes beside it
   std::vector<std::vector<char>> possible_;  // by op and variant
 };
 
-// Of variants that may belong to others that are left out.
+// Whether each of these runs finds its reads live, and the results are live at the end.
 bool can_run(const Graph& graph, const std::vector<Run>& runs) {
   std::vector<char> live(graph.values.size(), 0);
   for (size_t v = 0; v < live.size(); ++v) live[v] = graph.values[v].kind == ValueKind::kInput;
@@ -206,7 +206,8 @@ bool can_run(const Graph& graph, const std::vector<Run>& runs) {
   return std::ranges::all_of(graph.results, is_live);
 }
 
-// Whether what an op reads still stands before it: what wrote it there may be left out.
+// Whether each value is still written by an op that stands before all ops that read it. The op that
+// wrote it first may have been left out.
 bool is_in_order(const Graph& graph) {
   std::vector<char> is_there(graph.values.size(), 0);
   for (size_t v = 0; v < is_there.size(); ++v) {

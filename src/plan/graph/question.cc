@@ -1,23 +1,23 @@
 #include "plan/graph/question.h"
 
+#include <iterator>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "plan/common/graph_facts.h"
 #include "plan/graph/bound/instant.h"
-#include "plan/graph/starts/prices.h"
-#include "plan/graph/starts/rungs.h"
-#include "plan/graph/search/search.h"
-#include "plan/graph/starts/sections.h"
 #include "plan/graph/bound/split.h"
-#include "plan/graph/starts/starts.h"
 #include "plan/graph/schedule/ledger.h"
+#include "plan/graph/search/search.h"
+#include "plan/graph/starts/starts.h"
+#include "plan/graph/starts/table.h"
 
 namespace reprise::internal::graph {
 
+using bound::bound_graph;
 using bound::GraphBound;
 using bound::Instant;
-using bound::bound_graph;
 using bound::split_bound;
 using common::GraphFacts;
 using common::SearchControl;
@@ -26,20 +26,15 @@ using schedule::ScheduleLedger;
 using schedule::ScheduleModel;
 using search::GraphSearch;
 using starts::cheapest_variants;
-using starts::kept_at;
-using starts::kept_or_put_off;
-using starts::schedule_of_sections;
-using starts::schedules_at_prices;
-using starts::schedules_of_segments;
-using starts::schedules_with_rungs;
+using starts::kStarts;
+using starts::Start;
+using starts::StartParams;
+using starts::StartQuestion;
+using starts::Taking;
 
 namespace {
 
-// Shares of the time.
-constexpr double kForBound = 0.3, kForSplit = 0.1, kForStarts = 0.4, kForRungs = 0.5,
-                 kForSections = 0.5;
-
-// Of a byte, at the instant of the bound.
+// The price of a byte at the instant of the bound, in time per byte.
 double price_of(const ScheduleModel& model, const GraphFacts& facts, const GraphBound& bound,
                 Bytes budget) {
   if (bound.instant < 0) return 0;
@@ -49,63 +44,79 @@ double price_of(const ScheduleModel& model, const GraphFacts& facts, const Graph
   return instant.price();
 }
 
-// Where it is better than what there is: else it would only lead the search elsewhere.
-void consider_if_better(const ScheduleModel& model, const Schedule& schedule, Bytes budget,
-                        GraphSearch& search, const SearchControl& control) {
-  ScheduleLedger ledger(model);
-  if (!ledger.assign(schedule)) return;
-  const bool fits = ledger.peak() <= budget.count();
-  if (search.best() && (!fits || ledger.time() >= search.best()->time)) return;
-  search.consider_for_budget({schedule}, control);
+void append(std::vector<Schedule>& all, std::vector<Schedule> more) {
+  std::ranges::move(more, std::back_inserter(all));
 }
 
-void consider_starts(const ScheduleModel& model, Bytes budget, const GraphBound& bound,
-                     const std::vector<Schedule>& seeds, GraphSearch& search,
-                     const SearchControl& control) {
-  const Graph& graph = model.graph();
-  const GraphFacts facts(graph);
-  const Schedule base = cheapest_variants(model, price_of(model, facts, bound, budget));
-  // Most of these fit as they are; repairs of the others can take long.
-  search.consider_for_budget(
-      schedules_with_rungs(model, base, facts, bound, budget, control.part(kForRungs)), control);
-  if (search.is_near(bound.time.count())) return;
-  std::optional<Schedule> sections;
-  if (bound.least_peak <= budget) {
-    sections = schedule_of_sections(model, base, facts, budget, control.part(kForSections));
+// Takes each schedule that fits and is faster than the best, or any while there is no plan.
+void consider_if_better(const ScheduleModel& model, const std::vector<Schedule>& schedules,
+                        Bytes budget, GraphSearch& search, const SearchControl& control) {
+  for (const Schedule& schedule : schedules) {
+    ScheduleLedger ledger(model);
+    if (!ledger.assign(schedule)) continue;
+    const bool fits = ledger.peak() <= budget.count();
+    if (search.best() && (!fits || ledger.time() >= search.best()->time)) continue;
+    search.consider_for_budget({schedule}, control);
   }
-  std::vector<Schedule> starts = seeds;
-  for (const std::vector<ValueIndex>& kept : bound.kept) {
-    std::vector<char> is_kept(graph.values.size(), 0);
-    for (const ValueIndex value : kept) is_kept[value] = 1;
-    starts.push_back(kept_at(model, base, bound.instant, is_kept));
-    starts.push_back(kept_or_put_off(model, base, bound.instant, is_kept));
+}
+
+// Walks the rows of kStarts.
+void consider_starts(StartQuestion question, GraphSearch& search, const SearchControl& control) {
+  std::vector<Schedule> waiting, last;
+  for (const Start& start : kStarts) {
+    if (start.taking == Taking::kAnyBudget) {
+      consider_if_better(question.model, std::exchange(last, {}), question.budget, search, control);
+    }
+    const bool is_first = &start == std::begin(kStarts);
+    if (!is_first && search.is_near(question.bound.time.count())) return;
+    question.has_plan = search.best().has_value();
+    const bool is_used = question.params.use.*start.use && start.when(question);
+    std::vector<Schedule> found;
+    if (is_used) found = start.find(question, control);
+    switch (start.taking) {
+      case Taking::kWithNext:
+        append(waiting, std::move(found));
+        break;
+      case Taking::kRepair:
+        append(waiting, std::move(found));
+        if (is_used || !waiting.empty()) {
+          search.consider_for_budget(std::exchange(waiting, {}), control);
+        }
+        break;
+      case Taking::kLast:
+        append(last, std::move(found));
+        break;
+      case Taking::kAnyBudget:
+        if (is_used) search.consider(found, control);
+        break;
+    }
   }
-  search.consider_for_budget(starts, control);
-  if (search.is_near(bound.time.count())) return;
-  search.consider_for_budget(
-      schedules_at_prices(model, base, facts, bound, budget, search.price_of_excess(), control),
-      control);
-  if (sections) consider_if_better(model, *sections, budget, search, control);
-  if (search.is_near(bound.time.count()) || (!seeds.empty() && search.best())) return;
-  search.consider(schedules_of_segments(model, base), control);
 }
 
 }  // namespace
 
 GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal, int threads,
                            const std::vector<Schedule>& seeds, SearchControl& control,
-                           double share_for_first) {
-  GraphSearch search(model, goal.count(), threads, control);
-  SearchControl first = control.part(kForBound);
+                           const GraphSearchParams& params, double share_for_first) {
+  GraphSearch search(model, goal.count(), threads, control, params.search);
+  SearchControl first = control.part(params.share_for_bound);
   GraphFinding found;
-  found.bound = bound_graph(model.graph(), budget, first);
+  found.bound = bound_graph(model.graph(), budget, first, params.bound);
   if (!search.best() || search.best()->time > found.bound.time.count()) {
     const GraphFacts facts(model.graph());
-    found.bound.time = split_bound(facts, budget, found.bound, control.part(kForSplit));
+    found.bound.time =
+        split_bound(facts, budget, found.bound, control.part(params.share_for_cases), params.bound);
   }
   const int64_t bound = found.bound.time.count();
   if (!search.best() || search.best()->time > bound) {
-    consider_starts(model, goal, found.bound, seeds, search, control.part(kForStarts));
+    const SearchControl for_starts = control.part(params.share_for_starts);
+    const GraphFacts facts(model.graph());
+    const Schedule base = params.starts.use.cheapest_variants
+                              ? cheapest_variants(model, price_of(model, facts, found.bound, goal))
+                              : model.lean();
+    consider_starts(
+        {model, base, facts, found.bound, goal, seeds, search.price_of_excess(), params.starts},
+        search, for_starts);
     search.fit(bound);
     search.shrink(found.bound.least_peak.count(), control.part(share_for_first));
     search.improve(bound);

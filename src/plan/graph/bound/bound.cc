@@ -1,27 +1,28 @@
 // A bound on every valid plan from what has to be in memory at single instants.
 //
-// The idea is the cut of recomputation graphs with honest weights: at the moment of one op, each
-// value that is needed later is live, at a price per byte, or made again, at the price of its
-// maker's time, and its maker's inputs are needed in turn. For a fixed price of memory the cheapest
-// way is a minimum cut (J. C. Picard, "Maximal closure of a graph and applications to combinatorial
-// problems", Management Science 22(11), 1976); the best price is found by Lagrangian relaxation
-// (M. L. Fisher, "The Lagrangian relaxation method for solving integer programming problems",
-// Management Science 27(1), 1981). What is claimed, and why it holds for every plan, is written
-// above Instant in graph/bound/instant.h.
+// While one op runs, each value that is needed later is live, at a price per byte; or it is made
+// again, at the price of its maker's time, and what its maker reads is needed in turn. At a fixed
+// price of memory the cheapest division is a minimum cut (J. C. Picard, "Maximal closure of a graph
+// and applications to combinatorial problems", Management Science 22(11), 1976). The best price is
+// found by Lagrangian relaxation (M. L. Fisher, "The Lagrangian relaxation method for solving
+// integer programming problems", Management Science 27(1), 1981). docs/planners/graph_bound.md
+// states what is claimed, and proves it for every plan.
 //
 // | symbol        | here                                                                  |
 // |---------------|-----------------------------------------------------------------------|
-// | b             | the op of the instant: runs exactly once in every plan; of a choice   |
-// |               | one of the ops of each realization, and the least holds (Moment)      |
+// | b             | the op of the instant; every plan runs it exactly once, or it is an   |
+// |               | op of a realization, and the least of the realizations holds (Moment) |
 // | lambda        | price / unit in Instant::solve: nanoseconds per byte                  |
 // | L, R          | values that are live while b runs, and values that are made again     |
 // | B - G_b       | room in Instant::least_time: budget without what b itself holds       |
 //
-// Complexity: one op takes some dozens of cuts on about two nodes a value. All instants up to
-// kFewInstants, beyond that those of as many stretches where plain training holds most, then others around the best.
+// Complexity: one op takes some dozens of cuts on about two nodes a value. A graph with few
+// instants has all of them looked at. A larger graph is divided into BoundParams::most_instants
+// stretches; of each stretch the instant is looked at where plain training holds most, and then
+// others around the best one.
 //
-// Assumptions: none beyond validate(). Variants, roles, choices, ops that run once, reuse and
-// consume are all in the claim; what is not known to be needed is not counted.
+// Assumptions: none beyond validate(). The claim covers variants, roles, choices, ops that run
+// once, reuse and consume. A value that is not known to be needed is not counted.
 //
 // Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget; monotone in
 // the budget; scales), unit/max_flow_test.cc.
@@ -38,22 +39,21 @@
 
 namespace reprise::internal::bound {
 
+using common::can_be_first;
 using common::GraphFacts;
 using common::SearchControl;
-using common::can_be_first;
 using common::takes;
 
 namespace {
 
-constexpr size_t kFewInstants = 64, kPromisingInstants = 24;
-
 class Bounding {
  public:
-  Bounding(const Graph& graph, Bytes budget, SearchControl& control)
+  Bounding(const Graph& graph, Bytes budget, SearchControl& control, const BoundParams& params)
       : graph_(graph),
         facts_(graph),
         budget_(budget.count()),
         control_(control),
+        params_(params),
         moments_(moments_of(facts_)) {
     best_.time = facts_.least_time;
     Bytes always = graph.fixed;
@@ -67,10 +67,13 @@ class Bounding {
   }
 
   GraphBound run() {
+    if (!params_.use.instants) return std::move(best_);
     looked_at_.assign(moments_.size(), 0);
     times_.assign(moments_.size(), 0);
     size_t stride = 1;
-    while (moments_.size() / stride > kFewInstants) stride *= 2;
+    if (params_.use.few_instants) {
+      while (moments_.size() / stride > params_.most_instants) stride *= 2;
+    }
     const std::vector<Bytes> levels = levels_of_plain_training();
     for (size_t k = 0; k < moments_.size(); k += stride) {
       const auto first = levels.begin() + static_cast<std::ptrdiff_t>(k);
@@ -87,9 +90,9 @@ class Bounding {
   }
 
  private:
-  // Of each stretch the instant with the highest bound.
+  // Notes the instant with the highest bound of each stretch.
   void find_promising() {
-    const size_t stretch = (moments_.size() + kPromisingInstants - 1) / kPromisingInstants;
+    const size_t stretch = (moments_.size() + params_.promising - 1) / params_.promising;
     for (size_t begin = 0; begin < moments_.size(); begin += stretch) {
       const size_t end = std::min(moments_.size(), begin + stretch);
       const auto first = times_.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -100,7 +103,7 @@ class Bounding {
     }
   }
 
-  // While the op of each instant runs.
+  // By moment: the bytes that plain training holds while its op runs.
   std::vector<Bytes> levels_of_plain_training() const {
     const std::vector<Run> runs = plain_runs(graph_);
     const std::vector<Action> actions = with_frees(graph_, runs);
@@ -120,7 +123,8 @@ class Bounding {
     return levels;
   }
 
-  // What is always there, what the op reads and does not take, what it writes, its workspace.
+  // Lemma 11: what is always held, what the op reads and does not take, what it writes, and its
+  // workspace.
   void consider_own_need(OpIndex op, Bytes always) {
     std::optional<Bytes> least;
     for (const Variant& variant : graph_.ops[op].variants) {
@@ -147,14 +151,14 @@ class Bounding {
     looked_at_[k] = 1;
     const Moment& moment = moments_[k];
     const std::optional<MomentPeak> peak = peak_of_moment(facts_, moment);
-    if (!peak) return;  // no plan has it
+    if (!peak) return;  // no plan has this moment
     raise_peak(Bytes(peak->peak), peak->op);
     std::optional<MomentCost> cost = cost_of_moment(facts_, moment, budget_);
     if (!cost) return;
     times_[k] = cost->time;
     if (cost->time > times_[best_at_]) best_at_ = k;
     best_.time = std::max(best_.time, time_with(facts_, cost->time));
-    // What to keep is asked where every plan has the same op.
+    // The starts ask what to keep, and they ask it at an op that every plan has.
     if (moment.is_choice || cost->time <= time_at_instant_) return;
     time_at_instant_ = cost->time;
     best_.instant = cost->op;
@@ -165,18 +169,20 @@ class Bounding {
   const GraphFacts facts_;
   const int64_t budget_;
   SearchControl& control_;
+  const BoundParams& params_;
   const std::vector<Moment> moments_;
   std::vector<char> looked_at_;
-  std::vector<int64_t> times_;  // beyond facts_.least_time, by moment
+  std::vector<int64_t> times_;  // by moment: time beyond facts_.least_time
   size_t best_at_ = 0;
-  int64_t time_at_instant_ = 0;  // of best_.instant
+  int64_t time_at_instant_ = 0;  // the time at best_.instant
   GraphBound best_;
 };
 
 }  // namespace
 
-GraphBound bound_graph(const Graph& graph, Bytes budget, SearchControl& control) {
-  return Bounding(graph, budget, control).run();
+GraphBound bound_graph(const Graph& graph, Bytes budget, SearchControl& control,
+                       const BoundParams& params) {
+  return Bounding(graph, budget, control, params).run();
 }
 
 }  // namespace reprise::internal::bound

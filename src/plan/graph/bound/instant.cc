@@ -1,37 +1,22 @@
+// The network of an instant: what is needed after b, and how it can come to be.
 #include "plan/graph/bound/instant.h"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
 namespace reprise::internal::bound {
 
-using common::GraphFacts;
 using common::can_be_first;
 using common::can_be_rerun;
 using common::contains;
+using common::GraphFacts;
 using common::runs_once;
 using common::takes;
 
 namespace {
 
-constexpr size_t kSource = 0, kSink = 1;
 constexpr int32_t kNew = -1, kGrantedNode = -2;
-// Numerator and denominator of lambda stay below this, sums of all sizes and times below 2^63: the
-// finite capacities sum up to less than kInfinite.
-constexpr MaxFlow::Amount kLargestRate = MaxFlow::Amount{1} << 56;
-constexpr int kMostCuts = 60;
-
-MaxFlow::Amount rounded_up(MaxFlow::Amount a, MaxFlow::Amount b) {
-  return a <= 0 ? -(-a / b) : (a + b - 1) / b;
-}
-
-MaxFlow::Amount common_divisor(MaxFlow::Amount a, MaxFlow::Amount b) {
-  while (b != 0) std::tie(a, b) = std::tuple(b, a % b);
-  return a;
-}
-
 bool taken_by_every_first_run(const Op& op, ValueIndex value) {
   return std::all_of(op.variants.begin(), op.variants.end(), [&](const Variant& variant) {
     return !can_be_first(variant) || takes(variant, value);
@@ -67,7 +52,7 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
   for (const ValueIndex value : variant.reads) {
     if (takes(variant, value) || node_of_[value] == kGrantedNode) continue;
     base_ += graph.values[value].bytes.count();
-    node_of_[value] = kGrantedNode;  // live at b and counted
+    node_of_[value] = kGrantedNode;  // live while b runs, and counted in base
   }
   assume(assumptions);
   force(op);
@@ -87,18 +72,18 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
     }
   }
   add_eithers();
-  // nodes_ grows: what is needed to make what is needed.
+  // nodes_ grows in this loop, by what is needed to make the values that are needed.
   for (size_t k = 0; k < nodes_.size(); ++k) {
     const Node node = nodes_[k];
-    const Making way = making(node.value);
-    if (way.source == Source::kKept) {
+    const Making how = making(node.value);
+    if (how.source == Source::kKept) {
       flow_.add_arc(node.needed + 1, kSink, MaxFlow::kInfinite);
       continue;
     }
-    for (const ValueIndex read : way.reads) need(read, node.needed + 1);
-    if (way.charge > 0) {
+    for (const ValueIndex read : how.reads) need(read, node.needed + 1);
+    if (how.charge > 0) {
       charges_.push_back(
-          {facts.group[facts.makers[node.value].front()], way.charge,
+          {facts.group[facts.makers[node.value].front()], how.charge,
            gone_[node.value] && !stretch.follows_another ? node.needed : node.needed + 1});
     }
   }
@@ -111,8 +96,9 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
 }
 
 void Instant::assume(std::vector<Assumption> assumptions) {
-  // In the order in which they are known to hold: what is forced by an op must not count for an earlier one. A value
-  // that is live at some op of a span need not have been made before the last of them.
+  // Lemma 12. The assumptions are taken in the order in which they are known to hold, as what is
+  // forced by an op must not count for an earlier op. A value that is live at some op of a range
+  // need not have been made before the last one of the range.
   const auto known = [](const Assumption& one) { return one.live ? one.last : one.first; };
   std::stable_sort(assumptions.begin(), assumptions.end(),
                    [&](const Assumption& a, const Assumption& b) { return known(a) < known(b); });
@@ -135,7 +121,7 @@ void Instant::assume(std::vector<Assumption> assumptions) {
   }
 }
 
-// Made once, and live from then on.
+// Whether the value is made once in every plan, and live from then on.
 bool Instant::stays(ValueIndex value) const {
   const std::vector<OpIndex>& makers = facts_.makers[value];
   return contains(facts_.graph.results, value) && facts_.one_maker[value] &&
@@ -143,9 +129,10 @@ bool Instant::stays(ValueIndex value) const {
                      [&](OpIndex maker) { return runs_once(facts_.graph.ops[maker]); });
 }
 
-// What has run and been live by the time of an op, this one at the latest, in every plan that runs this
-// variant of b, when a value is live then (-1: none). Of a value with several makers it is not known which has run,
-// only what each of them has read.
+// Lemma 2: notes which ops have run, and which values have been live, by the time of the op
+// `until`, in every plan that runs this variant of b. `live` is a value that is live then; -1:
+// none. If a value has several makers, it is not known which one has run. It is only known what all
+// of them read.
 void Instant::force(OpIndex until, ValueIndex live) {
   std::vector<OpIndex> open_ops;
   std::vector<ValueIndex> open_values;
@@ -184,7 +171,8 @@ void Instant::force(OpIndex until, ValueIndex live) {
   }
 }
 
-// Whether the maker of this value has run by the time of b, in every plan.
+// Whether the maker of this value has run by the time of b, in every plan. Then a run that makes it
+// is a re-run.
 bool Instant::charged(ValueIndex value) const {
   if (!facts_.one_maker[value]) return false;
   if (forced_value_[value]) return true;
@@ -196,36 +184,36 @@ Instant::Making Instant::making(ValueIndex value) const {
     return maker > op_ && runs_once(facts_.graph.ops[maker]);
   };
   const std::vector<OpIndex>& makers = facts_.makers[value];
-  // What these read is needed anyway, as far as it is known.
+  // Lemma 4: the value is granted. What its makers read is needed anyway, as far as it is known.
   if (std::all_of(makers.begin(), makers.end(), is_to_come)) return {};
-  Making way;
+  Making how;
   const bool again = charged(value);
   bool made = false;
   for (const OpIndex maker : makers) {
     const Op& op = facts_.graph.ops[maker];
-    // Its only run is over, or there will be none: another maker has run.
+    // The only run of this op is over, or there is none because another maker has run.
     if (runs_once(op) && (again || !is_to_come(maker))) continue;
     for (const Variant& variant : op.variants) {
       if (!contains(variant.writes, value) || (again && !can_be_rerun(variant))) continue;
       const int64_t charge = again ? variant.time.count() : 0;
       if (made) {
-        way.charge = std::min(way.charge, charge);
-        std::erase_if(way.reads, [&](ValueIndex read) { return !contains(variant.reads, read); });
+        how.charge = std::min(how.charge, charge);
+        std::erase_if(how.reads, [&](ValueIndex read) { return !contains(variant.reads, read); });
       } else {
-        way = {Source::kMade, charge, variant.reads};
+        how = {Source::kMade, charge, variant.reads};
         made = true;
       }
     }
   }
-  if (!made) way.source = Source::kKept;
-  return way;
+  if (!made) how.source = Source::kKept;
+  return how;
 }
 
 std::optional<size_t> Instant::node_of(ValueIndex value) {
   if (node_of_[value] == kNew) {
-    const Making way = making(value);
-    if (way.source == Source::kGranted ||
-        (way.source == Source::kMade && way.charge == 0 && way.reads.empty())) {
+    const Making how = making(value);
+    if (how.source == Source::kGranted ||
+        (how.source == Source::kMade && how.charge == 0 && how.reads.empty())) {
       node_of_[value] = kGrantedNode;
       return std::nullopt;
     }
@@ -238,7 +226,7 @@ std::optional<size_t> Instant::node_of(ValueIndex value) {
   return static_cast<size_t>(node_of_[value]);
 }
 
-// The node `from` on the source's side needs the value.
+// If the node `from` is on the source's side, the value is needed.
 void Instant::need(ValueIndex value, size_t from) {
   if (const auto node = node_of(value)) flow_.add_arc(from, *node, MaxFlow::kInfinite);
 }
@@ -263,7 +251,8 @@ void Instant::add_eithers() {
   }
 }
 
-// The largest charge of a group: the charges in ascending order are steps, each on top of the last.
+// Lemma 6: the largest charge of a group is paid. Its charges in ascending order are steps, each on
+// top of the last.
 void Instant::add_charges() {
   std::sort(charges_.begin(), charges_.end(), [](const Charge& a, const Charge& b) {
     return std::tie(a.group, a.cost) < std::tie(b.group, b.cost);
@@ -279,130 +268,6 @@ void Instant::add_charges() {
     }
     flow_.add_arc(charges_[k].node, node - 1, MaxFlow::kInfinite);
   }
-}
-
-std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* total) {
-  for (const Node& node : nodes_) {
-    const int64_t bytes = facts_.graph.values[node.value].bytes.count();
-    flow_.set_capacity(node.keep, node.can_keep ? price * bytes : MaxFlow::kInfinite);
-  }
-  for (const ChargeArc& step : charge_arcs_) flow_.set_capacity(step.arc, unit * step.cost);
-  for (const Instead& instead : insteads_) {
-    flow_.set_capacity(instead.arc, price * instead.bytes + unit * instead.cost);
-  }
-  for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, 0);
-  *total = flow_.cut(kSource, kSink);
-  if (*total >= MaxFlow::kInfinite) return std::nullopt;
-  return current_line();
-}
-
-std::optional<Instant::Paid> Instant::pay(const Prices& prices) {
-  const auto of = [](std::span<const Amount> list, ValueIndex value) {
-    return list.empty() ? Amount{0} : list[static_cast<size_t>(value)];
-  };
-  for (const Node& node : nodes_) {
-    const Amount bytes = facts_.graph.values[node.value].bytes.count();
-    const Amount price = prices.byte * bytes + of(prices.live, node.value);
-    flow_.set_capacity(node.keep, node.can_keep ? price : MaxFlow::kInfinite);
-  }
-  for (const ChargeArc& step : charge_arcs_) flow_.set_capacity(step.arc, prices.unit * step.cost);
-  // Which of its places is live is not known: no more than its bytes can be asked for.
-  for (const Instead& instead : insteads_) {
-    flow_.set_capacity(instead.arc, prices.byte * instead.bytes + prices.unit * instead.cost);
-  }
-  for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, of(prices.missed, one.value));
-  Paid paid;
-  paid.total = flow_.cut(kSource, kSink);
-  if (paid.total >= MaxFlow::kInfinite) return std::nullopt;
-  Line line = current_line();
-  paid.bytes = line.bytes;
-  paid.live = std::move(line.kept);
-  for (const Wanted& one : wanted_) {
-    if (!flow_.on_source_side(flow_.head(one.arc))) paid.missed.push_back(one.value);
-  }
-  return paid;
-}
-
-std::vector<ValueIndex> Instant::values() const {
-  std::vector<ValueIndex> values;
-  for (const Node& node : nodes_) values.push_back(node.value);
-  return values;
-}
-
-std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
-  // Parts of a nanosecond, as long as the sum of all fits.
-  constexpr double kUnit = 1024, kLargest = 1e30;
-  for (const Node& node : nodes_) {
-    const double price = std::min(kUnit * prices[node.value], kLargest);
-    flow_.set_capacity(node.keep, node.can_keep ? static_cast<Amount>(price) : MaxFlow::kInfinite);
-  }
-  for (const ChargeArc& step : charge_arcs_) {
-    flow_.set_capacity(step.arc, static_cast<Amount>(kUnit) * step.cost);
-  }
-  for (const Instead& instead : insteads_) {
-    const double price = instead.bytes > 0 ? kUnit * prices[instead.smallest] : 0;
-    flow_.set_capacity(instead.arc, static_cast<Amount>(std::min(price, kLargest)) +
-                                        static_cast<Amount>(kUnit) * instead.cost);
-  }
-  if (flow_.cut(kSource, kSink) >= MaxFlow::kInfinite) return {};
-  return current_line().kept;
-}
-
-// Of the last cut.
-Instant::Line Instant::current_line() const {
-  Line line;
-  for (const Node& node : nodes_) {
-    if (!flow_.on_source_side(node.needed) || flow_.on_source_side(node.needed + 1)) continue;
-    line.bytes += facts_.graph.values[node.value].bytes.count();
-    line.kept.push_back(node.value);
-  }
-  for (const ChargeArc& step : charge_arcs_) {
-    if (flow_.on_source_side(flow_.tail(step.arc))) line.cost += step.cost;
-  }
-  for (const Instead& instead : insteads_) {
-    if (flow_.on_source_side(flow_.head(instead.arc))) continue;
-    line.bytes += instead.bytes;
-    line.cost += instead.cost;
-    line.kept.push_back(instead.smallest);
-  }
-  return line;
-}
-
-std::optional<Instant::Amount> Instant::least_peak() {
-  Amount bytes = 0;
-  if (!solve(1, 0, &bytes)) return std::nullopt;
-  return base_ + bytes;
-}
-
-// The cut is concave in lambda. Two lines bound it from above: one of a set that does not fit, one
-// of a set that does. Where they cross the next cut is solved; it meets them, or replaces one.
-std::optional<Instant::Amount> Instant::least_time(int64_t budget) {
-  kept_.clear();
-  price_ = 0;
-  const Amount room = budget - base_;
-  Amount total = 0;
-  std::optional<Line> small = solve(1, 0, &total);
-  if (!small || total > room) return std::nullopt;
-  Line large = *solve(0, 1, &total);
-  Amount best = total;
-  for (int cuts = 0; cuts < kMostCuts && large.bytes > room && small->cost > large.cost; ++cuts) {
-    Amount price = small->cost - large.cost, unit = large.bytes - small->bytes;
-    const Amount divisor = common_divisor(price, unit);
-    price /= divisor;
-    unit /= divisor;
-    while (price >= kLargestRate || unit >= kLargestRate) {
-      price >>= 1;
-      unit = (unit >> 1) + (unit & 1);
-    }
-    Line line = *solve(price, unit, &total);
-    best = std::max(best, rounded_up(total - price * room, unit));
-    price_ = static_cast<double>(price) / static_cast<double>(unit);
-    const Amount on_lines = unit * large.cost + price * large.bytes;
-    if (total >= on_lines) break;
-    (line.bytes > room ? large : *small) = std::move(line);
-  }
-  kept_ = {std::move(small->kept), std::move(large.kept)};
-  return facts_.least_time.count() + extra_ + std::max(best, Amount{0});
 }
 
 }  // namespace reprise::internal::bound

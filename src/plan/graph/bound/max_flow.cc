@@ -13,7 +13,7 @@ size_t MaxFlow::add_arc(size_t from, size_t to, Amount capacity) {
   return arc;
 }
 
-// Distances from the source over arcs that have something left.
+// Finds the distances from the source, over arcs that have capacity left.
 bool MaxFlow::find_levels(size_t source, size_t sink) {
   level_.assign(first_.size(), -1);
   level_[source] = 0;
@@ -29,7 +29,7 @@ bool MaxFlow::find_levels(size_t source, size_t sink) {
   return level_[sink] >= 0;
 }
 
-// One path along ascending levels, found by depth; zero when there is none left.
+// Sends flow along one path of ascending levels, found depth first. Zero if there is no path left.
 MaxFlow::Amount MaxFlow::augment(size_t source, size_t sink) {
   path_.clear();
   auto node = static_cast<int32_t>(source);
@@ -44,7 +44,7 @@ MaxFlow::Amount MaxFlow::augment(size_t source, size_t sink) {
       continue;
     }
     if (path_.empty()) return 0;
-    // A dead end: the arc that led here is done with.
+    // This node is a dead end. The arc that led here is not tried again.
     node = arcs_[path_.back() ^ 1].to;
     current_[node] = arcs_[path_.back()].next;
     path_.pop_back();

@@ -6,10 +6,10 @@
 
 namespace reprise::internal::bound {
 
-using common::GraphFacts;
-using common::SearchControl;
 using common::can_be_first;
+using common::GraphFacts;
 using common::runs_once;
+using common::SearchControl;
 
 namespace {
 
@@ -24,7 +24,7 @@ Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& ops) {
   return time;
 }
 
-// None: some realization has no ordered op.
+// The moment of a choice. None if some realization has no ordered op.
 std::optional<Moment> moment_of(const GraphFacts& facts, const Choice& choice) {
   Moment moment{{}, std::numeric_limits<OpIndex>::max(), true};
   Nanos fastest = time_of(facts, choice.realizations.front().ops);
@@ -45,7 +45,7 @@ std::optional<Moment> moment_of(const GraphFacts& facts, const Choice& choice) {
   return moment;
 }
 
-// Whichever variant it runs with.
+// The least cost over the variants that may be the first run of the op.
 std::optional<MomentCost> cost_of_op(const GraphFacts& facts, OpIndex op, int64_t budget,
                                      const std::vector<Assumption>& assumptions,
                                      Instant::Stretch stretch) {
@@ -82,7 +82,7 @@ std::vector<Moment> moments_of(const GraphFacts& facts) {
     }
   }
   for (const Choice& choice : facts.graph.choices) {
-    if (choice.realizations.size() == 1) continue;  // certain
+    if (choice.realizations.size() == 1) continue;  // its ops are certain
     if (auto moment = moment_of(facts, choice)) moments.push_back(std::move(*moment));
   }
   std::stable_sort(moments.begin(), moments.end(),
@@ -123,7 +123,7 @@ std::optional<MomentCost> cost_of_moment(const GraphFacts& facts, const Moment& 
   std::optional<MomentCost> least;
   std::vector<Assumption> here = assumptions;
   for (const Moment::Realization& realization : moment.realizations) {
-    // Of this moment they are about the op that the realization has.
+    // Assumptions about this moment are about the op `at` of this realization.
     for (size_t k = 0; k < here.size(); ++k) {
       if (assumptions[k].first == own.first) here[k].first = here[k].last = realization.at;
     }

@@ -1,31 +1,41 @@
-// Two instants b1 and b2: what is made again between them, and what is made again after b2 (Instant::Stretch).
+// Two instants b1 and b2 have two stretches: what is made again between them, and what is made
+// again after b2 (docs/planners/graph_bound.md, Lemma 14).
 //
-// Each stretch alone keeps what suits it best: the first one need not have what the second one keeps. But what is
-// live at b2 was live at b1 or was made in between:
+//     b1                b2
+//     |--- stretch 1 ---|--- stretch 2 --->
+//     L1, R1            L2, R2                 each v in L2 is in L1, in R1, or granted
 //
-//   least   cost(R1) + cost(R2),   bytes(L1) <= room of b1,   bytes(L2) <= room of b2,   L2 within L1, R1 or granted.
+// Each stretch alone keeps what suits it best, and the first one need not have what the second one
+// keeps. But what is live at b2 was live at b1, or was made in between:
 //
-// With a price lambda1, lambda2 of a byte at each instant and a price mu(v) >= 0 of being live at b2 without having
-// been there before, it falls into two minimum cuts (Lagrangian decomposition: M. Guignard, S. Kim, "Lagrangean
-// decomposition: a model yielding stronger Lagrangean bounds", Mathematical Programming 39, 1987):
+//   least  cost(R1) + cost(R2)   with  bytes(L1) <= room of b1,  bytes(L2) <= room of b2,
+//                                      each v of L2 in L1, in R1, or granted.
+//
+// Put a price lambda1, lambda2 on a byte at each instant, and a price mu(v) >= 0 on each value that
+// is live at b2 without having been there before. Then the problem falls into two minimum cuts
+// (Lagrangian decomposition: M. Guignard, S. Kim, "Lagrangean decomposition: a model yielding
+// stronger Lagrangean bounds", Mathematical Programming 39, 1987):
 //
 //   cut1(lambda1; mu(v) for each v neither in L1 nor in R1) + cut2(lambda2; mu(v) for each v in L2)
 //     - sum of mu - lambda1 * room1 - lambda2 * room2   <=   what a plan pays that has both.
 //
-// It holds for all prices, in whole numbers exactly. Good ones are found by subgradients, each mixed with the
-// direction before it, towards a target that moves (S. Kim, H. Ahn, S.-C. Cho, "Variable target value subgradient
-// method", Mathematical Programming 49, 1990).
+// This holds for all prices, and in whole numbers it is exact. Good prices are found by
+// subgradients. Each subgradient is mixed with the direction before it, and steps go towards a
+// target that moves (S. Kim, H. Ahn, S.-C. Cho, "Variable target value subgradient method",
+// Mathematical Programming 49, 1990).
 //
-// Of a moment with several realizations, or of an op with several variants, a plan has one: the least of all holds.
-// The first runs of both moments count beside each other (extra time), and so do the runs of the two stretches.
+// A plan has one realization of a moment and one variant of an op. So the least of all combinations
+// holds. The first runs of both moments count beside each other (extra time), and so do the runs of
+// the two stretches.
 //
 // | symbol           | here                                                            |
 // |------------------|-----------------------------------------------------------------|
 // | lambda1, lambda2 | Multipliers::first, second                                      |
 // | mu               | Multipliers::link                                               |
-// | L1, R1, room1    | what Pair::first_ pays for; L2, R2, room2: what second_ pays for |
+// | L1, R1, room1    | Pair::first_ pays for them                                      |
+// | L2, R2, room2    | Pair::second_ pays for them                                     |
 //
-// Complexity: two cuts a step, some dozens of steps for each two variants.
+// Complexity: a step takes two cuts, and each two variants take some dozens of steps.
 //
 // Tests: oracle/graph_moment_test.cc (never above exhaustive search, in all families of graphs).
 #include "plan/graph/bound/pairs.h"
@@ -40,9 +50,9 @@
 
 namespace reprise::internal::bound {
 
+using common::can_be_first;
 using common::GraphFacts;
 using common::SearchControl;
-using common::can_be_first;
 
 namespace {
 
@@ -50,19 +60,10 @@ using Amount = Instant::Amount;
 
 constexpr Amount kUnit = Amount{1} << 20;  // parts of a nanosecond
 constexpr double kLargest = 1e18;          // price, in such parts
-constexpr int kSteps = 120,
-              kMoreSteps = 60;  // of the first two variants; of others, from prices that were good
-constexpr int kTrial = 30;      // steps, after which there must be kPromising of what is enough
-constexpr double kPromising = 0.9;
-constexpr int kPatience = 12;         // steps without a gain before the target comes nearer
-constexpr double kFirstTarget = 1.1;  // times what the better of the two instants proves alone
-constexpr double kAhead = 0.03;       // of the target, once it is nearly reached
-constexpr double kReached = 1e-3;     // targets nearer than this are not worth a step
-constexpr double kMomentum = 0.6;
 
-// Prices in nanoseconds; or a direction in which they change.
+// Prices in nanoseconds, or a direction in which prices change.
 struct Multipliers {
-  double first = 0, second = 0;  // of a byte; of a direction: of a value of mean size
+  double first = 0, second = 0;  // for a byte; in a direction: for a value of mean size
   std::vector<double> link;      // by value
 
   explicit Multipliers(size_t values) : link(values, 0) {}
@@ -85,8 +86,10 @@ class Pair {
   };
 
   // Both must be possible within the budget.
-  Pair(const GraphFacts& facts, End first, End second, OpIndex until, int64_t budget)
-      : second_(facts, second.op, second.variant, {}, {-1, true}),
+  Pair(const GraphFacts& facts, End first, End second, OpIndex until, int64_t budget,
+       const PairParams& params)
+      : params_(params),
+        second_(facts, second.op, second.variant, {}, {-1, true}),
         first_(facts, first.op, first.variant, live_at(first, second, until),
                {until, false, second_.values()}),
         room_first_(first_.room(budget)),
@@ -101,8 +104,9 @@ class Pair {
     mean_bytes_ /= static_cast<double>(links_.size() + 1);
   }
 
-  // The best bound on the way from these prices towards a target and beyond, and where it was. Ends where it is as
-  // much as is wanted, or where it does not promise what is enough. None: no plan has both.
+  // Steps from these prices towards a target and beyond. Returns the best bound that was met, and
+  // sets `prices` to those of this bound. It ends when the bound is `wanted`, or when it does not
+  // promise to become `enough`. None: no plan has both.
   std::optional<Amount> climb(Multipliers& prices, double target, int steps, Amount enough,
                               Amount wanted, const SearchControl& control) {
     Multipliers at = prices, direction(at.link.size());
@@ -117,18 +121,19 @@ class Pair {
         best = now;
         so_far = static_cast<double>(*best);
         prices = at;
-      } else if (++idle == kPatience) {
+      } else if (++idle == params_.patience) {
         idle = 0;
         target = (so_far + target) / 2;
         at = prices;
         direction = Multipliers(at.link.size());
-        if (target - so_far <= kReached * std::abs(so_far)) break;
+        if (target - so_far <= params_.reached * std::abs(so_far)) break;
         continue;
       }
-      const bool promises = step < kTrial || so_far >= kPromising * static_cast<double>(enough);
+      const bool promises =
+          step < params_.trial || so_far >= params_.promising * static_cast<double>(enough);
       if (*best >= wanted || !promises || control.out_of_time()) break;
-      if (target <= so_far + kAhead / 4 * std::abs(so_far)) {
-        target = so_far + kAhead * std::abs(so_far);
+      if (target <= so_far + params_.ahead / 4 * std::abs(so_far)) {
+        target = so_far + params_.ahead * std::abs(so_far);
       }
       if (!move(at, direction, slope, target - static_cast<double>(*now))) break;
     }
@@ -136,7 +141,7 @@ class Pair {
   }
 
  private:
-  // What the second op reads was there, unless the stretch ends before it begins.
+  // What the second op reads was live, unless the stretch ends before it begins.
   static std::vector<Assumption> live_at(const End& first, const End& second, OpIndex until) {
     std::vector<Assumption> live;
     if (until <= first.op) return live;
@@ -144,7 +149,7 @@ class Pair {
     return live;
   }
 
-  // The bound in nanoseconds, and where it rises.
+  // The bound in nanoseconds, and the slope in which it rises.
   std::optional<Amount> evaluate(const Multipliers& at, Multipliers& slope) {
     std::vector<Amount> link(at.link.size(), 0);
     Amount links = 0;
@@ -163,9 +168,10 @@ class Pair {
            first_.extra() + second_.extra();
   }
 
-  // So far that the bound would rise by `rise` if it went on as steeply. False: it does not rise any more.
+  // Moves so far that the bound would rise by `rise` if it went on as steeply. False if it does not
+  // rise any more.
   bool move(Multipliers& at, Multipliers& direction, const Multipliers& slope, double rise) const {
-    const auto mix = [](double& old, double now) { return old = kMomentum * old + now; };
+    const auto mix = [&](double& old, double now) { return old = params_.momentum * old + now; };
     double square = std::pow(mix(direction.first, slope.first), 2) +
                     std::pow(mix(direction.second, slope.second), 2);
     for (const ValueIndex value : links_) {
@@ -180,34 +186,37 @@ class Pair {
     return true;
   }
 
+  const PairParams& params_;
   Instant second_, first_;
   const Amount room_first_, room_second_;
-  std::vector<ValueIndex> links_;  // that can be live at b2, and missed before
+  std::vector<ValueIndex> links_;  // the values that can be live at b2 and missed before
   double mean_bytes_ = 1;
 };
 
-// All that can be the first run of an op.
+// The variants that can be the first run of an op.
 std::vector<const Variant*> first_variants(const Op& op) {
-  std::vector<const Variant*> ways;
+  std::vector<const Variant*> variants;
   for (const Variant& variant : op.variants) {
-    if (can_be_first(variant)) ways.push_back(&variant);
+    if (can_be_first(variant)) variants.push_back(&variant);
   }
-  return ways;
+  return variants;
 }
 
 class PairOfMoments {
  public:
   PairOfMoments(const GraphFacts& facts, int64_t budget, int64_t enough,
-                const SearchControl& control)
+                const SearchControl& control, const PairParams& params)
       : facts_(facts),
         budget_(budget),
         enough_(enough),
         control_(control),
+        params_(params),
         prices_(facts.graph.values.size()) {}
 
-  // Of a realization each. Whether the least can still be enough.
+  // Looks at one realization of each moment. Whether the least of all combinations can still be
+  // more than enough.
   bool look_at(const Moment::Realization& first, const Moment::Realization& second, OpIndex until) {
-    // The other way round: what first runs take is all that is known.
+    // The ops run in the other order. Then only the time of first runs is known.
     if (first.at >= second.at) return note(Amount{first.extra} + second.extra);
     for (const Variant* before : first_variants(facts_.graph.ops[first.at])) {
       for (const Variant* after : first_variants(facts_.graph.ops[second.at])) {
@@ -230,7 +239,7 @@ class PairOfMoments {
     Instant alone(facts_, first.at, before), other(facts_, second.at, after);
     const auto one = alone.least_time(budget_), two = other.least_time(budget_);
     if (!one || !two) return true;  // no plan has this variant
-    // Alone, the first one may count the extra time of the second's choice.
+    // The bound of one instant alone may already count the extra time of the other one's choice.
     const Amount single =
         std::max(*one + first.extra, *two + second.extra) - facts_.least_time.count();
     const Amount extra = Amount{first.extra} + second.extra;
@@ -241,9 +250,10 @@ class PairOfMoments {
       has_prices_ = true;
     }
     const Amount wanted = least_ ? *least_ - extra : std::numeric_limits<int64_t>::max();
-    Pair pair(facts_, {first.at, before}, {second.at, after}, until, budget_);
-    const auto cost = pair.climb(prices_, kFirstTarget * static_cast<double>(single),
-                                 is_first ? kSteps : kMoreSteps, enough_ - extra, wanted, control_);
+    Pair pair(facts_, {first.at, before}, {second.at, after}, until, budget_, params_);
+    const auto cost = pair.climb(prices_, params_.first_target * static_cast<double>(single),
+                                 is_first ? params_.steps : params_.more_steps, enough_ - extra,
+                                 wanted, control_);
     return !cost || note(std::max(*cost + extra, single));
   }
 
@@ -255,7 +265,8 @@ class PairOfMoments {
   const GraphFacts& facts_;
   const int64_t budget_, enough_;
   const SearchControl& control_;
-  Multipliers prices_;  // good ones so far
+  const PairParams& params_;
+  Multipliers prices_;  // the best prices so far
   bool has_prices_ = false;
   std::optional<Amount> least_;
 };
@@ -264,8 +275,8 @@ class PairOfMoments {
 
 std::optional<int64_t> cost_of_pair(const GraphFacts& facts, const Moment& first,
                                     const Moment& second, int64_t budget, int64_t enough,
-                                    const SearchControl& control) {
-  PairOfMoments pair(facts, budget, enough, control);
+                                    const SearchControl& control, const PairParams& params) {
+  PairOfMoments pair(facts, budget, enough, control, params);
   for (const Moment::Realization& before : first.realizations) {
     for (const Moment::Realization& after : second.realizations) {
       if (!pair.look_at(before, after, second.first)) return pair.least();

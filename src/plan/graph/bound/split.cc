@@ -1,17 +1,27 @@
 // Branch and bound over what is live at single instants.
 //
-// The bound of one instant lets a byte be shared: a large value may be kept by half. And one instant
-// knows nothing of another. Both are mended by cases: a value is live while some op runs, or it is not.
-// In a case every instant has a bound of its own (Instant, with assumptions), the largest holds; of all
-// open cases the least holds for every plan. What is not live at one instant and is live at a later one
-// was made again in between: so the cases tie the instants together. What is made again before an instant and
-// what is made again after it are different runs: the bounds of stretches of time that follow each other add up
-// (Instant::Stretch). And of the highest instants each is paired with all others: what is live at the later one was
-// there before (graph/bound/pairs.h).
+//                     all plans: 10
+//                    /             \                        a case is split by one value
+//     v is live at b: 13         v is not live at b: 12        of two open cases the least holds: 12
+//                               /                     \     the least open case is split next
+//                 w is live at c: 14             w is not live at c: 15                   then: 13
 //
-// Best first (A. H. Land and A. G. Doig, "An automatic method of solving discrete programming
-// problems", Econometrica 28(3), 1960). A case is split at the instant with the highest bound
-// where the two cuts around the best price disagree, by the largest value that they disagree about.
+// The bound of one instant may keep a large value by half, and one instant knows nothing of
+// another. Cases mend both: a value is live while some op runs, or it is not
+// (docs/planners/graph_bound.md, Lemma 12). In a case each instant has its own bound, and the
+// largest of them holds. The least bound of all open cases holds for every plan. A value that is
+// not live at one instant and is live at a later one was made again in between. So the cases tie
+// the instants together.
+//
+// What is made again before an instant and what is made again after it are different runs. So the
+// bounds of stretches that follow each other add up (Lemma 13). And each of the highest instants is
+// paired with all others, as what is live at the later one was there before (bound/pairs.h, Lemma
+// 14).
+//
+// The case with the least bound is split first (A. H. Land and A. G. Doig, "An automatic method of
+// solving discrete programming problems", Econometrica 28(3), 1960). It is split at the instant
+// with the highest bound where the two cuts around the best price disagree, by the largest value
+// that they disagree about.
 //
 // Tests: oracle/graph_bound_test.cc (never above exhaustive search, at every budget),
 // oracle/graph_moment_test.cc (in every case).
@@ -29,41 +39,37 @@
 
 namespace reprise::internal::bound {
 
+using common::contains;
 using common::GraphFacts;
 using common::SearchControl;
-using common::contains;
 
 namespace {
-
-// So many cases, fewer of a large graph.
-constexpr size_t kMostCases = 2'000, kMostWork = 200'000;
-// On each side of the highest instant: of all plans, and in a case.
-constexpr int kMostStretches = 7, kMostStretchesOfCase = 3;
-constexpr size_t kLargeGraph = 600;  // ops; so few cases raise nothing there
-constexpr double kForPairs = 0.3;    // of the time, where there are cases, too
-constexpr size_t kFirsts = 3;        // instants that are paired with all others
 
 class Splitting {
  public:
   Splitting(const GraphFacts& facts, Bytes budget, const GraphBound& root,
-            const SearchControl& control)
+            const SearchControl& control, const BoundParams& params)
       : facts_(facts),
         budget_(budget.count()),
-        has_cases_(facts.graph.ops.size() <= kLargeGraph),
+        has_cases_(params.use.cases && facts.graph.ops.size() <= params.large_graph),
         moments_(root.promising),
-        control_(control) {
+        control_(control),
+        params_(params) {
     if (has_cases_) {
       for (Moment& moment : moments_) find_deciding_ops(facts, moment, budget_, control);
     }
     Case whole{root.time.count(), {}, {}};
     if (!look_at_all(whole)) return;
-    look_at_pairs(whole, has_cases_ ? control.part(kForPairs) : control);
+    if (params_.use.pairs) {
+      look_at_pairs(whole, has_cases_ ? control.part(params_.share_for_pairs) : control);
+    }
     open_.push(std::move(whole));
   }
 
   Nanos run() {
     const size_t most =
-        has_cases_ ? std::min(kMostCases, kMostWork / (1 + facts_.graph.ops.size())) : 0;
+        has_cases_ ? std::min(params_.most_cases, params_.most_work / (1 + facts_.graph.ops.size()))
+                   : 0;
     for (size_t count = 0; count < most && !control_.out_of_time(); ++count) {
       if (open_.empty() || open_.top().doubt.moment < 0) break;
       const Case whole = open_.top();
@@ -74,36 +80,36 @@ class Splitting {
   }
 
  private:
-  // What the cuts of an instant ask: whether this value is live there.
+  // What the cuts of an instant leave open: whether a value is live there.
   struct Doubt {
-    bool disagree = false;  // the two cuts do
-    int64_t time = -1;      // what the instant adds to the bound
+    bool disagree = false;  // whether the two cuts disagree about the value
+    int64_t time = -1;      // the bound of the instant, beyond facts_.least_time
     int64_t bytes = -1;
     ValueIndex value = -1;
-    int32_t moment = -1;  // by number
+    int32_t moment = -1;  // the place of the instant in moments_
 
     auto operator<=>(const Doubt&) const = default;
   };
   struct Case {
     int64_t time = 0;
-    Doubt doubt;  // the next to be decided
+    Doubt doubt;  // the next doubt to be decided
     std::vector<Assumption> assumptions;
-    bool stretches_help = true;  // those of the case that this is a part of did
+    bool stretches_help = true;  // whether stretches raised the bound of the case that was split
 
-    // The queue's top is the least time.
+    // The top of the queue is the case with the least time.
     bool operator<(const Case& other) const { return time > other.time; }
   };
 
-  using Extra = Instant::Amount;  // sums of what is beyond facts.least_time
+  using Extra = Instant::Amount;  // a sum of times beyond facts_.least_time
 
-  // In both parts of a case.
+  // Looks at one part of a case that is split.
   void consider(const Case& whole, bool live) {
     Case part{whole.time, {}, whole.assumptions, whole.stretches_help};
     part.assumptions.push_back(assume_at(moments_[whole.doubt.moment], whole.doubt.value, live));
     if (look_at_all(part)) open_.push(std::move(part));
   }
 
-  // Raises the bound of the case. False if there is no plan in it.
+  // Raises the bound of a case. False if the case has no plan.
   bool look_at_all(Case& part) const {
     std::vector<int64_t> times;  // by instant
     for (size_t k = 0; k < moments_.size(); ++k) {
@@ -114,10 +120,11 @@ class Splitting {
       raise(part, least->time);
       add_doubts(part, k, *least);
     }
+    if (!params_.use.stretches) return true;
     return !part.stretches_help || look_at_stretches(part, times);
   }
 
-  // The highest of all instants with each of the others, then the next ones.
+  // Pairs the highest of all instants with each of the others, then the next ones.
   void look_at_pairs(Case& whole, const SearchControl& control) {
     std::vector<std::pair<int64_t, size_t>> ranked;
     for (size_t k = 0; k < moments_.size(); ++k) {
@@ -126,27 +133,28 @@ class Splitting {
       if (cost) ranked.emplace_back(-cost->time, k);
     }
     std::sort(ranked.begin(), ranked.end());
-    if (!has_cases_) {  // for cases it was done
+    if (!has_cases_) {  // with cases it is done before
       for (Moment& moment : moments_) find_deciding_ops(facts_, moment, budget_, control);
     }
-    for (size_t a = 0; a < std::min(ranked.size(), kFirsts); ++a) {
+    for (size_t a = 0; a < std::min(ranked.size(), params_.first_instants); ++a) {
       for (size_t b = a + 1; b < ranked.size(); ++b) {
         if (control.out_of_time()) return;
         const auto [first, second] = std::minmax(ranked[a].second, ranked[b].second);
         const int64_t enough = whole.time - facts_.least_time.count();
-        const auto cost =
-            cost_of_pair(facts_, moments_[first], moments_[second], budget_, enough, control);
+        const auto cost = cost_of_pair(facts_, moments_[first], moments_[second], budget_, enough,
+                                       control, params_.pair);
         if (cost) raise(whole, *cost);
       }
     }
   }
 
-  // Of stretches from the highest of all instants on, and before it.
+  // Adds up stretches from the highest of all instants on, and stretches before it.
   bool look_at_stretches(Case& part, const std::vector<int64_t>& times) const {
     const auto highest = std::max_element(times.begin(), times.end());
     if (highest == times.end() || *highest <= 0) return true;
     const auto middle = static_cast<size_t>(highest - times.begin());
-    const int most = part.assumptions.empty() ? kMostStretches : kMostStretchesOfCase;
+    const int most =
+        part.assumptions.empty() ? params_.most_stretches : params_.most_stretches_of_case;
     const std::optional<Extra> after = time_after(part, middle, most);
     if (!after) return false;
     const std::optional<Extra> before = time_before(part, middle, most);
@@ -156,7 +164,7 @@ class Splitting {
     return true;
   }
 
-  // Of the stretches from an instant to the end; nothing: there is no plan.
+  // The time of the stretches from an instant to the end. None: there is no plan.
   std::optional<Extra> time_after(Case& part, size_t first, int most) const {
     const std::optional<MomentCost> whole = cost_of(first, part, {-1, true});
     if (!whole) return std::nullopt;
@@ -184,7 +192,7 @@ class Splitting {
     return best - rest + *others;
   }
 
-  // Of the stretches that end where an instant begins.
+  // The time of the stretches that end where an instant begins. None: there is no plan.
   std::optional<Extra> time_before(Case& part, size_t last, int most) const {
     if (most == 0) return 0;
     size_t first = last;
@@ -238,15 +246,16 @@ class Splitting {
   const bool has_cases_;
   std::vector<Moment> moments_;
   const SearchControl& control_;
+  const BoundParams& params_;
   std::priority_queue<Case> open_;
 };
 
 }  // namespace
 
 Nanos split_bound(const GraphFacts& facts, Bytes budget, const GraphBound& root,
-                  const SearchControl& control) {
+                  const SearchControl& control, const BoundParams& params) {
   if (root.promising.empty() || root.least_peak > budget) return root.time;
-  return std::max(root.time, Splitting(facts, budget, root, control).run());
+  return std::max(root.time, Splitting(facts, budget, root, control, params).run());
 }
 
 }  // namespace reprise::internal::bound

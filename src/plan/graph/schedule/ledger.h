@@ -1,50 +1,58 @@
 // A schedule of a graph with its runs and its exact cost, kept up to date under small changes.
 //
-// What runs at one position of plain training depends on which values are live there, and on the
-// schedule. For each position the ledger knows what it asked and what it changed. A change of the
-// schedule touches some positions; these are walked again, in order, and where what one leaves
-// behind differs from before, so are the later positions that asked for it. Levels of memory are
-// sums over the lives of values in a PeakTree.
+// What runs at one position of plain training depends on the schedule, and on which values are live
+// there. For each position the ledger knows what it asked and what it changed. A change of the
+// schedule touches some positions, and these are walked again in order. If a position then leaves
+// something else behind than before, the later positions that asked for it are walked again, too:
 //
-// Cost of a change: the runs at the positions walked again, times values per run and the logarithm
-// of the number of positions; a few positions as a rule, all of them at worst.
+//     position          3        4        5        6        7
+//     mark of value v   sets v            asks v            asks v
+//     a change at 3     v is no longer live after 3, so 5 is walked again.
+//                       5 makes v again and keeps it, so 7 is not walked.
+//
+// Levels of memory are sums over the lifetimes of values in a PeakTree.
+//
+// A change costs the runs at the positions that are walked again, times values per run and the
+// logarithm of the number of positions. These are a few positions as a rule, and all of them at
+// worst.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "plan/graph/schedule/schedule.h"
 #include "plan/graph/schedule/peak_tree.h"
+#include "plan/graph/schedule/schedule.h"
 
 namespace reprise::internal::schedule {
 
 class ScheduleLedger {
  public:
-  // The model must outlive it. No schedule yet: assign() comes first.
+  // The model must outlive the ledger. There is no schedule yet: assign() comes first.
   explicit ScheduleLedger(const ScheduleModel& model);
 
-  // Forgets all before. False if the schedule cannot run; then nothing but assign() is of use.
+  // Takes a schedule and forgets the one before. False if the schedule cannot run; then only
+  // assign() may follow.
   bool assign(const Schedule& schedule);
 
   const Schedule& schedule() const { return schedule_; }
   int64_t time() const { return time_; }
   int64_t peak() const { return std::max(model_.always(), tree_.largest()); }
-  // The first that reaches the peak; the number of ops for the end.
+  // The first position that reaches the peak. The number of ops stands for the end.
   int32_t peak_position() const { return static_cast<int32_t>(tree_.where()); }
-  // What the levels of all positions are above a limit, added up. O(log ops) for each that is.
+  // The bytes above a limit, added up over all positions. O(log ops) for each position above it.
   double excess(int64_t limit) const { return tree_.excess(limit); }
-  // The largest level while the runs of each position run, and at the end. O(positions).
+  // By position: the largest level while its runs run. The last level is that of the end.
+  // O(positions).
   std::vector<int64_t> levels() const;
   int64_t run_count() const { return run_count_; }
   std::vector<Run> runs() const;
-  // Whether the memory of the value is held throughout what runs at a position, which does not
-  // touch it.
+  // Whether the value is held while the runs of a position run, and none of them touches it.
   bool passes(ValueIndex value, int32_t position) const;
   // Whether what runs at a position touches the value.
   bool touches(ValueIndex value, int32_t position) const;
 
-  // Changes, which take effect with apply_changes().
+  // These changes take effect with apply_changes().
   void set_interval(int32_t interval, Keeping keeping);
   void set_variant(int32_t position, int32_t variant);
   void set_on_demand(int32_t position, int32_t variant);
@@ -52,27 +60,30 @@ class ScheduleLedger {
   void set_early(std::vector<Early> early);
   bool changed() const { return !changes_.empty(); }
 
-  // False if the schedule cannot run, or takes longer than `most`: then undo() must follow.
+  // False if the schedule cannot run, or takes longer than `most`. Then undo() must follow.
   bool apply_changes(int64_t most = INT64_MAX);
-  // Takes all changes since the last commit() or assign() back.
+  // Takes back all changes since the last commit() or assign().
   void undo();
   void commit();
 
  private:
-  // What a position has to do with a value (or whether an op has run before).
+  // A level that no position with runs has.
+  static constexpr int64_t kNothingRuns = INT64_MIN / 4;
+
+  // What a position has to do with a value, or with the question whether an op has run.
   enum : uint8_t {
-    kAsked = 1,       // what runs depends on it
-    kSet = 2,         // it is set there,
-    kLive = 4,        // to live
-    kTouched = 8,     // some run touches its memory,
-    kReadsFirst = 16  // and the first that does finds it there
+    kAsked = 1,       // What runs here depends on whether the value is live.
+    kSet = 2,         // The position says whether the value is live after it,
+    kLive = 4,        // and it is live.
+    kTouched = 8,     // Some run touches the memory of the value,
+    kReadsFirst = 16  // and the first such run reads it.
   };
   struct Mark {
     int32_t position;
     uint8_t flags;
   };
   struct Position {
-    std::vector<int32_t> op_variants, ids;  // what runs; what has a mark here
+    std::vector<int32_t> op_variants, ids;  // the runs, and the ids that have a mark here
   };
   struct Frame {
     int32_t op_variant, next;
@@ -99,12 +110,13 @@ class ScheduleLedger {
   int32_t ran_id(OpIndex op) const { return first_ran_ + op; }
   void clear();
 
-  // One position (graph/schedule/replay.cc): fills op_variants_now_ and ids_now_ with their flags.
+  // walk.cc: one position. Fills op_variants_now_, and ids_now_ with their flags.
   bool walk_position(int32_t position);
   bool make(int32_t op_variant, bool needed);
   bool make_early();
   bool make_rest();
-  int32_t choose_op_variant(ValueIndex value, const ScheduleModel::OpVariant& reader, OpIndex before);
+  int32_t choose_op_variant(ValueIndex value, const ScheduleModel::OpVariant& reader,
+                            OpIndex before);
   bool wanted_later(ValueIndex value);
   int32_t fastest_first_op_variant(OpIndex op) const;
   int32_t before_random(OpIndex op);
@@ -117,7 +129,7 @@ class ScheduleLedger {
   void set_live(int32_t id, bool live);
   bool live_before(int32_t id, int32_t position) const;
 
-  // What follows from it.
+  // ledger.cc and marks.cc: what follows from a position that was walked.
   void want(int32_t position);
   void want_random_after(OpIndex op);
   void want_around(ValueIndex value, int32_t begin, int32_t end);
@@ -133,38 +145,38 @@ class ScheduleLedger {
   void count(const std::vector<int32_t>& op_variants, int sign);
 
   const ScheduleModel& model_;
-  const int32_t first_ran_;  // ids of values come first, then those of ops
+  const int32_t first_ran_;  // The ids of values come first, then those of ops.
   Schedule schedule_;
-  std::vector<Position> positions_;       // and one for the end
-  std::vector<std::vector<Mark>> marks_;  // by id, positions ascending
+  std::vector<Position> positions_;       // by position; the last one is the end
+  std::vector<std::vector<Mark>> marks_;  // by id, with ascending positions
   std::vector<int64_t> local_;            // by position: peak above the level it starts from
   PeakTree tree_;
   int64_t time_ = 0, run_count_ = 0;
 
-  // Positions to walk again, and to measure again.
+  // The positions that must be walked again, and those that must be measured again.
   std::vector<int32_t> wanted_, wanted_local_;
   std::vector<char> is_wanted_, is_wanted_local_;
 
-  // To take changes back.
+  // What undo() needs.
   bool logging_ = false;
   std::vector<Change> changes_;
   std::vector<std::vector<Early>> early_before_;
   std::vector<MarkBefore> marks_before_;
   std::vector<Position> positions_before_;
-  std::vector<int32_t> positions_changed_;  // beside positions_before_
-  std::vector<Raise> raises_;               // of ranges of the tree
-  size_t raised_ = 0;                       // so many of them are in the tree
+  std::vector<int32_t> positions_changed_;  // which positions positions_before_ holds
+  std::vector<Raise> raises_;               // changes of ranges of the tree
+  size_t raised_ = 0;                       // how many of them are in the tree
   std::vector<LocalBefore> local_before_;
 
-  // While one position is walked.
+  // The state while one position is walked.
   int32_t position_ = 0;
   std::vector<uint8_t> flags_;  // by id
   std::vector<char> live_now_;  // by id
   std::vector<int32_t> op_variants_now_, ids_now_;
   std::vector<ValueIndex> made_;
   std::vector<Frame> stack_;
-  // While one position is measured.
-  std::vector<int32_t> last_;  // by value: the run; -1: not there
+  // The state while one position is measured.
+  std::vector<int32_t> last_;  // by value: the last run that touches it; -1: it is not live
   std::vector<int64_t> level_change_;
 };
 

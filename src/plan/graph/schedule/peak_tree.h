@@ -8,7 +8,7 @@
 
 namespace reprise::internal::schedule {
 
-// Sums along the way up instead of pushing down (a segment tree without propagation).
+// A segment tree that adds up along the way up, instead of pushing sums down.
 class PeakTree {
  public:
   // All numbers are `value`.
@@ -20,7 +20,7 @@ class PeakTree {
     for (size_t k = size_ - 1; k > 0; --k) pull(k);
   }
 
-  // To the numbers first .. last. O(log count).
+  // Adds to the numbers first .. last. O(log count).
   void add(size_t first, size_t last, int64_t amount) {
     if (amount == 0) return;
     size_t low = first + size_, high = last + size_ + 1;
@@ -34,10 +34,10 @@ class PeakTree {
 
   int64_t largest() const { return largest_[1]; }
 
-  // The sum of what the numbers are above a limit. O(log count) for each that is.
+  // The sum of what the numbers are above a limit. O(log count) for each number above it.
   double excess(int64_t limit) const { return excess_below(1, limit); }
 
-  // The first `count` of them. O(count * log count).
+  // The first `count` numbers. O(count * log count).
   std::vector<int64_t> numbers(size_t count) const {
     std::vector<int64_t> all(largest_.begin() + static_cast<std::ptrdiff_t>(size_),
                              largest_.begin() + static_cast<std::ptrdiff_t>(size_ + count));
@@ -47,7 +47,7 @@ class PeakTree {
     return all;
   }
 
-  // The first that is the largest. O(log count).
+  // The position of the first largest number. O(log count).
   size_t where() const {
     size_t k = 1;
     while (k < size_) k = largest_[2 * k] >= largest_[2 * k + 1] ? 2 * k : 2 * k + 1;
@@ -70,8 +70,8 @@ class PeakTree {
   }
 
   size_t size_;
-  std::vector<int64_t> largest_;  // below a node, with what was added at it and below
-  std::vector<int64_t> added_;    // to all below a node
+  std::vector<int64_t> largest_;  // the largest number below a node, with what was added there
+  std::vector<int64_t> added_;    // what was added to all numbers below a node
 };
 
 }  // namespace reprise::internal::schedule

@@ -13,7 +13,7 @@ using common::runs_once;
 
 namespace {
 
-// Preferably one that takes nothing.
+// A variant that takes nothing, if there is one.
 int32_t some_first_variant(const Op& op) {
   int32_t found = -1;
   for (size_t k = op.variants.size(); k-- > 0;) {
@@ -79,14 +79,14 @@ void ScheduleModel::add_op_variants() {
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
       OpVariant op_variant{{run.op, static_cast<int32_t>(k)},
-              variant.time.count(),
-              variant.workspace.count(),
-              static_cast<int32_t>(lists_.size()),
-              0,
-              0,
-              0,
-              false,
-              false};
+                           variant.time.count(),
+                           variant.workspace.count(),
+                           static_cast<int32_t>(lists_.size()),
+                           0,
+                           0,
+                           0,
+                           false,
+                           false};
       op_variant.writes = append(variant.reads);
       op_variant.taken = append(variant.writes);
       append(variant.consumes);
@@ -165,8 +165,8 @@ Schedule ScheduleModel::keep_all() const {
   return schedule;
 }
 
-// One choice after the other; what counts are time and peak, and then the memory at all ops that are in no
-// choice, which run whatever is chosen.
+// Looks at one choice after the other. A realization is taken if neither time nor peak grow, and if
+// less is held at all ops outside the choices, added up. Those ops run in every realization.
 void ScheduleModel::find_lean() {
   lean_ = keep_all();
   if (graph_.choices.empty()) return;

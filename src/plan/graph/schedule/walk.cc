@@ -1,4 +1,4 @@
-// What a schedule runs at one position of plain training.
+// The ledger's walk of one position: what a schedule runs there.
 #include <algorithm>
 #include <tuple>
 
@@ -11,13 +11,13 @@ using common::contains;
 
 namespace {
 
-// A schedule with more runs an op of plain training is no good, or has ops that take what each
-// other make.
+// The most runs for each op of plain training. A schedule with more of them is useless, or has ops
+// that take what each other make.
 constexpr size_t kMostRuns = 200;
 
 }  // namespace
 
-// The flags of an id at the position that is walked.
+// The flags of an id at the position that is being walked.
 uint8_t& ScheduleLedger::flags(int32_t id) {
   if (flags_[id] == 0) ids_now_.push_back(id);
   return flags_[id];
@@ -33,8 +33,9 @@ bool ScheduleLedger::live(ValueIndex value) {
   return live_now_[value];
 }
 
-// Of an op that is a candidate for making something here: whether it has run matters only where its
-// variants have roles; of ops that were put off also at the end, and where others draw random numbers.
+// Asked of an op that may make something here. It matters only if the variants of the op have
+// roles. Of an op that was put off it also matters at the end, and where others draw random
+// numbers.
 bool ScheduleLedger::has_run(OpIndex op) {
   const int32_t id = ran_id(op);
   uint8_t& now = flags(id);
@@ -80,7 +81,7 @@ bool ScheduleLedger::make_early() {
   return true;
 }
 
-// Ops that were put off and that nothing needed.
+// Runs the ops that were put off and that nothing needed.
 bool ScheduleLedger::make_rest() {
   for (int32_t p = 0; p < end(); ++p) {
     if (schedule_.variant[p] != kPutOff) continue;
@@ -94,15 +95,17 @@ bool ScheduleLedger::make_rest() {
 int32_t ScheduleLedger::fastest_first_op_variant(OpIndex op) const {
   int32_t fastest = -1;
   const auto count = static_cast<int32_t>(model_.graph().ops[op].variants.size());
-  for (int32_t op_variant = model_.op_variant_of(op, 0); op_variant < model_.op_variant_of(op, count); ++op_variant) {
+  for (int32_t op_variant = model_.op_variant_of(op, 0);
+       op_variant < model_.op_variant_of(op, count); ++op_variant) {
     if (!model_.op_variant(op_variant).first) continue;
-    if (fastest < 0 || model_.op_variant(op_variant).time < model_.op_variant(fastest).time) fastest = op_variant;
+    if (fastest < 0 || model_.op_variant(op_variant).time < model_.op_variant(fastest).time)
+      fastest = op_variant;
   }
   return fastest;
 }
 
-// If this is the first run of an op that draws random numbers: a way of the first op that draws
-// before it in plain training and has not run yet; -1: there is none.
+// If this is the first run of an op that draws random numbers: an op variant of the first op that
+// draws before it in plain training and has not run yet. Otherwise, or if there is none: -1.
 int32_t ScheduleLedger::before_random(OpIndex op) {
   if (op < 0 || !model_.graph().ops[op].random) return -1;
   if (schedule_.variant[op] == kPutOff ? has_run(op) : position_ != op) return -1;
@@ -114,7 +117,8 @@ int32_t ScheduleLedger::before_random(OpIndex op) {
   return -1;
 }
 
-// Runs an op after what it needs. `needed`: for a value, not because it is its turn.
+// Runs an op after everything that it needs. `needed` says that it runs for a value, and not
+// because it is its turn.
 bool ScheduleLedger::make(int32_t op_variant, bool needed) {
   stack_.assign(1, {op_variant, 0});
   while (!stack_.empty()) {
@@ -143,7 +147,7 @@ bool ScheduleLedger::make(int32_t op_variant, bool needed) {
     }
     stack_.pop_back();
     if (!emit(done)) return false;
-    // What it took may be what another run that waits has found to be there.
+    // This run may have taken a value that a waiting run has found to be live.
     if (reader.taken < reader.end) {
       for (Frame& waiting : stack_) waiting.next = 0;
     }
@@ -169,8 +173,8 @@ bool ScheduleLedger::wanted_later(ValueIndex value) {
   return contains(op.variants[variant].reads, value);
 }
 
-// Of the ways that read what this one takes, one whose reads are there and that makes something which
-// is not there and is kept from now on; -1: there is none.
+// An op variant that must run before this one takes a value: it reads that value, all of its reads
+// are live, and it makes something that is not live and is kept from now on. -1: there is none.
 int32_t ScheduleLedger::before_taken(const ScheduleModel::OpVariant& taker) {
   for (const ValueIndex taken : model_.taken(taker)) {
     for (const int32_t candidate : model_.readers(taken)) {
@@ -179,13 +183,14 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::OpVariant& taker) {
       if (op == taker.run.op) continue;
       const auto is_live = [&](ValueIndex value) { return live(value); };
       const auto is_missed = [&](ValueIndex value) { return wanted_later(value) && !live(value); };
-      // Asked first: what this depends on beside the values (whether the op is active, and put off) is
-      // looked at again wherever one of its values was asked for.
+      // This question comes first, as it marks the values as asked for. Then the position is walked
+      // again when the op becomes active, or is put off.
       if (std::ranges::none_of(model_.writes(op_variant), is_missed)) continue;
       if (!model_.active(schedule_, op)) continue;
-      if (before_random(op) >= 0) continue;  // that one may be the taker
+      if (before_random(op) >= 0) continue;  // that op may be the taker
       if (!std::ranges::all_of(model_.reads(op_variant), is_live)) continue;
-      if (model_.has_roles(op) ? (has_run(op) ? op_variant.again : op_variant.first) : op_variant.first) {
+      if (model_.has_roles(op) ? (has_run(op) ? op_variant.again : op_variant.first)
+                               : op_variant.first) {
         return candidate;
       }
     }
@@ -193,11 +198,12 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::OpVariant& taker) {
   return -1;
 }
 
-// The way that the schedule asks for; otherwise the one that gains most of what this reader needs
-// or is kept for later (makes less takes), then the fastest, then the smallest. Of ops `before`
-// one only (-1: of all), so that what they read in turn never leads back here.
+// The op variant that makes a value for a reader: the one that the schedule asks for. Otherwise the
+// one that gains most values that the reader needs or that are kept for later (those that it makes,
+// less those that it takes); then the fastest, then the smallest. Only ops before the op `before`
+// are looked at (-1: all ops), so that what they read in turn never leads back here.
 int32_t ScheduleLedger::choose_op_variant(ValueIndex value, const ScheduleModel::OpVariant& reader,
-                                   OpIndex before) {
+                                          OpIndex before) {
   int32_t best = -1;
   std::tuple<int32_t, int64_t, int64_t> best_rank;
   const std::vector<int32_t>& makers = model_.makers(value);
@@ -205,7 +211,8 @@ int32_t ScheduleLedger::choose_op_variant(ValueIndex value, const ScheduleModel:
     const ScheduleModel::OpVariant& op_variant = model_.op_variant(candidate);
     const OpIndex op = op_variant.run.op;
     if (before >= 0 && op >= before) continue;
-    const bool can = model_.has_roles(op) ? (has_run(op) ? op_variant.again : op_variant.first) : op_variant.first;
+    const bool can = model_.has_roles(op) ? (has_run(op) ? op_variant.again : op_variant.first)
+                                          : op_variant.first;
     if (!can || !model_.active(schedule_, op)) continue;
     if (makers.size() == 1) return candidate;  // nearly always: no need to rank
     if (schedule_.on_demand[op] == op_variant.run.variant) return candidate;
@@ -253,7 +260,7 @@ bool ScheduleLedger::emit(int32_t index) {
   return true;
 }
 
-// Drops what the schedule does not keep behind this position.
+// Drops the values that the schedule does not keep after this position.
 void ScheduleLedger::finish() {
   for (const ScheduleModel::Touch& touch : model_.touches(position_)) {
     if (schedule_.intervals[touch.interval] != Keeping::kKeep) set_live(touch.value, false);

@@ -10,17 +10,15 @@
 
 namespace reprise::internal::search {
 
-using common::SearchControl;
 using common::can_be_first;
 using common::runs_once;
+using common::SearchControl;
 using schedule::Keeping;
+using schedule::kPutOff;
 using schedule::Schedule;
 using schedule::ScheduleModel;
-using schedule::kPutOff;
 
 namespace {
-
-constexpr size_t kTrials = 6;  // intervals that a repair tries before it drops one
 
 Keeping less(Keeping keeping) { return static_cast<Keeping>(static_cast<int>(keeping) + 1); }
 
@@ -72,8 +70,9 @@ void ScheduleMoves::find_kinds(const ScheduleModel& model) {
   }
 }
 
-Annealer::Annealer(const ScheduleModel& model, const ScheduleMoves& moves, int64_t budget)
-    : model_(model), moves_(moves), budget_(budget), ledger_(model) {
+Annealer::Annealer(const ScheduleModel& model, const ScheduleMoves& moves, int64_t budget,
+                   const SearchParams& params)
+    : model_(model), moves_(moves), budget_(budget), params_(params), ledger_(model) {
   place_.assign(model.intervals().size(), -1);
 }
 
@@ -110,16 +109,20 @@ double Annealer::cost(const SearchGoal& goal) const {
   return goal.time_weight * static_cast<double>(ledger_.time()) + goal.memory_weight * over;
 }
 
+SearchGoal Annealer::goal_of_repair(double rate) const {
+  return {1, params_.price_of_excess * rate, budget_, params_.price_elsewhere()};
+}
+
 // --- Repair ----------------------------------------------------------------------------------------
 
-// Bytes for the time of the maker alone.
+// The bytes that are freed for each nanosecond of the maker. What the maker reads is not counted.
 double Annealer::worth_of_dropping(ValueIndex value) const {
   return static_cast<double>(model_.bytes(value)) /
          (1 + static_cast<double>(model_.rerun_time(value)));
 }
 
-// Intervals of values that are in memory throughout the position of the peak, those first that free most
-// for the time they take.
+// The intervals of values that are held at the position of the peak, the best few: those that free
+// most bytes for the time that they take come first.
 std::vector<int32_t> Annealer::droppable() const {
   const int32_t position = ledger_.peak_position();
   std::vector<std::pair<double, int32_t>> ranked;
@@ -132,7 +135,7 @@ std::vector<int32_t> Annealer::droppable() const {
     if (!ledger_.passes(value, position) && !ledger_.touches(value, position)) continue;
     ranked.emplace_back(-worth_of_dropping(value), interval);
   }
-  const size_t count = std::min(ranked.size(), kTrials);
+  const size_t count = std::min(ranked.size(), params_.trials);
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
                     ranked.end());
   std::vector<int32_t> intervals;
@@ -140,7 +143,7 @@ std::vector<int32_t> Annealer::droppable() const {
   return intervals;
 }
 
-// What can be done about the peak: something dropped there, or the op there runs otherwise.
+// What can be done about the peak: a value is dropped there, or an op runs in another way.
 std::vector<Annealer::Remedy> Annealer::remedies() const {
   std::vector<Remedy> found;
   for (const int32_t interval : droppable()) {
@@ -153,7 +156,7 @@ std::vector<Annealer::Remedy> Annealer::remedies() const {
   return found;
 }
 
-// Of what the op makes that is there throughout the peak.
+// The bytes of the values that the op makes and that are held throughout the peak.
 int64_t Annealer::bytes_at_peak(OpIndex op) const {
   if (!model_.active(ledger_.schedule(), op)) return 0;
   int64_t bytes = 0;
@@ -163,7 +166,7 @@ int64_t Annealer::bytes_at_peak(OpIndex op) const {
   return bytes;
 }
 
-// Other ways to make what is there throughout the peak: of the choices that make most of it.
+// Other realizations of the choices that make the most bytes which are held throughout the peak.
 void Annealer::add_variants_of_held(std::vector<Remedy>& found) const {
   std::map<int32_t, std::pair<int64_t, OpIndex>> by_choice;
   for (const OpIndex op : moves_.chosen) {
@@ -174,7 +177,7 @@ void Annealer::add_variants_of_held(std::vector<Remedy>& found) const {
   }
   std::vector<std::pair<int64_t, OpIndex>> held;
   for (const auto& [choice, its] : by_choice) held.push_back(its);
-  const size_t count = std::min(held.size(), kTrials);
+  const size_t count = std::min(held.size(), params_.trials);
   std::partial_sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count), held.end());
   for (size_t k = 0; k < count; ++k) add_realizations_of(held[k].second, found);
 }
@@ -182,8 +185,10 @@ void Annealer::add_variants_of_held(std::vector<Remedy>& found) const {
 void Annealer::add_variants_of(int32_t position, std::vector<Remedy>& found) const {
   const Schedule& now = ledger_.schedule();
   if (now.variant[position] != kPutOff) {
-    for (const int32_t way : moves_.first_variants[position]) {
-      if (way != now.variant[position]) found.push_back({Remedy::kVariant, position, way});
+    for (const int32_t variant : moves_.first_variants[position]) {
+      if (variant != now.variant[position]) {
+        found.push_back({Remedy::kVariant, position, variant});
+      }
     }
   }
   add_realizations_of(model_.plain()[position].op, found);
@@ -211,7 +216,7 @@ void Annealer::apply(const Remedy& remedy) {
 }
 
 bool Annealer::drop_something(double rate) {
-  const SearchGoal goal{1, 4 * rate, budget_};
+  const SearchGoal goal = goal_of_repair(rate);
   const int64_t peak = ledger_.peak();
   const double before = cost(goal);
   std::optional<std::pair<double, size_t>> choice;
@@ -221,7 +226,8 @@ bool Annealer::drop_something(double rate) {
     if (ledger_.apply_changes() && ledger_.peak() <= peak) {
       remember();
       const std::pair entry(cost(goal), k);
-      // Intervals are dropped one after the other until there are none; ways can go round in circles.
+      // Intervals are dropped until there are none left. Variants can go round in circles, so a
+      // change of a variant must lower the cost.
       const bool ends = all[k].part == Remedy::kInterval || entry.first < before;
       if (ends && (!choice || entry < *choice)) choice = entry;
     }
@@ -234,17 +240,17 @@ bool Annealer::drop_something(double rate) {
   return true;
 }
 
-// Every op runs as is cheapest, as long as the rest stays as it is.
+// Gives each op in turn the variant that is cheapest while the rest of the schedule stays as it is.
 void Annealer::tune(double rate, const SearchControl& control) {
-  const SearchGoal goal{1, 4 * rate, budget_};
+  const SearchGoal goal = goal_of_repair(rate);
   const auto count = static_cast<int32_t>(model_.plain().size());
   for (int32_t position = 0; position < count && !control.out_of_time(); ++position) {
     if (!model_.active(ledger_.schedule(), model_.plain()[position].op)) continue;
-    std::vector<Remedy> ways;
-    add_variants_of(position, ways);
+    std::vector<Remedy> others;
+    add_variants_of(position, others);
     double least = cost(goal);
-    for (const Remedy& way : ways) {
-      apply(way);
+    for (const Remedy& other : others) {
+      apply(other);
       if (ledger_.apply_changes() && cost(goal) < least) {
         remember();
         least = cost(goal);
@@ -263,7 +269,8 @@ std::optional<FoundSchedule> Annealer::walk(const Schedule& schedule) {
 std::optional<FoundSchedule> Annealer::repair(const Schedule& schedule, double rate,
                                               int64_t hopeless, const SearchControl& control) {
   if (!assign(schedule)) return std::nullopt;
-  tune(rate, control);
+  if (!params_.use.repair) return found();
+  if (params_.use.tune) tune(rate, control);
   while (ledger_.peak() > budget_ && ledger_.time() < hopeless && !control.out_of_time()) {
     if (!drop_something(rate)) break;
   }
@@ -287,7 +294,7 @@ void Annealer::note_interval(int32_t interval) {
   place = -1;
 }
 
-// Where the proposals begin.
+// Notes which intervals of the schedule are dropped.
 void Annealer::take_up() {
   dropped_.clear();
   std::fill(place_.begin(), place_.end(), -1);
@@ -299,7 +306,7 @@ void Annealer::anneal(const Schedule& from, const Course& course, const SearchCo
   take_up();
   current_ = cost(course.goal);
   over_ = ledger_.peak() > course.goal.peak;
-  const double cooling = std::pow(1e-3, 1 / static_cast<double>(course.steps));
+  const double cooling = std::pow(params_.cooling, 1 / static_cast<double>(course.steps));
   double temperature = course.hot;
   for (int64_t step_number = 0; step_number < course.steps; ++step_number) {
     if (step_number % 16 == 0 && control.out_of_time()) return;
@@ -309,16 +316,17 @@ void Annealer::anneal(const Schedule& from, const Course& course, const SearchCo
   }
 }
 
-// Whether the schedule was changed.
+// One proposal. Whether the schedule was changed.
 bool Annealer::step(const Course& course, double temperature) {
   changing_.clear();
   propose(course);
   if (!ledger_.changed()) return false;
-  // What is accepted is drawn first: most proposals take too long, and their memory need not be
-  // looked at.
+  // The cost that is still accepted is drawn first. Most proposals take too long, and then their
+  // memory need not be looked at.
   const double allowed = current_ - temperature * std::log(1 - uniform());
   const double most = allowed / course.goal.time_weight;
-  const int64_t limit = most < 9e18 && !large_ ? static_cast<int64_t>(most) : INT64_MAX;
+  const bool has_limit = params_.use.reject_by_time && most < 9e18 && !large_;
+  const int64_t limit = has_limit ? static_cast<int64_t>(most) : INT64_MAX;
   if (!ledger_.apply_changes(limit) || (large_ && !make_fit(course))) {
     ledger_.undo();
     return false;

@@ -6,9 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "plan/graph/schedule/schedule.h"
-#include "plan/graph/schedule/ledger.h"
 #include "plan/common/search_control.h"
+#include "plan/graph/schedule/ledger.h"
+#include "plan/graph/schedule/schedule.h"
+#include "plan/graph/search/params.h"
 #include "reprise/model/graph.h"
 
 namespace reprise::internal::search {
@@ -19,28 +20,28 @@ struct FoundSchedule {
   schedule::Schedule schedule;
 };
 
-// What a search minimises: time_weight * time + memory_weight * (bytes beyond the goal): those of the peak, and a part of
-// those at each other position. Where many positions are too high, the peak alone does not tell whether a change
-// that helps at one of them led anywhere.
+// What a search minimises: time_weight * time + memory_weight * bytes above the goal. The bytes are
+// those of the peak, and a part of those at each other position. Where many positions are too high,
+// the peak alone does not show that a change helps at one of them.
 struct SearchGoal {
   double time_weight = 1, memory_weight = 1;
   int64_t peak = 0;
-  double elsewhere = 0.1;  // that part
+  double elsewhere = 0;  // the part that counts at other positions
 };
 
 // What can be changed in the schedules of a graph.
 struct ScheduleMoves {
   explicit ScheduleMoves(const schedule::ScheduleModel& model);
 
-  std::vector<int32_t> intervals;                     // that can be dropped
-  std::vector<int32_t> flexible;                 // positions with several variants
-  std::vector<int32_t> repeatable;               // positions with several variants on demand
-  std::vector<int32_t> patient;                  // positions that may be put off
-  std::vector<std::vector<int32_t>> first_variants;  // by position: variants that may run there
-  std::vector<OpIndex> chosen;                   // ops of choices
-  double total_rerun_time = 0;                            // time of making everything once again
-  // Ops that make something that can be dropped; by op: its kind (ops of a kind look alike, with
-  // what they read and write), and by kind: its ops.
+  std::vector<int32_t> intervals;                    // intervals that can be dropped
+  std::vector<int32_t> flexible;                     // positions with several variants
+  std::vector<int32_t> repeatable;                   // positions with several variants on demand
+  std::vector<int32_t> patient;                      // positions that may be put off
+  std::vector<std::vector<int32_t>> first_variants;  // by position: the variants that may run there
+  std::vector<OpIndex> chosen;                       // ops of choices
+  double total_rerun_time = 0;                       // time of making every value once again
+  // Ops that make a value that can be dropped; the kind of each op; and the ops of each kind. Ops
+  // of one kind look alike, with the values that they read and write.
   std::vector<OpIndex> makers;
   std::vector<int32_t> kind;
   std::vector<std::vector<OpIndex>> alike;
@@ -51,32 +52,35 @@ struct ScheduleMoves {
 
 class Annealer {
  public:
-  // The model and the moves must outlive it.
-  Annealer(const schedule::ScheduleModel& model, const ScheduleMoves& moves, int64_t budget);
+  // The model, the moves and the parameters must outlive it.
+  Annealer(const schedule::ScheduleModel& model, const ScheduleMoves& moves, int64_t budget,
+           const SearchParams& params);
 
-  // Forgets what it has found and draws other numbers from now on.
+  // Forgets what the walker has found. From now on it draws the random numbers of this seed.
   void start(uint64_t seed);
 
   // Takes a schedule as it is. None if it cannot run.
   std::optional<FoundSchedule> walk(const schedule::Schedule& schedule);
-  // Takes a schedule as it is, then drops at its peak what frees most bytes for the time it takes,
-  // until it fits, nothing is left to drop or it takes `hopeless`. None if it cannot run.
-  std::optional<FoundSchedule> repair(const schedule::Schedule& schedule, double rate, int64_t hopeless,
-                                      const common::SearchControl& control);
+  // Takes a schedule as it is. Then drops at its peak the values that free most bytes for the time
+  // that they take, until the schedule fits, nothing is left to drop, or the time is above
+  // `hopeless`. None if the schedule cannot run.
+  std::optional<FoundSchedule> repair(const schedule::Schedule& schedule, double rate,
+                                      int64_t hopeless, const common::SearchControl& control);
 
   struct Course {
     SearchGoal goal;
     double hot = 1;  // the first temperature
     int64_t steps = 0;
     bool until_it_fits = false;
-    int64_t bound = 0;                                   // on the time: ends when it is reached
-    const std::vector<FoundSchedule>* others = nullptr;  // from which parts may be taken over
+    int64_t bound = 0;  // the course ends when the time is no more than this
+    const std::vector<FoundSchedule>* others = nullptr;  // schedules that parts may be taken from
   };
   // Simulated annealing from a schedule.
-  void anneal(const schedule::Schedule& from, const Course& course, const common::SearchControl& control);
+  void anneal(const schedule::Schedule& from, const Course& course,
+              const common::SearchControl& control);
 
-  // Since start(): the fastest schedule within the budget, on ties of fewer runs; the one with the
-  // smallest peak.
+  // What was found since start(): the fastest schedule within the budget (on ties the one with
+  // fewer runs), and the schedule with the smallest peak.
   const std::optional<FoundSchedule>& best() const { return best_; }
   const std::optional<FoundSchedule>& smallest() const { return smallest_; }
 
@@ -84,6 +88,7 @@ class Annealer {
   bool assign(const schedule::Schedule& schedule);
   void remember();
   double cost(const SearchGoal& goal) const;
+  SearchGoal goal_of_repair(double rate) const;
   FoundSchedule found() const;
   // One small change of a schedule.
   struct Remedy {
@@ -106,6 +111,7 @@ class Annealer {
   bool step(const Course& course, double temperature);
 
   void propose(const Course& course);
+  void propose_interval();
   void copy_block();
   void take_over(const std::vector<FoundSchedule>& others);
   void trade();
@@ -126,15 +132,16 @@ class Annealer {
   const schedule::ScheduleModel& model_;
   const ScheduleMoves& moves_;
   const int64_t budget_;
+  const SearchParams& params_;
   schedule::ScheduleLedger ledger_;
   std::mt19937_64 random_{1};
   std::optional<FoundSchedule> best_, smallest_;
-  double current_ = 0;             // cost
-  bool over_ = false;              // the peak is beyond the goal
+  double current_ = 0;             // the cost of the current schedule
+  bool over_ = false;              // its peak is above the goal
   std::vector<int32_t> dropped_;   // intervals that are not kept
-  std::vector<int32_t> place_;     // by interval: in dropped_; -1
-  std::vector<int32_t> changing_;  // intervals of the proposal
-  bool large_ = false;             // the proposal changes many intervals
+  std::vector<int32_t> place_;     // by interval: its place in dropped_; -1: it is kept
+  std::vector<int32_t> changing_;  // the intervals that the proposal changes
+  bool large_ = false;             // whether the proposal changes many intervals
 };
 
 }  // namespace reprise::internal::search

@@ -1,10 +1,10 @@
-// The steps of the local search over the schedules of a graph.
+// What a walker proposes: one step of the local search over the schedules of a graph.
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
-#include "plan/graph/search/anneal.h"
 #include "plan/common/graph_facts.h"
+#include "plan/graph/search/anneal.h"
 
 namespace reprise::internal::search {
 
@@ -12,59 +12,56 @@ using common::contains;
 using schedule::Early;
 using schedule::Interval;
 using schedule::Keeping;
-using schedule::Schedule;
 using schedule::kPutOff;
+using schedule::Schedule;
 
-namespace {
-
-constexpr double kLargeMoves = 0.05;  // share of the proposals that change many intervals
-constexpr int kDropsToFit = 8;        // after such a one
-constexpr int kDraws = 30;            // until a interval across the peak is found
-constexpr int kDrawsOfOps = 8;        // the same for an op that makes what is there
-constexpr double kTrades = 0.05;      // share of the proposals that pay for one thing with others
-constexpr int kMostTraded = 8;        // intervals
-constexpr int kToCompare = 4;         // intervals that are drawn, of which the best is taken
-
-}  // namespace
-
-// One step away: something is dropped at the peak, something is kept again, a value is treated
-// otherwise, an op runs otherwise; or two of these at once.
+// Proposes one change: a value is dropped at the peak, a value is kept again, a value is treated in
+// another way, an op runs in another way; or two of these at once.
 void Annealer::propose(const Course& course) {
+  const SearchSwitches& use = params_.use;
+  const ProposalParams& share = params_.proposals;
+  const bool has_choices = !model_.graph().choices.empty();
   large_ = false;
-  if (!moves_.makers.empty() && uniform() < kLargeMoves) {
+  if (!moves_.makers.empty() && (use.rows || use.others) && uniform() < share.rows) {
     large_ = true;
-    if (course.others != nullptr && below(2) == 0) return take_over(*course.others);
-    return copy_block();
+    const bool has_others = use.others && course.others != nullptr;
+    if (has_others && (!use.rows || below(2) == 0)) return take_over(*course.others);
+    return use.rows ? copy_block() : change_any();
   }
-  if (!model_.graph().choices.empty() && uniform() < kTrades) {
+  if (use.trades && has_choices && uniform() < share.trades) {
     large_ = true;
     return trade();
   }
-  if (!moves_.flexible.empty() && uniform() < 0.15) {
+  if (use.variants && !moves_.flexible.empty() && uniform() < share.variants) {
     change_variant();
     if (below(2) == 0) return;
   }
-  if (!moves_.repeatable.empty() && uniform() < 0.1) {
+  if (use.on_demand && !moves_.repeatable.empty() && uniform() < share.on_demand) {
     change_on_demand();
     if (below(2) == 0) return;
   }
-  if (!moves_.intervals.empty() && uniform() < 0.1) {
+  if (use.early && !moves_.intervals.empty() && uniform() < share.early) {
     change_early();
     if (below(2) == 0) return;
   }
-  if (!model_.graph().choices.empty() && uniform() < 0.1) {
+  if (use.realizations && has_choices && uniform() < share.realizations) {
     change_realization();
     if (below(2) == 0) return;
   }
-  if (!moves_.patient.empty() && uniform() < 0.1) {
+  if (use.put_off && !moves_.patient.empty() && uniform() < share.put_off) {
     put_off();
     if (below(2) == 0) return;
   }
-  if (over_ && uniform() < 0.6) {
+  propose_interval();
+}
+
+void Annealer::propose_interval() {
+  const ProposalParams& share = params_.proposals;
+  if (over_ && uniform() < share.drops) {
     drop_at_peak();
-  } else if (uniform() < 0.4) {
+  } else if (uniform() < share.keeps) {
     keep_again();
-  } else if (uniform() < 0.6) {
+  } else if (uniform() < share.swaps) {
     keep_again();
     drop_at_peak();
   } else {
@@ -72,8 +69,8 @@ void Annealer::propose(const Course& course) {
   }
 }
 
-// Ops in a row, and what they make: treated as others in a row that look alike; the others then as
-// these were, now and then.
+// A row of ops, with the values that they make, is treated like another row that looks alike. Half
+// of the time the two rows are exchanged.
 void Annealer::copy_block() {
   const OpIndex to = moves_.makers[below(moves_.makers.size())];
   const std::vector<OpIndex>& alike = moves_.alike[moves_.kind[to]];
@@ -101,7 +98,7 @@ void Annealer::copy_block() {
   }
 }
 
-// Ops in a row, and what they make: treated as in another schedule.
+// A row of ops, with the values that they make, is treated as in another schedule.
 void Annealer::take_over(const std::vector<FoundSchedule>& others) {
   const Schedule& other = others[below(others.size())].schedule;
   const OpIndex first = moves_.makers[below(moves_.makers.size())];
@@ -110,24 +107,27 @@ void Annealer::take_over(const std::vector<FoundSchedule>& others) {
   for (OpIndex op = first; op < end; ++op) {
     for (const ValueIndex value : model_.graph().ops[op].variants.front().writes) {
       for (int32_t g = model_.first_interval(value); g < model_.first_interval(value + 1); ++g) {
-        if (ledger_.schedule().intervals[g] != other.intervals[g]) set_interval(g, other.intervals[g]);
+        if (ledger_.schedule().intervals[g] != other.intervals[g])
+          set_interval(g, other.intervals[g]);
       }
     }
   }
 }
 
-// Another realization, which may take much longer or hold much more than the one before: by itself it would
-// not be accepted. So what it frees is spent at once on values that are kept again, and what it needs is made good
-// by make_fit().
+// Takes another realization, which may take much longer or hold much more than the one before. By
+// itself it would not be accepted. So the bytes that it frees are spent at once on values that are
+// kept again, and make_fit() drops values for the bytes that it needs.
 void Annealer::trade() {
+  const ProposalParams& share = params_.proposals;
   change_realization();
-  for (uint64_t count = below(kMostTraded); count > 0; --count) keep_again(kToCompare);
+  for (uint64_t count = below(share.most_traded); count > 0; --count) keep_again(share.to_compare);
 }
 
-// After a large change: drops at the peak where that helps at once.
+// After a large change: drops values at the peak until the schedule fits, or several values were
+// dropped.
 bool Annealer::make_fit(const Course& course) {
-  for (int k = 0; k < kDropsToFit && ledger_.peak() > course.goal.peak; ++k) {
-    drop_at_peak(kToCompare);
+  for (int k = 0; k < params_.proposals.drops_to_fit && ledger_.peak() > course.goal.peak; ++k) {
+    drop_at_peak(params_.proposals.to_compare);
     if (!ledger_.apply_changes()) return false;
   }
   return true;
@@ -138,17 +138,21 @@ void Annealer::set_interval(int32_t interval, Keeping keeping) {
   changing_.push_back(interval);
 }
 
-// Of so many that it draws what frees most bytes for the time of its maker.
+// Draws some values that are held at the peak, and drops the one that frees most bytes for its
+// maker's time.
 void Annealer::drop_at_peak(int candidates) {
   const int32_t position = ledger_.peak_position();
   int32_t best = -1;
   double most = -1;
-  for (int draw = 0; draw < kDraws * candidates && candidates > 0 && !moves_.intervals.empty(); ++draw) {
+  if (moves_.intervals.empty()) return;
+  const int draws = params_.proposals.draws_at_peak;
+  for (int draw = 0; draw < draws * candidates && candidates > 0; ++draw) {
     const int32_t index = moves_.intervals[below(moves_.intervals.size())];
     const Interval& interval = model_.intervals()[index];
     if (interval.begin > position || interval.end < position) continue;
     if (ledger_.schedule().intervals[index] == Keeping::kDrop) continue;
-    if (!ledger_.passes(interval.value, position) && !ledger_.touches(interval.value, position)) continue;
+    if (!ledger_.passes(interval.value, position) && !ledger_.touches(interval.value, position))
+      continue;
     const double worth = worth_of_dropping(interval.value);
     if (worth > most) std::tie(most, best) = std::pair(worth, index);
     --candidates;
@@ -158,7 +162,7 @@ void Annealer::drop_at_peak(int candidates) {
   set_interval(best, is_kept && below(4) != 0 ? Keeping::kOnRerun : Keeping::kDrop);
 }
 
-// Of so many that it draws what saves most time for its bytes.
+// Draws some values that are dropped, and keeps the one that saves most time for its bytes.
 void Annealer::keep_again(int candidates) {
   if (dropped_.empty()) return;
   int32_t interval = -1;
@@ -171,7 +175,8 @@ void Annealer::keep_again(int candidates) {
     if (worth > most) std::tie(most, interval) = std::pair(worth, index);
   }
   const auto now = static_cast<uint64_t>(ledger_.schedule().intervals[interval]);
-  set_interval(interval, below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
+  set_interval(interval,
+               below(4) != 0 ? Keeping::kKeep : static_cast<Keeping>((now + 1 + below(2)) % 3));
 }
 
 void Annealer::change_any() {
@@ -183,11 +188,12 @@ void Annealer::change_any() {
 
 void Annealer::change_variant() {
   const int32_t position = moves_.flexible[below(moves_.flexible.size())];
-  const std::vector<int32_t>& ways = moves_.first_variants[position];
-  run_otherwise(position, ways[below(ways.size())]);
+  const std::vector<int32_t>& variants = moves_.first_variants[position];
+  run_otherwise(position, variants[below(variants.size())]);
 }
 
-// Another variant of an op, and of those before it that would not write what it reads.
+// Gives an op another variant. Ops before it that would not write what it reads get other variants,
+// too.
 void Annealer::run_otherwise(int32_t position, int32_t chosen) {
   ledger_.set_variant(position, chosen);
   const Graph& graph = model_.graph();
@@ -196,17 +202,17 @@ void Annealer::run_otherwise(int32_t position, int32_t chosen) {
   for (const int32_t p : moves_.flexible) {
     if (p >= position) break;
     const Op& maker = graph.ops[model_.plain()[p].op];
-    const auto writes_wanted = [&](int32_t way) {
-      const std::vector<ValueIndex>& writes = maker.variants[way].writes;
+    const auto writes_wanted = [&](int32_t variant) {
+      const std::vector<ValueIndex>& writes = maker.variants[variant].writes;
       return std::count_if(writes.begin(), writes.end(),
                            [&](ValueIndex value) { return contains(reads, value); });
     };
     const int32_t before = ledger_.schedule().variant[p];
     if (before == kPutOff) continue;
     const auto now = writes_wanted(before);
-    for (const int32_t way : moves_.first_variants[p]) {
-      if (writes_wanted(way) <= now) continue;
-      ledger_.set_variant(p, way);
+    for (const int32_t variant : moves_.first_variants[p]) {
+      if (writes_wanted(variant) <= now) continue;
+      ledger_.set_variant(p, variant);
       break;
     }
   }
@@ -215,15 +221,16 @@ void Annealer::run_otherwise(int32_t position, int32_t chosen) {
 void Annealer::change_on_demand() {
   const int32_t position = moves_.repeatable[below(moves_.repeatable.size())];
   const size_t count = model_.graph().ops[model_.plain()[position].op].variants.size();
-  // One of them, or the fastest.
+  // One of the variants, or kFastest.
   ledger_.set_on_demand(position, static_cast<int32_t>(below(count + 1)) - 1);
 }
 
-// Above the budget rather of an op that makes something that is there throughout the peak.
+// Takes some realization of some choice. Above the budget, rather of a choice whose op makes a
+// value that is held throughout the peak.
 void Annealer::change_realization() {
   const std::vector<Choice>& choices = model_.graph().choices;
   auto choice = static_cast<int32_t>(below(choices.size()));
-  for (int draw = 0; over_ && draw < kDrawsOfOps; ++draw) {
+  for (int draw = 0; over_ && draw < params_.proposals.draws_of_ops; ++draw) {
     const OpIndex op = moves_.chosen[below(moves_.chosen.size())];
     if (bytes_at_peak(op) == 0) continue;
     choice = model_.choice(op);
@@ -232,7 +239,7 @@ void Annealer::change_realization() {
   ledger_.set_realization(choice, static_cast<int32_t>(below(choices[choice].realizations.size())));
 }
 
-// A value of a interval is made before its time, or no longer.
+// The value of an interval is made early, or no longer made early.
 void Annealer::change_early() {
   std::vector<Early> all = ledger_.schedule().early;
   if (!all.empty() && below(2) == 0) {
@@ -248,10 +255,11 @@ void Annealer::change_early() {
   const Early early{interval.begin + 1 + static_cast<int32_t>(below(length)), index};
   all.insert(std::lower_bound(all.begin(), all.end(), early), early);
   ledger_.set_early(std::move(all));
-  if (ledger_.schedule().intervals[index] != Keeping::kOnRerun) set_interval(index, Keeping::kOnRerun);
+  if (ledger_.schedule().intervals[index] != Keeping::kOnRerun)
+    set_interval(index, Keeping::kOnRerun);
 }
 
-// Or no longer.
+// A forward op waits until it is needed, or no longer waits.
 void Annealer::put_off() {
   const int32_t position = moves_.patient[below(moves_.patient.size())];
   const bool waits = ledger_.schedule().variant[position] == kPutOff;

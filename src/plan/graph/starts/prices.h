@@ -1,23 +1,25 @@
-// Schedules to start a search from: what is worth keeping at prices of memory that rise where a
-// schedule needs too much.
+// Schedules to start a search from: each keeps what is worth its price. The price of a byte rises
+// where a schedule needs too much memory.
 #pragma once
 
 #include <vector>
 
-#include "plan/graph/bound/bound.h"
 #include "plan/common/graph_facts.h"
-#include "plan/graph/schedule/schedule.h"
 #include "plan/common/search_control.h"
+#include "plan/graph/bound/bound.h"
+#include "plan/graph/schedule/schedule.h"
+#include "plan/graph/starts/params.h"
 #include "reprise/model/units.h"
 
 namespace reprise::internal::starts {
 
-// Some schedules near the budget, the most promising first, their peaks within it or somewhat
-// above; none where the bound has no instant. Without a limit of time the same question
-// has the same answer. `over`: time that a byte above the budget counts for. O(some dozens of
-// minimum cuts and walks over the graph).
-std::vector<schedule::Schedule> schedules_at_prices(const schedule::ScheduleModel& model, const schedule::Schedule& base,
-                                          const common::GraphFacts& facts, const bound::GraphBound& bound,
-                                          Bytes budget, double over, const common::SearchControl& control);
+// Some schedules whose peaks are within the budget or somewhat above it, the most promising first.
+// Empty if the bound has no instant. `over` is the time that a byte above the budget counts for.
+// Without a time limit the same question has the same answer. O(some dozens of minimum cuts and
+// walks over the graph).
+std::vector<schedule::Schedule> schedules_at_prices(
+    const schedule::ScheduleModel& model, const schedule::Schedule& base,
+    const common::GraphFacts& facts, const bound::GraphBound& bound, Bytes budget, double over,
+    const common::SearchControl& control, const StartParams& params = {});
 
 }  // namespace reprise::internal::starts

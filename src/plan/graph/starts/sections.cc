@@ -6,37 +6,35 @@
 #include <vector>
 
 #include "plan/graph/bound/instant.h"
-#include "plan/graph/starts/starts.h"
 #include "plan/graph/schedule/ledger.h"
+#include "plan/graph/starts/starts.h"
 
 namespace reprise::internal::starts {
 
 using bound::Instant;
 using common::GraphFacts;
-using common::SearchControl;
 using common::runs_once;
+using common::SearchControl;
 using schedule::Schedule;
 using schedule::ScheduleLedger;
 using schedule::ScheduleModel;
 
 namespace {
 
-constexpr int kMostSections = 200;
-
 using Mask = std::vector<char>;  // by value
 
 struct Peak {
-  int32_t highest = -1;
-  int32_t instant = -1;  // of the ops that run once in every plan, the nearest to the highest op
-  int64_t level = 0;     // of it
-  int64_t peak = 0;      // of the highest
+  int32_t highest = -1;  // the position with the highest level
+  int32_t instant = -1;  // the op nearest to it that runs once in every plan
+  int64_t level = 0;     // the level at `instant`
+  int64_t peak = 0;      // the level at `highest`
 };
 
-// Outside some windows.
+// The highest peak outside the windows that were given up.
 Peak peak_of(const ScheduleModel& model, const GraphFacts& facts,
              const std::vector<int64_t>& levels, const std::vector<Window>& given_up) {
   const auto count = static_cast<int32_t>(model.plain().size());
-  int32_t highest = -1;
+  int32_t highest = -1;  // the position with the highest level
   for (int32_t p = 0; p < count; ++p) {
     const bool is_given_up = std::ranges::any_of(
         given_up, [&](const Window& window) { return window.begin <= p && p <= window.end; });
@@ -62,7 +60,8 @@ Mask mask_of(const ScheduleModel& model, const std::vector<ValueIndex>& values) 
   return mask;
 }
 
-// Where the values are that the larger of two sets keeps and the smaller one does not.
+// The positions where the values are live that the larger of two sets keeps and the smaller one
+// does not.
 Window around(const ScheduleModel& model, int32_t position,
               const std::vector<std::vector<ValueIndex>>& kept) {
   Window window{position, position};
@@ -86,8 +85,9 @@ bool fits_outside(const std::vector<int64_t>& levels, const Window& window, int6
   return true;
 }
 
-// Beside what the cuts keep: what takes longer to make again than its bytes are worth. Cuts leave it out where it may
-// not have been made before, and cost nothing later: the loss of a part, before it is added to that of another.
+// Adds to what the cuts keep the values that take longer to make again than their bytes are worth.
+// A cut leaves out a value that may not have been made by then, as the bound charges nothing for
+// it. An example is the loss of a part before it is added to that of another.
 void keep_what_is_small(const ScheduleModel& model, int32_t position, double price,
                         std::vector<std::vector<ValueIndex>>& kept) {
   for (std::vector<ValueIndex>& list : kept) {
@@ -105,7 +105,8 @@ void keep_what_is_small(const ScheduleModel& model, int32_t position, double pri
 
 std::optional<Schedule> schedule_of_sections(const ScheduleModel& model, const Schedule& base,
                                              const GraphFacts& facts, Bytes budget,
-                                             const SearchControl& control) {
+                                             const SearchControl& control,
+                                             const StartParams& params) {
   ScheduleLedger ledger(model);
   if (!ledger.assign(base)) return std::nullopt;
   Schedule schedule = base;
@@ -116,7 +117,7 @@ std::optional<Schedule> schedule_of_sections(const ScheduleModel& model, const S
     levels = ledger.levels();
   };
   std::vector<Window> given_up;
-  for (int section = 0; section < kMostSections && !control.out_of_time(); ++section) {
+  for (int section = 0; section < params.most_sections && !control.out_of_time(); ++section) {
     const Peak peak = peak_of(model, facts, levels, given_up);
     if (peak.peak <= budget.count()) break;
     const Run& run = model.plain()[peak.instant];
@@ -130,7 +131,10 @@ std::optional<Schedule> schedule_of_sections(const ScheduleModel& model, const S
     keep_what_is_small(model, peak.instant, instant.price(), kept);
     const Window window = around(model, peak.instant, kept);
     if (section == 0 && fits_outside(levels, window, budget.count())) return std::nullopt;
-    auto mix = mix_of(model, schedule, peak.instant, kept, budget.count(), window);
+    std::optional<Mix> mix;
+    if (params.use.mixes) {
+      mix = mix_of(model, schedule, peak.instant, kept, budget.count(), window, params.use.put_off);
+    }
     if (mix && mix->schedule != schedule) {
       adopt(std::move(mix->schedule));
       continue;

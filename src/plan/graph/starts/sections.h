@@ -1,21 +1,33 @@
-// Schedules to start a search from: steps of several passes, each of which needs too much memory.
+// A schedule to start a search from, for steps of several passes, each of which needs too much
+// memory.
 #pragma once
 
 #include <optional>
 
 #include "plan/common/graph_facts.h"
-#include "plan/graph/schedule/schedule.h"
 #include "plan/common/search_control.h"
+#include "plan/graph/schedule/schedule.h"
+#include "plan/graph/starts/params.h"
 #include "reprise/model/units.h"
 
 namespace reprise::internal::starts {
 
-// Of a graph whose memory rises and falls several times, as that of a step in parts along the batch does: where the
-// schedule needs most, keeps what is best to keep there, a mix of two cuts for the values around; then
-// where it needs most then, until all of it is within the budget, but for places where what is made again needs too
-// much, or time is up. None if one such place is all there is, or if `base` cannot run. O(peaks) cuts and O(peaks · log ops) walks over the graph.
-std::optional<schedule::Schedule> schedule_of_sections(const schedule::ScheduleModel& model, const schedule::Schedule& base,
-                                             const common::GraphFacts& facts, Bytes budget,
-                                             const common::SearchControl& control);
+// Memory rises and falls several times in a step in parts along the batch, for example:
+//
+//     memory    1st section        2nd section
+//                  /\                 /\  /\           the highest peak comes first,
+//     budget  ----/--\---------------/--\/--\-----     then the highest of those that are left
+//                /    \_____________/        \____
+//
+// Where `base` needs most memory, the schedule keeps what is best to keep there. Then the same is
+// done where it needs most now, until all of it is within the budget or time is up. A place is left
+// as it is if the values that are made again there need too much. None if there is one such place
+// only, or if `base` cannot run. O(peaks) cuts and O(peaks · log ops) walks over the graph.
+std::optional<schedule::Schedule> schedule_of_sections(const schedule::ScheduleModel& model,
+                                                       const schedule::Schedule& base,
+                                                       const common::GraphFacts& facts,
+                                                       Bytes budget,
+                                                       const common::SearchControl& control,
+                                                       const StartParams& params = {});
 
 }  // namespace reprise::internal::starts

@@ -13,14 +13,14 @@ using common::can_be_first;
 using common::takes;
 using schedule::Interval;
 using schedule::Keeping;
+using schedule::kPutOff;
 using schedule::Schedule;
 using schedule::ScheduleLedger;
 using schedule::ScheduleModel;
-using schedule::kPutOff;
 
 namespace {
 
-// The values that forward ops read across the bounds of so many segments.
+// By value: whether a forward op reads it across the bounds of so many segments.
 std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int32_t segments) {
   const Graph& graph = model.graph();
   std::vector<int32_t> made(graph.values.size(), -1);
@@ -39,7 +39,7 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
   return kept;
 }
 
-// Time, and what an op holds while it runs, at a price of a byte.
+// The time of a variant, and the price of the bytes that it holds while it runs.
 double cost_of_variant(const Graph& graph, const Variant& variant, double price) {
   int64_t bytes = variant.workspace.count();
   for (const ValueIndex value : variant.writes) bytes += graph.values[value].bytes.count();
@@ -49,7 +49,8 @@ double cost_of_variant(const Graph& graph, const Variant& variant, double price)
   return static_cast<double>(variant.time.count()) + price * static_cast<double>(bytes);
 }
 
-// One after the other, each in its cheapest way: the times, and the most that one holds.
+// The cost of ops that run one after the other, each in its cheapest variant: all times, and the
+// price of the most bytes that one of them holds.
 double cost_of_ops(const Graph& graph, const std::vector<OpIndex>& ops, double price) {
   double time = 0, held = 0;
   for (const OpIndex op : ops) {
@@ -63,8 +64,8 @@ double cost_of_ops(const Graph& graph, const std::vector<OpIndex>& ops, double p
     }
     if (cheapest == nullptr) continue;
     time += static_cast<double>(cheapest->time.count());
-    held = std::max(
-        held, cost_of_variant(graph, *cheapest, price) - static_cast<double>(cheapest->time.count()));
+    held = std::max(held, cost_of_variant(graph, *cheapest, price) -
+                              static_cast<double>(cheapest->time.count()));
   }
   return time + held;
 }
@@ -101,7 +102,8 @@ Schedule cheapest_variants(const ScheduleModel& model, double price) {
     int32_t now = run.variant;
     for (size_t k = 0; k < op.variants.size(); ++k) {
       if (!can_be_first(op.variants[k])) continue;
-      if (cost_of_variant(graph, op.variants[k], price) >= cost_of_variant(graph, op.variants[now], price))
+      if (cost_of_variant(graph, op.variants[k], price) >=
+          cost_of_variant(graph, op.variants[now], price))
         continue;
       ledger.set_variant(static_cast<int32_t>(run.op), static_cast<int32_t>(k));
       keep_change(true);
@@ -116,7 +118,9 @@ Schedule kept_at(const ScheduleModel& model, const Schedule& base, int32_t posit
   Schedule schedule = base;
   for (size_t g = 0; g < model.intervals().size(); ++g) {
     const Interval& interval = model.intervals()[g];
-    if (interval.must_keep || interval.begin >= position || interval.end <= position || kept[interval.value]) continue;
+    if (interval.must_keep || interval.begin >= position || interval.end <= position ||
+        kept[interval.value])
+      continue;
     schedule.intervals[g] = Keeping::kOnRerun;
   }
   return schedule;
@@ -161,7 +165,7 @@ std::vector<Schedule> schedules_of_segments(const ScheduleModel& model, const Sc
 
 std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int32_t position,
                           const std::vector<std::vector<ValueIndex>>& kept, int64_t budget,
-                          std::optional<Window> window) {
+                          std::optional<Window> window, bool put_off) {
   if (kept.size() != 2) return std::nullopt;
   ScheduleLedger ledger(model);
   const auto peak = [&] {
@@ -185,6 +189,7 @@ std::optional<Mix> mix_of(const ScheduleModel& model, const Schedule& base, int3
     const std::vector<char> is_kept = kept_of(from, much_after);
     bool any = false;
     for (const auto schedule_of : {kept_at, kept_or_put_off}) {
+      if (schedule_of == kept_or_put_off && !put_off) continue;
       Schedule schedule = schedule_of(model, base, position, is_kept);
       if (!ledger.assign(schedule) || peak() > budget) continue;
       any = true;
