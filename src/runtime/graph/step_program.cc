@@ -5,6 +5,7 @@
 #include "runtime/graph/meter.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/modules/module_paths.h"
+#include "runtime/step/find_updates.h"
 #include "runtime/step/observe_step.h"
 #include "reprise/model/errors.h"
 

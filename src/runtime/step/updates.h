@@ -6,9 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/step/recording.h"
-#include "reprise/runtime/capture.h"
-
 namespace reprise::runtime::internal::step {
 
 // An Update is the optimizer's work on one parameter.
@@ -29,11 +26,5 @@ struct Updates {
   int32_t whole = -1;
   std::string optimizer = {};  // its name
 };
-
-// Finds the updates that options.optimizer does in this step; there are none without an optimizer.
-// Their works will stand in Works::all from the position `first_work` on: first `before`, then that
-// of each update, then `whole`. Throws InputError, with the reason, when the gradients of the step
-// are not those that the optimizer uses.
-Updates find_updates(const Recording& recording, const CaptureOptions& options, size_t first_work);
 
 }  // namespace reprise::runtime::internal::step

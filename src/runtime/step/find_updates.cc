@@ -1,4 +1,4 @@
-#include "runtime/step/updates.h"
+#include "runtime/step/find_updates.h"
 
 #include <fmt/format.h>
 
