@@ -1,5 +1,5 @@
-// Train any model inside a byte budget, operation by operation: record one whole training step, plan it,
-// replay it.
+// Trains any model inside a byte budget, operation by operation: records one whole training step,
+// plans it, and replays it.
 //
 //   auto step = reprise::runtime::capture([&](const Tensors& in) {
 //     auto loss = torch::nn::functional::cross_entropy(model->forward(in[0]), in[1]);
@@ -30,68 +30,81 @@
 
 namespace reprise::runtime {
 
-// What run() does when its inputs, or the state that the step was captured in, are other ones.
+// OnMiss says what run() does when its inputs, or the state that the step was captured in, have
+// changed.
 enum class OnMiss {
-  kRefuse,     // InputError that says what differs
-  kRecapture,  // capture, measure and plan again, with the options as before
+  kRefuse,     // It throws an InputError that says what differs.
+  kRecapture,  // It captures, measures and plans again, with the same options.
 };
 
 struct CaptureOptions {
-  // Their train flags, parameters and buffers must stay what they were: run() compares. Operations are named
-  // after the children that they belong to ("12:gelu@blocks.0.mlp"). Optional; the step finds the memory
-  // that it uses by itself; gradients that it drops (zero_grad()) without reading their parameters, only here.
+  // These are the modules of the step. They are optional, because the step finds the memory that it
+  // uses by itself. run() compares their train flags, parameters and buffers, which must stay as
+  // they were. Operations are named after the child that they belong to ("12:gelu@blocks.0.mlp").
+  // Gradients that the step drops by zero_grad() without reading their parameters are found only
+  // here.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
   MeasureOptions measure = {.name = "step"};
-  // What the planner may run in place of the operations as they were captured. By default everything that leaves
-  // the same bits.
+  // These options choose the alternatives that the planner may run in place of the operations as
+  // they were captured. By default these are all that leave the same bits.
   AlternativeOptions alternatives = {};
-  // per_parameter(optimizer): its step becomes part of this one. Each parameter is updated when its gradient
-  // is complete and nothing in the step needs the parameter any more, and the gradient is given back
-  // there. Equal to the bit to the optimizer's own step behind this one. Gradients must not be there before,
-  // and are not there afterwards; nothing can look at all of them (clipping by their common norm).
+  // per_parameter(optimizer) makes the optimizer's step a part of this one. Each parameter is
+  // updated when its gradient is complete and nothing in the step needs the parameter any more, and
+  // the gradient is freed there. The result is equal to the last bit to that of the optimizer's own
+  // step behind this one. Gradients must not be there before, and are not there afterwards. So
+  // nothing can look at all of them, as clipping by their common norm does.
   std::shared_ptr<ParameterOptimizer> optimizer = {};
 };
 
 struct StepPlanOptions {
-  // All device bytes during a step, as in RematOptions. Default: no limit, plain training.
+  // The budget covers all device bytes during a step, as in RematOptions. The default is no limit:
+  // plain training.
   Budget budget = {};
   std::string planner = "graph";
-  // Of all searches that plan() makes, together. The first steps may take as long again: to plan for a block in
-  // which all memory has its place.
+  // This is the time for all searches that plan() makes, together. The first steps may take as long
+  // again, to plan an arena in which all memory has its place.
   Nanos time_limit{10'000'000'000};
-  // The least exact alternatives that the plan may use, of those that the step was captured with.
+  // The plan may use alternatives up to this exactness, among those that the step was captured
+  // with.
   Exactness allow = Exactness::kApproximate;
-  int threads = 0;      // 0: as many as the machine has
-  bool enforce = true;  // on CPU: a request beyond the budget throws BudgetError
-  // On CPU: from the second step on, all memory of the step lies in one block at planned places.
+  int threads = 0;      // of the planner; 0 for as many as the machine has
+  bool enforce = true;  // whether a request beyond the budget throws BudgetError; only on the CPU
+  // If true, all memory of the step lies in an arena at planned places, from the second step on.
+  // Only steps on the CPU have an arena.
   bool arena = true;
   Observer observer = {};
 };
 
-// Of the last run.
+// A CapturedStepReport is about the last run.
 struct CapturedStepReport {
-  Bytes budget;          // the largest Bytes when there is no limit
-  Bytes predicted_peak;  // live bytes; equal to measured_peak on CPU, to the byte
+  Bytes budget;          // the largest Bytes if there is no limit
+  Bytes predicted_peak;  // of live bytes; on the CPU equal to measured_peak, to the byte
   Bytes measured_peak;
-  // Of the memory of the step itself; 0 while there is no arena.
-  Bytes arena_height;            // of the block
+  // The arena holds the memory of the step itself. These numbers are 0 while there is none.
+  Bytes arena_height;            // size of the arena
   Bytes arena_live_bytes;        // the least that any placement needs
-  int64_t served = 0;            // allocations at their planned places
-  int64_t fallbacks = 0;         // allocations that the heap served although there is an arena
-  int64_t steps = 0, plans = 0;  // so far
+  int64_t served = 0;            // number of allocations at their planned places
+  int64_t fallbacks = 0;         // number of allocations that the heap served beside an arena
+  int64_t steps = 0, plans = 0;  // numbers of steps and plans so far
 
   bool operator==(const CapturedStepReport&) const = default;
 };
 
 using StepFunction = std::function<Tensors(const Tensors& inputs)>;
 
-// A training step that was recorded. What run() computes is what the function computes, to the bit unless
-// CaptureOptions::alternatives allows less: gradients of all leaf tensors that the step reads (added to what is in
-// .grad, or put there), the tensors that it returns (without history), buffers, random state. Numbers of the host
-// language (a learning rate, a dropout probability) are those of the capture. Hooks on parameters are not called.
+// A CapturedStep is a training step that was recorded. run() computes what the function computes,
+// to the last bit unless CaptureOptions::alternatives allows less:
 //
-// Not thread-safe. Between two steps it holds the arena, in which the last gradients lie.
+// - the gradients of all leaf tensors that the step reads, added to those in .grad or put there,
+// - the tensors that the function returns, without history,
+// - buffers and the random state.
+//
+// Numbers of the host language, such as a learning rate or a dropout probability, are those of the
+// capture. Hooks on parameters are not called.
+//
+// A captured step is not thread-safe. Between two steps it holds the arena, in which the last
+// gradients lie.
 class CapturedStep {
  public:
   CapturedStep(StepFunction step, Tensors sample, CaptureOptions options);
@@ -99,26 +112,30 @@ class CapturedStep {
   CapturedStep(CapturedStep&&) noexcept;
   CapturedStep& operator=(CapturedStep&&) noexcept;
 
-  // Throws BudgetError when the budget is infeasible, with the smallest peak that some plan reaches; the
-  // plan before, if there was one, stays.
+  // Plans the step. Throws BudgetError when the budget is infeasible, with the smallest peak that
+  // some plan reaches. An earlier plan stays in force then.
   const PlanResult& plan(const StepPlanOptions& options = {});
-  // A plan from elsewhere, for graph(). Throws InputError with all violations if it is not valid.
+  // Takes a plan from elsewhere, for graph(). Throws InputError with all violations if the plan is
+  // not valid.
   void use(const Plan& plan, const StepPlanOptions& options = {});
 
-  // The first tensor that the function returns. Plans for plain training when nothing was planned.
-  // After an exception gradients, buffers and random state are as before the step. With
-  // CaptureOptions::optimizer parameters may be updated by then: the exception says which (an Error; a
-  // BudgetError if that was the reason).
+  // Runs the step. run() returns the first tensor that the function returns, run_all() returns all
+  // of them. Without a plan the step is planned first, for plain training.
+  //
+  // After an exception gradients, buffers and the random state are as before the step. With
+  // CaptureOptions::optimizer parameters may be updated by then. The exception says which ones; it
+  // is a BudgetError if the budget was the reason, else an Error.
   at::Tensor run(const Tensors& inputs);
   Tensors run_all(const Tensors& inputs);
 
   const Graph& graph() const;
-  Profile profile() const;  // what was measured
-  // Throws InputError when nothing was planned yet.
+  // Returns the graph with the record of how it was measured.
+  Profile profile() const;
+  // Returns the plan in force. Throws InputError when nothing was planned yet.
   const PlanResult& planned() const;
   CapturedStepReport last_step() const;
 
-  // As Remat's.
+  // These are like the functions of Remat with the same names.
   void log_steps(int64_t steps);
   std::optional<RunLog> run_log() const;
 
@@ -128,15 +145,15 @@ class CapturedStep {
   std::unique_ptr<State> state_;
 };
 
-// Runs the step four times on `sample` at plain training's memory, to see which bytes each operation
-// touches and to record it, and walks through it to measure every operation: once with repetitions, and on the CPU
-// some more times in order (at least MeasureOptions::min_repeats). Parameters,
-// gradients, buffers, random state are left as they were.
-// Installs the counting allocator when the inputs are on the CPU.
+// Captures a step at plain training's memory. Runs the step four times on `sample`, to see which
+// bytes each operation touches and to record it. Then walks through it to measure every operation:
+// once with repetitions, and on the CPU at least MeasureOptions::min_repeats more times in order.
+// Parameters, gradients, buffers and the random state are left as they were. Installs the counting
+// allocator when the inputs are on the CPU.
 //
-// Throws InputError for what cannot be replayed, naming the operation: sizes or branches that depend on
-// data, numbers read out of tensors, parameters that are written, communication, tensors that are not
-// strided.
+// Throws InputError for a step that cannot be replayed, with the operation that is the reason:
+// sizes or branches that depend on data, numbers that are read out of tensors, parameters that are
+// written, communication, or tensors that are not strided.
 template <class Step>
 CapturedStep capture(Step step, Tensors sample, CaptureOptions options = {}) {
   if constexpr (std::is_same_v<std::invoke_result_t<Step&, const Tensors&>, at::Tensor>) {

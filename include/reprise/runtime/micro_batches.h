@@ -1,4 +1,4 @@
-// A training step in parts along the batch: gradient accumulation, planned as one step.
+// Runs a training step in parts along the batch: gradient accumulation that is planned as one step.
 //
 //   auto part = [&](const Tensors& in, double share) {
 //     auto loss = share * torch::nn::functional::cross_entropy(model->forward(in[0]), in[1]);
@@ -10,10 +10,10 @@
 //
 // With MicroBatchOptions::body only the tail of a step is in parts.
 //
-// Nothing is computed twice for it, so where the batch is large enough it is the cheapest way to save
-// memory. It is another computation than the whole batch at once: sums are rounded in another order, each part
-// draws its own random numbers, and a batch norm in training mode sees the rows of its part. The same
-// bits as accumulating by hand.
+// Nothing is computed twice, so this is the cheapest way to save memory where the batch is large
+// enough. The computation differs from that of the whole batch at once: sums are rounded in another
+// order, each part draws its own random numbers, and a batch norm in training mode sees the rows of
+// its part. The bits are those of accumulation by hand.
 #pragma once
 
 #include <cstdint>
@@ -24,36 +24,40 @@
 
 namespace reprise::runtime {
 
-// Forward, loss and backward of some rows of the batch. `share`: these rows over all rows, the factor that
-// makes the losses (means over rows) and gradients of all parts add up to those of the batch. What it
-// returns is added up over the parts; the loss comes first.
+// A PartFunction does the forward, the loss and the backward of some rows of the batch. `share` is
+// the number of these rows over the number of all rows. With this factor the losses (means over
+// rows) and the gradients of all parts add up to those of the batch. The results of the parts are
+// added up; the loss comes first.
 using PartFunction = std::function<Tensors(const Tensors& inputs, double share)>;
 
-// The step that runs `part` on each of `parts` slices along dimension 0: of all inputs that are as long there
-// as the first one; the others are given as they are. Slices differ by one row at most. The gradients of
-// a part are added to those of the parts before. Throws InputError when there are fewer rows than parts.
+// Returns the step that runs `part` on each of `parts` slices along dimension 0. Inputs that are as
+// long there as the first one are sliced; the others are given to each part as they are. Slices
+// differ by one row at most. The gradients of a part are added to those of the parts before. The
+// step throws InputError when there are fewer rows than parts.
 StepFunction in_parts(PartFunction part, int64_t parts);
 
-// What the whole batch goes through before it is divided.
+// A BodyFunction is the part of the model that the whole batch goes through before it is divided.
 using BodyFunction = std::function<Tensors(const Tensors& inputs)>;
 
-// The tail of a step in parts: what `body` returns is divided in place of the inputs (the first of it says how long the
-// batch is), and forward and backward of each part run together. Then the backward of the body runs, from the gradients
-// of all parts. A batch norm in the body sees the whole batch. In one part it is plain training.
+// Returns the step that runs only the tail in parts. The results of `body` are divided in place of
+// the inputs, and the first of them says how long the batch is. The forward and the backward of
+// each part run together. Then the backward of the body runs, from the gradients of all parts. A
+// batch norm in the body sees the whole batch. One part is plain training.
 StepFunction in_parts(BodyFunction body, PartFunction part, int64_t parts);
 
 struct MicroBatchOptions {
-  // Optional: only what is behind it runs in parts.
+  // The body is optional. With a body, only the step behind it runs in parts.
   BodyFunction body = {};
-  // Tried in ascending order, until two in a row are slower than one before them, or one costs no time at
-  // all. Each is captured at the memory that it takes without a plan: leave out what the machine has no room for.
+  // These numbers of parts are tried in ascending order, until two in a row are slower than an
+  // earlier one, or until one costs no time at all. Each is captured at the memory that it takes
+  // without a plan, so leave out numbers that the machine has no room for.
   std::vector<int64_t> parts = {1, 2, 4, 8, 16};
   CaptureOptions capture = {};
-  // A share of the budget is of the plain peak with the smallest number of parts. The time limit is for
-  // each number.
+  // A relative budget is a share of the plain peak with the smallest number of parts. The time
+  // limit is for each number.
   StepPlanOptions plan = {};
-  // Without a plan for any number: `chosen` without one, in place of a BudgetError. The step has to be planned
-  // before it runs then; else it runs as plain training does.
+  // If no number has a plan, the answer is a `chosen` without a plan in place of a BudgetError.
+  // Then the step has to be planned before it runs; else it runs as plain training does.
   bool infeasible_is_an_answer = false;
 };
 
@@ -64,13 +68,13 @@ struct PartsTried {
 
 struct MicroBatches {
   CapturedStep step;  // with the fastest plan
-  PartsTried chosen;  // what the step is; without a plan: what comes closest to the budget
+  PartsTried chosen;  // that of `step`; without a plan, the one that comes closest to the budget
   std::vector<PartsTried> tried;
 };
 
-// Captures and plans the step with each number of parts. Throws what capture() throws, and BudgetError when no
-// number has a plan within the budget; numbers of parts beyond the rows are left out, InputError if that is all
-// of them.
+// Captures and plans the step with each number of parts. Numbers beyond the number of rows are left
+// out. Throws what capture() throws, BudgetError when no number has a plan within the budget, and
+// InputError when all numbers are left out.
 MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
                            const MicroBatchOptions& options = {});
 

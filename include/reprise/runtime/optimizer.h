@@ -1,5 +1,5 @@
-// Optimizers that a captured step can run parameter by parameter, so that each gradient is used up and given
-// back as soon as it is complete (CaptureOptions::optimizer).
+// Optimizers that a captured step can run parameter by parameter (CaptureOptions::optimizer). Each
+// gradient is used up and freed as soon as it is complete.
 //
 //   torch::optim::AdamW adamw(model->parameters(), 1e-3);
 //   auto step = reprise::runtime::capture(function, {x, y}, {.optimizer = per_parameter(adamw)});
@@ -19,29 +19,35 @@ class Optimizer;
 
 namespace reprise::runtime {
 
-// An optimizer whose step treats each parameter by itself: what it does to one depends on the gradient and
-// the state of that one only.
+// A ParameterOptimizer is an optimizer whose step treats each parameter by itself. The update of a
+// parameter depends only on the gradient and the state of this parameter.
 class ParameterOptimizer {
  public:
   virtual ~ParameterOptimizer() = default;
 
-  virtual std::string name() const = 0;  // "SGD"
-  // Of all groups, in their order. A parameter's number is its position here.
+  // Returns the name, "SGD" for example.
+  virtual std::string name() const = 0;
+  // Returns the parameters of all groups, in their order. The number of a parameter is its position
+  // here.
   virtual std::vector<at::Tensor> parameters() const = 0;
-  // The optimizer's own step, as if this parameter were the only one. Its gradient is in .grad.
+  // Does the optimizer's own step as if this parameter were the only one. The gradient is in .grad.
   virtual void step(size_t parameter) = 0;
-  // Whether it keeps state for the parameter by now. The first step makes it.
+  // Says whether the optimizer keeps state for the parameter by now. The first step makes the
+  // state.
   virtual bool has_state(size_t parameter) const = 0;
-  // What of the options decides about the memory that a step takes; equal texts, equal memory.
+  // Returns a text of the options that decide how much memory a step takes. Equal texts mean equal
+  // memory.
   virtual std::string memory_key(size_t parameter) const = 0;
-  // Another optimizer of the same kind, with the options that this parameter has, for one stand-in.
+  // Returns another optimizer of the same kind for one stand-in, with the options that this
+  // parameter has.
   virtual std::unique_ptr<ParameterOptimizer> twin(size_t parameter,
                                                    const at::Tensor& stand_in) const = 0;
 };
 
-// SGD, Adam, AdamW, Adagrad, RMSprop of torch::optim with all their options. Options may change between
-// steps (a schedule of learning rates), state may be loaded. The optimizer must outlive what is returned.
-// Throws InputError for others: L-BFGS looks at all parameters at once, of a class of your own nobody knows.
+// Adapts SGD, Adam, AdamW, Adagrad and RMSprop of torch::optim, with all their options. Options may
+// change between steps, as a schedule of learning rates does, and state may be loaded. The
+// optimizer must outlive the adapter. Throws InputError for other classes: L-BFGS looks at all
+// parameters at once, and a class of your own may do so.
 std::shared_ptr<ParameterOptimizer> per_parameter(torch::optim::Optimizer& optimizer);
 
 }  // namespace reprise::runtime

@@ -12,10 +12,10 @@ using device::kBlockAlignment;
 
 namespace {
 
-// Effort beyond the heuristics (PackOptions::steps): some hundredths of a second. What it does not find, pages
-// give.
+// The effort beyond the heuristics (PackOptions::steps) takes some hundredths of a second. Pages
+// give a place to blocks for which it finds none.
 constexpr int64_t kPlacementSteps = 4'000'000;
-// As large as no arena: nothing is cut.
+// With a page larger than any arena no block is cut.
 const Bytes kNoPages(int64_t{1} << 60);
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -32,7 +32,7 @@ void StepArena::begin_run() {
   running_ = true;
   next_ = 0;
   clock_ = served_ = fallbacks_ = 0;
-  // Something of an earlier run is still held: its place must not be used again.
+  // If a block of an earlier run is still held, its place must not be used again.
   diverged_ = placed_ > 0 || (memory_ && memory_->of_the_parent());
   if (!recorded_) blocks_.clear();
 }
@@ -51,7 +51,7 @@ void StepArena::pack_blocks(Bytes most) {
   places_ = placement(blocks_, Bytes(0));
   if (places_.height <= most) memory_ = PageMemory::map(places_);
   if (memory_) return;
-  // Perhaps the system maps no page twice. Without any memory the heap goes on serving.
+  // The system may refuse to map a page twice. Without any memory the heap goes on serving.
   PagedPacking adjacent = placement(blocks_, most, kNoPages);
   if (adjacent.height > most) return;
   memory_ = PageMemory::map(adjacent);
@@ -92,14 +92,15 @@ void StepArena::give_back(void* data, int64_t) {
   if (found == live_.end()) return;
   const size_t block = found->second;
   live_.erase(found);
-  if (!contains(data)) {  // of the recorded run
+  if (!contains(data)) {  // The block is of the recorded run.
     if (running_ && !recorded_) blocks_[block].end = clock_++;
     std::free(data);
     return;
   }
   --placed_;
   if (!running_) return;
-  // Freed at another moment than planned: what comes next may overlap with what is still there.
+  // After a free at another moment than planned, the next blocks may overlap with blocks that are
+  // still live.
   diverged_ = diverged_ || blocks_[block].end != clock_;
   ++clock_;
 }

@@ -1,4 +1,4 @@
-// CPU blocks that are used again instead of going back to the system.
+// A pool of CPU blocks that are used again instead of going back to the system.
 #pragma once
 
 #include <map>
@@ -8,8 +8,9 @@
 
 namespace reprise::runtime::internal::arena {
 
-// Keeps what is given back, for the next request of the same size: so that operations are timed
-// without the page faults that fresh memory costs, which a step served from one block does not have.
+// A BlockPool keeps blocks that are given back for the next request of the same size. So operations
+// are timed without the page faults of fresh memory, which a step that lies in an arena does not
+// have.
 class BlockPool final : public BlockSource {
  public:
   BlockPool() = default;
@@ -21,7 +22,7 @@ class BlockPool final : public BlockSource {
   void give_back(void* data, int64_t bytes) override;
 
  private:
-  std::map<int64_t, std::vector<void*>> free_;  // by size
+  std::map<int64_t, std::vector<void*>> free_;  // blocks by size
 };
 
 }  // namespace reprise::runtime::internal::arena

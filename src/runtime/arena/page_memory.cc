@@ -14,19 +14,20 @@
 namespace reprise::runtime::internal::arena {
 namespace {
 
-// What madvise(MADV_HUGEPAGE) works on where pages have 4 KiB. A multiple of any page size.
+// The unit of madvise(MADV_HUGEPAGE) where pages have 4 KiB. It is a multiple of any page size.
 constexpr size_t kHugePage = size_t{1} << 21;
 
 size_t size_of(Bytes bytes) { return static_cast<size_t>(bytes.count()); }
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 size_t whole_pages(Bytes bytes) { return round_up(size_of(bytes), size_of(system_page())); }
 
-// A part of the arena.
+// A Part is a range of bytes of the arena.
 struct Part {
   size_t begin, end;
 };
 
-// The huge pages in which scattered blocks lie: these are mapped twice, which takes small pages.
+// Returns the huge pages in which scattered blocks lie. They are mapped twice, which takes small
+// pages.
 std::vector<Part> shared_parts(const PagedPacking& packing, size_t arena) {
   std::vector<Part> parts;
   for (const std::vector<Extent>& extents : packing.extents) {
@@ -53,7 +54,8 @@ std::vector<Part> shared_parts(const PagedPacking& packing, size_t arena) {
 
 Bytes system_page() { return Bytes(sysconf(_SC_PAGESIZE)); }
 
-// All memories of which a child process must not write into the parent's.
+// Forks knows all memories that are shared with a child process after fork(), because a child must
+// not write into the parent's memory.
 struct PageMemory::Forks {
   std::mutex mutex;
   std::set<PageMemory*> shared;
@@ -66,7 +68,7 @@ struct PageMemory::Forks {
   }
 };
 
-// Never destroyed: arenas of static lifetime end after main().
+// The instance is never destroyed, because arenas of static lifetime end after main().
 PageMemory::Forks& PageMemory::forks() {
   static auto* instance = [] {
     pthread_atfork([] { forks().before(); }, [] { forks().in_parent(); },
@@ -109,9 +111,9 @@ bool PageMemory::contains(const void* data) const {
   return address >= reserved_ && address < reserved_ + size_;
 }
 
-// Addresses for both, and memory for the arena.
+// Reserves addresses for the arena and the views, and takes memory for the arena.
 bool PageMemory::reserve(size_t arena, size_t views) {
-  size_ = arena + views + kHugePage;  // so that the arena can begin at a huge page
+  size_ = arena + views + kHugePage;  // The arena can begin at a huge page then.
   void* reserved =
       mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return false;
@@ -125,7 +127,7 @@ bool PageMemory::reserve(size_t arena, size_t views) {
   return true;
 }
 
-// In the arena, and each scattered block behind it.
+// Maps the shared parts in the arena, and each scattered block behind it.
 bool PageMemory::map_shared(const PagedPacking& packing, size_t arena) {
   for (const Part& part : shared_parts(packing, arena)) {
     shared_.push_back({base_ + part.begin, part.begin, part.end - part.begin});
@@ -140,7 +142,7 @@ bool PageMemory::map_shared(const PagedPacking& packing, size_t arena) {
     }
   }
   std::lock_guard<std::mutex> lock(forks().mutex);
-  rlimit largest{};  // beyond it, ftruncate() would end the process
+  rlimit largest{};  // ftruncate() beyond this limit would end the process.
   const bool allowed = getrlimit(RLIMIT_FSIZE, &largest) == 0 &&
                        (largest.rlim_cur == RLIM_INFINITY || largest.rlim_cur >= arena);
   file_ = allowed ? memfd_create("reprise-arena", MFD_CLOEXEC) : -1;
@@ -149,10 +151,11 @@ bool PageMemory::map_shared(const PagedPacking& packing, size_t arena) {
   return ftruncate(file_, static_cast<off_t>(arena)) == 0 && map_again(MAP_SHARED);
 }
 
-// In a child. What is its own already stays, in a child of a child.
+// Gives a child process pages of its own. Pages that are its own already stay in a child of a
+// child.
 void PageMemory::leave_the_parent() {
   if (std::exchange(of_the_parent_, true) || map_again(MAP_PRIVATE)) return;
-  // Rather a fault at once than the parent's bytes written over.
+  // A fault at once is better than to write over the parent's bytes.
   for (const Mapping& part : shared_) mprotect(part.address, part.bytes, PROT_NONE);
 }
 

@@ -1,4 +1,5 @@
-// The memory of an arena in pages: one range of addresses for each block, whatever pages it has.
+// The memory of an arena in pages. Each block has one range of addresses, whatever pages it lies
+// in.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +10,21 @@
 
 namespace reprise::runtime::internal::arena {
 
-// The page size of the system.
+// Returns the page size of the system.
 Bytes system_page();
 
-// The arena is mapped at one address, with huge pages where blocks stand adjacent, and each scattered block a
-// second time at an address of its own, behind the arena. Memory: `height` of the packing, once, and page tables for
-// both; released at the end.
+// PageMemory maps the arena at one address, with huge pages where blocks stand adjacent. It maps
+// each scattered block a second time, at an address of its own behind the arena. Memory: `height`
+// of the packing, once, and page tables for both mappings. The destructor releases it.
 //
-// In a child process of fork() all blocks have what they had, and what it writes is its own; where the parent writes
-// on into pages of scattered blocks, the child may see that. Blocks do not share pages any more there: it must not
-// put others in their place. Where the system has no room for the child's own pages, it cannot touch them.
+// In a child process of fork() all blocks keep their contents, and the child's writes are its own.
+// The child may see what the parent goes on writing into pages of scattered blocks. Blocks do not
+// share pages any more in the child, so the child must not put other blocks in their place. If the
+// system has no room for the child's own pages, the child cannot touch scattered blocks.
 class PageMemory {
  public:
-  // Null if the system refuses, and for an arena of no bytes. Thread-safe.
+  // Maps the memory of a packing. Returns null if the system refuses, and for an arena of no bytes.
+  // Thread-safe.
   static std::unique_ptr<PageMemory> map(const PagedPacking& packing);
   ~PageMemory();
   PageMemory(const PageMemory&) = delete;
@@ -29,12 +32,11 @@ class PageMemory {
 
   void* address(size_t block) const { return addresses_[block]; }
   bool contains(const void* data) const;
-  bool of_the_parent() const {
-    return of_the_parent_;
-  }  // this is a child, and there are scattered blocks
+  // Says whether this process is a child, and there are scattered blocks of the parent.
+  bool of_the_parent() const { return of_the_parent_; }
 
  private:
-  // Of a part of the file.
+  // A Mapping is an address at which a part of the file is mapped.
   struct Mapping {
     char* address;
     size_t offset, bytes;
@@ -48,11 +50,11 @@ class PageMemory {
   void leave_the_parent();
   static Forks& forks();
 
-  char* reserved_ = nullptr;  // addresses
-  size_t size_ = 0;           // of them
-  char* base_ = nullptr;      // of the arena
+  char* reserved_ = nullptr;  // start of the reserved addresses
+  size_t size_ = 0;           // number of reserved bytes
+  char* base_ = nullptr;      // start of the arena
   std::vector<char*> addresses_;
-  int file_ = -1;  // in memory, of the arena; -1: nothing is scattered
+  int file_ = -1;  // the arena's file in memory; -1 if no block is scattered
   std::vector<Mapping> shared_;
   bool of_the_parent_ = false;
 };

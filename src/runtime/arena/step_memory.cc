@@ -7,8 +7,8 @@
 namespace reprise::runtime::internal::arena {
 namespace {
 
-// Times that a plan's arena is recorded again because a run was different. What is different every time
-// is left to the heap.
+// A plan's arena is recorded again at most so many times because a run was different. A run that is
+// different every time is left to the heap.
 constexpr int kRenewals = 3;
 
 void move_to_heap(c10::StorageImpl& storage) {
@@ -62,7 +62,7 @@ bool StepMemory::plan_places(Bytes room) {
   }
   arena_->pack_blocks(room - workers_);
   needed_ = arena_->height() + workers_;
-  if (!arena_->ready()) arena_.reset();  // does not fit, or the system has none
+  if (!arena_->ready()) arena_.reset();  // The arena does not fit, or the system has no memory.
   return needed_ <= room;
 }
 

@@ -1,4 +1,5 @@
-// Where the memory of a captured step lies from run to run: an arena, and what the caller still holds of it.
+// The memory of a captured step from run to run: an arena, and the blocks of it that the caller
+// still holds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,23 +15,24 @@ namespace reprise::runtime::internal::arena {
 
 class StepMemory {
  public:
-  // From now on for another plan, or for none (`wanted` false: the heap serves). What lies in the arena of
-  // the plan before stays valid.
+  // Begins anew for another plan, with an arena if it is `wanted`; else the heap serves. Blocks in
+  // the arena of an earlier plan stay valid.
   void renew(bool wanted);
 
-  // Moves what the caller still holds of the last run to the heap, so that its place is free.
+  // Moves the blocks that the caller still holds of the last run to the heap, so that their places
+  // are free.
   void evacuate();
-  // The tensor leaves the step: the caller may hold it when the next run begins.
+  // Notes that the tensor leaves the step, so that the caller may hold it when the next run begins.
   void hand_out(const at::Tensor& tensor);
-  // Puts tensors on memory of the heap in place of the arena's, for good: whoever has their address, such as
-  // an array of NumPy, may keep it. Those that share memory share it afterwards.
+  // Moves tensors from the arena to the heap for good, so that an array of NumPy, for example, may
+  // keep their address. Tensors that share memory share it afterwards.
   void move_out(Tensors& tensors) const;
 
-  // While it lives, the arena serves or records this thread's allocations.
+  // While a RunScope lives, the arena serves or records this thread's allocations.
   class RunScope {
    public:
     explicit RunScope(StepMemory& memory);
-    // The run is complete; without this it leaves no trace in the arena.
+    // Says that the run is complete. Without this call the run leaves no trace in the arena.
     void finish();
 
    private:
@@ -38,27 +40,28 @@ class StepMemory {
     BlockSourceScope source_;
   };
 
-  // After a run. Plans the places of what was recorded, or starts anew when a run was served that was
-  // different. False: the places need more than `room`; the heap goes on serving.
+  // Plans places after a run that was recorded, or starts anew after a served run that was
+  // different. Returns false if the places need more than `room`; the heap goes on serving then.
   bool plan_places(Bytes room);
 
-  // Bytes of the block; 0 while the heap serves.
+  // Returns the bytes of the arena, or 0 while the heap serves.
   Bytes height() const { return arena_ && arena_->ready() ? arena_->height() : Bytes(0); }
-  // The block, and what the threads of operations take from the heap beside it; 0 while the heap serves.
+  // Returns the bytes of the arena and of the scratch memory that threads of operations take from
+  // the heap beside it. It is 0 while the heap serves.
   Bytes footprint() const { return height() > Bytes(0) ? height() + workers_ : Bytes(0); }
-  // The footprint that the last try to place it would have had.
+  // Returns the footprint that the last attempt to place would have had.
   Bytes needed() const { return needed_; }
   Bytes live_bytes() const { return arena_ && arena_->ready() ? arena_->live_bytes() : Bytes(0); }
-  // Of the last run.
+  // Return the numbers of allocations in the last run that the arena and the heap served.
   int64_t served() const { return arena_ ? arena_->served() : 0; }
   int64_t fallbacks() const { return arena_ ? arena_->fallbacks() : 0; }
 
  private:
-  std::shared_ptr<StepArena> arena_;  // null: the heap
+  std::shared_ptr<StepArena> arena_;  // null while the heap serves
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> handed_out_;
   Bytes needed_;
-  Bytes workers_;     // scratch of the threads of operations, in the last run
-  int renewals_ = 0;  // since the plan
+  Bytes workers_;     // scratch memory of the threads of operations in the last run
+  int renewals_ = 0;  // number of arenas that were recorded again for this plan
 };
 
 }  // namespace reprise::runtime::internal::arena

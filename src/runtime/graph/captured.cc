@@ -2,54 +2,20 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
-#include "runtime/state/value_keeper.h"
-#include "runtime/modules/module_paths.h"
-#include "runtime/step/observe_step.h"
 #include "runtime/step/tensors.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::graph {
 
-using modules::find_modules;
-using rewrite::Alternatives;
-using rewrite::find_alternatives;
 using state::ValueKeeper;
 using step::Call;
+using step::Circumstances;
 using step::External;
 using step::Recording;
-using step::Works;
-using step::observe_step;
 using step::tensor_on;
-using step::works_of;
 
 namespace {
-
-std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
-  std::vector<at::Tensor> all;
-  for (const auto& module : options.modules) {
-    for (at::Tensor& parameter : module->parameters()) all.push_back(std::move(parameter));
-  }
-  if (options.optimizer) {
-    for (at::Tensor& parameter : options.optimizer->parameters()) {
-      all.push_back(std::move(parameter));
-    }
-  }
-  return all;
-}
-
-Recording observed(const StepFunction& step, const Tensors& sample, const CaptureOptions& options) {
-  Recording recording = observe_step(step, sample, device_of(sample), parameters_of(options));
-  find_modules(recording, options.modules);
-  return recording;
-}
-
-WorkCosts measured(const Recording& recording, const Works& works, const Alternatives& alternatives,
-                   Updater& updater, const Tensors& sample, const MeasureOptions& options) {
-  WorkCosts all = measure_works(recording, works, alternatives, updater.updates(), sample, options);
-  updater.measure(recording, options, all);
-  return all;
-}
 
 Tensors written(const Recording& recording) {
   std::set<int32_t> all;
@@ -61,7 +27,7 @@ Tensors written(const Recording& recording) {
   return tensors;
 }
 
-// All of the storages, as bytes.
+// Returns for each tensor the whole of its storage, as bytes.
 Tensors memory_of(const Tensors& tensors) {
   Tensors all;
   for (const at::Tensor& tensor : tensors) {
@@ -73,15 +39,15 @@ Tensors memory_of(const Tensors& tensors) {
   return all;
 }
 
-}  // namespace
-
-c10::Device device_of(const Tensors& inputs) {
-  for (const at::Tensor& input : inputs) {
-    if (input.defined()) return input.device();
+Tensors externals_of(const Recording& recording) {
+  Tensors all;
+  for (const External& external : recording.externals) {
+    if (external.tensor.defined()) all.push_back(external.tensor);
   }
-  throw InputError(
-      "a captured step needs at least one input tensor, which says on what device it runs");
+  return all;
 }
+
+}  // namespace
 
 Effects::Effects(const Recording& recording)
     : tensors_(written(recording)), memory_(memory_of(tensors_)), kept_(memory_) {}
@@ -100,21 +66,21 @@ void Effects::save() {
   kept_.save();
 }
 
-Captured::Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options)
-    : circumstances(sample, options),
-      recording(observed(step, sample, options)),
-      works(works_of(recording)),
-      updater(options, recording, works),
-      alternatives(find_alternatives(recording, works, updater.updates(), options.alternatives)),
-      costs(measured(recording, works, alternatives, updater, sample, options.measure)),
-      lowered(lower(recording, works, alternatives, updater.updates(), costs.by_work, sample,
-                     Bytes(0), options.measure.name)),
-      replay(recording, works, lowered),
-      effects(recording),
-      residents(recording) {
-  for (const External& external : recording.externals) {
-    if (external.tensor.defined()) maybe_uncounted.push_back(external.tensor);
-  }
+Captured::Captured(Circumstances now, StepProgram made)
+    : circumstances(std::move(now)),
+      program(std::move(made)),
+      replay(program.step.recording, program.step.works, program.lowered),
+      effects(program.step.recording),
+      maybe_uncounted(externals_of(program.step.recording)),
+      residents(program.step.recording) {
+  program.updater->keep_room(program.state_bytes);
+}
+
+std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
+                                       const CaptureOptions& options) {
+  Circumstances circumstances(sample, options);
+  return std::make_unique<Captured>(std::move(circumstances),
+                                    make_step_program(step, sample, options));
 }
 
 }  // namespace reprise::runtime::internal::graph

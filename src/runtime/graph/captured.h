@@ -1,24 +1,23 @@
-// A recorded step with everything that is made of it.
+// A captured step that is ready to run: its program, and what it finds and changes outside itself.
 #pragma once
 
-#include "runtime/state/value_keeper.h"
-#include "runtime/graph/lower.h"
-#include "runtime/step/circumstances.h"
-#include "runtime/graph/meter.h"
+#include <memory>
+
 #include "runtime/graph/replay.h"
-#include "runtime/graph/updater.h"
+#include "runtime/graph/step_program.h"
+#include "runtime/state/value_keeper.h"
+#include "runtime/step/circumstances.h"
 #include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::graph {
 
-// Throws InputError when there is none.
-c10::Device device_of(const Tensors& inputs);
-
-// What the step writes outside itself, to undo a step that fails.
+// Effects are what the step writes outside itself. They are saved before a run, to undo a run that
+// fails.
 class Effects {
  public:
   explicit Effects(const step::Recording& recording);
-  void save();  // what is there now; the data of a tensor may be other than at capture
+  // Saves the bytes that are there now. A tensor may have other data than at capture.
+  void save();
   void restore() const { kept_.restore(); }
 
  private:
@@ -26,24 +25,25 @@ class Effects {
   state::ValueKeeper kept_;
 };
 
-// It stays where it is: the replay refers to it.
+// A Captured stays where it is, because the replay refers to the program. No member changes what
+// another one is made from.
 struct Captured {
   step::Circumstances circumstances;
-  step::Recording recording;
-  step::Works works;
-  Updater updater;
-  rewrite::Alternatives alternatives;
-  WorkCosts costs;
-  LoweredStep lowered;
+  StepProgram program;
   Replay replay;
   Effects effects;
-  Tensors maybe_uncounted;     // externals that the allocator may not have counted
+  Tensors maybe_uncounted;  // externals that the allocator may not have counted
   step::Residents residents;
 
-  // Runs the step, measures every operation. Throws what capture() throws.
-  Captured(const StepFunction& step, const Tensors& sample, const CaptureOptions& options);
+  // `circumstances` are those before the step was observed. Keeps room for the optimizer's state
+  // from now on.
+  Captured(step::Circumstances circumstances, StepProgram program);
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 };
+
+// Captures the step. Throws what capture() throws.
+std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
+                                       const CaptureOptions& options);
 
 }  // namespace reprise::runtime::internal::graph

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -9,6 +8,8 @@
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/graph/captured.h"
+#include "runtime/graph/gradients.h"
+#include "runtime/graph/limit_scope.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/graph/step_search.h"
 #include "reprise/check/simulate.h"
@@ -17,7 +18,6 @@
 #include "reprise/report/text.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
-#include "runtime/device/step_limits.h"
 #include "runtime/device/step_log.h"
 
 namespace reprise::runtime {
@@ -28,48 +28,36 @@ using internal::device::StepLog;
 using internal::device::StepMeter;
 using internal::device::StepUnderWay;
 using internal::device::drain_backward_queue;
-using internal::device::limits;
 using internal::device::shape_text;
 using internal::device::storage_bytes;
 using internal::device::uncounted_bytes;
 using internal::graph::Captured;
+using internal::graph::Delivery;
+using internal::graph::LimitScope;
 using internal::graph::StepPlan;
+using internal::graph::Updater;
+using internal::graph::begin_gradients;
+using internal::graph::capture_step;
+using internal::graph::deliver;
+using internal::graph::deliveries;
 using internal::graph::device_of;
 using internal::graph::room_of;
 using internal::graph::search_smaller;
 using internal::graph::search_step;
-using internal::rewrite::in_place;
 using internal::state::RandomState;
-using internal::step::Arrival;
 using internal::step::Circumstances;
-using internal::step::LeafGradient;
-using internal::step::Memory;
+using internal::step::Recording;
 using internal::step::ReplayScope;
 using internal::step::TensorRef;
-using internal::step::Update;
 
 namespace {
 
-// A limit of the CPU allocator for a scope, beside those of other steps in flight.
-class LimitScope {
- public:
-  explicit LimitScope(std::optional<int64_t> bytes) : bytes_(bytes) {
-    if (bytes_) limits().add(*bytes_);
-  }
-  ~LimitScope() {
-    if (bytes_) limits().remove(*bytes_);
-  }
-  LimitScope(const LimitScope&) = delete;
-  LimitScope& operator=(const LimitScope&) = delete;
-
- private:
-  std::optional<int64_t> bytes_;
-};
-
-// Plans with more room for their placement, after runs whose memory could not be placed.
+// So many times a plan with more room for its placement is searched, after runs whose memory could
+// not be placed.
 constexpr int kPlansAfterRuns = 4;
 
-// In place of the exception that is being handled: what was updated cannot be taken back.
+// Throws in place of the exception that is being handled. The text says that updates cannot be
+// taken back.
 [[noreturn]] void rethrow_after_updates(const std::string& updated) {
   const auto text = [&](const char* reason) {
     return fmt::format(
@@ -86,28 +74,6 @@ constexpr int kPlansAfterRuns = 4;
   }
 }
 
-// A gradient on its way to the tensor that it belongs to.
-struct Delivery {
-  at::Tensor target;
-  at::Tensor gradient;  // undefined where the step makes none
-  Arrival arrival;
-};
-
-// As autograd does it: the first gradient becomes .grad, later ones are added to it in place.
-void deliver(std::vector<Delivery>& gradients) {
-  at::NoGradGuard no_grad;
-  for (Delivery& next : gradients) {
-    at::Tensor& grad = next.target.mutable_grad();
-    if (grad.defined() && next.arrival == Arrival::kZeroed) grad.zero_();
-    if (!next.gradient.defined()) continue;
-    if (grad.defined()) {
-      grad.add_(next.gradient);
-    } else {
-      grad = std::move(next.gradient);
-    }
-  }
-}
-
 }  // namespace
 
 struct CapturedStep::State {
@@ -115,21 +81,25 @@ struct CapturedStep::State {
   CaptureOptions options;
   std::string device_name;
   std::vector<std::string> inputs_text;
-  int64_t sample_bytes = 0;  // of the inputs that the graph was captured with
+  int64_t sample_bytes = 0;  // bytes of the inputs that the graph was captured with
   std::unique_ptr<Captured> captured;
   StepPlanOptions plan_options;
-  std::optional<StepPlan> plan;  // in force, for graph()
-  Bytes drift;                   // live at the last run beside what was live when it was planned
+  std::optional<StepPlan> plan;  // the plan in force, for graph()
+  // The last run found so many bytes live beside those that were live when the step was planned.
+  Bytes drift;
   std::shared_ptr<const Program> program;
   StepMemory memory;
-  int placements = 0;    // attempts since the plan was asked for
-  bool crowded = false;  // the last found no place for the plan: the next run begins with another
+  int placements = 0;    // number of attempts to place since the user asked for the plan
+  // If true, the last attempt failed, and the next run begins with another plan.
+  bool crowded = false;
   CapturedStepReport report;
   StepLog log;
 
-  Graph& graph() const { return captured->lowered.graph; }
+  Graph& graph() const { return captured->program.lowered.graph; }
+  const Recording& recording() const { return captured->program.step.recording; }
+  Updater& updater() const { return *captured->program.updater; }
   bool arena(const StepPlanOptions& wanted) const {
-    return wanted.arena && captured->recording.device.is_cpu();
+    return wanted.arena && recording().device.is_cpu();
   }
 
   void capture(const Tensors& sample);
@@ -144,11 +114,6 @@ struct CapturedStep::State {
   Tensors replay(const Tensors& inputs, StepMeter* meter);
   void place();
   void find_room();
-  const at::Tensor& target_of(const LeafGradient& leaf, const Tensors& inputs) const {
-    return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
-  }
-  void begin_gradients(const Tensors& inputs);
-  std::vector<Delivery> deliveries(const Tensors& inputs);
 };
 
 void CapturedStep::State::capture(const Tensors& sample) {
@@ -156,8 +121,8 @@ void CapturedStep::State::capture(const Tensors& sample) {
   if (device.is_cpu()) install_cpu_allocator();
   {
     const Measuring measuring;
-    // What there is stays when this fails.
-    captured = std::make_unique<Captured>(step, sample, options);
+    // If this fails, the step stays as it was captured before.
+    captured = capture_step(step, sample, options);
   }
   plan.reset();
   program.reset();
@@ -170,12 +135,12 @@ void CapturedStep::State::capture(const Tensors& sample) {
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
 }
 
-// Bytes that are live besides the step's inputs, as the graph knows them: what larger storages have
-// more, of which the inputs are parts, counts here.
+// Returns the bytes that are live besides the step's inputs as the graph knows them. An input may
+// be a part of a larger storage; the rest of that storage counts here.
 Bytes CapturedStep::State::level_without(const Tensors& inputs) const {
   Tensors resident = captured->maybe_uncounted;
   resident.insert(resident.end(), inputs.begin(), inputs.end());
-  const int64_t level = memory_count(captured->recording.device).live + uncounted_bytes(resident);
+  const int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
   return Bytes(std::max<int64_t>(0, level - sample_bytes));
 }
 
@@ -202,7 +167,7 @@ void CapturedStep::State::adopt(StepPlan next, Bytes fixed) {
   ++report.plans;
 }
 
-// Throws BudgetError where there is none; then all stays as it is.
+// Puts a new plan in force. Throws BudgetError if there is none; then all stays as it is.
 void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) {
   StepPlan found = search(wanted, fixed, slack);
   const PlanResult& result = found.result;
@@ -216,7 +181,7 @@ void CapturedStep::State::require_plan(const StepPlanOptions& wanted, Bytes fixe
   adopt(std::move(found), fixed);
 }
 
-// After a run: the places of the runs that follow.
+// Plans after a run the places of the runs that follow.
 void CapturedStep::State::place() {
   report.served = memory.served();
   report.fallbacks = memory.fallbacks();
@@ -226,11 +191,11 @@ void CapturedStep::State::place() {
   crowded = !placed && ++placements <= kPlansAfterRuns;
 }
 
-// Where the places need more than the budget leaves: a plan with room for what placement costs, if there
-// is one. Before a run, so that the plan in force is always the one that ran last.
+// Searches a plan with more room for its placement, if the places need more than the budget leaves.
+// This happens before a run, so that the plan in force is always the one that ran last.
 void CapturedStep::State::find_room() {
   if (!std::exchange(crowded, false)) return;
-  // Other plans have other fragments: what is missing now may not be enough next time.
+  // Other plans have other holes, so the bytes that are missing now may not be enough next time.
   const Bytes more((memory.needed() - room()).count() * placements);
   const Graph now = graph_now();
   std::optional<StepPlan> smaller = search_smaller(
@@ -238,10 +203,10 @@ void CapturedStep::State::find_room() {
   if (smaller) adopt(std::move(*smaller), now.fixed);
 }
 
-// A plan for the memory that is live now.
+// Makes sure of a plan for the memory that is live now.
 void CapturedStep::State::replan_if_needed(const Tensors& inputs) {
   Bytes fixed = level_without(inputs);
-  if (fixed > graph().fixed + drift) {  // left by a pass that failed, perhaps
+  if (fixed > graph().fixed + drift) {  // A backward that failed may have left memory.
     drain_backward_queue();
     fixed = level_without(inputs);
   }
@@ -253,7 +218,7 @@ void CapturedStep::State::replan_if_needed(const Tensors& inputs) {
   drift = fixed - graph().fixed;
   find_room();
   if (memory.footprint() <= room()) return;
-  // The plan fits, but no longer the block.
+  // The plan fits, but the arena no longer does.
   StepPlan found = search(plan_options, fixed, slack);
   if (found.result.plan) {
     adopt(std::move(found), fixed);
@@ -272,13 +237,13 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
     }
     capture(inputs);
   }
-  begin_gradients(inputs);
+  begin_gradients(recording(), inputs);
   const StepUnderWay under_way;
   memory.evacuate();
-  captured->updater.begin();
+  updater().begin();
   replan_if_needed(inputs);
 
-  const c10::Device device = captured->recording.device;
+  const c10::Device device = recording().device;
   const int64_t uncounted =
       level_without(inputs).count() + sample_bytes - memory_count(device).live;
   report.budget = plan->result.budget;
@@ -305,17 +270,19 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
                 std::move(*meter));
       }
     }
-    gradients = deliveries(inputs);
+    gradients = deliveries(recording(), captured->program.step.updates,
+                           captured->replay, inputs);
+    for (const Delivery& next : gradients) memory.hand_out(next.gradient);
     memory.move_out(outputs);
     // A step that made the optimizer's state is not like those that follow.
-    if (captured->updater.made_state()) memory.renew(arena(plan_options));
+    if (updater().made_state()) memory.renew(arena(plan_options));
     place();
   } catch (...) {
     captured->replay.clear();
     memory.renew(arena(plan_options));
     random.restore();
     captured->effects.restore();
-    const std::string updated = captured->updater.updated();
+    const std::string updated = updater().updated();
     if (!updated.empty()) rethrow_after_updates(updated);
     throw;
   }
@@ -335,47 +302,10 @@ Tensors CapturedStep::State::replay(const Tensors& inputs, StepMeter* meter) {
     execute(*program, captured->replay);
   }
   Tensors outputs;
-  for (const TensorRef& ref : captured->recording.outputs) {
+  for (const TensorRef& ref : recording().outputs) {
     outputs.push_back(captured->replay.tensor(ref));
   }
   return outputs;
-}
-
-// Gradients that are there and that the step drops go first, as in the step itself.
-void CapturedStep::State::begin_gradients(const Tensors& inputs) {
-  const auto is_there = [&](const LeafGradient& leaf, Arrival arrival) {
-    return leaf.arrival == arrival && target_of(leaf, inputs).grad().defined();
-  };
-  for (const LeafGradient& leaf : captured->recording.gradients) {
-    if (!is_there(leaf, Arrival::kReads)) continue;
-    throw InputError(
-        "a parameter has a gradient already, and the captured step does more with it than to add "
-        "one (several backward passes, clipping, functions of yours): it was captured without. Set "
-        "gradients to None before the step: optimizer.zero_grad()");
-  }
-  for (const LeafGradient& leaf : captured->recording.gradients) {
-    if (is_there(leaf, Arrival::kReplaced)) target_of(leaf, inputs).mutable_grad() = at::Tensor();
-  }
-}
-
-// What the step that just ran has for leaf tensors.
-std::vector<Delivery> CapturedStep::State::deliveries(const Tensors& inputs) {
-  at::NoGradGuard no_grad;
-  std::vector<bool> used_up(captured->recording.gradients.size(), false);
-  for (const Update& update : captured->updater.updates().each) used_up[update.leaf] = true;
-  std::vector<Delivery> all;
-  for (size_t l = 0; l < used_up.size(); ++l) {
-    const LeafGradient& leaf = captured->recording.gradients[l];
-    if (used_up[l]) continue;
-    Delivery& next = all.emplace_back();
-    next.target = target_of(leaf, inputs);
-    next.arrival = leaf.arrival;
-    if (leaf.gradient.memory == Memory::kNone) continue;
-    next.gradient = captured->replay.tensor(leaf.gradient);
-    if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
-    memory.hand_out(next.gradient);
-  }
-  return all;
 }
 
 CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions options)
@@ -443,7 +373,7 @@ void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 std::optional<RunLog> CapturedStep::run_log() const {
   if (!state_->plan) return std::nullopt;
   const Plan& plan = *planned().plan;
-  return state_->log.run_log(*state_->program, graph(), plan, state_->captured->recording.device);
+  return state_->log.run_log(*state_->program, graph(), plan, state_->recording().device);
 }
 
 Profile CapturedStep::profile() const {
@@ -455,7 +385,7 @@ Profile CapturedStep::profile() const {
   profile.inputs = state_->inputs_text;
   profile.signature = graph().name;
   for (const Op& op : graph().ops) profile.signature += "|" + op.id;
-  profile.spread = state_->captured->costs.spread;
+  profile.spread = state_->captured->program.costs.spread;
   return profile;
 }
 

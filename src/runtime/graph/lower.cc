@@ -7,7 +7,6 @@
 #include <set>
 
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/step/operators.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -15,6 +14,7 @@ using device::counted_bytes;
 using rewrite::Alternatives;
 using rewrite::CallVariant;
 using rewrite::CallRealization;
+using rewrite::RewrittenStep;
 using rewrite::VariantName;
 using step::Argument;
 using step::Call;
@@ -35,24 +35,23 @@ Bytes as_counted(int64_t bytes) { return Bytes(counted_bytes(bytes)); }
 
 class Lowering {
  public:
-  Lowering(const Recording& recording, const Works& works, const Alternatives& alternatives,
-           const Updates& updates, const std::vector<WorkCost>& costs)
-      : recording_(recording),
-        works_(works),
-        alternatives_(alternatives),
-        updates_(updates),
+  Lowering(const RewrittenStep& step, const std::vector<WorkCost>& costs)
+      : recording_(step.recording),
+        works_(step.works),
+        alternatives_(step.alternatives),
+        updates_(step.updates),
         costs_(costs),
-        variants_(recording.calls.size()),
-        realizations_(recording.calls.size()),
-        updates_behind_(recording.calls.size()),
-        parameter_(recording.externals.size(), -1) {
-    for (const CallVariant& variant : alternatives.variants) {
+        variants_(recording_.calls.size()),
+        realizations_(recording_.calls.size()),
+        updates_behind_(recording_.calls.size()),
+        parameter_(recording_.externals.size(), -1) {
+    for (const CallVariant& variant : alternatives_.variants) {
       variants_[static_cast<size_t>(variant.call)].push_back(&variant);
     }
-    for (const CallRealization& realization : alternatives.realizations) {
+    for (const CallRealization& realization : alternatives_.realizations) {
       for (const CallRealization::Piece& piece : realization.pieces) {
         auto& here = realizations_[static_cast<size_t>(piece.after)];
-        // A call as it is stands before what belongs behind it.
+        // A call that runs as it is stands before the pieces that belong behind it.
         here.emplace(piece.as_it_is ? here.begin() : here.end(), &realization, &piece);
       }
     }
@@ -61,11 +60,10 @@ class Lowering {
     find_updates();
   }
 
-  LoweredStep run(const Tensors& inputs, Bytes fixed, const std::string& name) {
+  LoweredStep run(const Tensors& inputs, const std::string& name) {
     Graph& graph = result_.graph;
     graph.name = name;
-    graph.fixed = fixed;
-    std::set<const void*> seen;  // inputs may share memory
+    std::set<const void*> seen;  // storages, because inputs may share memory
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].defined()) continue;
       const c10::Storage& storage = inputs[i].storage();
@@ -95,7 +93,8 @@ class Lowering {
   }
 
  private:
-  // `with_used_up`: the gradients that updates use up, too.
+  // Returns the outputs and the gradients. `with_used_up` says whether the gradients that updates
+  // use up are among them.
   std::vector<TensorRef> results(bool with_used_up) const {
     std::vector<TensorRef> all = recording_.outputs;
     std::vector<bool> used_up(recording_.gradients.size(), false);
@@ -106,7 +105,8 @@ class Lowering {
     return all;
   }
 
-  // Backwards from results, effects and random numbers.
+  // Finds the calls that are needed. The loop goes backwards from results, effects and random
+  // numbers.
   void find_needed() {
     needed_.assign(recording_.calls.size(), false);
     std::vector<bool> wanted(recording_.values.size(), false);
@@ -124,7 +124,7 @@ class Lowering {
     }
   }
 
-  // Externals whose memory the work reads.
+  // Returns the externals whose memory the work reads.
   static std::vector<int32_t> externals_read(const Work& work) {
     std::vector<int32_t> all;
     for (const Argument& argument : work.arguments) {
@@ -136,8 +136,8 @@ class Lowering {
     return all;
   }
 
-  // Each update stands behind the last call that reads its parameter, in whatever way it is run, or
-  // makes its gradient.
+  // Puts each update behind the last call that reads its parameter, in whatever way the call runs,
+  // or that makes its gradient.
   void find_updates() {
     std::vector<size_t> last(recording_.externals.size(), 0);
     const auto note = [&](size_t c, int32_t work) {
@@ -157,7 +157,7 @@ class Lowering {
       const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
       size_t behind =
           std::max(last[static_cast<size_t>(update.external)], static_cast<size_t>(maker));
-      // Another realization may make it later.
+      // A realization may make the gradient later.
       for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
         for (const auto& [realization, piece] : realizations_[c]) {
           for (const int32_t work : piece->works) {
@@ -170,7 +170,7 @@ class Lowering {
     }
   }
 
-  // How many calls touch each external that some call writes.
+  // Finds the externals that calls write, and counts the calls that touch each external.
   void find_effects() {
     users_.assign(recording_.externals.size(), 0);
     written_.assign(recording_.externals.size(), false);
@@ -208,7 +208,8 @@ class Lowering {
     return false;
   }
 
-  // The last forward call before the first backward call.
+  // Returns the last forward call before the first backward call. Without a backward there is no
+  // loss.
   size_t find_loss() const {
     size_t loss = recording_.calls.size();
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
@@ -233,7 +234,7 @@ class Lowering {
     add_call(c, op_id(call, ""), is_loss ? Phase::kLoss : call.phase);
   }
 
-  // In all its ways.
+  // Adds an op with the call and its variants.
   void add_call(size_t c, std::string id, Phase phase) {
     const Call& call = recording_.calls[c];
     const bool replay = has_replay(c);
@@ -253,7 +254,7 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
-  // Whether all that the realization stands for is needed.
+  // Says whether all calls that the realization stands for are needed.
   bool stands(const CallRealization& realization) const {
     return std::all_of(realization.calls.begin(), realization.calls.end(),
                        [&](int32_t c) { return needed_[static_cast<size_t>(c)]; });
@@ -272,7 +273,8 @@ class Lowering {
     Op op;
     op.id = op_id(first, "." + piece.name);
     op.owner = first.module;
-    // What a forward pass leaves for a backward belongs to the forward pass.
+    // A piece that stands in the forward, to leave something for a backward, belongs to the
+    // forward.
     op.phase = first.phase == Phase::kForward || piece.after < begin
                    ? recording_.calls[static_cast<size_t>(piece.after)].phase
                    : first.phase;
@@ -288,7 +290,8 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
-  // From here on the parameters are as the step found them.
+  // Adds the op that makes the values of the parameters: from here on they are as the step found
+  // them.
   void add_parameters() {
     Op op;
     op.id = "0:parameters";
@@ -316,14 +319,16 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
-  // The update is the last that reads the parameter as it was.
+  // Lets the variant read and consume the parameter from before its update. No later op may read
+  // that.
   void take(Variant& variant, const Update& update) const {
     const ValueIndex before = parameter_[static_cast<size_t>(update.external)];
     variant.reads.push_back(before);
     variant.consumes.push_back(before);
   }
 
-  // Plain training's way, and the choice.
+  // Adds the optimizer's whole step, as in plain training, and the choice between this op and the
+  // updates.
   void add_optimizer() {
     Op op;
     op.id = fmt::format("{}:{}", result_.graph.ops.size(), updates_.optimizer);
@@ -405,13 +410,13 @@ class Lowering {
   const std::vector<WorkCost>& costs_;
   std::vector<std::vector<const CallVariant*>> variants_;  // by call
   std::vector<std::vector<std::pair<const CallRealization*, const CallRealization::Piece*>>>
-      realizations_;  // by call: what stands behind it
+      realizations_;  // by call: the pieces that stand behind it
   std::map<const CallRealization*, std::vector<OpIndex>> pieces_;
   std::vector<std::vector<const Update*>> updates_behind_;  // by call
   std::vector<ValueIndex> parameter_;  // by external: its value before the update; -1: none
   std::vector<OpIndex> update_ops_;
   std::vector<bool> needed_;       // by call
-  std::vector<int32_t> users_;     // by external: calls that touch it
+  std::vector<int32_t> users_;     // by external: the number of calls that touch it
   std::vector<bool> written_;      // by external
   std::vector<int32_t> value_of_;  // by step value
   std::vector<OpIndex> op_of_;     // by call
@@ -420,11 +425,9 @@ class Lowering {
 
 }  // namespace
 
-LoweredStep lower(const Recording& recording, const Works& works,
-                    const Alternatives& alternatives, const Updates& updates,
-                    const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
-                    const std::string& name) {
-  return Lowering(recording, works, alternatives, updates, costs).run(inputs, fixed, name);
+LoweredStep lower(const RewrittenStep& step, const std::vector<WorkCost>& costs,
+                  const Tensors& inputs, const std::string& name) {
+  return Lowering(step, costs).run(inputs, name);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -1,41 +1,42 @@
-// A recording as a graph of operations to plan.
+// Lowers a recorded step to a graph of ops that a planner understands.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "runtime/step/recording.h"
-#include "runtime/graph/updater.h"
-#include "runtime/step/work.h"
-#include "reprise/model/graph.h"
+#include "runtime/graph/costs.h"
 #include "runtime/rewrite/alternative.h"
+#include "reprise/model/graph.h"
 
 namespace reprise::runtime::internal::graph {
 
-struct WorkCost {
-  Nanos time;
-  Bytes workspace;  // above the values that it reads and writes
-};
-
 struct LoweredStep {
   Graph graph;
-  std::vector<std::vector<int32_t>> works;  // by operation and variant: position in Works::all
-  std::vector<int32_t> step_value_of;  // by value of the graph; -1: an input of the step, a parameter
+  // `works` has for each op and variant the position of its work in Works::all.
+  std::vector<std::vector<int32_t>> works;
+  // `step_value_of` has for each value of the graph its position in Recording::values. It is -1 for
+  // an input of the step and for a parameter.
+  std::vector<int32_t> step_value_of;
 };
 
-// Calls that nothing needs are left out. Operations that write outside the step run once, and so do all
-// that touch the same memory; a batch norm's replay does without its statistics. Other ways to run a call
-// are variants of its operation; realizations are choices. `costs` by work; values are rounded up as the
-// allocator counts them. `fixed`: bytes that are live besides the step's inputs and its own.
+// Returns the graph of the step, called `name`. `costs` has an entry for each work. `inputs` are
+// the caller's tensors; the bytes of all values are rounded up as the allocator counts them.
+// `graph.fixed` is left at 0 for the caller.
 //
-// Updates are a choice, too: the optimizer's step behind everything, as in plain training, or each update
-// behind the last operation that reads its parameter or makes its gradient. The parameter before its update is a
-// value of no bytes (they are in `fixed`): an operation that runs once writes all of them, whatever
-// reads a parameter reads its value, the update consumes it. So no valid plan runs anything that reads a
-// parameter, for the first time or again, after its update. Gradients that are used up are no results.
-LoweredStep lower(const step::Recording& recording, const step::Works& works,
-                    const rewrite::Alternatives& alternatives, const step::Updates& updates,
-                    const std::vector<WorkCost>& costs, const Tensors& inputs, Bytes fixed,
-                    const std::string& name);
+// - A call becomes an op, unless nothing needs it. Other ways to run it are variants of the op.
+//   Realizations are choices.
+// - An op that writes outside the step runs once, and so does every op that touches the same
+//   memory. A batch norm is an exception: its re-runs leave out its running statistics.
+// - Updates are a choice, too. Either the optimizer's step stands behind everything, as in plain
+//   training, or each update stands behind the last op that reads its parameter or makes its
+//   gradient. A gradient that an update uses up is no result.
+//
+// A parameter before its update is a value of no bytes, because its bytes are in `graph.fixed`. One
+// op that runs once writes all of these values, every op that reads a parameter reads its value,
+// and the update consumes it. So no valid plan runs anything that reads a parameter after the
+// update, neither for the first time nor again.
+LoweredStep lower(const rewrite::RewrittenStep& step, const std::vector<WorkCost>& costs,
+                  const Tensors& inputs, const std::string& name);
 
 }  // namespace reprise::runtime::internal::graph

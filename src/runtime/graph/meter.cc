@@ -21,13 +21,12 @@ namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
 using device::synchronize;
-using rewrite::Alternatives;
+using rewrite::RewrittenStep;
 using state::RandomScope;
 using state::RandomState;
 using step::HostBytes;
 using step::Recording;
 using step::ReplayScope;
-using step::Updates;
 using step::Work;
 using step::Works;
 using step::copy_from_host;
@@ -37,21 +36,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kWalks = 20;     // of short steps: for so many times the time of a work
-constexpr double kForAlone = 0.6;  // of the progress
+// The walks in order of a short step go on until they have taken so many times
+// MeasureOptions::min_time.
+constexpr int64_t kWalks = 20;
+// The first walk is this part of the progress that is reported.
+constexpr double kForAlone = 0.6;
 
 class Meter {
  public:
-  Meter(const Recording& recording, const Works& works, const Alternatives& alternatives,
-        const Updates& updates, const MeasureOptions& options)
-      : recording_(recording),
-        works_(works),
+  Meter(const RewrittenStep& step, const MeasureOptions& options)
+      : recording_(step.recording),
+        works_(step.works),
         options_(options),
-        lowered_(lower(recording, works, alternatives, updates,
-                        std::vector<WorkCost>(works.all.size()), {}, Bytes(0), "")),
-        replay_(recording, works, lowered_),
-        times_(works, lowered_) {
-    std::vector<bool> seen(works.all.size(), false);
+        lowered_(lower(step, std::vector<WorkCost>(works_.all.size()), /*inputs=*/{}, /*name=*/"")),
+        replay_(recording_, works_, lowered_),
+        times_(works_, lowered_) {
+    std::vector<bool> seen(works_.all.size(), false);
     for (const std::vector<int32_t>& variants : lowered_.works) {
       const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {
         return seen[static_cast<size_t>(work)];
@@ -69,7 +69,7 @@ class Meter {
     const std::vector<std::vector<ValueIndex>> last = last_uses();
     for (size_t op = 0; op < lowered_.graph.ops.size(); ++op) {
       if (!is_again_[op]) {
-        // The first one last: it leaves its results behind.
+        // The first variant is measured last, because its results stay for the ops that follow.
         const std::vector<int32_t>& variants = lowered_.works[op];
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
@@ -80,7 +80,8 @@ class Meter {
       report(kForAlone * static_cast<double>(op + 1) / static_cast<double>(last.size()),
              lowered_.graph.ops[op].id);
     }
-    // A device works on while the host prepares the next operation: what the host finds in its caches does not count.
+    // Other devices go on working while the host prepares the next work, so that the host's caches
+    // do not count.
     if (recording_.device.is_cpu()) walk_in_order(inputs);
     replay_.clear();
     WorkTimes::Shared shared = times_.share();
@@ -94,6 +95,7 @@ class Meter {
     if (options_.observer) options_.observer({"profile", done, what});
   }
 
+  // Returns for each op the values that no later op uses.
   std::vector<std::vector<ValueIndex>> last_uses() const {
     const Graph& graph = lowered_.graph;
     std::vector<int64_t> last(graph.values.size(), -1);
@@ -113,7 +115,8 @@ class Meter {
     return result;
   }
 
-  // Memory that the work writes over: repeating it needs the bytes from before.
+  // Returns the memory that the work writes over. To repeat the work, the bytes from before are put
+  // back.
   std::vector<c10::Storage> written(const Work& work) const {
     std::vector<c10::Storage> all;
     for (const auto& [now, before] : work.overwrites) all.push_back(replay_.storage_of(before));
@@ -123,7 +126,8 @@ class Meter {
     return all;
   }
 
-  // `stays`: the step goes on with its results; else all is as if it had not run.
+  // Measures a work. If it `stays`, the step goes on with its results; else all is as if the work
+  // had not run.
   void measure(size_t w, bool stays) {
     const Work& work = works_.all[w];
     const std::vector<c10::Storage> memory = written(work);
@@ -146,13 +150,14 @@ class Meter {
       return;
     }
     replay_.keep_results(work);
-    // What lies outside the step is put back; inside, the next works read what was written.
+    // Memory outside the step gets its bytes back. The next works read what was written inside the
+    // step.
     for (size_t m = memory.size() - work.effects.size(); m < memory.size(); ++m) {
       copy_from_host(before[m], memory[m]);
     }
   }
 
-  // Leaves the last run's results on the stack.
+  // Takes the work's times and leaves the results of its last run on the stack.
   template <class PutBack>
   void take_times(size_t w, PutBack&& put_back) {
     const Work& work = works_.all[w];
@@ -182,7 +187,7 @@ class Meter {
     return Nanos(std::chrono::nanoseconds(Clock::now() - start).count());
   }
 
-  // Runs what plain training runs, and takes the time of each work.
+  // Runs the works of plain training and takes the time of each.
   class InOrder final : public Backend {
    public:
     explicit InOrder(Meter& meter) : meter_(meter) {}
@@ -195,14 +200,15 @@ class Meter {
     }
     void free(ValueIndex value) override { meter_.replay_.free(value); }
 
-    std::vector<std::pair<size_t, Nanos>> times;  // by work
+    std::vector<std::pair<size_t, Nanos>> times;  // work and time, in the order of the walk
 
    private:
     Meter& meter_;
   };
 
-  // A work that is repeated finds its operands, its code and the library's tables in the caches. In a step it
-  // finds what the works before it have left there.
+  // Walks through plain training, some times in a row. A work that is repeated finds its operands,
+  // its code and the library's tables in the caches; in a step it finds what the works before it
+  // have left there.
   void walk_in_order(const Tensors& inputs) {
     const Graph& graph = lowered_.graph;
     const std::vector<Run> runs = plain_runs(graph);
@@ -237,7 +243,7 @@ class Meter {
     }
   }
 
-  // The step.
+  // Returns the memory outside the step that these runs write.
   std::vector<c10::Storage> written_outside(const std::vector<Run>& runs) const {
     std::set<int32_t> effects;
     for (const Run& run : runs) {
@@ -256,18 +262,17 @@ class Meter {
   const MeasureOptions& options_;
   const LoweredStep lowered_;
   Replay replay_;
-  std::vector<bool> is_again_;  // by op: its works are those of ops before it
+  std::vector<bool> is_again_;  // by op: ops before it have the same works
   WorkTimes times_;
   WorkCosts result_;
 };
 
 }  // namespace
 
-WorkCosts measure_works(const Recording& recording, const Works& works,
-                        const Alternatives& alternatives, const Updates& updates,
-                        const Tensors& inputs, const MeasureOptions& options) {
+WorkCosts measure_works(const RewrittenStep& step, const Tensors& inputs,
+                        const MeasureOptions& options) {
   ReplayScope scope;
-  return Meter(recording, works, alternatives, updates, options).run(inputs);
+  return Meter(step, options).run(inputs);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -39,7 +39,7 @@ Tensors slice(const Tensors& inputs, int64_t rows, int64_t begin, int64_t end) {
   return part;
 }
 
-// Without history, which would keep the part's memory.
+// Returns the outputs without history, which would keep the part's memory.
 Tensors without_history(const Tensors& outputs) {
   Tensors result;
   for (const at::Tensor& output : outputs) {
@@ -66,12 +66,13 @@ void add(Tensors& sums, const Tensors& outputs) {
   }
 }
 
-// Between a body and the parts behind it: gradients of the parts, side by side, are those of the body's results.
+// A Seam lies between a body and the parts behind it. The gradients of the parts, side by side, are
+// those of the body's results.
 class Seam {
  public:
   explicit Seam(const Tensors& whole) : whole_(whole), gradients_(whole.size()) {}
 
-  // The next part of the whole, without the body behind it.
+  // Returns the slices without their history, as leaves of the next part.
   static Tensors cut(const Tensors& slices) {
     Tensors leaves;
     for (const at::Tensor& slice : slices) {
@@ -81,7 +82,7 @@ class Seam {
     return leaves;
   }
 
-  // The gradients of what was cut, whose first row is this one of the whole.
+  // Collects the gradients of these leaves, whose first row is the row `first` of the whole.
   void collect(const Tensors& leaves, int64_t first) {
     at::NoGradGuard no_grad;
     for (size_t k = 0; k < leaves.size(); ++k) {
@@ -89,7 +90,7 @@ class Seam {
       const at::Tensor gradient = leaves[k].grad();
       if (!gradient.defined()) continue;
       at::Tensor& all = gradients_[k];
-      if (leaves[k].sizes() == whole_[k].sizes()) {  // given to each part as it is
+      if (leaves[k].sizes() == whole_[k].sizes()) {  // Each part gets the whole.
         all = all.defined() ? all + gradient : gradient;
         continue;
       }
@@ -113,14 +114,15 @@ class Seam {
   Tensors gradients_;
 };
 
-// Where a whole batch only just has a plan, a few parts may be slower than it and more of them faster again.
+// Where a whole batch only just has a plan, a few parts may be slower than the whole batch, and
+// more parts faster again. So the search goes on until so many numbers in a row are slower.
 constexpr int kMostSlower = 2;
 
 PlanResult plan_of(const CapturedStep& step, const StepPlanOptions& options) {
   return plan(step.graph(), as_plan_options(options));
 }
 
-// Faster; without plans: closer to having one.
+// Says whether `a` is faster. Without plans it says whether `a` is closer to having one.
 bool better(const PlanResult& a, const PlanResult& b) {
   if (a.plan && b.plan) return a.plan->time < b.plan->time;
   if (a.plan || b.plan) return a.plan.has_value();
@@ -188,7 +190,7 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   std::vector<PartsTried> tried;
   std::vector<int64_t> numbers = options.parts;
   std::sort(numbers.begin(), numbers.end());
-  int slower = 0;  // in a row
+  int slower = 0;  // how many numbers in a row are slower
   for (const int64_t parts : numbers) {
     if (parts > rows && numbers.size() > 1) continue;
     CapturedStep step(options.body ? in_parts(options.body, part, parts) : in_parts(part, parts),

@@ -35,7 +35,7 @@ std::string key_of(const optim::RMSpropOptions& options) {
                      options.weight_decay() != 0, options.centered());
 }
 
-// The groups of an optimizer with one parameter only, for a scope. Nothing is copied.
+// While an OnlyOne lives, the groups of an optimizer have one parameter only. Nothing is copied.
 class OnlyOne {
  public:
   OnlyOne(optim::Optimizer& optimizer, size_t group, at::Tensor parameter)
@@ -93,7 +93,7 @@ class OfTorch final : public ParameterOptimizer {
   }
 
  private:
-  // Group, and position in it.
+  // Returns the group of a parameter and its position in the group.
   std::pair<size_t, size_t> place(size_t parameter) const {
     for (size_t g = 0;; ++g) {
       const size_t count = optimizer_.param_groups().at(g).params().size();
@@ -114,7 +114,7 @@ class OfTorch final : public ParameterOptimizer {
 
 template <class Kind, class Options>
 std::shared_ptr<ParameterOptimizer> as(optim::Optimizer& optimizer, const char* name) {
-  // Not one derived from it, which may do anything.
+  // A class derived from Kind is refused, because it may do anything.
   if (typeid(optimizer) != typeid(Kind)) return nullptr;
   return std::make_shared<OfTorch<Kind, Options>>(static_cast<Kind&>(optimizer), name);
 }

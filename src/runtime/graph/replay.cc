@@ -27,7 +27,8 @@ using step::tensor_on;
 
 namespace {
 
-// The look of a tensor whose memory nobody reads: it begins where the reserved space begins.
+// Returns the geometry of a tensor whose memory nobody reads. The tensor begins where the reserved
+// space begins.
 Geometry at_start(Geometry geometry) {
   geometry.offset = 0;
   return geometry;
@@ -149,14 +150,14 @@ void Replay::push(const Argument& argument) {
 void Replay::invoke(const Work& work) {
   stack_.clear();
   for (const Argument& argument : work.arguments) push(argument);
-  at::GradMode::set_enabled(work.grad_mode);  // ReplayScope puts it back
+  at::GradMode::set_enabled(work.grad_mode);  // ReplayScope puts the mode back.
   work.kernel(stack_);
 }
 
 void Replay::keep_results(const Work& work) {
   for (const Work::Made& made : work.made) {
     c10::Storage& slot = slots_[static_cast<size_t>(made.value)];
-    if (slot) continue;  // a duplicate: the one that is there stays
+    if (slot) continue;  // The value is live already, and the live one stays.
     size_t item = 0;
     for_each_tensor(stack_[made.result], [&](const at::Tensor& tensor) {
       if (item++ == made.item) slot = tensor.storage();
@@ -193,7 +194,7 @@ void Replay::run(const RunAction& step) {
 
 void Replay::free(ValueIndex value) {
   const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
-  if (step_value < 0) return;  // a parameter before its update: its memory stays
+  if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
   slots_[static_cast<size_t>(step_value)] = c10::Storage();
 }
 

@@ -1,4 +1,4 @@
-// Runs the operations of a recording, in whatever order a plan says.
+// Runs the works of a captured step in the order of a plan.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -15,8 +15,8 @@
 
 namespace reprise::runtime::internal::graph {
 
-// Memory of which operators ask for the shape only: address space that holds nothing. Reading it is
-// allowed and finds zeros.
+// A ReservedSpace is address space without memory. It stands for tensors of which operators ask
+// only for the shape. A read of it is allowed and finds zeros.
 class ReservedSpace {
  public:
   explicit ReservedSpace(int64_t bytes);
@@ -30,13 +30,15 @@ class ReservedSpace {
   size_t bytes_ = 0;
 };
 
-// Holds one storage a value. Kernels are called below autograd, with arguments prepared from the
-// recording. Not thread-safe. `recording`, `works` and `lowered` must outlive it.
+// A Replay is the backend of captured steps. It holds a storage for each live value, and calls
+// kernels below autograd with arguments that the recording describes. It is not thread-safe. It
+// keeps references to `recording`, `works` and `lowered`, which must outlive it and stay where they
+// are.
 class Replay final : public Backend {
  public:
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
-  // The storages of the caller's inputs, for this step.
+  // Begins a step with the storages of these inputs.
   void begin(const Tensors& inputs);
   // Drops every value and saved random state.
   void clear();
@@ -48,8 +50,8 @@ class Replay final : public Backend {
   void run(const RunAction& step) override;
   void free(ValueIndex value) override;
 
-  // The parts of run(), for measuring: calls the kernel with its results left on the stack, and takes
-  // them from there.
+  // These are the parts of run(), for measuring. invoke() calls the kernel and leaves its results
+  // on the stack; keep_results() makes them values, and drop_results() drops them.
   void invoke(const step::Work& work);
   void keep_results(const step::Work& work);
   void drop_results() { stack_.clear(); }
@@ -57,7 +59,7 @@ class Replay final : public Backend {
  private:
   struct Input {
     c10::Storage storage;
-    int64_t moved;  // bytes, from where it began in its storage at capture
+    int64_t moved;  // in bytes, from where the input began in its storage at capture
   };
 
   void push(const step::Argument& argument);
@@ -69,7 +71,7 @@ class Replay final : public Backend {
   const LoweredStep& lowered_;
   std::vector<c10::Storage> slots_;  // by step value
   std::vector<Input> inputs_;
-  std::vector<std::optional<state::RandomState>> random_;  // by operation of the graph
+  std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
   std::shared_ptr<ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
 };

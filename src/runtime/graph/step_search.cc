@@ -16,9 +16,11 @@ namespace {
 
 const Bytes kNoLimit = Budget().resolve(Bytes(0));
 constexpr int kPlacementAttempts = 2;
-// Of the time, and of what is left for each further plan: most plans can be placed.
+// The first plan gets this share of the time, and each further plan this share of the time that is
+// left. Most plans can be placed, so the first one gets most.
 constexpr double kForFirst = 0.85, kForNext = 0.8;
-// What such a plan may take longer than the first, which the heap serves: about what the arena saves.
+// A plan that can be placed may take so many times as long as the first plan, which the heap
+// serves. The arena saves about the difference.
 constexpr double kPlacementPrice = 1.05;
 
 Bytes inputs_bytes(const Graph& graph) {
@@ -38,7 +40,8 @@ StepPlan search(const Graph& graph, const StepPlanOptions& options, Bytes slack,
   return found;
 }
 
-// Of a budget below plain training's peak, what small blocks take by breaking up pages: some pages.
+// Returns the bytes that small blocks take by breaking up pages: some pages, if the budget is below
+// plain training's peak.
 Bytes for_pages(const Graph& graph, const StepPlanOptions& options) {
   const Bytes peak = baseline(graph).peak, budget = options.budget.resolve(peak);
   if (budget >= peak) return Bytes(0);
@@ -77,12 +80,12 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   if (placed && slack == Bytes(0)) slack = for_pages(graph, options);
   const Nanos first = placed ? part_of(options.time_limit, kForFirst) : options.time_limit;
   StepPlan best = search(graph, options, slack, first);
-  // A plan at all is worth more than its placement.
+  // A plan that cannot be placed is better than none.
   if (!best.result.plan && best.result.termination == Termination::kTimeLimit) {
     best = search(graph, options, Bytes(0), rest());
   }
   if (!placed || !best.result.plan) return best;
-  // The caller's inputs are blocks of the plan, too, but not of the arena.
+  // The caller's inputs are blocks of the plan, but they do not lie in the arena.
   const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
     const Bytes height = placement(plan_blocks(graph, best.result.plan->actions), most).height;

@@ -1,4 +1,4 @@
-// Plans for a captured step whose memory can also be placed within the budget.
+// Searches plans of a captured step whose memory can also be placed within the budget.
 #pragma once
 
 #include <optional>
@@ -9,28 +9,29 @@
 
 namespace reprise::runtime::internal::graph {
 
-// A plan, or why there is none, and what of the budget was set aside for its placement: fragments between
-// the live bytes. `result.budget` is the whole one.
+// A StepPlan is a plan, or the reason why there is none, and the bytes of the budget that were set
+// aside for its placement, which leaves holes between live bytes. `result.budget` is the whole
+// budget.
 struct StepPlan {
   PlanResult result = {};
   Bytes slack = {};
-  Nanos before_placement = {};  // time of the first plan, which may not have been placed
+  Nanos before_placement = {};  // time of the first plan, before plans with more slack
 };
 
-// As plan() is asked.
+// Returns the options for plan().
 PlanOptions as_plan_options(const StepPlanOptions& options);
 
-// What the budget leaves for the memory of the step itself: inputs are the caller's. `drift`: bytes that are
-// live beside `graph.fixed` now.
+// Returns the bytes that the budget leaves for the memory of the step itself, without the caller's
+// inputs. `drift` are the bytes that are live now beside `graph.fixed`.
 Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift);
 
-// A plan of the graph beside `graph.fixed`. With an arena and a budget: one whose memory can be placed, if the
-// search finds one within the time limit; else one that the heap serves. `slack`: tried first. Throws
-// what plan() throws.
+// Searches a plan of the graph beside `graph.fixed`. With an arena and a budget it returns a plan
+// whose memory can be placed, if it finds one within the time limit, else a plan that the heap
+// serves. It sets `slack` bytes aside first. Throws what plan() throws.
 StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena);
 
-// A plan that leaves so much more of the budget to its placement. Nothing: there is none, or it is so much slower
-// than the first that the heap is the better choice.
+// Searches a plan that leaves `more` bytes of the budget to its placement. Returns nothing if there
+// is none, or if it is so much slower than the first plan that the heap is the better choice.
 std::optional<StepPlan> search_smaller(const Graph& graph, const StepPlanOptions& options,
                                        const StepPlan& now, Bytes more, Nanos time_limit);
 

@@ -73,7 +73,8 @@ std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
   for (const Choice& choice : graph.choices) {
     Slowdown whole;
     for (const OpIndex op : choice.realizations[0].ops) whole.add(of_op[op]);
-    whole.count = std::min<int64_t>(whole.count, 1);  // one thing that others stand for
+    // All ops together are one thing that others stand for.
+    whole.count = std::min<int64_t>(whole.count, 1);
     for (size_t r = 1; r < choice.realizations.size(); ++r) {
       for (const OpIndex op : choice.realizations[r].ops) of_op[op] = whole;
     }

@@ -1,4 +1,4 @@
-// From samples to one time for each kind of work.
+// Makes one time for each kind of work from samples.
 #pragma once
 
 #include <map>
@@ -13,11 +13,18 @@
 
 namespace reprise::runtime::internal::graph {
 
-// Works that do the same share their samples. A work is measured *alone*, repeated on the same operands: these, its code
-// and the library's tables are in the caches then. And plain training is measured *in order*, where each work
-// finds what the works before it have left there: some per cent of a step, and several times what a small work takes
-// alone. Work of plain training takes the median of its samples in order. What can run in its place, which
-// no walk has in order, takes its median alone, longer in the proportion of that which it stands for, but by no more time.
+// WorkTimes collects samples of works. Works of one kind, which do the same, share their samples.
+// There are two sorts:
+//
+// - A work is measured *alone*, repeated on the same operands. The operands, its code and the
+//   library's tables are in the caches then.
+// - The works of plain training are measured *in order*, where each work finds in the caches what
+//   the works before it have left there. This makes a step some per cent longer, and a small work
+//   several times as long.
+//
+// A work of plain training takes the median of its samples in order. No walk has the works of
+// alternatives in order. Such a work takes its median alone, longer in the proportion of the work
+// that it stands for, but by no more time.
 class WorkTimes {
  public:
   WorkTimes(const step::Works& works, const LoweredStep& lowered);
@@ -25,31 +32,32 @@ class WorkTimes {
   void add_alone(size_t work, Nanos time);
   void add_in_order(size_t work, Nanos time);
 
-  int repeats(size_t work) const;  // alone
-  Nanos total(size_t work) const;  // of these
+  // Return the number of samples alone, and their sum.
+  int repeats(size_t work) const;
+  Nanos total(size_t work) const;
 
   struct Shared {
-    std::vector<Nanos> time;         // by work; 0 of one that was not measured
-    std::vector<TimeSpread> spread;  // by kind of work, named after its first one
+    std::vector<Nanos> time;         // by work; 0 for a work that was not measured
+    std::vector<TimeSpread> spread;  // by kind of work, named after the first work of the kind
   };
   Shared share() const;
 
  private:
   struct Samples {
     std::vector<Nanos> alone, in_order;
-    Nanos total;  // alone
+    Nanos total;  // of the samples alone
   };
-  // Of plain training's works: how much longer they take in order.
+  // A Slowdown says how much longer works of plain training take in order.
   struct Slowdown {
     Nanos in_order, alone;
-    int64_t count = 0;  // of what is added up
+    int64_t count = 0;  // of the works that are added up
 
     void add(const Slowdown& other);
     Nanos of(Nanos time) const;
   };
 
   const std::string& kind_of_run(const Run& run) const;
-  // By kind of work: of what it stands for.
+  // Returns for each kind of work the slowdown of the work that it stands for.
   std::map<std::string, Slowdown> slowdowns() const;
 
   const step::Works& works_;

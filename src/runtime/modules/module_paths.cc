@@ -22,7 +22,7 @@ namespace {
 
 using Path = std::string;
 
-// The path of the module that both are in: of "a.b.c" and "a.b.d" it is "a.b".
+// Returns the path of the innermost module that both lie in: "a.b" for "a.b.c" and "a.b.d".
 Path common_module(const Path& a, const Path& b) {
   size_t end = 0;
   for (size_t i = 0;; ++i) {
@@ -33,7 +33,8 @@ Path common_module(const Path& a, const Path& b) {
   return a.substr(0, end);
 }
 
-// Of "ConvolutionBackward0" and "convolution": what they share.
+// Returns a name that a forward operator and its node of autograd share: "convolution" for both
+// "convolution" and "ConvolutionBackward0".
 std::string plain_name(std::string_view name) {
   std::string plain;
   for (const char c : name.substr(0, name.find('.'))) {
@@ -44,15 +45,16 @@ std::string plain_name(std::string_view name) {
 
 class Finder {
  public:
-  Finder(Recording& recording, const std::vector<std::shared_ptr<torch::nn::Module>>& modules)
+  Finder(const Recording& recording, const std::vector<std::shared_ptr<torch::nn::Module>>& modules)
       : recording_(recording), found_(recording.calls.size()) {
     for (size_t m = 0; m < modules.size(); ++m) {
       add_owner(*modules[m], modules.size() > 1 ? std::to_string(m) : Path());
     }
   }
 
-  void run() {
-    if (owners_.empty()) return;
+  // Returns the path of each call's module, where it is known.
+  std::vector<std::optional<Path>> run() {
+    if (owners_.empty()) return found_;
     for (size_t c = 0; c < found_.size(); ++c) {
       found_[c] = owner_of(recording_.calls[c]);
       if (recording_.calls[c].phase != Phase::kBackward) remember(c);
@@ -63,9 +65,7 @@ class Finder {
       if (!found_[c] && call.phase == Phase::kBackward) found_[c] = forward_module_of(call);
     }
     fill_between(Phase::kBackward);
-    for (size_t c = 0; c < found_.size(); ++c) {
-      recording_.calls[c].module = found_[c].value_or(Path());
-    }
+    return std::move(found_);
   }
 
  private:
@@ -82,7 +82,8 @@ class Finder {
     }
   }
 
-  // Those of which only the shape is read, too: they say as much about where the call belongs.
+  // Visits all operands. Those of which only the shape is read say as much about the call's module
+  // as the others.
   template <class Visit>
   static void for_each_operand(const Call& call, Visit&& visit) {
     for (const Argument& argument : call.arguments) {
@@ -90,7 +91,7 @@ class Finder {
     }
   }
 
-  // Of the first parameter or buffer among its operands.
+  // Returns the module that owns the first parameter or buffer among the call's operands.
   std::optional<Path> owner_of(const Call& call) const {
     std::optional<Path> owner;
     for_each_operand(call, [&](const TensorRef& ref) {
@@ -103,7 +104,7 @@ class Finder {
     return owner;
   }
 
-  // The forward call c reads and makes these values.
+  // Notes the values that the forward call c reads and makes.
   void remember(size_t c) {
     auto touch = [&](const TensorRef& ref) {
       if (ref.memory == Memory::kValue) touched_[ref.index].push_back(c);
@@ -114,7 +115,8 @@ class Finder {
     }
   }
 
-  // Of the forward call that shares the most values with it; of several that of its name, then the last.
+  // Returns the module of the forward call that shares the most values with this backward call. Of
+  // several such calls the one with the same name comes first, then the last one.
   std::optional<Path> forward_module_of(const Call& call) const {
     std::map<size_t, int> shared;
     for_each_operand(call, [&](const TensorRef& ref) {
@@ -135,7 +137,7 @@ class Finder {
     return best;
   }
 
-  // The calls between two of which the modules are known.
+  // Gives a module to the calls that lie between two calls whose modules are known.
   void fill_between(Phase phase) {
     std::vector<size_t> unknown;
     std::optional<Path> before;
@@ -153,17 +155,24 @@ class Finder {
     }
   }
 
-  Recording& recording_;
-  std::unordered_map<const void*, Path> owners_;              // by storage
-  std::unordered_map<int32_t, std::vector<size_t>> touched_;  // by value: forward calls
-  std::vector<std::optional<Path>> found_;                    // by call
+  const Recording& recording_;
+  // The module of each storage that is a parameter or a buffer.
+  std::unordered_map<const void*, Path> owners_;
+  // The forward calls that read or make each value.
+  std::unordered_map<int32_t, std::vector<size_t>> touched_;
+  // The module of each call, as far as it is known by now.
+  std::vector<std::optional<Path>> found_;
 };
 
 }  // namespace
 
-void find_modules(Recording& recording,
-                  const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
-  Finder(recording, modules).run();
+Recording with_modules(Recording recording,
+                       const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  const std::vector<std::optional<Path>> found = Finder(recording, modules).run();
+  for (size_t c = 0; c < found.size(); ++c) {
+    recording.calls[c].module = found[c].value_or(Path());
+  }
+  return recording;
 }
 
 }  // namespace reprise::runtime::internal::modules

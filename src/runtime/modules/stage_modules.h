@@ -1,4 +1,4 @@
-// The modules of a model's stages under one roof.
+// Puts the modules of a model's stages under one parent module.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -9,8 +9,9 @@
 
 namespace reprise::runtime::internal::modules {
 
-// Registers the stages' modules as children of `parent` under the stages' names ('.' becomes '_'), a
-// module of several stages once, under the first.
+// Registers the stages' modules as children of `parent` under the stages' names, in which '.'
+// becomes '_'. A module that several stages share is registered once, under the name of the first
+// of them.
 void register_stages(torch::nn::Module& parent, const std::vector<Stage>& stages);
 
 }  // namespace reprise::runtime::internal::modules

@@ -58,11 +58,23 @@ struct Alternatives {
   std::vector<CallRealization> realizations = {};  // of disjoint or equal lists of calls
 };
 
+// A RewrittenStep is a recorded step with everything that may run in its replay. It is what is
+// measured, lowered and replayed. Its parts refer to each other by position only, so that the whole
+// may be moved.
+struct RewrittenStep {
+  step::Recording recording;  // with the values that only alternatives make, behind the others
+  step::Works works;          // with the works of the alternatives, behind the others
+  step::Updates updates;
+  Alternatives alternatives;
+};
+
 // A row of the registry reads the recording through a Rewriter and adds the alternatives that it
-// finds.
+// finds. The rewriter holds the step until take() returns it.
 class Rewriter {
  public:
-  Rewriter(step::Recording& recording, step::Works& works, const step::Updates& updates);
+  Rewriter(step::Recording recording, step::Works works, step::Updates updates);
+  Rewriter(const Rewriter&) = delete;
+  Rewriter& operator=(const Rewriter&) = delete;
 
   const step::Recording& recording() const { return recording_; }
   // The calls that read the memory of a value, in order.
@@ -101,7 +113,8 @@ class Rewriter {
   void add_variant(size_t realization, size_t piece, int32_t work, VariantName name);
   // The alternatives that this row and the rows before it found.
   const Alternatives& found() const { return found_; }
-  Alternatives take() { return std::move(found_); }
+  // Returns the step with all that was added. The rewriter is empty then.
+  RewrittenStep take();
 
  private:
   // Makes the realization stand for all of `calls`. Returns false if that is not possible.
@@ -112,8 +125,9 @@ class Rewriter {
 
   static constexpr int64_t kWorthwhile = 64;  // a worthwhile saving exceeds largest_ / 64
 
-  step::Recording& recording_;
-  step::Works& works_;
+  step::Recording recording_;
+  step::Works works_;
+  step::Updates updates_;
   int64_t largest_ = 0;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
@@ -122,9 +136,10 @@ class Rewriter {
   Alternatives found_;
 };
 
-// Finds all alternatives that the options ask for, row by row, and adds their values and works.
-Alternatives find_alternatives(step::Recording& recording, step::Works& works, const step::Updates& updates,
-                               const AlternativeOptions& options);
+// Finds all alternatives that the options ask for, row by row. Returns the step with them, and with
+// their values and works.
+RewrittenStep find_alternatives(step::Recording recording, step::Works works,
+                                step::Updates updates, const AlternativeOptions& options);
 
 // Whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);

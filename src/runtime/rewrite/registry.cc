@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "reprise/model/errors.h"
 #include "runtime/rewrite/alternative.h"
@@ -106,10 +107,10 @@ void validate_names(const AlternativeOptions& options) {
 
 }  // namespace
 
-Alternatives find_alternatives(Recording& recording, Works& works, const Updates& updates,
-                               const AlternativeOptions& options) {
+RewrittenStep find_alternatives(Recording recording, Works works, Updates updates,
+                                const AlternativeOptions& options) {
   validate(options);
-  Rewriter rewriter(recording, works, updates);
+  Rewriter rewriter(std::move(recording), std::move(works), std::move(updates));
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() || has(options.only, row.name);
     const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "runtime/rewrite/alternative.h"
 
@@ -20,33 +21,38 @@ using step::Work;
 using step::Works;
 using step::values_read;
 
-Rewriter::Rewriter(Recording& recording, Works& works, const Updates& updates)
-    : recording_(recording),
-      works_(works),
-      readers_(recording.values.size()),
-      is_result_(recording.values.size(), false),
-      is_used_up_(recording.values.size(), false),
-      is_updated_(recording.externals.size(), false),
-      is_written_(recording.externals.size(), false),
-      stands_for_(recording.calls.size(), -1) {
-  for (const Call& call : recording.calls) {
+Rewriter::Rewriter(Recording recording, Works works, Updates updates)
+    : recording_(std::move(recording)),
+      works_(std::move(works)),
+      updates_(std::move(updates)),
+      readers_(recording_.values.size()),
+      is_result_(recording_.values.size(), false),
+      is_used_up_(recording_.values.size(), false),
+      is_updated_(recording_.externals.size(), false),
+      is_written_(recording_.externals.size(), false),
+      stands_for_(recording_.calls.size(), -1) {
+  for (const Call& call : recording_.calls) {
     for (const int32_t e : call.effects) is_written_[static_cast<size_t>(e)] = true;
   }
-  for (const StepValue& value : recording.values) largest_ = std::max(largest_, value.bytes);
-  for (size_t c = 0; c < recording.calls.size(); ++c) {
-    for (const int32_t value : values_read(works.all[c])) {
+  for (const StepValue& value : recording_.values) largest_ = std::max(largest_, value.bytes);
+  for (size_t c = 0; c < recording_.calls.size(); ++c) {
+    for (const int32_t value : values_read(works_.all[c])) {
       readers_[static_cast<size_t>(value)].push_back(static_cast<int32_t>(c));
     }
   }
   const auto mark = [](const TensorRef& ref, std::vector<bool>& marks) {
     if (ref.memory == Memory::kValue) marks[static_cast<size_t>(ref.index)] = true;
   };
-  for (const TensorRef& ref : recording.outputs) mark(ref, is_result_);
-  for (const LeafGradient& leaf : recording.gradients) mark(leaf.gradient, is_result_);
-  for (const Update& update : updates.each) {
-    mark(recording.gradients[update.leaf].gradient, is_used_up_);
+  for (const TensorRef& ref : recording_.outputs) mark(ref, is_result_);
+  for (const LeafGradient& leaf : recording_.gradients) mark(leaf.gradient, is_result_);
+  for (const Update& update : updates_.each) {
+    mark(recording_.gradients[update.leaf].gradient, is_used_up_);
     is_updated_[static_cast<size_t>(update.external)] = true;
   }
+}
+
+RewrittenStep Rewriter::take() {
+  return {std::move(recording_), std::move(works_), std::move(updates_), std::move(found_)};
 }
 
 int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {

@@ -1,4 +1,4 @@
-// What an operation does that its schema does not say.
+// Facts about the operators of a step that their schemas do not state.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,15 @@
 
 namespace reprise::runtime::internal::step {
 
-// Found out by watching the bytes of every storage through one run of a step.
+// An Audit is found out by watching the bytes of every storage through one run of a step.
 struct Audit {
-  // Arguments that an operator writes without declaring it: (operator, position).
+  // These are arguments that an operator writes without declaring it, as pairs of operator and
+  // position.
   std::set<std::pair<std::string, size_t>> writes;
-  std::vector<bool> draws;  // by call: it advanced a random generator
-  // Values whose bytes the host put there, without an operator (at::tensor({1, 2, 3})).
+  std::vector<bool> draws;  // by call: whether it advanced a random generator
+  // These are values whose bytes the host wrote without an operator, as at::tensor({1, 2, 3}) does.
   std::set<int32_t> host_written;
-  uint64_t begun = 0;  // the allocator's serial number when the run began
+  uint64_t begun = 0;  // the allocator's serial number at the begin of the run
 };
 
 }  // namespace reprise::runtime::internal::step

@@ -26,7 +26,8 @@ bool BeforeImages::has(const at::Tensor& tensor) const {
 }
 
 void BeforeImages::restore() const {
-  // Backwards: the first place that was kept of a tensor is where it lay before the step.
+  // The loop goes backwards, because the first place that was kept for a tensor is where it lay
+  // before the step.
   for (auto kept = places_.rbegin(); kept != places_.rend(); ++kept) {
     if (!lies_at(kept->first, kept->second)) kept->first.set_data(kept->second);
   }

@@ -1,4 +1,5 @@
-// To take back what a run of a step has written outside itself.
+// Images of memory from before a run of a step, to take back what the run has written outside
+// itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +12,13 @@
 
 namespace reprise::runtime::internal::step {
 
-// The contents of storages before the step wrote them, the gradients of leaf tensors, and which memory tensors
-// lay in.
+// BeforeImages hold the contents of storages before the step wrote them, the gradients of leaf
+// tensors, and the memory that tensors lay in.
 class BeforeImages {
  public:
   void keep_place(const at::Tensor& tensor) { places_.emplace_back(tensor, tensor.tensor_data()); }
-  bool moved() const;  // a tensor lies elsewhere than when its place was kept
+  // Says whether a tensor lies elsewhere than when its place was kept.
+  bool moved() const;
   void keep_gradient(const at::Tensor& leaf) { gradients_.emplace_back(leaf, leaf.grad()); }
   void keep(const at::Tensor& tensor, HostBytes bytes);
   bool has(const at::Tensor& tensor) const;
@@ -24,8 +26,8 @@ class BeforeImages {
 
  private:
   std::map<const void*, std::pair<at::Tensor, HostBytes>> images_;  // by storage
-  std::vector<std::pair<at::Tensor, at::Tensor>> places_;           // tensor, another one there
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, its .grad
+  std::vector<std::pair<at::Tensor, at::Tensor>> places_;           // tensor, and its place
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, and its .grad
 };
 
 }  // namespace reprise::runtime::internal::step

@@ -16,13 +16,13 @@ using device::kBlockAlignment;
 
 namespace {
 
-// Kernels may go another way where data begins elsewhere in a cache line.
-
 std::string text_of(const Geometry& geometry) {
   return fmt::format("{}[{}] with strides [{}]", c10::toString(geometry.dtype),
                      fmt::join(geometry.sizes, ", "), fmt::join(geometry.strides, ", "));
 }
 
+// Returns by how many bytes the data has moved. Kernels may take another path where data begins
+// elsewhere in a cache line, so callers compare the shift with the alignment of blocks.
 int64_t shift(const Geometry& from, const Geometry& to) {
   return (to.offset - from.offset) * static_cast<int64_t>(c10::elementSize(from.dtype));
 }
@@ -132,7 +132,7 @@ Residents::Residents(const Recording& recording) {
     if (!external.tensor.defined() || external.is_constant) continue;
     add(external.tensor, external.tensor);
   }
-  // Several parameters may lie in one storage, of which the replay knows one tensor.
+  // Several parameters may lie in one storage. The replay knows only one tensor of that storage.
   for (const LeafGradient& leaf : recording.gradients) {
     if (leaf.input >= 0 || leaf.gradient.memory == Memory::kNone) continue;
     for (const External& external : recording.externals) {
@@ -148,7 +148,7 @@ void Residents::add(const at::Tensor& tensor, const at::Tensor& owner) {
   all_.push_back({tensor, geometry_of(tensor), tensor.requires_grad(), owner});
 }
 
-// The usual case, without a copy: this runs at every step.
+// Handles the usual case without a copy, because this function runs at every step.
 bool Residents::is_as_it_was(const Resident& resident) {
   const at::Tensor& now = resident.tensor;
   const Geometry& then = resident.geometry;

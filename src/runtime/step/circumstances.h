@@ -1,4 +1,4 @@
-// What a captured step holds for: anything else needs another capture.
+// The circumstances that a captured step holds for. Any other circumstances need another capture.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace reprise::runtime::internal::step {
 
 class Circumstances {
  public:
-  // As they are now.
+  // Takes the circumstances as they are now.
   Circumstances(const Tensors& inputs, const CaptureOptions& options);
 
-  // What is not as `now`, in words; empty when nothing is. Inputs may begin at other offsets of the same
-  // alignment (batches that are parts of one tensor).
+  // Says in words what differs from `now`. The text is empty if nothing does. Inputs may begin at
+  // other offsets of the same alignment, as batches do that are parts of one tensor.
   std::string difference(const Circumstances& now) const;
 
  private:
@@ -24,7 +24,7 @@ class Circumstances {
     Geometry geometry;
     std::string device;
     bool defined = false, requires_grad = false;
-    size_t owner = 0;  // the first input with the same storage
+    size_t owner = 0;  // position of the first input with the same storage
 
     bool operator==(const Input&) const = default;
   };
@@ -35,9 +35,9 @@ class Circumstances {
     bool operator==(const ModuleState&) const = default;
   };
 
-  // What ATen and oneDNN choose their algorithms by, and so the order of their sums.
+  // The settings by which ATen and oneDNN choose their algorithms, and so the order of their sums.
   struct Kernels {
-    int threads = 1;  // within an operation
+    int threads = 1;  // that share one operation
     bool onednn = true, nnpack = true;
 
     bool operator==(const Kernels&) const = default;
@@ -54,12 +54,14 @@ class Circumstances {
   Kernels kernels_;
 };
 
-// The tensors that a step reads and nobody hands to it: parameters, buffers, constants.
+// Residents are the tensors that a step reads and that are not among its inputs: parameters,
+// buffers, constants.
 class Residents {
  public:
   explicit Residents(const Recording& recording);
 
-  // Which one is not what it was, in words; empty when all are. Their data may be other.
+  // Says in words which tensor has changed. The text is empty if none has. Their data may be other
+  // data.
   std::string difference() const;
 
  private:
@@ -67,7 +69,7 @@ class Residents {
     at::Tensor tensor;
     Geometry geometry;
     bool requires_grad;
-    at::Tensor owner;  // whose storage it shares
+    at::Tensor owner;  // the external whose storage it shares
   };
   void add(const at::Tensor& tensor, const at::Tensor& owner);
   static bool is_as_it_was(const Resident& resident);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "runtime/device/backward_queue.h"
 #include "runtime/step/storage_bytes.h"
@@ -21,10 +22,10 @@ using state::RandomScope;
 
 namespace {
 
-// Gradients that were there before the step are put aside for a scope.
+// Puts gradients that were there before the step aside for a scope.
 class OtherGradients {
  public:
-  enum class Kind { kNone, kZeros };  // in their place
+  enum class Kind { kNone, kZeros };  // what stands in their place
 
   OtherGradients(const std::vector<at::Tensor>& leaves, Kind kind) {
     for (const at::Tensor& leaf : leaves) {
@@ -36,12 +37,13 @@ class OtherGradients {
     for (const at::Tensor& leaf : leaves) leaf.mutable_grad() = at::zeros_like(leaf);
   }
   ~OtherGradients() {
-    // Backwards: of a leaf that is there twice, the first entry knows the gradient.
+    // The loop goes backwards, because the first of two entries of one leaf has the gradient from
+    // before.
     for (auto entry = before_.rbegin(); entry != before_.rend(); ++entry) {
       entry->first.mutable_grad() = entry->second;
     }
   }
-  // Leaf and gradient.
+  // Returns each leaf with the gradient that was put aside.
   const std::vector<std::pair<at::Tensor, at::Tensor>>& before() const { return before_; }
   OtherGradients(const OtherGradients&) = delete;
   OtherGradients& operator=(const OtherGradients&) = delete;
@@ -61,7 +63,8 @@ bool plain_number(const c10::IValue& value) {
          value.isBoolList() || value.isString();
 }
 
-// What the host put into tensors of its own, such as the numbers of Python in arithmetic with tensors.
+// Says whether two runs have the same literals in an argument. The host puts literals into tensors
+// of its own, such as the numbers of Python in arithmetic with tensors.
 bool same_literals(const Recording& a, const Argument& x, const Recording& b, const Argument& y) {
   for (size_t i = 0; i < std::min(x.tensors.size(), y.tensors.size()); ++i) {
     const TensorRef &p = x.tensors[i], &q = y.tensors[i];
@@ -74,7 +77,8 @@ bool same_literals(const Recording& a, const Argument& x, const Recording& b, co
   return true;
 }
 
-// Numbers are replayed as they were captured: one that changes from run to run would be wrong.
+// Throws InputError if the runs differ. Numbers are replayed as they were captured, so one that
+// changes from run to run would be wrong.
 void compare_calls(const Recording& a, const Recording& b) {
   const size_t common = std::min(a.calls.size(), b.calls.size());
   for (size_t c = 0; c < common; ++c) {
@@ -108,7 +112,7 @@ void compare_calls(const Recording& a, const Recording& b) {
   }
 }
 
-// What is run: the function, and what it may know besides its inputs.
+// A Subject is a step function with its inputs and with the parameters that it may know besides.
 struct Subject {
   const StepFunction& step;
   const Tensors& inputs;
@@ -116,13 +120,14 @@ struct Subject {
   const std::vector<at::Tensor>& parameters;
 };
 
-// One run, with everything that it wrote outside the step put back, but gradients that it does not read.
+// Records one run. Puts back everything that the run wrote outside the step, except gradients that
+// it does not read.
 Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
   const c10::Device device = subject.device;
   BeforeImages images;
   for (const at::Tensor& parameter : subject.parameters) images.keep_place(parameter);
   const RandomScope random(device);
-  // Within the caller's autocast, weights that an earlier run has cast would be found there.
+  // The cache of the caller's autocast may hold weights that an earlier run has cast.
   at::autocast::clear_cache();
   try {
     Recording recording = record(subject.step, subject.inputs, device, images, learn, known);
@@ -141,8 +146,8 @@ bool lies_in(const TensorRef& ref, const at::Tensor& gradient, const Recording& 
   return external.defined() && external.storage().is_alias_of(gradient.storage());
 }
 
-// What a run that began with a gradient did to it. `stayed`: it is in .grad at the end. `makes_one`: the step
-// has a gradient of its own for this leaf.
+// Says what a run that began with this gradient did to it. `stayed` is true if the gradient is in
+// .grad at the end. `makes_one` is true if the step makes a gradient for this leaf.
 Arrival arrival_at(const at::Tensor& gradient, bool stayed, bool makes_one, const Recording& run) {
   const auto is_it = [&](const TensorRef& ref) { return lies_in(ref, gradient, run); };
   int added = 0;
@@ -167,7 +172,8 @@ Arrival arrival_at(const at::Tensor& gradient, bool stayed, bool makes_one, cons
   return zeroed ? Arrival::kZeroed : Arrival::kAdded;
 }
 
-// Gradients that are parts of a tensor which the step knows by itself, too: it was recorded without them.
+// Refuses a step that reads gradients which were put aside, through a tensor that it knows by
+// itself and that they are parts of. The step was recorded without these gradients.
 void refuse_gradients_read_elsewhere(const OtherGradients& aside, const Recording& run) {
   for (const auto& [leaf, gradient] : aside.before()) {
     if (!gradient.defined() || arrival_at(gradient, false, true, run) != Arrival::kReads) continue;
@@ -184,9 +190,10 @@ std::vector<at::Tensor> targets_of(const Recording& recording) {
   return targets;
 }
 
-// The operations of a run without gradients do not show what becomes of those that are there, so one more
-// run begins with some: of parameters that the step does not reach, too, which zero_grad() drops.
-void find_arrivals(const Subject& subject, Recording& recording) {
+// Returns the recording with what the step does to gradients that are there when it begins. A run
+// without gradients does not show it, so one more run begins with gradients of zeros. Parameters
+// that the step does not reach have one, too, because zero_grad() drops it.
+Recording with_arrivals(const Subject& subject, Recording recording) {
   std::set<const void*> reached;
   for (const LeafGradient& leaf : recording.gradients) {
     reached.insert(leaf.target.unsafeGetTensorImpl());
@@ -203,24 +210,26 @@ void find_arrivals(const Subject& subject, Recording& recording) {
   try {
     run = run_once(subject, &audit, nullptr);
   } catch (const InputError&) {
-    // With gradients it does what cannot be recorded; without, it can.
+    // The step can be recorded without gradients, but not with them.
     for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
-    return;
+    return recording;
   }
   for (size_t l = 0; l < given.size(); ++l) {
     LeafGradient& leaf = recording.gradients[l];
     const auto seen =
         std::find_if(run.gradients.begin(), run.gradients.end(),
                      [&](const LeafGradient& g) { return g.target.is_same(leaf.target); });
-    // Of what no operation reads the run has put nothing back.
+    // The run has not put back a gradient that no operation reads, so .grad shows whether it
+    // stayed.
     const bool stayed = seen != run.gradients.end() ? lies_in(seen->gradient, given[l], run)
                                                     : leaf.target.grad().is_same(given[l]);
     leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
   }
-  // Nothing to do for them.
+  // A leaf without a gradient of its own that leaves an earlier gradient alone needs no delivery.
   std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {
     return leaf.gradient.memory == Memory::kNone && leaf.arrival == Arrival::kAdded;
   });
+  return recording;
 }
 
 }  // namespace
@@ -228,13 +237,13 @@ void find_arrivals(const Subject& subject, Recording& recording) {
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
                        const std::vector<at::Tensor>& parameters) {
   const Subject subject{step, inputs, device, parameters};
-  // The step may drop them without an operation that shows it.
+  // The step may drop gradients without an operation that shows it, so they are put aside here.
   const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
   Audit first;
   Recording recording = run_once(subject, &first, nullptr);
   const OtherGradients none(targets_of(recording), OtherGradients::Kind::kNone);
-  // Again without gradients, and with all writes known from the start: the audit's numbers then are
-  // those of the recording.
+  // The second audit runs without gradients and knows all writes from the start, so that its
+  // numbers of calls and values are those of the recording.
   Audit audit;
   recording = run_once(subject, &audit, &first);
   audit.writes.insert(first.writes.begin(), first.writes.end());
@@ -242,8 +251,7 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   compare_calls(recording, last);
   refuse_gradients_read_elsewhere(aside, last);
   refuse_gradients_read_elsewhere(none, last);
-  find_arrivals(subject, last);
-  return last;
+  return with_arrivals(subject, std::move(last));
 }
 
 }  // namespace reprise::runtime::internal::step

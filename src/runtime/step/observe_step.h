@@ -1,4 +1,4 @@
-// From a step function to a recording that can be replayed: audit, recording, comparison.
+// Observes a step function: audits it, records it, and compares two recordings.
 #pragma once
 
 #include "runtime/step/record.h"
@@ -6,9 +6,10 @@
 
 namespace reprise::runtime::internal::step {
 
-// Runs the step four times, and leaves parameters, gradients, buffers and random state as they
-// were. `parameters`: what the step may know besides those that its operations read; it may drop their
-// gradients. Throws InputError as capture() does, and when two runs of the step do not do the same work.
+// Runs the step four times and returns a recording that can be replayed. Parameters, gradients,
+// buffers and the random state are left as they were. `parameters` are tensors that the step may
+// know although no operation reads them; the step may drop their gradients. Throws InputError as
+// capture() does, and when two runs do not do the same work.
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
                        const std::vector<at::Tensor>& parameters);
 

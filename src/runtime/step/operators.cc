@@ -64,7 +64,8 @@ const c10::IValue* constant(const Call& call, std::string_view argument) {
   return position < call.arguments.size() ? &call.arguments[position].constant : nullptr;
 }
 
-// Of convolution_backward: which of {input, weight, bias} gradients are wanted.
+// Says whether a call of convolution_backward wants this gradient: 0 is that of the input, 1 the
+// weight's, 2 the bias's.
 bool wants(const Call& call, size_t gradient) {
   const c10::IValue* mask = constant(call, "output_mask");
   if (mask == nullptr || !mask->isBoolList()) return true;
@@ -105,7 +106,8 @@ const char* reason_to_refuse(const c10::OperatorHandle& op) {
   if (name.name.starts_with("c10d::") || name.name.starts_with("_c10d_functional::")) {
     return "communicates with other processes, which is not there yet";
   }
-  // Of indexing, only masks make sizes depend on the data: see reason_to_refuse_arguments().
+  // Among all indices only masks make sizes depend on the data. reason_to_refuse_arguments() looks
+  // for them.
   if (op.hasTag(at::Tag::dynamic_output_shape) && name.name != "aten::index") {
     return "has a result whose size depends on the data";
   }

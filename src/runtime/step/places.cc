@@ -69,8 +69,8 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
   return ref;
 }
 
-// Inputs may be other parts of a tensor at each step: what the step reads of that tensor by itself would
-// move with them.
+// Refuses a call that reads more of an input's storage than the input. Inputs may be other parts of
+// a tensor at each step, and all that the step reads of that tensor would move with them.
 void Places::require_within_input(const TensorRef& ref, const Call& call) {
   if (ref.memory != Memory::kExternal) return;
   const int32_t owner = recording_.externals[static_cast<size_t>(ref.index)].input;
@@ -97,8 +97,8 @@ int32_t Places::add(External external) {
   return static_cast<int32_t>(recording_.externals.size()) - 1;
 }
 
-// The bytes as they are now, in memory of our own; on the CPU in memory that no budget counts, as the
-// step has it only for a moment.
+// Adds a constant with the bytes as they are now. On the CPU it lies in memory that no budget
+// counts, because the step itself has this memory only for a moment.
 int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
   if (saved_by_hooks_ && call.phase == Phase::kBackward) {
     problems_.refuse(
@@ -109,8 +109,8 @@ int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
   const HostBytes bytes = copy_to_host(tensor.storage());
   c10::DataPtr memory;
   if (tensor.device().is_cpu()) {
-    void* data = std::aligned_alloc(kBlockAlignment,
-                                    static_cast<size_t>(counted_bytes(static_cast<int64_t>(bytes.size()))));
+    const int64_t counted = counted_bytes(static_cast<int64_t>(bytes.size()));
+    void* data = std::aligned_alloc(kBlockAlignment, static_cast<size_t>(counted));
     if (data == nullptr && !bytes.empty()) throw std::bad_alloc();
     memory = c10::DataPtr(data, data, &std::free, tensor.device());
   } else {
@@ -178,7 +178,7 @@ int32_t Places::add_value(const c10::Storage& storage, int32_t previous) {
   return static_cast<int32_t>(recording_.values.size()) - 1;
 }
 
-// None: the step made it.
+// Returns the external that lies in this storage, or null if the step made the storage.
 External* Places::external_at(const c10::Storage& storage) {
   const TensorRef& place = tracked_.at(storage.unsafeGetStorageImpl()).place;
   if (place.memory != Memory::kExternal) return nullptr;
@@ -187,7 +187,7 @@ External* Places::external_at(const c10::Storage& storage) {
 
 int32_t Places::note_leaf(const at::Tensor& tensor) {
   External* external = external_at(tensor.storage());
-  // What autograd saved of a leaf may come back as another tensor of the same memory.
+  // A leaf that autograd saved may come back as another tensor of the same memory.
   if (external != nullptr && !std::exchange(external->requires_grad, true) && external->input < 0) {
     external->tensor = tensor;
     external->offset = offset_bytes(tensor);
@@ -198,7 +198,7 @@ int32_t Places::note_leaf(const at::Tensor& tensor) {
 
 bool Places::made_in_step(const c10::Storage& storage) const {
   const auto found = tracked_.find(storage.unsafeGetStorageImpl());
-  if (found == tracked_.end()) return true;  // nothing read it
+  if (found == tracked_.end()) return true;  // No operation has read it.
   const TensorRef& place = found->second.place;
   if (place.memory == Memory::kValue) return true;
   return place.memory == Memory::kExternal &&

@@ -1,4 +1,5 @@
-// Which memory the tensors of a step lie in: values that the step makes, and what was there before it.
+// The memory that the tensors of a step lie in: values that the step makes, and externals that were
+// there before it.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -15,27 +16,31 @@
 
 namespace reprise::runtime::internal::step {
 
-// Larger tensors that the host writes inside the step are taken for results of code that the capture
-// cannot see, not for literals.
+// A tensor that the host writes inside the step is a literal up to this many bytes. A larger one is
+// taken for the result of code that the capture cannot see.
 inline constexpr size_t kLargestLiteral = 16384;
 
-// Fills the recording's values and externals. Storages are known by their address, which a weak reference keeps
-// from being used again. What the step writes outside itself is kept in `images`.
+// Places fill the recording's values and externals. They know storages by their address; a weak
+// reference keeps the address from being used again. They keep in `images` what the step writes
+// outside itself.
 class Places {
  public:
-  // As record(): one of `learn` and `known` is there.
+  // The arguments are those of record(). One of `learn` and `known` is not null.
   Places(Recording& recording, const Tensors& inputs, BeforeImages& images, const Audit* learn,
          const Audit* known, Problems& problems);
   Places(const Places&) = delete;
   Places& operator=(const Places&) = delete;
 
-  // A result that is seen for the first time is a new value, any other tensor an external.
+  // Returns a reference to the tensor's memory. Memory that is seen for the first time is a new
+  // value if the tensor is a result, else an external.
   TensorRef refer(const at::Tensor& tensor, bool is_result, const Call& call);
 
-  // The call has written the storage: a new version of a value (true), or an effect on an external.
+  // Notes that the call has written the storage. Returns true if that makes a new version of a
+  // value, and false if it is an effect on an external.
   bool write(const c10::Storage& storage, Call& call);
 
-  // Of an external, before the step writes it for the first time. `bytes()` are those that it had.
+  // Keeps the image of an external that the step writes for the first time. `bytes()` returns the
+  // bytes that it had.
   template <class Bytes>
   void keep_image(const c10::Storage& storage, Bytes&& bytes) {
     const External* external = external_at(storage);
@@ -43,22 +48,23 @@ class Places {
     images_.keep(external->tensor, bytes());
   }
 
-  // The tensor is a leaf. The caller's input that it is; -1: none.
+  // Notes that the tensor is a leaf. Returns its position among the caller's inputs, or -1.
   int32_t note_leaf(const at::Tensor& tensor);
-  // Autograd saves through functions of the caller's, which no operation shows.
+  // Notes that autograd saves tensors through functions of the caller, which no operation shows.
   void note_saved_by_hooks() { saved_by_hooks_ = true; }
 
   bool made_in_step(const c10::Storage& storage) const;
-  uint64_t& last_hash(const c10::Storage& storage);  // after the last call that touched it
+  // The hash of the storage's bytes after the last call that touched it.
+  uint64_t& last_hash(const c10::Storage& storage);
 
  private:
   struct InputExtent {
-    int32_t owner;       // the first input on this storage
-    int64_t begin, end;  // bytes in it
+    int32_t owner;       // position of the first input with this storage
+    int64_t begin, end;  // bytes from the start of the storage
   };
   struct Tracked {
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;  // not the memory
-    TensorRef place;                                                 // without geometry
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;  // keeps the address
+    TensorRef place;                                                 // the geometry is not set
     size_t bytes = 0;
     uint64_t hash = 0;
   };
@@ -77,7 +83,7 @@ class Places {
   const Audit* learn_;
   const Audit* known_;
   Problems& problems_;
-  const uint64_t first_serial_;                       // of the allocator, when the run began
+  const uint64_t first_serial_;                       // the allocator's, at the begin of the run
   std::unordered_map<const void*, Tracked> tracked_;  // by storage
   std::unordered_map<const void*, int32_t> inputs_, input_tensors_;
   std::vector<InputExtent> extents_;

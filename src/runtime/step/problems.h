@@ -1,4 +1,4 @@
-// Why a step cannot be captured: the first reason that was met.
+// The first reason that was met why a step cannot be captured.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,15 @@ class Problems {
   void fail(const std::string& problem) {
     if (first_.empty()) first_ = problem;
   }
-  // The call, which is the operation at hand, does what the reason says.
+  // Notes that the call, which is the operation at hand, does what the reason says.
   void refuse(const Call& call, const std::string& reason) {
     fail("operation " + std::to_string(operation_) + " (" + call.name() +
          (call.node.empty() ? "" : ", in " + call.node) + ") " + reason);
   }
   void next_operation() { ++operation_; }
 
-  size_t operation() const { return operation_; }  // views included
+  // Returns the number of the operation at hand. Views count as operations here.
+  size_t operation() const { return operation_; }
   const std::string& first() const { return first_; }
 
  private:

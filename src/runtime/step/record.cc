@@ -12,13 +12,13 @@
 namespace reprise::runtime::internal::step {
 namespace {
 
-// RecordFunction's callbacks are plain functions: what they work on is global.
+// The callbacks of RecordFunction are plain functions, so the recorder that they work on is global.
 std::mutex active_mutex;
 Recorder* active = nullptr;
 thread_local bool inside_leaf = false;
-thread_local bool inside_callback = false;  // a callback may call operators itself
+thread_local bool inside_callback = false;  // because a callback may call operators itself
 
-// The dispatcher swallows exceptions of callbacks.
+// Passes an exception on to the recorder, because the dispatcher swallows exceptions of callbacks.
 template <class Work>
 void guarded(Work&& work) {
   std::lock_guard<std::mutex> lock(active_mutex);
@@ -32,8 +32,9 @@ void guarded(Work&& work) {
   inside_callback = false;
 }
 
-// Autograd's kernels of operators in place clone what their backward needs of the old values. All else
-// below a leaf is the leaf's own work.
+// Says whether the operator is a clone that autograd makes. The kernels of autograd for operators
+// in place clone the old values that their backward needs. All other operators below a leaf are the
+// leaf's own work.
 bool is_clone_by_autograd(const c10::OperatorName& name) {
   return name.name == "aten::clone" &&
          !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
@@ -42,7 +43,7 @@ bool is_clone_by_autograd(const c10::OperatorName& name) {
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
   if (inside_callback) return nullptr;
   const auto name = event.operator_name();
-  if (!name || name->name.empty()) return nullptr;  // an autograd node, a user's scope
+  if (!name || name->name.empty()) return nullptr;  // It is no operator.
   if (inside_leaf && !is_clone_by_autograd(*name)) return nullptr;
   const auto op = c10::Dispatcher::singleton().findSchema(*name);
   if (!op) return nullptr;
@@ -62,7 +63,7 @@ void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
   guarded([&](Recorder& recorder) { recorder.end(leaf, event); });
 }
 
-// Recording is on while it lives.
+// Recording is on while a Session lives.
 class Session {
  public:
   explicit Session(Recorder& recorder) {

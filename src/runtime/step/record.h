@@ -8,12 +8,13 @@
 
 namespace reprise::runtime::internal::step {
 
-// Runs the step once and records it. With `learn`, watches all bytes and fills it (as slow as reading
-// every operand twice); without, `known` says what an earlier run learned. What the step writes outside
-// itself is kept in `images`. Recording changes no bit of what the step computes.
+// Runs the step once and records it. With `learn` it watches all bytes and fills the audit, which
+// takes as long as reading every operand twice. Without, `known` is the audit of an earlier run.
+// `images` get what the step writes outside itself. The recording changes no bit of what the step
+// computes.
 //
-// Throws InputError when the step cannot be replayed, naming the operation and the reason. One recording
-// at a time in a process.
+// Throws InputError when the step cannot be replayed, with the operation and the reason. A process
+// makes one recording at a time.
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Audit* learn, const Audit* known);
 

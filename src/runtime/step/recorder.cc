@@ -29,8 +29,8 @@ bool gives_unwritten_memory(const c10::OperatorHandle& op) {
   return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
 }
 
-// Memory that was used before may hold what the host is about to write, such as the same literal of an
-// earlier run; that would not show. So it gets bytes that no literal has.
+// Gives fresh memory bytes that no literal has. Memory that was used before may hold what the host
+// is about to write, such as the same literal of an earlier run, and then the write would not show.
 void mark_unwritten(const c10::IValue& result) {
   constexpr int kUnlikely = 0xA5;
   for_each_tensor(result, [](const at::Tensor& tensor) {
@@ -80,7 +80,7 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
   Call& call = context.call;
   const size_t returns = call.op.schema().returns().size();
   const auto& all = event.outputs();
-  if (all.size() < returns) {  // it threw, and so will the step
+  if (all.size() < returns) {  // The operation threw, and so will the step.
     for (const Watched& watched : context.watched) keep_if_changed(watched);
     return;
   }
@@ -100,7 +100,7 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
   }
   for (size_t a = 0; a < call.arguments.size(); ++a) {
     Argument& argument = call.arguments[a];
-    // Only the CPU has address space without memory, for values that are not there.
+    // Only the CPU has address space without memory for values that are not live.
     const bool can_be_absent =
         recording_.device.is_cpu() ||
         std::none_of(argument.tensors.begin(), argument.tensors.end(),
@@ -108,7 +108,8 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
     argument.shape_only = can_be_absent && reads_shape_only(call, a);
   }
   problems_.next_operation();
-  // What only looks at memory in another way is in the geometry of the tensors already.
+  // A call that only looks at memory in another way is left out, because the geometry of tensors
+  // has it already.
   if (kept || call.random || !call.effects.empty()) recording_.calls.push_back(std::move(call));
 }
 
@@ -118,7 +119,7 @@ Recording Recorder::finish(const Tensors& outputs) {
   if (images_.moved()) {
     fail("it replaces the data of a parameter (.data = ...): do that between two steps");
   }
-  // A leaf that the step makes goes with the step.
+  // A leaf that the step itself makes needs no gradient after the step.
   std::erase_if(recording_.gradients, [&](const LeafGradient& leaf) {
     return places_.made_in_step(leaf.target.storage());
   });
@@ -135,7 +136,7 @@ Recording Recorder::finish(const Tensors& outputs) {
   return std::move(recording_);
 }
 
-// A model in place of a training step, or one whose backward() was forgotten.
+// Refuses a model in place of a training step, and a step that forgot backward().
 void Recorder::require_gradients(const Tensors& outputs) {
   const auto is_backward = [](const Call& call) { return call.phase == Phase::kBackward; };
   const auto has_history = [](const at::Tensor& output) {
@@ -151,7 +152,8 @@ void Recorder::require_gradients(const Tensors& outputs) {
       "step, too");
 }
 
-// The host may set the state of the generator, which no operation shows. That matters to what draws then.
+// Refuses a generator of the call's own. With `learn_`, keeps the random state from before the
+// call, because the host may set the state without an operation that shows it.
 void Recorder::look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& argument : arguments) {
     if (!argument.isGenerator() || !argument.toGenerator().defined()) continue;
@@ -171,7 +173,8 @@ void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& 
                   : value.isTensorList()         ? ArgumentKind::kTensorList
                   : value.isOptionalTensorList() ? ArgumentKind::kOptionalTensorList
                                                  : ArgumentKind::kConstant;
-  // An empty list of optional tensors cannot be told from other lists; as a constant it is the same.
+  // An empty list of optional tensors cannot be told from other lists. As a constant it does the
+  // same.
   if (argument.kind == ArgumentKind::kConstant) argument.constant = value;
   for_each_tensor(value, [&](const at::Tensor& tensor) {
     argument.tensors.push_back(places_.refer(tensor, false, call));
@@ -183,7 +186,7 @@ void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& 
 }
 
 bool Recorder::writes(const Call& call, size_t a) const {
-  // Only the way to look at memory changes: detach_(), t_().
+  // detach_(), t_() and the like change only the way to look at memory.
   if (call.op.hasTag(at::Tag::inplace_view)) return false;
   const auto* alias = call.op.schema().arguments().at(a).alias_info();
   if ((alias != nullptr && alias->isWrite()) || is_known_to_write(call, a)) return true;
@@ -198,7 +201,7 @@ void Recorder::note_written(LeafContext& context, size_t a, const c10::IValue& v
   });
 }
 
-// Tensors that will want their gradient in .grad.
+// Notes a leaf tensor that will want its gradient in .grad.
 void Recorder::note_leaf(const at::Tensor& tensor) {
   if (!tensor.requires_grad() || !tensor.is_leaf()) return;
   if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second) return;
@@ -207,7 +210,7 @@ void Recorder::note_leaf(const at::Tensor& tensor) {
   recording_.gradients.push_back({.target = tensor, .input = places_.note_leaf(tensor)});
 }
 
-// Whether the call has advanced a random generator.
+// Says whether the call has advanced a random generator.
 bool Recorder::draws(const LeafContext& context) {
   const size_t operation = problems_.operation();
   if (learn_ == nullptr) return operation < known_->draws.size() && known_->draws[operation];
@@ -219,7 +222,7 @@ bool Recorder::draws(const LeafContext& context) {
   return draws;
 }
 
-// What the call has written over: new versions of values, effects on externals.
+// Notes what the call has written over. Returns true if that made new versions of values.
 bool Recorder::write_values(LeafContext& context) {
   bool wrote = false;
   std::set<const void*> done;
@@ -234,7 +237,8 @@ void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
                      const TensorRef& ref) {
   Watched watched{tensor.storage(), a, hash_of(tensor.storage()), {}};
   if (ref.memory == Memory::kExternal) watched.before = copy_to_host(watched.storage);
-  // Bytes that came without an operator: a literal, or code that the capture cannot see.
+  // Other bytes than after the last call came without an operator. They are a literal, or they come
+  // from code that the capture cannot see.
   if (ref.memory == Memory::kValue && watched.hash != places_.last_hash(watched.storage)) {
     if (watched.storage.nbytes() > kLargestLiteral) {
       problems_.refuse(context.call,
@@ -247,7 +251,7 @@ void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
   context.watched.push_back(std::move(watched));
 }
 
-// An operation that fails may have written before it did.
+// Keeps the image of memory that an operation wrote before it failed.
 void Recorder::keep_if_changed(const Watched& watched) {
   if (hash_of(watched.storage) == watched.hash) return;
   places_.keep_image(watched.storage, [&] { return watched.before; });
@@ -259,7 +263,8 @@ void Recorder::learn_writes(LeafContext& context) {
     places_.last_hash(watched.storage) = hash;
     if (hash == watched.hash) continue;
     places_.keep_image(watched.storage, [&] { return watched.before; });
-    bool declared = false;  // by this argument or by another one on the same memory
+    // The schema may declare the write for this argument or for another one on the same memory.
+    bool declared = false;
     for (const auto& [storage, argument] : context.written) {
       declared = declared || storage.is_alias_of(watched.storage);
     }

@@ -1,4 +1,4 @@
-// Makes a recording of the leaf operations that it is shown, one after the other.
+// Makes a recording from leaf operations that are shown to it one after the other.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -20,27 +20,27 @@
 
 namespace reprise::runtime::internal::step {
 
-// One operand's memory, watched over one call.
+// A Watched is the memory of one operand, which is watched over one call.
 struct Watched {
   c10::Storage storage;
   size_t argument;
   uint64_t hash;
-  HostBytes before;  // of externals
+  HostBytes before;  // the bytes before the call; only externals have them
 };
 
-// A leaf operation that has begun.
+// A LeafContext is a leaf operation that has begun.
 struct LeafContext final : at::ObserverContext {
   explicit LeafContext(const c10::OperatorHandle& op) : call(op) {}
   Call call;
   bool within_leaf = false;
-  std::vector<std::pair<c10::Storage, size_t>> written;  // storage, argument
+  std::vector<std::pair<c10::Storage, size_t>> written;  // storage and argument
   std::vector<Watched> watched;
-  std::optional<state::RandomState> random;  // when it began
+  std::optional<state::RandomState> random;  // the state at the begin
 };
 
 class Recorder {
  public:
-  // As record().
+  // The arguments are those of record().
   Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
            const Audit* known);
 
@@ -48,7 +48,8 @@ class Recorder {
                                      const at::RecordFunction& event);
   void end(LeafContext& context, const at::RecordFunction& event);
   void fail(const std::string& problem) { problems_.fail(problem); }
-  // The step has returned these. InputError with the first problem that was met.
+  // Ends the recording of a step that has returned these. Throws InputError with the first problem
+  // that was met.
   Recording finish(const Tensors& outputs);
 
   c10::Device device() const { return recording_.device; }
@@ -63,7 +64,7 @@ class Recorder {
   bool write_values(LeafContext& context);
   void require_gradients(const Tensors& outputs);
 
-  // With `learn_`.
+  // The three functions below are called only if there is `learn_`.
   void watch(LeafContext& context, size_t a, const at::Tensor& tensor, const TensorRef& ref);
   void keep_if_changed(const Watched& watched);
   void learn_writes(LeafContext& context);
@@ -75,7 +76,8 @@ class Recorder {
   Recording recording_;
   Places places_;
   std::set<const void*> leaves_;
-  std::optional<state::RandomState> random_;  // after the last operation that drew; with `learn_`
+  // The random state after the last call that drew. It is set only if there is `learn_`.
+  std::optional<state::RandomState> random_;
 };
 
 }  // namespace reprise::runtime::internal::step

@@ -1,5 +1,5 @@
-// A training step as it was observed: its leaf operations in the order of execution, with every tensor
-// replaced by the memory it lies in and the way to look at it.
+// A recording of a training step: its leaf operations in the order of execution. Every tensor is
+// replaced by the memory that it lies in and the way to look at this memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,27 +15,29 @@
 
 namespace reprise::runtime::internal::step {
 
-// How a tensor looks at its storage.
+// A Geometry says how a tensor looks at its storage.
 struct Geometry {
   std::vector<int64_t> sizes, strides;  // elements
   int64_t offset = 0;                   // elements
   at::ScalarType dtype = at::kFloat;
-  bool wrapped_number = false;  // a number of the caller's language: does not decide result types
+  // A wrapped number is a number of the caller's language. It does not decide the types of results.
+  bool wrapped_number = false;
   bool conjugate = false, negative = false;
 
   bool operator==(const Geometry&) const = default;
 };
 
 Geometry geometry_of(const at::Tensor& tensor);
-int64_t offset_bytes(const at::Tensor& tensor);  // in its storage; 0 of an undefined one
+// Returns the offset of the tensor in its storage. It is 0 for an undefined tensor.
+int64_t offset_bytes(const at::Tensor& tensor);
 
-// Bytes from the start of the storage to the end of its last element.
+// Returns the number of bytes from the start of the storage to the end of the last element.
 int64_t extent_bytes(const Geometry& geometry);
 
 enum class Memory : uint8_t {
   kNone,      // an undefined tensor
-  kValue,     // made in the step; `index` into Recording::values
-  kExternal,  // was there before the step; `index` into Recording::externals
+  kValue,     // a value of the step; `index` is its position in Recording::values
+  kExternal,  // a storage from before the step; `index` is its position in Recording::externals
 };
 
 struct TensorRef {
@@ -46,20 +48,25 @@ struct TensorRef {
   bool operator==(const TensorRef&) const = default;
 };
 
-// One version of a storage that the step made. A write in place makes the next version.
+// A StepValue is one version of a storage that the step makes. A write in place makes the next
+// version.
 struct StepValue {
-  int64_t bytes = 0;      // of the storage, not rounded
+  int64_t bytes = 0;      // size of the storage, not rounded
   int32_t maker = -1;     // position in Recording::calls
-  int32_t previous = -1;  // the version that it was written over; -1: fresh memory
+  int32_t previous = -1;  // the version that it was written over; -1 for fresh memory
 };
 
-// A storage that was there before the step.
+// An External is a storage that was there before the step.
 struct External {
-  // Of this storage: the tensor itself, whose data may be replaced; an alias of one that has a history.
+  // This tensor lies on the storage. It is the caller's own tensor, whose data may be replaced. If
+  // that has a history, it is an alias.
   at::Tensor tensor = {};
-  int64_t offset = 0;        // bytes, where `tensor` began in its storage
-  int32_t input = -1;        // position among the caller's inputs; then `tensor` is not kept
-  bool is_constant = false;  // made in the step by the host; the content at capture
+  int64_t offset = 0;        // in bytes: where `tensor` began in its storage at capture
+  // The external may be one of the caller's inputs. Then this is its position among them, and
+  // `tensor` is not kept.
+  int32_t input = -1;
+  // If true, the host made it inside the step, and it keeps its content at capture.
+  bool is_constant = false;
   bool requires_grad = false;
 };
 
@@ -69,39 +76,40 @@ struct Argument {
   ArgumentKind kind = ArgumentKind::kConstant;
   c10::IValue constant = {};
   std::vector<TensorRef> tensors = {};
-  bool shape_only = false;  // the operation reads sizes and strides, never the memory
+  bool shape_only = false;  // whether the operation reads sizes and strides, but never the memory
 };
 
-// One leaf operation: the outermost call that has a kernel of its own.
+// A Call is one leaf operation: the outermost call of an operator that has a kernel of its own.
 struct Call {
   explicit Call(const c10::OperatorHandle& handle) : op(handle) {}
 
   c10::OperatorHandle op;
   std::vector<Argument> arguments;
-  std::vector<std::vector<TensorRef>> outputs;  // by return
-  std::vector<int32_t> effects;                 // externals that it writes
+  std::vector<std::vector<TensorRef>> outputs;  // by return value of the operator
+  std::vector<int32_t> effects;                 // positions of the externals that it writes
   Phase phase = Phase::kForward;
-  bool random = false;  // draws random numbers
+  bool random = false;  // whether it draws random numbers
   bool grad_mode = false;
-  std::string node;    // of autograd, in a backward pass: "ConvolutionBackward0"
-  std::string module;  // path of the caller's module that it belongs to, as far as it is known
+  std::string node;    // the node of autograd, in a backward pass: "ConvolutionBackward0"
+  std::string module;  // path of the caller's module that it belongs to; empty if it is not known
 
-  std::string name() const;  // "convolution_backward", "add_.Tensor"
+  // Returns a short name, such as "convolution_backward" or "add_.Tensor".
+  std::string name() const;
 };
 
-// What the step does to a gradient that is there when it begins.
+// An Arrival says what the step does to a gradient that is there when it begins.
 enum class Arrival : uint8_t {
-  kAdded,     // its own is added, as autograd does it
-  kReplaced,  // dropped: zero_grad() inside the step
-  kZeroed,    // set to zero first: zero_grad(set_to_none=False)
-  kReads,     // it works with it (clipping, hooks on .grad)
+  kAdded,     // The step adds its own gradient, as autograd does.
+  kReplaced,  // The step drops the gradient, by zero_grad().
+  kZeroed,    // The step sets the gradient to zero first, by zero_grad(set_to_none=False).
+  kReads,     // The step works with the gradient, by clipping or hooks on .grad.
 };
 
-// A leaf tensor that wants a gradient.
+// A LeafGradient is a leaf tensor that wants a gradient, and the gradient.
 struct LeafGradient {
   at::Tensor target;        // the parameter, or the caller's input at capture
-  int32_t input = -1;       // position among the caller's inputs
-  TensorRef gradient = {};  // kNone: none arrived
+  int32_t input = -1;       // position among the caller's inputs; -1 for a parameter
+  TensorRef gradient = {};  // kNone if no gradient arrives
   Arrival arrival = Arrival::kAdded;
 };
 
@@ -110,9 +118,9 @@ struct Recording {
   std::vector<Call> calls;
   std::vector<StepValue> values;
   std::vector<External> externals;
-  std::vector<TensorRef> outputs;  // what the step returned
+  std::vector<TensorRef> outputs;  // the tensors that the step returned
   std::vector<LeafGradient> gradients;
-  std::vector<int64_t> input_offsets;  // bytes, where the caller's inputs began in their storages
+  std::vector<int64_t> input_offsets;  // in bytes: where inputs began in their storages
 };
 
 // Calls `visit` for every tensor in an argument or a return, undefined ones included.

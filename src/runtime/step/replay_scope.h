@@ -8,7 +8,8 @@
 
 namespace reprise::runtime::internal::step {
 
-// While it lives, kernels run below autograd, without autocast, and outside inference mode.
+// While a ReplayScope lives, kernels run below autograd, without autocast, and outside inference
+// mode.
 class ReplayScope {
  public:
   ReplayScope();

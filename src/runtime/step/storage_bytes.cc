@@ -21,7 +21,7 @@ at::Tensor host_tensor(const HostBytes& bytes) {
                        at::TensorOptions(at::kChar));
 }
 
-// Words are mixed in four independent lanes, so that a core reads memory as fast as it can.
+// Mixes words in four independent lanes, so that a core reads memory as fast as it can.
 uint64_t hash_bytes(const char* data, size_t size) {
   constexpr uint64_t kMix = 0x9E3779B97F4A7C15u;
   uint64_t lanes[4] = {size, kMix, ~size, ~kMix};

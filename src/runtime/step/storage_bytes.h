@@ -1,4 +1,4 @@
-// The bytes of a storage as host memory that the allocator does not count.
+// Copies of a storage's bytes in host memory that the allocator does not count.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -11,9 +11,10 @@ namespace reprise::runtime::internal::step {
 using HostBytes = std::vector<char>;
 
 HostBytes copy_to_host(const c10::Storage& storage);
-void copy_from_host(const HostBytes& bytes, const c10::Storage& storage);  // of equal size
+// Both have the same size.
+void copy_from_host(const HostBytes& bytes, const c10::Storage& storage);
 
-// Equal for equal bytes; different for different ones, but for one in 2^64.
+// Returns equal hashes for equal bytes. Different bytes have the same hash in one of 2^64 cases.
 uint64_t hash_of(const c10::Storage& storage);
 
 }  // namespace reprise::runtime::internal::step

@@ -8,7 +8,7 @@
 
 namespace reprise::runtime::internal::step {
 
-// A tensor without history on this storage. About 0.2 microseconds.
+// Returns a tensor without history on this storage. It takes about 0.2 microseconds.
 at::Tensor tensor_on(c10::Storage storage, const Geometry& geometry);
 
 }  // namespace reprise::runtime::internal::step

@@ -45,8 +45,8 @@ std::string kind_of(const TensorRef& ref) {
                      fmt::join(g.strides, ","), g.offset % 16);
 }
 
-// Whether a batch norm computes the same without its statistics. In lower precision the type of any other
-// parameter decides what it computes in.
+// Says whether a batch norm computes the same without its statistics. In lower precision the type
+// of any other parameter decides in which type it computes.
 bool same_without(const Call& batch_norm, const std::vector<size_t>& statistics) {
   const c10::ScalarType type = batch_norm.arguments.at(0).tensors.at(0).geometry.dtype;
   for (size_t a = 0; a < batch_norm.arguments.size(); ++a) {
@@ -54,7 +54,7 @@ bool same_without(const Call& batch_norm, const std::vector<size_t>& statistics)
       const bool mixed = ref.memory != Memory::kNone && ref.geometry.dtype != type;
       const bool is_statistic =
           std::find(statistics.begin(), statistics.end(), a) != statistics.end();
-      if (mixed && !is_statistic) return true;  // a weight that still says so
+      if (mixed && !is_statistic) return true;  // The weight still decides the type.
     }
   }
   return std::all_of(statistics.begin(), statistics.end(), [&](size_t a) {

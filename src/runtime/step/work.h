@@ -1,4 +1,5 @@
-// What a replay runs: a kernel with its operands, in terms of the values of a recording.
+// Works: the kernels that a replay runs, with operands that are values and externals of a
+// recording.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -13,11 +14,12 @@
 
 namespace reprise::runtime::internal::step {
 
-// Takes its arguments from the stack and leaves its results there.
+// A Kernel takes its arguments from the stack and leaves its results there.
 using Kernel = std::function<void(std::vector<c10::IValue>&)>;
 
 struct Work {
-  // A tensor of the results that becomes a value: the `item`-th one of return `result`.
+  // A Made is a tensor of the results that becomes a value. It is the `item`-th tensor of the
+  // return value `result`.
   struct Made {
     size_t result, item;
     int32_t value;
@@ -28,28 +30,34 @@ struct Work {
   std::vector<Argument> arguments;
   bool grad_mode = false;
   std::vector<Made> made = {};
-  std::vector<std::pair<int32_t, int32_t>> overwrites =
-      {};                             // (value, the one in whose memory it is)
-  std::vector<int32_t> effects = {};  // externals that it writes
-  bool apart = false;                 // not measured in its place: running it cannot be undone
+  // These are pairs of a value and the value in whose memory it is written.
+  std::vector<std::pair<int32_t, int32_t>> overwrites = {};
+  std::vector<int32_t> effects = {};  // positions of the externals that it writes
+  // If true, the work is not measured in its place, because it cannot be undone.
+  bool apart = false;
 };
 
 struct Works {
-  std::vector<Work> all;        // first those of the calls, at the same positions; then others
-  std::vector<int32_t> rerun;  // by call: without running statistics; -1: no such work
+  // The works of the calls come first, at the positions of the calls.
+  std::vector<Work> all;
+  // `rerun` has for each call the work of its re-runs, which leaves running statistics alone. It is
+  // -1 where the call itself runs again.
+  std::vector<int32_t> rerun;
 };
 
-// The calls of a recording, and batch norms that leave their statistics alone.
+// Returns a work for each call of the recording, and behind them batch norms that leave their
+// statistics alone.
 Works works_of(const Recording& recording);
 
-// Step values that it reads and writes, each once. A value that is written over is read, too.
+// Return the step values that the work reads and writes, each once. A value that is written over is
+// read, too.
 std::vector<int32_t> values_read(const Work& work);
 std::vector<int32_t> values_written(const Work& work);
 
-// Equal for works that do the same on other values.
+// Returns a key that is equal for works that do the same on other values.
 std::string kind_of(const Work& work);
 
-// Appends a value that the list does not have.
+// Appends the value if the list does not have it.
 void add_once(std::vector<int32_t>& list, int32_t value);
 
 }  // namespace reprise::runtime::internal::step

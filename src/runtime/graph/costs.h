@@ -1,0 +1,21 @@
+// The measured costs of works.
+#pragma once
+
+#include <vector>
+
+#include "reprise/model/profile.h"
+#include "reprise/model/units.h"
+
+namespace reprise::runtime::internal::graph {
+
+struct WorkCost {
+  Nanos time;
+  Bytes workspace;  // above the values that the work reads and writes
+};
+
+struct WorkCosts {
+  std::vector<WorkCost> by_work;   // by position in Works::all
+  std::vector<TimeSpread> spread;  // by kind of work, named after the first work of the kind
+};
+
+}  // namespace reprise::runtime::internal::graph

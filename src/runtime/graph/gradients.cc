@@ -1,0 +1,75 @@
+#include "runtime/graph/gradients.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "reprise/model/errors.h"
+
+namespace reprise::runtime::internal::graph {
+
+using step::Arrival;
+using step::LeafGradient;
+using step::Memory;
+using step::Recording;
+using step::Update;
+using step::Updates;
+
+namespace {
+
+const at::Tensor& target_of(const LeafGradient& leaf, const Tensors& inputs) {
+  return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+}
+
+}  // namespace
+
+void begin_gradients(const Recording& recording, const Tensors& inputs) {
+  const auto is_there = [&](const LeafGradient& leaf, Arrival arrival) {
+    return leaf.arrival == arrival && target_of(leaf, inputs).grad().defined();
+  };
+  for (const LeafGradient& leaf : recording.gradients) {
+    if (!is_there(leaf, Arrival::kReads)) continue;
+    throw InputError(
+        "a parameter has a gradient already, and the captured step does more with it than to add "
+        "one (several backward passes, clipping, functions of yours): it was captured without. Set "
+        "gradients to None before the step: optimizer.zero_grad()");
+  }
+  for (const LeafGradient& leaf : recording.gradients) {
+    if (is_there(leaf, Arrival::kReplaced)) target_of(leaf, inputs).mutable_grad() = at::Tensor();
+  }
+}
+
+std::vector<Delivery> deliveries(const Recording& recording, const Updates& updates,
+                                 const Replay& replay, const Tensors& inputs) {
+  at::NoGradGuard no_grad;
+  std::vector<bool> used_up(recording.gradients.size(), false);
+  for (const Update& update : updates.each) used_up[update.leaf] = true;
+  std::vector<Delivery> all;
+  for (size_t l = 0; l < used_up.size(); ++l) {
+    const LeafGradient& leaf = recording.gradients[l];
+    if (used_up[l]) continue;
+    Delivery& next = all.emplace_back();
+    next.target = target_of(leaf, inputs);
+    next.arrival = leaf.arrival;
+    if (leaf.gradient.memory == Memory::kNone) continue;
+    next.gradient = replay.tensor(leaf.gradient);
+    if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
+  }
+  return all;
+}
+
+void deliver(std::vector<Delivery>& gradients) {
+  at::NoGradGuard no_grad;
+  for (Delivery& next : gradients) {
+    at::Tensor& grad = next.target.mutable_grad();
+    if (grad.defined() && next.arrival == Arrival::kZeroed) grad.zero_();
+    if (!next.gradient.defined()) continue;
+    if (grad.defined()) {
+      grad.add_(next.gradient);
+    } else {
+      grad = std::move(next.gradient);
+    }
+  }
+}
+
+}  // namespace reprise::runtime::internal::graph

@@ -1,0 +1,36 @@
+// Makes everything that a replay needs from a step function. Each step of the capture takes values
+// and returns values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/graph/costs.h"
+#include "runtime/graph/lower.h"
+#include "runtime/graph/updater.h"
+#include "runtime/rewrite/alternative.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime::internal::graph {
+
+// A StepProgram is a captured step, rewritten, measured and lowered. Its parts refer to each other
+// by position, so a program may be moved. Kernels are self-contained but for those of updates,
+// which share ownership of the updater.
+struct StepProgram {
+  rewrite::RewrittenStep step;
+  WorkCosts costs;
+  std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
+  LoweredStep lowered;
+  std::shared_ptr<Updater> updater;  // runs `step.updates`
+};
+
+// Returns the device of the first input that is defined. Throws InputError if there is none.
+c10::Device device_of(const Tensors& inputs);
+
+// Observes the step on `sample`, rewrites, measures and lowers it. Parameters, gradients, buffers
+// and the random state are left as they were. Throws what capture() throws.
+StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
+                              const CaptureOptions& options);
+
+}  // namespace reprise::runtime::internal::graph

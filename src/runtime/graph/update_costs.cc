@@ -1,0 +1,132 @@
+#include "runtime/graph/update_costs.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/arena/block_pool.h"
+#include "runtime/device/device.h"
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/with_gradient.h"
+#include "runtime/step/replay_scope.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime::internal::graph {
+
+using arena::BlockPool;
+using device::shape_text;
+using device::synchronize;
+using step::Geometry;
+using step::Recording;
+using step::ReplayScope;
+using step::Update;
+using step::Updates;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct UpdateSample {
+  std::vector<int64_t> times;  // ascending, ns
+  int64_t workspace = 0, state = 0;
+
+  Nanos median() const { return Nanos(times[times.size() / 2]); }
+};
+
+// Measures one update on a stand-in for the parameter.
+UpdateSample measure_one(const ParameterOptimizer& optimizer, const Update& update,
+                         const at::Tensor& parameter, const Geometry& gradient, c10::Device device,
+                         const MeasureOptions& options) {
+  at::Tensor stand_in = at::empty_strided(parameter.sizes(), parameter.strides(),
+                                          parameter.options().requires_grad(false));
+  stand_in.copy_(parameter);
+  const auto twin = optimizer.twin(update.parameter, stand_in);
+  const WithGradient with(stand_in, at::empty_strided(gradient.sizes, gradient.strides,
+                                                      parameter.options().dtype(gradient.dtype))
+                                        .fill_(1e-3));
+  UpdateSample cost;
+  int64_t total = 0;
+  const auto repeats = static_cast<size_t>(options.min_repeats);
+  const auto most = static_cast<size_t>(options.max_repeats);
+  for (bool first = true; first || cost.times.size() < repeats ||
+                          (total < options.min_time.count() && cost.times.size() < most);
+       first = false) {
+    reset_peak(device);
+    const int64_t before = memory_count(device).live;
+    synchronize(device);
+    const auto start = Clock::now();
+    twin->step(0);
+    synchronize(device);
+    const auto time =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    const MemoryCount count = memory_count(device);
+    if (first) cost.state = count.live - before;  // The first step makes the state.
+    cost.workspace = std::max(cost.workspace, count.peak - std::max(before, count.live));
+    if (first) continue;
+    cost.times.push_back(time);
+    total += time;
+  }
+  std::sort(cost.times.begin(), cost.times.end());
+  return cost;
+}
+
+TimeSpread spread_of(const Update& update, const UpdateSample& sample) {
+  return {.op = "update." + update.name,
+          .variant = "default",
+          .repeats = static_cast<int64_t>(sample.times.size()),
+          .min = Nanos(sample.times.front()),
+          .median = sample.median(),
+          .max = Nanos(sample.times.back())};
+}
+
+}  // namespace
+
+UpdateCosts measure_updates(const Recording& recording, const Updates& updates,
+                            const ParameterOptimizer* optimizer, const MeasureOptions& options) {
+  UpdateCosts costs;
+  if (updates.each.empty()) return costs;
+  const ReplayScope scope;
+  const at::NoGradGuard no_grad;
+  const BlockSourceScope pool(std::make_shared<BlockPool>());
+  const std::vector<at::Tensor> parameters = optimizer->parameters();
+  std::map<std::string, UpdateSample> known;
+  for (const Update& update : updates.each) {
+    const at::Tensor& parameter = parameters[update.parameter];
+    const Geometry& gradient = recording.gradients[update.leaf].gradient.geometry;
+    const auto [found, fresh] = known.try_emplace(fmt::format(
+        "{} {} {} {} {}", shape_text(parameter), fmt::join(parameter.strides(), ","),
+        c10::toString(gradient.dtype), fmt::join(gradient.strides, ","),
+        optimizer->memory_key(update.parameter)));
+    UpdateSample& sample = found->second;
+    if (fresh) {
+      sample = measure_one(*optimizer, update, parameter, gradient, recording.device, options);
+      costs.spread.push_back(spread_of(update, sample));
+    }
+    costs.by_update.push_back({sample.median(), Bytes(sample.workspace)});
+    costs.state_bytes.push_back(sample.state);
+  }
+  return costs;
+}
+
+WorkCosts with_updates(WorkCosts works, const UpdateCosts& costs, const Updates& updates) {
+  if (updates.each.empty()) return works;
+  WorkCost sum;
+  for (size_t k = 0; k < updates.each.size(); ++k) {
+    const WorkCost& one = costs.by_update[k];
+    works.by_work[static_cast<size_t>(updates.each[k].work)] = one;
+    sum.time += one.time;
+    sum.workspace = std::max(sum.workspace, one.workspace);
+  }
+  works.by_work[static_cast<size_t>(updates.whole)] = sum;
+  works.spread.insert(works.spread.end(), costs.spread.begin(), costs.spread.end());
+  return works;
+}
+
+}  // namespace reprise::runtime::internal::graph
