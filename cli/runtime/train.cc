@@ -6,11 +6,11 @@
 #include <signal.h>
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "output.h"
 #include "report_page.h"
+#include "train_report.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
@@ -25,7 +25,7 @@ struct TrainArguments {
   std::string data = "fashion-mnist", budget, mode = "auto", planner, time_limit = "10s",
               optimizer = "sgd", schedule = "constant", save_plan, save_profile, save_log, report;
   std::string micro_batches = "1", parts_from;
-  int64_t steps = 0, epochs = 0, test = 2000;
+  int64_t steps = 0, epochs = 1, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
   bool consume_gradients = false, no_check = false, json = false, quiet = false;
@@ -53,8 +53,16 @@ training::TrainMode train_mode(const std::string& text) {
   throw InputError("--mode must be auto, chain or graph, not '" + text + "'");
 }
 
-const char* name_of(training::TrainMode mode) {
-  return mode == training::TrainMode::kGraph ? "graph" : "chain";
+training::OptimizerKind optimizer_kind(const std::string& text) {
+  if (text == "sgd") return training::OptimizerKind::kSgd;
+  if (text == "adam") return training::OptimizerKind::kAdam;
+  throw InputError("--optimizer must be sgd or adam, not '" + text + "'");
+}
+
+training::LearningRateSchedule rate_schedule(const std::string& text) {
+  if (text == "constant") return training::LearningRateSchedule::kConstant;
+  if (text == "linear") return training::LearningRateSchedule::kLinear;
+  throw InputError("--schedule must be constant or linear, not '" + text + "'");
 }
 
 // Which mode was taken, in one line, where the user left it to the program.
@@ -82,12 +90,10 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.planner = arguments.planner;
   options.time_limit = parse_duration(arguments.time_limit);
   options.steps = arguments.steps;
-  options.epochs = std::max<int64_t>(1, arguments.epochs);
-  options.optimizer =
-      arguments.optimizer == "adam" ? training::OptimizerKind::kAdam : training::OptimizerKind::kSgd;
+  options.epochs = arguments.epochs;
+  options.optimizer = optimizer_kind(arguments.optimizer);
   options.learning_rate = arguments.rate;
-  options.schedule = arguments.schedule == "linear" ? training::LearningRateSchedule::kLinear
-                                                    : training::LearningRateSchedule::kConstant;
+  options.schedule = rate_schedule(arguments.schedule);
   options.momentum = arguments.momentum;
   options.consume_gradients = arguments.consume_gradients;
   options.micro_batches = micro_batches(arguments.micro_batches);
@@ -97,156 +103,6 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.test_samples = arguments.test;
   if (!arguments.report.empty() || !arguments.save_log.empty()) options.log_steps = kLoggedSteps;
   return options;
-}
-
-double percent(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
-
-std::string milliseconds(Nanos time) {
-  return fmt::format("{:.1f} ms", static_cast<double>(time.count()) / 1e6);
-}
-
-std::string overhead(Nanos time, Nanos plain) {
-  return fmt::format("{:+.1f} %", percent(time.count(), plain.count()) - 100);
-}
-
-void row(std::string& text, const std::string& what, const std::string& plain,
-         const std::string& planned, const std::string& note = "") {
-  text += fmt::format("  {:<24}{:>18}{:>18}  {}\n", what, plain, planned, note);
-}
-
-std::string with_commas(int64_t number) {
-  std::string digits = std::to_string(number), text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
-// What training in less memory gained and cost.
-std::string report_text(const TrainArguments& arguments, const training::TrainReport& report) {
-  const Plan& plan = *report.plan.plan;
-  const bool plain = report.plain_peak.has_value();
-  // Plain training of the whole batch, as far as it is known.
-  const Baseline& baseline =
-      report.tried.empty() ? report.plan.baseline : report.tried.front().result.baseline;
-  const int64_t whole = plain ? report.plain_peak->count() : baseline.peak.count();
-  std::string text =
-      fmt::format("\n{} on {}, {} steps in {} mode\n\n", arguments.model.model, report.data,
-                  report.steps, name_of(report.mode));
-  row(text, "", "plain", "Reprise");
-  if (arguments.budget.empty()) {
-    row(text, "budget, bytes", "-", "none");
-  } else {
-    row(text, "budget, bytes", "-", with_commas(report.budget.count()),
-        fmt::format("{:.1f} % of the plain peak", percent(report.budget.count(), whole)));
-  }
-  row(text, "peak predicted, bytes", "-", with_commas(report.predicted_peak.count()));
-  row(text, "peak measured, bytes", plain ? with_commas(report.plain_peak->count()) : "-",
-      with_commas(report.measured_peak.count()),
-      report.peaks_equal ? "as predicted, to the byte" : "NOT as predicted");
-  if (report.captured && report.captured->served > 0) {
-    const runtime::CapturedStepReport& step = *report.captured;
-    row(text, "arena, bytes", "-", with_commas(step.arena_height.count()),
-        fmt::format("{:.2f} % above the live bytes; {} allocations in place a step, {} elsewhere",
-                    percent(step.arena_height.count(), step.arena_live_bytes.count()) - 100,
-                    step.served, report.fallbacks));
-  }
-  row(text, "memory saved", "-",
-      fmt::format("{:.1f} %", 100 - percent(report.measured_peak.count(), whole)));
-  if (plain) {
-    row(text, "step, side by side", milliseconds(*report.plain_time),
-        milliseconds(*report.planned_time),
-        overhead(*report.planned_time, *report.plain_time) + ", in turn before training");
-  }
-  row(text, "step, predicted", milliseconds(baseline.time), milliseconds(plan.time),
-      overhead(plan.time, baseline.time));
-  row(text, "lower bound", "-", milliseconds(plan.lower_bound),
-      fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
-  if (report.tried.size() > 1 || report.parts > 1) {
-    std::vector<int64_t> tried;
-    for (const runtime::PartsTried& parts : report.tried) tried.push_back(parts.parts);
-    row(text, "micro-batches", "1", std::to_string(report.parts),
-        fmt::format("tried: {}", fmt::join(tried, ", ")));
-  }
-  if (report.gradients_equal) {
-    const std::string what = arguments.consume_gradients ? "parameters" : "gradients";
-    const std::string to = report.parts > 1 ? ", to accumulation by hand" : "";
-    if (report.largest_difference) {
-      row(text, "first step", "-", fmt::format("{:.1g} off", *report.largest_difference),
-          fmt::format("loss, {}, of their largest element{}: rounding is allowed; {:.1g} if each "
-                      "parameter moves by its last bit",
-                      what, to, *report.last_bit_difference));
-    } else {
-      row(text, "first step", "-", *report.gradients_equal ? "equal" : "DIFFERENT",
-          fmt::format("loss, {}{}, buffers, random state, bit by bit{}", what,
-                      arguments.consume_gradients ? ", optimizer state" : "", to));
-    }
-  }
-  row(text, "step, in training", "-", milliseconds(report.step_time));
-  row(text, "loss, first to last", "-",
-      fmt::format("{:.3f} to {:.3f}", report.first_loss, report.last_loss));
-  if (report.accuracy) {
-    row(text, "accuracy", "-", fmt::format("{:.1f} %", 100 * *report.accuracy),
-        fmt::format("on {} test samples", report.tested));
-  }
-  return text;
-}
-
-nlohmann::ordered_json report_json(const TrainArguments& arguments,
-                                   const training::TrainReport& report) {
-  nlohmann::ordered_json json = {{"model", arguments.model.model},
-                                 {"data", report.data},
-                                 {"mode", name_of(report.mode)},
-                                 {"steps", report.steps},
-                                 {"stopped", report.stopped},
-                                 {"budget_bytes", report.budget.count()},
-                                 {"predicted_peak_bytes", report.predicted_peak.count()},
-                                 {"measured_peak_bytes", report.measured_peak.count()},
-                                 {"peaks_equal", report.peaks_equal},
-                                 {"step_ns", report.step_time.count()},
-                                 {"first_loss", report.first_loss},
-                                 {"last_loss", report.last_loss}};
-  if (report.plain_peak) {
-    json["plain_peak_bytes"] = report.plain_peak->count();
-    json["plain_step_ns"] = report.plain_time->count();
-    json["compared_step_ns"] = report.planned_time->count();
-  }
-  if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
-  if (report.largest_difference) {
-    json["largest_difference"] = *report.largest_difference;
-    json["last_bit_difference"] = *report.last_bit_difference;
-  }
-  json["micro_batches"] = report.parts;
-  if (report.captured) {
-    json["arena_bytes"] = report.captured->arena_height.count();
-    json["arena_live_bytes"] = report.captured->arena_live_bytes.count();
-    json["arena_served"] = report.captured->served;
-    json["arena_fallbacks"] = report.fallbacks;
-  }
-  if (report.accuracy) {
-    json["accuracy"] = *report.accuracy;
-    json["test_samples"] = report.tested;
-  }
-  const Plan& plan = *report.plan.plan;
-  json["plan"] = {{"planner", plan.planner},
-                  {"termination", to_string(plan.termination)},
-                  {"schedule_class", plan.schedule_class},
-                  {"peak_bytes", plan.peak.count()},
-                  {"time_ns", plan.time.count()},
-                  {"lower_bound_ns", plan.lower_bound.count()},
-                  {"baseline_peak_bytes", plan.baseline.peak.count()},
-                  {"baseline_time_ns", plan.baseline.time.count()}};
-  return json;
-}
-
-std::string step_text(const training::TrainStep& step) {
-  std::string text = fmt::format("step {}/{}  loss {:.4f}  {}  peak {}", step.number, step.of,
-                                 step.loss, milliseconds(step.time), format_bytes(step.peak));
-  if (step.budget != Budget().resolve(step.peak)) text += " of " + format_bytes(step.budget);
-  return text;
 }
 
 // What else lowers the smallest budget, of what is not asked for already: ", or try ...".
@@ -291,38 +147,12 @@ int verdict(const training::TrainReport& report) {
 }
 
 int run_train(const TrainArguments& arguments) {
-  const bool is_chain = train_mode(arguments.mode) == training::TrainMode::kChain;
-  validate_alternatives(arguments.alternatives, is_chain ? "chain" : "graph");
-  if (!arguments.planner.empty()) find_planner(arguments.planner);
-  if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
-    throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
-  }
-  if (arguments.schedule != "constant" && arguments.schedule != "linear") {
-    throw InputError("--schedule must be constant or linear, not '" + arguments.schedule + "'");
-  }
-  if (arguments.consume_gradients && is_chain) {
-    throw InputError(
-        "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
-  }
-  if (arguments.micro_batches != "1" && is_chain) {
-    throw InputError(
-        "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
-        "loop");
-  }
-  if (!arguments.parts_from.empty() && arguments.micro_batches == "1") {
-    throw InputError("--parts-from needs --micro-batches auto, or a number of them");
-  }
-  if (arguments.steps < 0 || arguments.epochs < 0 || arguments.test < 0 || arguments.rate < 0 ||
-      arguments.momentum < 0 || arguments.momentum >= 1) {
-    throw InputError(
-        "--steps, --epochs, --test and --learning-rate must not be negative, --momentum must be in "
-        "[0, 1)");
-  }
+  training::TrainOptions options = train_options(arguments);
+  validate(options);
   for (const std::string& path :
        {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
-  training::TrainOptions options = train_options(arguments);
   StatusLine status(arguments.quiet);
   options.observer = status.observer();
   options.on_mode = [&](training::TrainMode mode, const std::string& why_chain) {
@@ -359,10 +189,13 @@ int run_train(const TrainArguments& arguments) {
     page.run_log = report.run_log;
     write_output(arguments.report, report_page(page, kCurveLimit, arguments.quiet));
   }
+  const TrainLabels labels{.model = arguments.model.model,
+                           .has_budget = !arguments.budget.empty(),
+                           .consumes_gradients = arguments.consume_gradients};
   if (arguments.json) {
-    print(report_json(arguments, report).dump(2) + "\n");
+    print(train_report_json(report, labels).dump(2) + "\n");
   } else {
-    print(report_text(arguments, report));
+    print(train_report_text(report, labels));
   }
   if (report.stopped) say(fmt::format("stopped after step {}", report.steps));
   return verdict(report);

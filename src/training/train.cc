@@ -433,7 +433,37 @@ class Training {
 
 }  // namespace
 
+void validate(const TrainOptions& options) {
+  const bool is_chain = options.mode == TrainMode::kChain;
+  if (is_chain) {
+    validate_for_chain(options.alternatives);
+  } else {
+    validate(options.alternatives);
+  }
+  if (!options.planner.empty()) find_planner(options.planner);
+  if (options.consume_gradients && is_chain) {
+    throw InputError(
+        "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
+  }
+  if (options.micro_batches < 0) throw InputError("--micro-batches must be a number from 1, or auto");
+  if (options.micro_batches != 1 && is_chain) {
+    throw InputError(
+        "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
+        "loop");
+  }
+  if (!options.parts_from.empty() && options.micro_batches == 1) {
+    throw InputError("--parts-from needs --micro-batches auto, or a number of them");
+  }
+  if (options.steps < 0 || options.epochs < 1 || options.test_samples < 0 ||
+      options.learning_rate < 0 || options.momentum < 0 || options.momentum >= 1) {
+    throw InputError(
+        "--steps, --test and --learning-rate must not be negative, --epochs must be at least 1, "
+        "--momentum must be in [0, 1)");
+  }
+}
+
 TrainReport train(const TrainOptions& given) {
+  validate(given);
   TrainOptions options = given;
   std::string why_chain;
   if (options.mode == TrainMode::kAuto && needs_graph_mode(options)) {
@@ -441,16 +471,6 @@ TrainReport train(const TrainOptions& given) {
   } else if (options.mode == TrainMode::kAuto) {
     why_chain = why_chain_without_capture(options);
     if (!why_chain.empty()) options.mode = TrainMode::kChain;
-  }
-  if (options.consume_gradients && options.mode != TrainMode::kGraph) {
-    throw InputError("gradients are consumed in graph mode only");
-  }
-  if (options.micro_batches < 0 ||
-      (options.micro_batches != 1 && options.mode != TrainMode::kGraph)) {
-    throw InputError("micro-batches are of graph mode, and at least one");
-  }
-  if (!options.parts_from.empty() && options.micro_batches == 1) {
-    throw InputError("a stage from which on a step is in parts needs more than one micro-batch");
   }
   install_cpu_allocator();
   at::manual_seed(options.seed);

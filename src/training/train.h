@@ -112,7 +112,12 @@ struct TrainReport {
   int64_t tested = 0;  // samples
 };
 
-// Throws InputError for a wrong model or data, BudgetError when a step goes over the budget.
+// Throws InputError if options contradict each other or are out of their range. Messages name the
+// options of `reprise train`. The model and the data are checked when training begins.
+void validate(const TrainOptions& options);
+
+// Validates the options first. Throws InputError for a wrong model or data, BudgetError when a step
+// goes over the budget.
 TrainReport train(const TrainOptions& options);
 
 }  // namespace reprise::training
