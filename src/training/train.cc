@@ -437,6 +437,10 @@ void validate(const TrainOptions& options) {
   const bool is_chain = options.mode == TrainMode::kChain;
   if (is_chain) {
     validate_for_chain(options.alternatives);
+    if (options.alternatives.allow != Exactness::kBitwise) {
+      throw InputError(
+          "--allow needs --mode graph: the alternatives of a chain leave the same bits");
+    }
   } else {
     validate(options.alternatives);
   }
