@@ -124,9 +124,10 @@ ordered_json to_json(const Row& row) {
 std::string markdown(const RunInfo& info, const Results& results) {
   std::string text = fmt::format(
       "# Planning chains: time, memory and quality of the search\n\n"
-      "A program writes this file, so do not edit it. "
-      "[Benchmarks](../benchmarks.md#how-planning-chains-is-measured) says what is\nmeasured, how, "
-      "and how to read it. This command writes the file again:\n\n{}\n"
+      "A program writes this file, so do not edit it.\n"
+      "[Benchmarks](../benchmarks.md#how-planning-chains-is-measured) says what is measured, how, "
+      "and how to read it.\n"
+      "This command writes the file again:\n\n{}\n"
       "- Machine: {}\n- {} build\n\n",
       as_code_block(info.command), info.processor, info.build);
   text += glance_table(results.chains);

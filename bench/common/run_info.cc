@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 namespace reprise::bench {
 
@@ -24,14 +25,24 @@ RunInfo run_info(const std::string& program, int argc, char** argv, const std::s
 
 std::string as_code_block(const std::string& command) {
   constexpr size_t kColumns = 98;  // without the mark of a line that goes on
-  std::string text, line = "   ";
+  std::vector<std::string> parts;  // an option with its value is one
   std::istringstream words(command);
   for (std::string word; words >> word;) {
-    if (line.size() + 1 + word.size() > kColumns) {
+    const bool is_value = !parts.empty() && parts.back().starts_with('-') &&
+                          parts.back().find(' ') == std::string::npos && !word.starts_with('-');
+    if (is_value) {
+      parts.back() += " " + word;
+    } else {
+      parts.push_back(word);
+    }
+  }
+  std::string text, line = "   ";
+  for (const std::string& part : parts) {
+    if (line.size() + 1 + part.size() > kColumns) {
       text += line + " \\\n";
       line = "     ";
     }
-    line += " " + word;
+    line += " " + part;
   }
   return text + line + "\n";
 }

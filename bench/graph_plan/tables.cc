@@ -59,8 +59,8 @@ std::string summary(const std::vector<GraphResult>& results) {
     }
   }
   std::string text =
-      "## All graphs\n\nThe table is of the planner `graph`. The gap is the time of the plan over the "
-      "certified bound, less 1.\n\n"
+      "## All graphs\n\nThe table is of the planner `graph`. The gap is the time of the plan over "
+      "the certified bound, less 1.\n\n"
       "| budget | graphs | plans | proven infeasible | mean gap, % | largest gap, % | mean search, "
       "s | "
       "longest search, s |\n|--:|--:|--:|--:|--:|--:|--:|--:|\n";
@@ -94,9 +94,10 @@ ordered_json to_json(const Row& row) {
 std::string markdown(const RunInfo& info, const std::vector<GraphResult>& results) {
   std::string text = fmt::format(
       "# Planning graphs: time and quality of the search\n\n"
-      "A program writes this file, so do not edit it. "
-      "[Benchmarks](../benchmarks.md#how-planning-graphs-is-measured) says what is\nmeasured, how, "
-      "and how to read it. This command writes the file again:\n\n{}\n"
+      "A program writes this file, so do not edit it.\n"
+      "[Benchmarks](../benchmarks.md#how-planning-graphs-is-measured) says what is measured, how, "
+      "and how to read it.\n"
+      "This command writes the file again:\n\n{}\n"
       "- Machine: {}\n- {} build\n\n",
       as_code_block(info.command), info.processor, info.build);
   text += summary(results);

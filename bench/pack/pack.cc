@@ -202,8 +202,9 @@ int run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   std::string text = fmt::format(
       "# Packing: height of the arena, and time\n\n"
-      "A program writes this file, so do not edit it. [Packing](../packing.md#measured) says what "
-      "the columns are.\nThis command writes the file again:\n\n"
+      "A program writes this file, so do not edit it.\n"
+      "[Packing](../packing.md#measured) says what the columns are.\n"
+      "This command writes the file again:\n\n"
       "    build/release/reprise_bench_pack -o docs/benchmarks/pack.md\n\n"
       "- Machine: {}, one core\n- {} build\n\n"
       "| blocks of | blocks | live bytes | online first fit | heuristics | ms | in pages | ms | "

@@ -201,10 +201,9 @@ def main() -> None:
         [
             "# Beside Checkmate's rounding of a linear program",
             "",
-            "A program writes this file, so do not edit it. "
-            "[Benchmarks](../benchmarks.md#beside-checkmates-rounding) says what is",
-            "measured and how. This command, on graphs that are written as it says there, writes the "
-            "file again:",
+            "A program writes this file, so do not edit it.",
+            "[Benchmarks](../benchmarks.md#beside-checkmates-rounding) says what is measured, how,",
+            "and how the graphs are written. This command writes the file again:",
             "",
             f"    checkmate_lp.py --budgets {arguments.budgets} \\",
             f"      {names}",

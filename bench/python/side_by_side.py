@@ -192,9 +192,7 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
     bench = Bench(NETWORKS[name], small, repeats)
     first = bench.run("plain training", "", plain)
     say(f"\n## {name}\n")
-    say(
-        f"Plain training needs {first.peak / 1e6:.1f} MB and takes {first.seconds * 1e3:.0f} ms.\n"
-    )
+    say(f"Plain training needs {first.peak / 1e6:.1f} MB and takes {first.seconds * 1e3:.0f} ms.\n")
     say("| tool | asked | peak | time | gradients |")
     say("|---|---|--:|--:|---|")
     marks = []

@@ -110,9 +110,10 @@ int run(int argc, char** argv) {
   if (!default_malloc) keep_freed_pages();
   const RunInfo info = run_info("reprise_bench_graph_mode", argc, argv, REPRISE_BENCH_BUILD);
   std::string text = fmt::format(
-      "# {}\n\nA program writes this file, so do not edit it. [Benchmarks](../benchmarks.md#{}) "
-      "says what is\nmeasured, how, and how to read it. This command writes the file "
-      "again:\n\n{}\n- Machine: {}, {} thread(s)\n- LibTorch {}, {} build\n",
+      "# {}\n\nA program writes this file, so do not edit it.\n"
+      "[Benchmarks](../benchmarks.md#{}) says what is measured, how, and how to read it.\n"
+      "This command writes the file again:\n\n{}\n"
+      "- Machine: {}, {} thread(s)\n- LibTorch {}, {} build\n",
       options.micro_batches ? "Steps in parts beside plain training"
                             : "Graph mode beside plain training and chain mode",
       options.micro_batches ? "in-parts-along-the-batch" : "how-graph-mode-is-measured",

@@ -60,10 +60,10 @@ std::string floor_text(const ModelResult& result) {
   if (!result.floor) return {};
   const Floor& floor = *result.floor;
   std::string text =
-      fmt::format("The smallest feasible budget is {:.1f} MiB, {:.3f} of plain's peak. `{}`",
+      fmt::format("The smallest feasible budget is {:.1f} MiB, {:.3f} of plain's peak.\n`{}`",
                   mib(floor.budget), share(floor.budget, result.settings[0].peak), floor.op);
   if (!floor.stage.empty()) text += fmt::format(" (stage `{}`)", floor.stage);
-  text += " sets it.\nThe largest of what is live at its peak:";
+  text += " sets it.\nAt its peak, most memory is held by";
   for (const auto& [id, bytes] : floor.holders) {
     fmt::format_to(std::back_inserter(text), " {} {:.1f} MiB,", id, mib(bytes));
   }
@@ -104,8 +104,9 @@ std::string model_text(const ModelResult& result) {
   fmt::format_to(
       std::back_inserter(text),
       "The chain has {} stages. Parameters, buffers and batch are {:.1f} MiB (the level). Reprise "
-      "holds {} B\nmore between steps. A sample is the mean of {} step{}. The longest planning took "
-      "{:.2f} s.\n\n",
+      "holds {} B\n"
+      "more between steps. A sample is the mean of {} step{}. The longest planning took {:.2f} "
+      "s.\n\n",
       result.stages, mib(result.level), result.held, result.steps, result.steps == 1 ? "" : "s",
       result.planning);
   text += settings_table(result);
@@ -264,9 +265,10 @@ std::string describe(const training::ModelConfig& config) {
 std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& results) {
   std::string text = fmt::format(
       "# Chain mode: measured step times and peaks\n\n"
-      "A program writes this file, so do not edit it. "
-      "[Benchmarks](../benchmarks.md#how-chain-mode-is-measured) says what is\nmeasured, how, and "
-      "how to read it. This command writes the file again:\n\n{}\n"
+      "A program writes this file, so do not edit it.\n"
+      "[Benchmarks](../benchmarks.md#how-chain-mode-is-measured) says what is measured, how, and "
+      "how to read it.\n"
+      "This command writes the file again:\n\n{}\n"
       "- Machine: {}, {} thread{}\n- LibTorch {}, {} build\n- {} rounds, {} pairs\n\n",
       as_code_block(info.run.command), info.run.processor, info.threads,
       info.threads == 1 ? "" : "s", info.torch, info.run.build, info.options.rounds,
