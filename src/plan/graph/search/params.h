@@ -37,8 +37,8 @@ struct SearchSwitches {
 };
 
 // What a walker proposes (search/proposals.cc). All shares are probabilities. The proposals are
-// drawn in the order in which they stand here; the last ones follow where none before has been
-// drawn.
+// drawn in the order in which they stand here. The last three follow if none before ended the
+// proposal.
 struct ProposalParams {
   double rows = 0.05;         // rows of ops, like other rows or as in another schedule
   double trades = 0.05;       // trades, in graphs with choices
@@ -53,7 +53,7 @@ struct ProposalParams {
   int drops_to_fit = 8;       // drops after a change of many intervals, until the schedule fits
   int draws_at_peak = 30;     // draws until an interval across the peak is found
   int draws_of_ops = 8;       // draws until an op is found whose result is held at the peak
-  size_t most_traded = 8;     // values that are kept again in a trade, at most one less
+  size_t most_traded = 8;     // a trade keeps fewer values again than this
   int to_compare = 4;         // intervals that are drawn in a large change, to take the best
 
   bool operator==(const ProposalParams&) const = default;
@@ -75,7 +75,7 @@ struct SearchParams {
   double price_to_fit = 32;    // in fit()
   double largest_price = 256;  // the most that raise_price() sets
   double above_gain = 1.1;     // it makes this multiple of what a schedule above the budget gains
-  double elsewhere = 0.1;      // share of it that counts away from the peak
+  double elsewhere = 0.1;      // share of the price at positions other than the peak
   std::array<double, 3> weights = {1, 0.5, 2};  // of the price, in turn over rounds and walkers
 
   // Heat of annealing. The unit is the mean time of an op, but in shrink().
@@ -116,7 +116,7 @@ struct SearchParams {
   int64_t close_enough = 200;     // within it, no other course follows
 
   // shrink(): the weight of time, and first temperatures as shares of the peak that it starts from.
-  double time_in_shrink = 0.01;        // as a share of the rate, inverted
+  double time_in_shrink = 0.01;        // weight of time, in bytes; unit: one byte at the rate
   double heat_of_others = 0.05;        // from starts, and in the first round
   double heat_of_first_walker = 0.02;  // from the smallest schedule so far
   double heat_of_other_walkers = 0.005;

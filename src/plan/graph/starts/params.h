@@ -36,8 +36,8 @@ struct RungParams {
 struct PriceParams {
   int rounds = 6;     // changes of the prices, for each first price
   size_t parts = 24;  // of the backward pass; each has a price of its own
-  // For the first prices, in 64ths: the shares of the budget that the instant of the bound may
-  // fill.
+  // Shares of the budget, in 64ths. Each gives a first price: that at the instant of the bound, if
+  // so much may be live there.
   std::vector<int64_t> shares = {64, 62, 59, 55, 50};
   int64_t near = 2'000;  // a mix that takes less than bound/near longer than the bound is enough
   size_t returned = 6;   // schedules that are starts
