@@ -73,12 +73,12 @@ using search::FoundSchedule;
 namespace {
 
 // A graph with the schedule that was found for it.
-struct Start {
+struct SolvedGraph {
   Graph graph;
   ScheduleModel model;
   std::optional<FoundSchedule> found;
 
-  explicit Start(Graph of) : graph(std::move(of)), model(graph) {}
+  explicit SolvedGraph(Graph of) : graph(std::move(of)), model(graph) {}
 
   // The schedule as one of another graph, which has these ops and more.
   std::vector<Schedule> in(const ScheduleModel& other) const {
@@ -95,9 +95,9 @@ struct Start {
 // The best schedule without variants that leave other bits. Null if the graph has no such variants.
 // These variants are few, slow and small; a layer in parts is an example. They lead a search away
 // from what many other ops do together.
-std::unique_ptr<const Start> find_exact(const GraphProblem& problem, int threads,
-                                        const SearchControl& control,
-                                        const GraphSearchParams& params) {
+std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int threads,
+                                              const SearchControl& control,
+                                              const GraphSearchParams& params) {
   if (!params.use.exact_first) return nullptr;
   const auto is_exact = [](const Op& op) {
     return std::ranges::all_of(op.variants, [](const Variant& variant) {
@@ -105,9 +105,9 @@ std::unique_ptr<const Start> find_exact(const GraphProblem& problem, int threads
     });
   };
   if (std::ranges::all_of(problem.graph.ops, is_exact)) return nullptr;
-  std::unique_ptr<Start> start;
+  std::unique_ptr<SolvedGraph> start;
   try {
-    start = std::make_unique<Start>(restrict_exactness(problem.graph, Exactness::kBitwise));
+    start = std::make_unique<SolvedGraph>(restrict_exactness(problem.graph, Exactness::kBitwise));
   } catch (const InputError&) {
     return nullptr;  // some op has no other variant
   }
@@ -119,7 +119,7 @@ std::unique_ptr<const Start> find_exact(const GraphProblem& problem, int threads
 }
 
 // The best schedule without the variants that cannot be part of a plan.
-std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const Start* start,
+std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const SolvedGraph* start,
                                           const GraphProblem& problem, int threads,
                                           SearchControl& control, const GraphSearchParams& params,
                                           std::vector<Run>& runs) {
@@ -147,7 +147,7 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
   const int threads = thread_count(problem.options.threads);
   std::vector<Run> runs;
   std::optional<GraphFinding> found;
-  const std::unique_ptr<const Start> start = find_exact(problem, threads, control, params);
+  const std::unique_ptr<const SolvedGraph> start = find_exact(problem, threads, control, params);
   std::optional<PossibleGraph> possible;
   if (params.use.impossible) possible = leave_out_impossible(graph, problem.budget, control);
   if (possible) {

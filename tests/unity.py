@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Names that clash where files are compiled together (REPRISE_UNITY): a build of the default kind does not see them.
+
+Files that match one expression of a reprise_unity() call are one translation unit, so that their unnamed namespaces
+are one. What this looks for, in Google style (nothing at namespace level is indented): a type, alias, constant or
+enumerator of an unnamed namespace that another file has too, in the same namespace; one that another file brings in
+with a using-declaration; a function with the same parameters. What only a compiler sees, `make demo` compiles.
+
+Usage: unity.py ROOT | --self-test
+"""
+
+import pathlib
+import re
+import sys
+
+CALL = re.compile(r"^\s*reprise_unity\(\s*[\w-]+((?:\s+\"[^\"]*\")+)\s*\)", re.M)
+NAMESPACE = re.compile(r"^(?:inline )?namespace([\w: ]*)\{")
+TYPE = re.compile(r"^(?:template <[^;{]*>\s*)?(?:struct|class|enum(?: class| struct)?)\s+(\w+)[^;(]*\{")
+ALIAS = re.compile(r"^using (\w+) = ([^;]*);")
+USING = re.compile(r"^using (?:\w+::)+(\w+);")
+ALONE = re.compile(r"set_source_files_properties\((\S+)\s+PROPERTIES\s+COMPILE_OPTIONS")
+CONSTANT = re.compile(r"^(?:static |inline |thread_local )*(?:constexpr|const)\b[^()]*?[\s*&](\w+)(?:\[\w*\])?(?: =|\{|;)")
+MORE_CONSTANTS = re.compile(r"(k[A-Z]\w*) = ")
+ENUM = re.compile(r"^enum (?!class|struct)\w*[^{;]*\{([^}]*)\}", re.M)
+FUNCTION = re.compile(r"^(?! |using |namespace )[\w:<>,&* \[\]]+?\b(\w+)\(([^;{}]*?)\)(?: noexcept)? \{", re.M)
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def blocks(text):
+    """(namespace, is unnamed, text) of what stands directly in each namespace, with the lines kept whole."""
+    inside, pieces = [], {}
+    for line in text.splitlines():
+        opened = NAMESPACE.match(line)
+        if opened and "}" not in line:
+            inside.append(opened.group(1).strip())
+        elif re.match(r"^\}\s*(//\s*namespace.*)?$", line) and inside and line.startswith("}  // namespace"):
+            inside.pop()
+        else:
+            key = ("::".join(name for name in inside if name), "" in inside)
+            pieces.setdefault(key, []).append(line)
+    return [(name, unnamed, without_comments("\n".join(lines))) for (name, unnamed), lines in pieces.items()]
+
+
+def parameters(text):
+    """The types of a parameter list: names and default values do not tell functions apart."""
+    text = re.sub(r"\s+", " ", re.sub(r"=[^,]*", "", text)).strip()
+    return re.sub(r"(?<=[\w>&*\]]) ?\b[a-z_]\w*(?=,|$)(?<!int)(?<!bool)(?<!double)", "", text)
+
+
+def definitions(text):
+    """The names that the unnamed namespaces of a text define: (namespace, name): what two files may say alike."""
+    found = {}
+    for namespace, unnamed, body in blocks(text):
+        if not unnamed:
+            continue
+        for line in body.splitlines():
+            names = [match.group(1) for pattern in (TYPE, CONSTANT) if (match := pattern.match(line))]
+            if CONSTANT.match(line):
+                names += MORE_CONSTANTS.findall(line)
+            found |= {(namespace, name): None for name in names}
+            if alias := ALIAS.match(line):
+                found[namespace, alias.group(1)] = alias.group(2)
+        for match in ENUM.finditer(body):
+            names = [word.split("=")[0].strip() for word in match.group(1).split(",")]
+            found |= {(namespace, name): None for name in names if name}
+        for match in FUNCTION.finditer(body):
+            found[namespace, f"{match.group(1)}({parameters(match.group(2))})"] = None
+    return found
+
+
+def brought_in(text):
+    """The names that using-declarations bring into a namespace."""
+    found = set()
+    for namespace, unnamed, body in blocks(text):
+        found |= {(namespace, match.group(1)) for line in body.splitlines() if (match := USING.match(line))}
+    return found
+
+
+def clashes(files):
+    """Faults among files that are compiled together. files: (path, text)."""
+    faults, owner, users = [], {}, {}
+    for path, text in files:
+        for name in brought_in(text):
+            users.setdefault(name, path)
+    for path, text in files:
+        for name, meaning in sorted(definitions(text).items()):
+            other, known = owner.setdefault(name, (path, meaning))
+            if other != path and meaning is not None and meaning == known:
+                continue
+            if other == path:
+                other = users.get(name, path)
+            if other != path:
+                faults.append(f"{path}: {'::'.join(part for part in name if part)} is in {other}, too, and the two "
+                              "are compiled together by make demo: give one of them another name")
+    return faults
+
+
+def groups(root):
+    """The files of each expression, as reprise_unity() in cmake/RepriseCompile.cmake takes them."""
+    for cmake in [root / "CMakeLists.txt", *sorted(root.glob("*/**/CMakeLists.txt"))]:
+        if "build" in cmake.relative_to(root).parts:
+            continue
+        for call in CALL.finditer(cmake.read_text()):
+            expressions = re.findall(r"\"([^\"]*)\"", call.group(1))
+            alone = [cmake.parent / name for name in ALONE.findall(cmake.read_text())]
+            paths = sorted(path.relative_to(root) for path in cmake.parent.glob("**/*.cc") if path not in alone)
+            taken = set()
+            for expression in expressions:
+                group = [path for path in paths if path not in taken and re.search(expression, str(path))]
+                taken |= set(group)
+                yield cmake.relative_to(root), expression, group
+
+
+def check(root):
+    faults, files = [], 0
+    for cmake, expression, paths in groups(root):
+        if not paths:
+            faults.append(f"{cmake}: no file matches \"{expression}\"")
+        files += len(paths)
+        faults += clashes([(path, (root / path).read_text()) for path in paths])
+    if files < 100:
+        faults.append(f"{root}: only {files} files are compiled together: the calls of reprise_unity() were not found")
+    return faults
+
+
+def self_test():
+    def text(body, namespace="reprise::a"):
+        return f"namespace {namespace} {{\nnamespace {{\n{body}\n}}  // namespace\n}}  // namespace {namespace}\n"
+
+    bad = [
+        ("struct A {\n};", "class A final {\n};"),
+        ("using B = int;", "struct B {\n};"),
+        ("constexpr int kC = 1;", "constexpr size_t kD = 1, kC = 2;"),
+        ("enum Operand : size_t { kE, kF };", "constexpr int kF = 1;"),
+        ("int g(const X& x, int y = 1) {\n}", "int g(const X& other, int z) {\n}"),
+        ("using I = int;", "using I = long;"),
+        ("bool h(\n    int x,\n    bool y) {\n}", "void h(int a, bool b) {\n}"),
+    ]
+    good = [
+        ("struct A {\n};", "struct B {\n};"),
+        ("int g(const X& x) {\n}", "int g(const Y& x) {\n}"),
+        ("struct A {\n  int kC = 1;\n};", "constexpr int kC = 1;"),
+        ("int f() {\n  constexpr int kC = 1;\n}", "int h() {\n  constexpr int kC = 1;\n}"),
+        ("using I = int;", "using I = int;"),
+        ("// struct A {", "struct A {\n};"),
+    ]
+    for one, other in bad:
+        assert clashes([("one", text(one)), ("other", text(other))]), (one, other)
+        assert not clashes([("one", text(one)), ("other", text(other, "reprise::b"))]), (one, other)
+    for one, other in good:
+        assert not clashes([("one", text(one)), ("other", text(other))]), (one, other)
+    used = "namespace reprise::a {\n\nusing starts::A;\n\n}  // namespace reprise::a\n"
+    for files in ([("one", used), ("other", text("struct A {\n};"))], [("one", text("struct A {\n};")), ("other", used)]):
+        assert clashes(files), files
+    assert not clashes([("one", used), ("other", used)])
+    print("unity.py: self-test passed")
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+        return
+    faults = check(pathlib.Path(sys.argv[1]).resolve())
+    print("\n".join(faults) or "unity.py: no names clash")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
