@@ -52,7 +52,7 @@ TEST(GraphCarry, CostsStay) {
       const Bytes budget(static_cast<int64_t>(peak / 3 + random() % (peak + 1)));
       SearchControl control(PlanOptions{}, "graph");
       const GraphFinding found =
-          internal::graph::find_schedule(from, budget, budget, /*threads=*/1, {}, control);
+          internal::graph::find_schedule(from, budget, budget, /*threads=*/1, {}, control, {});
       const auto& one = found.best ? *found.best : found.smallest;
       const std::optional<Schedule> same = internal::graph::carried_over(from, one.schedule, to);
       ASSERT_TRUE(same.has_value());

@@ -52,7 +52,7 @@ TEST(GraphSchedule, LeanSchedulesTakeRealizationsThatCostNothingAndHoldLess) {
     add_op(graph, "second", {make_variant(10, {y}, {h}, 50)}, Phase::kBackward);
     const OpIndex late = add_op(graph, "end", {make_variant(5, {g}, {})}, Phase::kBackward);
     graph.results = {h};
-    graph.choices = {{"end/early", {{late}, {early}}}};
+    graph.choices = {{"end", {{"", {late}}, {"early", {early}}}}};
     const internal::schedule::ScheduleModel model(graph);
     internal::schedule::Schedule expected = model.keep_all();
     if (update == 5) expected.realization[0] = 1;

@@ -7,10 +7,11 @@
 #include <random>
 
 #include "forced_alternatives.h"
-#include "runtime/chain/prepare.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::testing {
 
+using internal::state::bitwise_equal;
 using internal::rewrite::ChannelGradient;
 using internal::rewrite::channel_backward;
 using internal::rewrite::channel_statistics;
@@ -165,7 +166,7 @@ TEST_F(ChannelNormTest, IsWhatTheAlternativesRunOn) {
   size_t ways = 0, steps = 0;
   for (const Op& op : captured.graph().ops) {
     for (const Variant& variant : op.variants) {
-      if (!is_of(variant.name, "batch-norm-by-channels")) continue;
+      if (!is_of(variant, "batch-norm-by-channels")) continue;
       ++ways;
       EXPECT_EQ(variant.workspace, Bytes(0)) << op.id;
     }

@@ -8,9 +8,13 @@
 #include "fixture.h"
 #include "runtime/chain/prepare.h"
 #include "runtime/chain/stage_runner.h"
+#include "runtime/device/backward_queue.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime {
 
+using internal::device::storage_bytes;
+using internal::device::drain_backward_queue;
 using internal::chain::GradientBook;
 using internal::chain::SavedForm;
 using internal::chain::PreparedModel;

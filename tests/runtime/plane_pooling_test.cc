@@ -5,10 +5,11 @@
 #include <random>
 
 #include "fixture.h"
-#include "runtime/chain/prepare.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::testing {
 
+using internal::state::bitwise_equal;
 using internal::rewrite::PlanePooling;
 using internal::rewrite::pool_plane;
 using internal::rewrite::pool_plane_backward;

@@ -11,10 +11,12 @@
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
-#include "runtime/chain/stage_runner.h"
 #include "support/scale.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::testing {
+
+using internal::device::storage_bytes;
 namespace {
 
 class ProcessTest : public RuntimeTest {};

@@ -3,9 +3,11 @@
 #include <torch/optim/adam.h>
 
 #include "fixture.h"
-#include "runtime/chain/stage_runner.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime {
+
+using internal::device::storage_bytes;
 namespace {
 
 using testing::Bits;

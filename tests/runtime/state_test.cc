@@ -6,9 +6,11 @@
 
 #include "fixture.h"
 #include "training/zoo.h"
-#include "runtime/chain/stage_runner.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime {
+
+using internal::device::storage_bytes;
 
 using training::Model;
 using training::make_model;
