@@ -140,14 +140,14 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
       {owned, "\"owners\": \"b\", ", "/ops/0/owners", 11, "unknown key"},
       {"\"alternative\": \"g\"", "\"alternative\": null", "/ops/0/variants/1/alternative", 12,
        "a string"},
-      {"{\"ops\": [\"f\"]}", "[\"f\"]", "/choices/0/realizations/0", 15, "an object"},
-      {"{\"ops\": [\"f\"]}", "{}", "/choices/0/realizations/0", 15, "\"ops\" is missing"},
-      {named, "\"name\": 1, ", "/choices/0/realizations/1/name", 15, "a string"},
-      {named, "\"name\": \"parts\", \"id\": \"p\", ", "/choices/0/realizations/1/id", 15,
+      {"{\"ops\": [\"f\"]}", "[\"f\"]", "/choices/0/realizations/0", 14, "an object"},
+      {"{\"ops\": [\"f\"]}", "{}", "/choices/0/realizations/0", 14, "\"ops\" is missing"},
+      {named, "\"name\": 1, ", "/choices/0/realizations/1/name", 14, "a string"},
+      {named, "\"name\": \"parts\", \"id\": \"p\", ", "/choices/0/realizations/1/id", 14,
        "unknown key"},
-      {"[\"f.1\"]", "[\"q\"]", "/choices/0/realizations/1/ops/0", 15, "no operation"},
-      {"[\"f.1\"]", "[]", "/choices/0/realizations/1", 15, "needs an operation"},
-      {"[\"f.1\"]", "[\"f\"]", "/choices/0/realizations/1", 15, "two realizations"},
+      {"[\"f.1\"]", "[\"q\"]", "/choices/0/realizations/1/ops/0", 14, "no operation"},
+      {"[\"f.1\"]", "[]", "/choices/0/realizations/1", 14, "needs an operation"},
+      {"[\"f.1\"]", "[\"f\"]", "/choices/0/realizations/1", 14, "two realizations"},
   };
   expect_refusals(
       kOwnedGraphText, [](const std::string& text) { parse_graph(text, "file.json"); }, cases);

@@ -187,7 +187,7 @@ TEST(AddCurves, FillsInWhatIsMissing) {
 
 TEST(AddCurves, ThePlanOfAGraphIsOnItsCurve) {
   const Graph graph = lower(example_chain());
-  PlanResult result = plan(graph, {.budget = "90%"});
+  PlanResult result = plan(graph, {.budget = "100%"});
   ReportInput input = {.problem = {graph, problem_id(graph)}, .plan = result.plan.value()};
   add_curves(input, {.time_limit = Nanos(1)});
   ASSERT_TRUE(input.frontier.has_value());

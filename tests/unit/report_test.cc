@@ -97,14 +97,15 @@ TEST(PlanText, WithoutAPlanTheBudgetAndWhatNeedsTheSmallestOneAreNamed) {
   PlanResult result;
   result.termination = Termination::kInfeasible;
   result.budget = Bytes(2048);
-  EXPECT_EQ(explain_no_plan(result), "infeasible: no plan fits 2048 bytes (2 KiB).");
+  EXPECT_EQ(explain_no_plan(result), "infeasible: no plan fits 2048 bytes (2.00 KiB).");
   result.proof = Proof::kScheduleClass;
   result.smallest_budget = Bytes(3072);
   result.baseline.peak = Bytes(6144);
   result.blocking_op = "B1";
   const std::string text =
-      "infeasible: no plan fits 2048 bytes (2 KiB).\n"
-      "The smallest feasible budget is 3072 bytes (3 KiB, 50.0 % of plain training's peak), needed by ";
+      "infeasible: no plan fits 2048 bytes (2.00 KiB).\n"
+      "The smallest feasible budget is 3072 bytes (3.00 KiB, 50.0 % of plain training's peak), "
+      "needed by ";
   EXPECT_EQ(explain_no_plan(result), text + "B1.");
   EXPECT_EQ(explain_no_plan(result, "the last layer"), text + "the last layer.");
 }
