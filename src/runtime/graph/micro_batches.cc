@@ -131,7 +131,7 @@ bool better(const PlanResult& a, const PlanResult& b) {
 }
 
 std::string refusal(const PartsTried& closest) {
-  return fmt::format("no number of parts has a plan; closest is {}. {}", closest.parts,
+  return fmt::format("no number of parts has a plan; closest is {}: {}", closest.parts,
                      explain_no_plan(closest.result));
 }
 
