@@ -125,7 +125,7 @@ class ReportTest(ProgramTest):
         problem = self.write("graph.json", graph_of_blocks(30))
         page = self.page(problem, self.make_plan(problem, "70%"))
         self.self_contained(page)
-        self.assertIn("No curve was given", " ".join(page.text))
+        self.assertIn("The best time of a step that was found for every budget", " ".join(page.text))
 
     def test_curve_from_a_file(self):
         problem = self.write("graph.json", graph_of_blocks(12))
