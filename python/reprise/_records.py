@@ -63,6 +63,7 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    head = {"format": value.FORMAT, "version": value.VERSION} if hasattr(value, "FORMAT") else {}
+    is_file = hasattr(value, "FORMAT")
+    head = {key.lower(): getattr(value, key) for key in ("FORMAT", "VERSION")} if is_file else {}
     fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if in_file(f))
     return head | {name: encode(item) for name, item in fields if item is not None}

@@ -135,10 +135,10 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
   const char* named = "\"name\": \"parts\", ";
   const std::vector<Case> cases = {
       {"\"version\": 2", "\"version\": 3", "/version", 3, "versions 1 to 2"},
-      {"\"version\": 2", "\"version\": 1", "/ops/0/variants/1/alternative", 12, "unknown key"},
-      {owned, "\"owner\": 1, ", "/ops/0/owner", 11, "a string"},
-      {owned, "\"owners\": \"b\", ", "/ops/0/owners", 11, "unknown key"},
-      {"\"alternative\": \"g\"", "\"alternative\": null", "/ops/0/variants/1/alternative", 12,
+      {"\"version\": 2", "\"version\": 1", "/ops/0/variants/1/alternative", 11, "unknown key"},
+      {owned, "\"owner\": 1, ", "/ops/0/owner", 10, "a string"},
+      {owned, "\"owners\": \"b\", ", "/ops/0/owners", 10, "unknown key"},
+      {"\"alternative\": \"g\"", "\"alternative\": null", "/ops/0/variants/1/alternative", 11,
        "a string"},
       {"{\"ops\": [\"f\"]}", "[\"f\"]", "/choices/0/realizations/0", 14, "an object"},
       {"{\"ops\": [\"f\"]}", "{}", "/choices/0/realizations/0", 14, "\"ops\" is missing"},
