@@ -188,6 +188,7 @@ int run_train(const TrainArguments& arguments) {
   if (!arguments.report.empty()) {
     ReportInput page{.problem = parse_problem(to_json(report.profile)), .plan = *report.plan.plan};
     page.run_log = report.run_log;
+    if (report.plain_time) page.side_by_side = {*report.plain_time, *report.planned_time};
     write_output(arguments.report, report_page(page, kCurveLimit, arguments.quiet));
   }
   const TrainLabels labels{.model = arguments.model.model,
@@ -226,8 +227,8 @@ void add_train(CLI::App& app, Handler& action) {
        "fashion-mnist (default), synthetic, a folder of IDX files, or a text file", "DATA");
   text("--budget", arguments->budget, "bytes (\"700 MiB\") or a share (60%)", "BUDGET");
   text("--mode", arguments->mode,
-       "graph: plan the operations of a captured step; chain: plan the model's stages; auto (default): graph "
-       "where the step can be captured, else chain",
+       "graph: plan the operations of a captured step; chain: plan the model's stages; auto "
+       "(default): graph where the step can be captured, else chain",
        "MODE");
   add_alternative_options(*command, arguments->alternatives);
   text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",
@@ -249,7 +250,8 @@ void add_train(CLI::App& app, Handler& action) {
                    "default 0.05 for sgd (0.02 with momentum), 0.001 for adam")
       ->type_name("R");
   text("--schedule", arguments->schedule,
-       "of the learning rate: constant (default), or linear (it falls to zero over the steps)", "NAME");
+       "of the learning rate: constant (default), or linear (it falls to zero over the steps)",
+       "NAME");
   command->add_option("--momentum", arguments->momentum, "of sgd (default 0)")->type_name("M");
   command->add_flag(
       "--consume-gradients", arguments->consume_gradients,

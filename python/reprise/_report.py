@@ -29,7 +29,7 @@ def report_html(
         plan: A path, a dict in the file format, or a `Plan`.
         run_log: The measurements of the plan's runs. The page shows them beside the planned values.
         path: The file that the page is written to, or None for no file.
-        time_limit: The time for the frontier of a chain: seconds, or a text such as "3s". With 0
+        time_limit: The time for the frontier: seconds, or a text such as "3s". With 0
             the page has no frontier.
 
     Returns:

@@ -135,7 +135,9 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
   };
   std::vector<Nanos> more(graph.ops.size());  // time beyond plain training's
   std::vector<Decision> all(graph.ops.size());
+  std::vector<char> is_plain(graph.ops.size(), 0);  // run by plain training, too
   for (const RunSpan& moment : plain_walk.spans) {
+    is_plain[static_cast<size_t>(moment.op)] = 1;
     all[static_cast<size_t>(moment.op)].once = variant_of(moment).time;
     more[static_cast<size_t>(moment.op)] -= variant_of(moment).time;
   }
@@ -143,6 +145,7 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
     const auto op = static_cast<size_t>(moment.op);
     ++all[op].runs;
     more[op] += variant_of(moment).time;
+    if (all[op].runs == 1 && !is_plain[op]) all[op].once = variant_of(moment).time;
     if (graph.ops[op].variants.size() > 1) all[op].variant = variant_of(moment).name;
   }
   std::vector<Decision> result;

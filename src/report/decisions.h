@@ -30,7 +30,8 @@ struct Decision {
   // backward read the first value of the forward.
   Bytes plain_held;
   Bytes plan_held;
-  Nanos once;  // its time in plain training
+  // Its time in plain training; of an op that plain training does not run, its first in the plan.
+  Nanos once;
   int64_t runs = 0;
   Nanos extra;      // all runs but the first
   std::string why;  // a reason, for people

@@ -1,10 +1,14 @@
 // This file puts the parts of the page together.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "io/formats.h"
 #include "report/markup.h"
 #include "report/page.h"
 #include "report/page_assets.h"
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
 
 namespace reprise {
 
@@ -46,6 +50,32 @@ std::string head(const std::string& name) {
       report::page_style());
 }
 
+// Adds a point and drops those that are no better than it.
+void add_point(std::vector<FrontierPoint>& points, const FrontierPoint& point) {
+  for (const FrontierPoint& other : points) {
+    if (other.budget <= point.budget && other.time <= point.time) return;
+  }
+  std::erase_if(points, [&](const FrontierPoint& other) {
+    return other.budget >= point.budget && other.time >= point.time;
+  });
+  const auto behind = std::ranges::upper_bound(points, point.budget, {}, &FrontierPoint::budget);
+  points.insert(behind, point);
+}
+
+// The curve of a graph consists of plans that were found in a short time. The plan of the page
+// belongs to it.
+Frontier graph_curve(const ReportInput& input, const PlanOptions& options) {
+  const Graph graph = input.problem.graph();
+  Frontier curve = frontier(graph, options);
+  const Plan& plan = input.plan;
+  if (plan.schedule_class == curve.schedule_class &&
+      verify(graph, plan, plan.budget).empty()) {
+    const Timeline timeline = simulate(graph, plan);
+    add_point(curve.points, {timeline.peak, timeline.peak, timeline.time, plan.lower_bound});
+  }
+  return curve;
+}
+
 }  // namespace
 
 std::string report_html(const ReportInput& input) {
@@ -67,13 +97,12 @@ std::string report_html(const ReportInput& input) {
 
 void add_curves(ReportInput& input, const PlanOptions& options) {
   const Chain* chain = input.problem.chain();
-  if (chain == nullptr) return;
   if (!input.frontier) {
-    Frontier curve = frontier(*chain, options);
+    Frontier curve = chain ? frontier(*chain, options) : graph_curve(input, options);
     curve.problem = input.problem.id;
     if (!curve.points.empty()) input.frontier = std::move(curve);
   }
-  if (!input.periodic.empty()) return;
+  if (chain == nullptr || !input.periodic.empty()) return;
   PlanOptions simple = options;
   simple.planner = "periodic";
   simple.schedule_class.clear();

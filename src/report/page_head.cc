@@ -29,13 +29,35 @@ std::string change(int64_t part, int64_t whole, const char* noun) {
 std::string lead(const Facts& facts) {
   const Timeline& plan = facts.plan.timeline;
   const Baseline& plain = facts.explanation.baseline;
+  const std::optional<SideBySide>& measured = facts.input.side_by_side;
+  const std::string time =
+      measured ? change(measured->planned.count(), measured->plain.count(), "time") + ", measured"
+               : change(plan.time.count(), plain.time.count(), "time");
   return fmt::format(
       "<p class=\"lead\">This plan runs a training step in <strong>{}</strong>, where plain "
       "training "
       "needs {}: <strong>{}</strong>, {}.</p>\n",
       format_bytes(plan.peak), format_bytes(plain.peak),
       change(plan.peak.count(), plain.peak.count(), "memory"),
-      change(plan.time.count(), plain.time.count(), "time"));
+      time);
+}
+
+std::string time_tile(const Facts& facts) {
+  const auto against_plain = [](Nanos time, Nanos plain) {
+    return fmt::format("{} against plain training's {}",
+                       relative_change(time.count(), plain.count()), format_duration(plain));
+  };
+  const Nanos predicted = facts.plan.timeline.time;
+  const Nanos plain = facts.explanation.baseline.time;
+  const std::optional<SideBySide>& measured = facts.input.side_by_side;
+  if (!measured) {
+    return tile("Time of a step", format_duration(predicted), against_plain(predicted, plain));
+  }
+  return tile("Time of a step", format_duration(measured->planned),
+              fmt::format("{}, measured in turn; predicted: {}, {}",
+                          against_plain(measured->planned, measured->plain),
+                          format_duration(predicted),
+                          relative_change(predicted.count(), plain.count())));
 }
 
 std::string proof_tile(const Plan& plan) {
@@ -117,10 +139,7 @@ std::string page_header(const Facts& facts) {
   text += tile("Peak memory", format_bytes(timeline.peak),
                share(timeline.peak.count(), plain.peak.count()) + " of plain training's");
   text += budget_tile(facts);
-  text += tile("Time of a step", format_duration(timeline.time),
-               fmt::format("{} against plain training's {}",
-                           relative_change(timeline.time.count(), plain.time.count()),
-                           format_duration(plain.time)));
+  text += time_tile(facts);
   text += proof_tile(plan);
   const size_t forward =
       static_cast<size_t>(std::count_if(facts.graph.ops.begin(), facts.graph.ops.end(),

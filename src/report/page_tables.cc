@@ -22,7 +22,8 @@ std::string verdict_cell(const Decision& decision) {
                                                                : "";
   std::string text = to_string(decision.verdict);
   if (decision.runs > 2) text += fmt::format(" {} times", decision.runs - 1);
-  if (!decision.variant.empty() && decision.variant != "keep" && decision.variant != "fast") {
+  if (!decision.variant.empty() && decision.variant != "keep" && decision.variant != "fast" &&
+      decision.variant != "default") {
     text += " as " + escaped(shortened(decision.variant, 24));
   }
   return fmt::format("<span class=\"verdict{}\">{}</span>", style, text);

@@ -113,7 +113,8 @@ bool needs_graph_mode(const TrainOptions& options) {
          options.alternatives != AlternativeOptions{};
 }
 
-// Why the step need not be captured to know that it is trained in chain mode; empty: that depends on the capture.
+// Why a step is trained in chain mode, as far as that is known without a capture; empty: a capture
+// tells.
 std::string why_chain_without_capture(const TrainOptions& options) {
   if (!options.planner.empty() && find_planner(options.planner).plan_graph == nullptr) {
     return "the planner " + options.planner + " plans chains";

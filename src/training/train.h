@@ -19,14 +19,14 @@
 
 namespace reprise::training {
 
-// What is planned: the stages of the model, or the operations of the captured step. kAuto stands for kGraph where the
-// step can be captured, and for kChain elsewhere.
+// What is planned: the stages of the model, or the operations of the captured step. kAuto stands for
+// kGraph where the step can be captured, and for kChain elsewhere.
 enum class TrainMode { kAuto, kChain, kGraph };
 
 enum class OptimizerKind { kSgd, kAdam };
 
-// The learning rate over the steps: the same in all of them, or falling in a straight line towards zero, which it would
-// reach one step after the last.
+// The learning rate over the steps: the same in all of them, or falling in a straight line towards
+// zero, which it would reach one step after the last.
 enum class LearningRateSchedule { kConstant, kLinear };
 
 struct TrainStep {
@@ -70,7 +70,8 @@ struct TrainOptions {
   int64_t log_steps = 0;        // steps to measure action by action, from the third on
   int64_t test_samples = 2000;  // most samples of the test; 0: no test
   Observer observer = {};       // measuring and planning
-  // Told once, before training: the mode of the steps (never kAuto), and where kAuto became kChain the reason.
+  // Told once, before training: the mode of the steps (never kAuto), and the reason where kAuto became
+  // kChain.
   std::function<void(TrainMode mode, const std::string& why_chain)> on_mode = {};
   std::function<void(const TrainStep&)> on_step = {};
   std::function<bool()> stop = {};  // asked after every step

@@ -187,7 +187,8 @@ TEST(ZooCounts, AreThePublishedOnes) {
     EXPECT_EQ(parameter_count({.model = name, .input = {2, 3, 64, 64}, .classes = 1000}), count)
         << name;
   }
-  // Table 6 has 0.27M, without the convolutions of the two shortcuts (512 and 2048) and their batch norms (64 and 128).
+  // Table 6 says 0.27M. The convolutions of the two shortcuts have 512 and 2048 parameters, their
+  // batch norms 64 and 128.
   EXPECT_EQ(parameter_count({.model = "resnet20", .input = {2, 3, 32, 32}}), 272'474);
 }
 

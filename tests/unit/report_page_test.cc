@@ -2,6 +2,7 @@
 // Python's own parsers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -98,6 +99,17 @@ TEST(ReportHtml, WithoutABudgetThereIsNoLine) {
   EXPECT_EQ(report_html(input).find("class=\"level budget\""), std::string::npos);
 }
 
+TEST(ReportHtml, MeasuredTimesStandBeforePredictedOnes) {
+  ReportInput input = input_of(example_chain());
+  EXPECT_EQ(report_html(input).find("measured in turn"), std::string::npos);
+  input.side_by_side = {.plain = Nanos(8'000'000), .planned = Nanos(6'000'000)};
+  const std::string page = report_html(input);
+  EXPECT_NE(page.find("25.0 % less time, measured"), std::string::npos);
+  EXPECT_NE(
+      page.find("-25.0 % against plain training&#39;s 8.00 ms, measured in turn; predicted: "),
+      std::string::npos);
+}
+
 TEST(ReportHtml, WhatIsOfAnotherProblemOrPlanIsRefused) {
   const ReportInput good = input_of(example_chain());
   ReportInput input = good;
@@ -159,7 +171,7 @@ TEST(ReportHtml, StaysSmallForManyOperations) {
   EXPECT_NE(page.find("The 300 of"), std::string::npos);
 }
 
-TEST(AddCurves, FillsInWhatIsMissingOfChainsOnly) {
+TEST(AddCurves, FillsInWhatIsMissing) {
   ReportInput input = input_of(example_chain());
   add_curves(input, {});
   ASSERT_TRUE(input.frontier.has_value());
@@ -171,11 +183,30 @@ TEST(AddCurves, FillsInWhatIsMissingOfChainsOnly) {
   add_curves(input, {});
   EXPECT_EQ(input.frontier->points.size(), 1u);
 
-  ReportInput graph_input = input;
-  graph_input.problem = {lower(example_chain()), problem_id(lower(example_chain()))};
-  graph_input.frontier.reset();
-  add_curves(graph_input, {});
-  EXPECT_FALSE(graph_input.frontier.has_value());
+}
+
+TEST(AddCurves, ThePlanOfAGraphIsOnItsCurve) {
+  const Graph graph = lower(example_chain());
+  PlanResult result = plan(graph, {.budget = "90%"});
+  ReportInput input = {.problem = {graph, problem_id(graph)}, .plan = result.plan.value()};
+  add_curves(input, {.time_limit = Nanos(1)});
+  ASSERT_TRUE(input.frontier.has_value());
+  EXPECT_TRUE(input.periodic.empty());
+  const std::vector<FrontierPoint>& points = input.frontier->points;
+  EXPECT_TRUE(std::ranges::any_of(points, [&](const FrontierPoint& point) {
+    return point.budget <= input.plan.peak && point.time <= input.plan.time;
+  }));
+  for (size_t k = 1; k < points.size(); ++k) {
+    EXPECT_LT(points[k - 1].budget, points[k].budget);
+    EXPECT_GT(points[k - 1].time, points[k].time);
+  }
+  EXPECT_NE(report_html(input).find("that was found for every budget"), std::string::npos);
+
+  input.frontier.reset();
+  input.plan.time = Nanos(1);  // a false claim: such a plan is on no curve
+  add_curves(input, {.time_limit = Nanos(1)});
+  ASSERT_TRUE(input.frontier.has_value());
+  for (const FrontierPoint& point : input.frontier->points) EXPECT_GT(point.time, Nanos(1));
 }
 
 TEST(ChromeTrace, HasPlannedAndMeasuredTracksToTheNanosecond) {

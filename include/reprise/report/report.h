@@ -26,20 +26,29 @@
 
 namespace reprise {
 
+// Times of a planned step and of plain training's, measured in turn.
+struct SideBySide {
+  Nanos plain, planned;
+
+  bool operator==(const SideBySide&) const = default;
+};
+
 struct ReportInput {
   Problem problem;
   Plan plan;
   std::optional<Frontier> frontier = {};     // the curve; see add_curves()
   std::vector<FrontierPoint> periodic = {};  // periodic checkpoints, to compare with
   std::optional<RunLog> run_log = {};        // what a run measured
+  std::optional<SideBySide> side_by_side = {};
 };
 
 // Throws InputError unless the curve belongs to this problem.
 void validate(const Frontier& frontier, const Problem& problem);
 
-// Fills in what is missing of `frontier` and `periodic`, if the problem is a chain, within about the
-// time limit of `options`: a curve that takes longer is left out, or consists of single budgets. Graphs
-// are left as they are: their curves take long. Errors as frontier().
+// Fills in what is missing of `frontier`, and for a chain of `periodic`, within about the time limit
+// of `options`. The curve of a chain is exact; one that takes longer is left out, or consists of
+// single budgets. The curve of a graph consists of plans that the search finds in that time, and of
+// the plan of `input`. Errors as frontier().
 void add_curves(ReportInput& input, const PlanOptions& options);
 
 // Throws InputError if the plan cannot be run on the problem at all (simulate()), or if the

@@ -1,9 +1,9 @@
 // This file builds MLP, ResNets and VGG.
 //
 // ResNets: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, table 1,
-// in torchvision's form (a bottleneck's stride is in its 3x3 convolution); ResNet-20: section 4.2, where the images are
-// small, with a convolution in the two shortcuts that change the shape. VGG: Simonyan,
-// Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015,
+// in torchvision's form (a bottleneck's stride is in its 3x3 convolution). ResNet-20: section 4.2 of
+// the same paper, for small images, with a convolution in the two shortcuts that change the shape.
+// VGG: Simonyan, Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015,
 // configuration D, with batch normalisation, convolutions without bias, and the mean over space
 // plus one linear layer instead of three (the original head alone has 123 of its 138 million
 // parameters, and fits one image size).
@@ -83,7 +83,7 @@ class ResidualBlock : public torch::nn::Module {
 struct ResnetShape {
   std::vector<int64_t> blocks;  // of each layer
   bool bottleneck = false;
-  bool small_images = false;  // the first convolution is 3x3 and keeps the size, and nothing is pooled
+  bool small_images = false;  // the first convolution is 3x3, keeps the size; nothing is pooled
 };
 
 ResnetShape resnet_shape(const std::string& model) {
