@@ -1,4 +1,4 @@
-// reprise check PROBLEM PLAN
+// This file has the command `reprise check PROBLEM PLAN`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

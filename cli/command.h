@@ -1,4 +1,4 @@
-// What the commands have in common: how they register, and the exit codes.
+// This header has the parts that all commands share: how they register, and the exit codes.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,17 @@ enum ExitCode : int {
   kDone = 0,
   kBroken = 1,      // an invalid plan (check), or a run that broke its promise
   kBadInput = 2,    // usage, input, unwritable output, unknown planner
-  kInfeasible = 3,  // stderr says the smallest feasible budget
-  kOutOfTime = 4,   // without a plan
+  kInfeasible = 3,  // stderr names the smallest feasible budget
+  kOutOfTime = 4,   // time ran out without a plan
   kInternal = 70,
 };
 
-// What the command that the user asked for does; its result is the exit code. Expected failures are
-// exceptions of reprise/model/errors.h, which main() turns into messages and codes.
+// A Handler does the work of the command that the user asked for, and returns the exit code.
+// Expected failures are exceptions of reprise/model/errors.h, which main() turns into messages and
+// codes.
 using Handler = std::function<int()>;
 
-// Each adds one command to `app`; parsing its arguments sets `action`.
+// Each function adds one command to `app`. Parsing the command's arguments sets `action`.
 void add_plan(CLI::App& app, Handler& action);
 void add_frontier(CLI::App& app, Handler& action);
 void add_check(CLI::App& app, Handler& action);

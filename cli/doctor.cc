@@ -1,4 +1,4 @@
-// reprise doctor
+// This file has the command `reprise doctor`.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/utsname.h>
@@ -23,13 +23,13 @@ namespace {
 
 struct Machine {
   std::string system;
-  int cores = 1;                      // that this process may use
-  Bytes memory;                       // of the machine
-  std::optional<Bytes> memory_limit;  // of the container
+  int cores = 1;                      // cores that this process may use
+  Bytes memory;                       // memory of the machine
+  std::optional<Bytes> memory_limit;  // limit of the container
   std::string simd;
 };
 
-// "max" and anything that is not a number mean no limit.
+// "max" and any text that is not a number mean no limit.
 std::optional<Bytes> container_limit() {
   for (const char* path :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
@@ -73,7 +73,7 @@ Machine look_at_machine() {
   return machine;
 }
 
-// Something that is off, and what to do about it.
+// A Finding says what is wrong, and what to do about it.
 struct Finding {
   std::string what, advice;
 };
@@ -109,7 +109,7 @@ std::string as_json(const Machine& machine, const std::optional<std::filesystem:
   for (const Finding& finding : findings) {
     json["findings"].push_back({{"what", finding.what}, {"advice", finding.advice}});
   }
-  // What the runtime says about itself; null where it says nothing that can be read.
+  // The runtime's report about itself; null if it reports nothing that can be read.
   json["libtorch"] = nlohmann::ordered_json::parse(of_runtime, nullptr, /*allow_exceptions=*/false);
   if (json["libtorch"].is_discarded()) json["libtorch"] = nullptr;
   json["well"] = code == kDone;
@@ -133,7 +133,7 @@ std::string as_text(const Machine& machine, const std::optional<std::filesystem:
   return text;
 }
 
-// `rest` is for the runtime: the model to try, and its options.
+// `rest` goes to the runtime: the model to try, and its options.
 int run_doctor(bool json, std::vector<std::string> rest) {
   const Machine machine = look_at_machine();
   const auto runtime = find_runtime();
@@ -147,7 +147,7 @@ int run_doctor(bool json, std::vector<std::string> rest) {
     rest.emplace_back("--json");
     std::string output;
     const int code = runtime ? run_runtime(*runtime, rest, &output) : kDone;
-    if (code == kBadInput) return code;  // it said why
+    if (code == kBadInput) return code;  // the runtime has said why
     print(as_json(machine, runtime, findings, output, code));
     return code;
   }
@@ -172,7 +172,7 @@ void add_doctor(CLI::App& app, Handler& action) {
                    "of the planned steps (default: 70%, or what is possible)")
       ->type_name("BUDGET");
   command->add_flag("--json", arguments->json, "for machines");
-  command->allow_extras();  // options of the model: the runtime knows them
+  command->allow_extras();  // options of the model, which only the runtime knows
   command->footer(
       "Further options say what the model is, as for `reprise profile`: --input, --batch, ...\n\n"
       "Examples:\n  reprise doctor\n  reprise doctor --model gpt --input 2x64 --width 64 --layers "

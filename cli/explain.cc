@@ -1,4 +1,4 @@
-// reprise explain PROBLEM PLAN
+// This file has the command `reprise explain PROBLEM PLAN`.
 #include "reprise/check/explain.h"
 
 #include <fmt/format.h>

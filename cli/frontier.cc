@@ -1,4 +1,4 @@
-// reprise frontier PROBLEM
+// This file has the command `reprise frontier PROBLEM`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,8 +29,9 @@ struct FrontierArguments {
   SearchArguments search;
 };
 
-// What a picture shows beside the curve: of a chain the points of periodic checkpoints, as far as
-// they are found in a tenth of the time, and the budgets that the user asked for.
+// Draws the curve with its additions. The picture of a chain also shows the points of periodic
+// checkpoints, as far as they are found in a tenth of the time. The budgets that the user asked for
+// are marked.
 std::string picture(const Chain* chain, const Frontier& curve, const Baseline& plain,
                     const FrontierArguments& arguments) {
   PlanOptions simple = search_options(arguments.search);
@@ -50,7 +51,7 @@ int run_frontier(const FrontierArguments& arguments) {
   if (!options.planner.empty()) find_planner(options.planner);
   if (!arguments.output.empty()) require_writable(arguments.output);
   if (!arguments.svg.empty()) require_writable(arguments.svg);
-  for (const std::string& mark : arguments.marks) Budget{mark};  // mistakes come before the work
+  for (const std::string& mark : arguments.marks) Budget{mark};  // report mistakes before the work
   const Problem problem = load_problem(arguments.problem);
   const Chain* chain = problem.chain();
 

@@ -1,4 +1,4 @@
-// `reprise`: finds the command and runs it; everything else is in the file of the command.
+// `reprise` finds the command and runs it. Everything else is in the file of the command.
 #include <fmt/format.h>
 
 #include "program.h"
@@ -7,7 +7,7 @@
 namespace reprise::cli {
 namespace {
 
-// --help lists these too, though the other program serves them.
+// --help also lists the commands that the other program runs.
 std::string footer() {
   std::string text = "Commands of reprise-runtime (built with LibTorch):\n";
   for (const RuntimeCommand& command : runtime_commands()) {

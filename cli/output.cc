@@ -17,10 +17,10 @@ namespace reprise::cli {
 
 namespace {
 
-// stderr is for people: a failure to write to it is nobody's to hear of.
+// stderr is for people. If it cannot be written, nobody can be told.
 void to_stderr(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
-// Holds back interrupts while it lives.
+// This object holds back interrupts while it exists.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -65,7 +65,7 @@ void require_writable(const std::filesystem::path& path) {
   } else if (errno != ENOENT) {
     fail_errno(path, errno);
   }
-  if (std::filesystem::is_symlink(path)) return;  // its folder is the target's; write_file() judges
+  if (std::filesystem::is_symlink(path)) return;  // write_file() checks the folder of the target
   const std::filesystem::path folder =
       path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail_errno(path, errno);

@@ -1,4 +1,5 @@
-// Where text goes: results to stdout or a file, messages and a live status line to stderr.
+// These functions write text: results to stdout or a file, messages and a live status line to
+// stderr.
 #pragma once
 
 #include <chrono>
@@ -13,28 +14,30 @@
 
 namespace reprise::cli {
 
-// Throws InputError if stdout takes no more (a full disk). A reader that went away is no mistake:
-// what it did not want is dropped.
+// Throws InputError if stdout takes no more text (a full disk). A reader that went away is not an
+// error: the rest of the text is dropped.
 void print(std::string_view text);
 
-// "reprise: <text>" on stderr, with control characters made visible.
+// Writes "reprise: <text>" to stderr, with control characters made visible.
 void say(std::string_view text);
-// A fault: "reprise: error: <text>".
+// Writes an error: "reprise: error: <text>".
 void complain(std::string_view text);
 
 // Throws InputError if `path` could not be written later: a folder that is missing or not writable,
-// a read-only file, a path that is a folder. So that nobody waits for a search in vain.
+// a read-only file, a path that is a folder. So nobody waits for a search in vain.
 void require_writable(const std::filesystem::path& path);
-// write_file() that an interrupt (Ctrl-C) cannot cut in half: it comes before or after.
+// Calls write_file() such that an interrupt (Ctrl-C) cannot cut it in half: the interrupt comes
+// before or after.
 void write_output(const std::filesystem::path& path, std::string_view content);
 
-// ", 71.9 % of plain training's peak"; empty where that is not known.
+// Returns text such as ", 71.9 % of plain training's peak", and nothing if that peak is not known.
 std::string share_of_plain(Bytes bytes, const Baseline& plain);
 
-// Plain when stdout is no terminal, or with NO_COLOR set.
+// Returns options for plain text if stdout is no terminal or NO_COLOR is set.
 TextOptions text_options();
 
-// A line on stderr that is rewritten while work goes on, and wiped at the end. Only on a terminal.
+// A StatusLine is a line on stderr that is rewritten while work goes on, and wiped at the end. It
+// appears only on a terminal.
 class StatusLine {
  public:
   explicit StatusLine(bool quiet);
@@ -42,7 +45,7 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Empty when nothing would be shown. Refers to this object.
+  // Returns an empty observer if nothing would be shown. The observer refers to this object.
   Observer observer();
   void wipe();
 

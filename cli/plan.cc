@@ -1,4 +1,4 @@
-// reprise plan PROBLEM --budget B
+// This file has the command `reprise plan PROBLEM --budget B`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -83,7 +83,7 @@ int run_plan(const PlanArguments& arguments) {
   options.observer = status.observer();
   PlanResult result = search(problem, options);
   status.wipe();
-  // Bound to the file that was read, not to the file that would be written for it.
+  // The plan is bound to the file that was read, and not to the file that would be written for it.
   if (result.plan) result.plan->problem = problem.id;
 
   if (result.plan) {

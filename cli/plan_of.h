@@ -1,4 +1,4 @@
-// Whether a plan and a problem that were given together belong together.
+// This header checks whether a plan and a problem that were given together belong together.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace reprise::cli {
 
-// Throws InputError, which names both problems, where `plan`, from `file`, cannot be followed because it is
-// for another one.
+// Throws InputError if `plan`, from `file`, cannot be followed because it is for another problem.
+// The message names both problems.
 void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file);
 
 }  // namespace reprise::cli

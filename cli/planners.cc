@@ -1,4 +1,4 @@
-// reprise planners
+// This file has the command `reprise planners`.
 #include <CLI/CLI.hpp>
 #include <memory>
 

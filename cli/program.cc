@@ -13,7 +13,7 @@
 namespace reprise::cli {
 namespace {
 
-// What is spelt wrong explains more than what is missing because of it.
+// A misspelt option explains more than the missing option that it causes.
 std::string reason(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const auto commands = app.get_subcommands();
   if (commands.empty() && argc > 1 && argv[1][0] != '-') {
@@ -59,7 +59,7 @@ int internal(const char* what) {
 }  // namespace
 
 int run_program(int argc, char** argv, const ProgramInfo& info) {
-  // A reader that goes away is seen as a failed write, see print().
+  // A reader that goes away is noticed as a failed write; see print().
   signal(SIGPIPE, SIG_IGN);
   return guarded([&] { return parse_and_run(argc, argv, info); });
 }

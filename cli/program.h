@@ -1,4 +1,5 @@
-// What both programs do around their commands: parse, run, turn exceptions into messages and codes.
+// Both programs do this around their commands: parse, run, and turn exceptions into messages and
+// codes.
 #pragma once
 
 #include <string>
@@ -10,14 +11,14 @@ namespace reprise::cli {
 
 struct ProgramInfo {
   std::string description;
-  std::string footer;  // of --help
+  std::string footer;  // the end of --help
   std::vector<void (*)(CLI::App&, Handler&)> commands;
 };
 
-// Never throws; the exit code.
+// Runs the program and returns the exit code. Never throws.
 int run_program(int argc, char** argv, const ProgramInfo& info);
 
-// Runs `work` and turns what it throws into a message on stderr and an exit code.
+// Runs `work` and turns its exceptions into a message on stderr and an exit code.
 int guarded(const Handler& work);
 
 }  // namespace reprise::cli

@@ -1,4 +1,4 @@
-// reprise report PROBLEM PLAN
+// This file has the command `reprise report PROBLEM PLAN`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ struct ReportArguments {
   bool quiet = false;
 };
 
-// What does not fit the plan is named with its file.
+// Adds the name of the file to the error if the file does not fit the problem or the plan.
 template <class Check>
 void check_file(const std::string& path, const Check& check) {
   try {
@@ -66,7 +66,7 @@ int run_report(const ReportArguments& arguments) {
   for (const std::string& path : {arguments.output, arguments.trace, arguments.snapshot}) {
     if (!path.empty()) require_writable(path);
   }
-  parse_duration(arguments.curve_limit);  // mistakes come before the work
+  parse_duration(arguments.curve_limit);  // report mistakes before the work
   ReportInput input = load(arguments);
   if (!arguments.trace.empty()) write_output(arguments.trace, chrome_trace(input));
   if (!arguments.snapshot.empty()) write_output(arguments.snapshot, memory_snapshot(input));

@@ -1,4 +1,4 @@
-// The page of `reprise report`, for every command that writes one.
+// report_page() makes the page of `reprise report`, for every command that writes one.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace reprise::cli {
 
-// report_html() with the curve of a chain worked out in about `curve_limit` (none: left out) unless there
-// is one, and progress on a terminal.
+// Returns report_html() and shows progress on a terminal. If the problem is a chain and the input
+// has no curve, the function first computes the curve in about `curve_limit`. A limit of 0 leaves
+// the curve out.
 std::string report_page(ReportInput& input, Nanos curve_limit, bool quiet);
 
 inline constexpr Nanos kCurveLimit{3'000'000'000};

@@ -30,7 +30,7 @@ constexpr std::array<RuntimeCommand, 4> kCommands = {{
     {"alternatives", "list the other ways to run operations and stages that a plan may choose"},
 }};
 
-// To the end of the stream, which it closes.
+// Reads to the end of the stream, and closes it.
 void read_all(int stream, std::string& output) {
   std::array<char, 4096> part;
   while (true) {

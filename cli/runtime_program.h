@@ -1,4 +1,4 @@
-// The second program, `reprise-runtime`: it has the commands that need LibTorch.
+// `reprise-runtime` is the second program. It has the commands that need LibTorch.
 #pragma once
 
 #include <filesystem>
@@ -17,15 +17,15 @@ struct RuntimeCommand {
 std::span<const RuntimeCommand> runtime_commands();
 bool is_runtime_command(std::string_view name);
 
-// Beside this program, then in PATH.
+// Looks for `reprise-runtime` beside this program, then in PATH.
 std::optional<std::filesystem::path> find_runtime();
 
-// Becomes `reprise-runtime` with the same arguments, untouched. Throws InputError that says how to
-// build it if there is none.
+// Replaces this process by `reprise-runtime` with the same arguments. If that program is missing,
+// the function throws InputError with a text on how to build it.
 [[noreturn]] void become_runtime(char** argv);
 
-// Runs it, its output going where ours goes, or into `output` if that is given. Its exit code; 128 + the
-// signal that killed it.
+// Runs `program` and returns its exit code, or 128 + the signal that killed it. The output of the
+// program goes where ours goes, or into `output` if that is given.
 int run_runtime(const std::filesystem::path& program, const std::vector<std::string>& arguments,
                 std::string* output = nullptr);
 

@@ -1,4 +1,4 @@
-// The options of a search, which plan and frontier share.
+// These are the options of a search, which plan and frontier share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace reprise::cli {
 
-// --allow of a command that plans, captures or trains.
+// Adds --allow to a command that plans, captures or trains.
 inline CLI::Option* add_allow(CLI::App& command, Exactness& allow, const std::string& what) {
   const std::map<std::string, Exactness> names{{"bitwise", Exactness::kBitwise},
                                                {"rounding", Exactness::kRounding},
@@ -23,7 +23,7 @@ inline CLI::Option* add_allow(CLI::App& command, Exactness& allow, const std::st
       ->check(CLI::IsMember({"bitwise", "rounding", "approximate"}).description(""));
 }
 
-// As the user wrote them.
+// The arguments are kept as the user wrote them.
 struct SearchArguments {
   std::string planner;
   std::string schedule_class;

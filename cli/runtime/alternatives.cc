@@ -1,4 +1,4 @@
-// reprise alternatives; and the options that switch them.
+// This file has `reprise alternatives`, and the options that switch alternatives on and off.
 #include "reprise/runtime/alternatives.h"
 
 #include <fmt/format.h>

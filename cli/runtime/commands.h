@@ -1,4 +1,4 @@
-// The commands of reprise-runtime, and the options they share.
+// This header has the commands of reprise-runtime, and the options that they share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,12 +13,12 @@ namespace reprise::cli {
 void add_train(CLI::App& app, Handler& action);
 void add_profile(CLI::App& app, Handler& action);
 void add_models(CLI::App& app, Handler& action);
-// Throws InputError where options that only graph mode knows are given for another mode.
+// Throws InputError if options that only graph mode knows are given for another mode.
 void validate_alternatives(const runtime::AlternativeOptions& options, const std::string& mode);
 void add_alternatives(CLI::App& app, Handler& action);
 void add_runtime_doctor(CLI::App& app, Handler& action);
 
-// The model as the user wrote it.
+// These arguments describe the model as the user wrote it.
 struct ModelArguments {
   std::string model, input;
   int64_t batch = 0, classes = 0, width = 0, layers = 0, heads = 0, vocabulary = 0;
@@ -28,10 +28,11 @@ struct ModelArguments {
 
 void add_model_options(CLI::App& command, ModelArguments& arguments);
 
-// Throws InputError for an input that is no shape ("64x1x28x28"). Also sets LibTorch's threads.
+// Throws InputError for an input that is not a shape ("64x1x28x28"). The function also sets
+// LibTorch's threads.
 training::ModelConfig model_config(const ModelArguments& arguments);
 
-// --only and --without, of graph mode.
+// Adds --only and --without, which are options of graph mode.
 void add_alternative_options(CLI::App& command, runtime::AlternativeOptions& options);
 
 // Throws InputError for anything but "chain" and "graph".

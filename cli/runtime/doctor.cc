@@ -1,5 +1,5 @@
-// The runtime's half of `reprise doctor`: what LibTorch on this machine can do, and one step of a model
-// tried out, plain and planned, in both modes.
+// This file is the runtime's half of `reprise doctor`. It says what LibTorch on this machine can
+// do, and tries one step of a model, plain and planned, in both modes.
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
@@ -26,12 +26,12 @@ struct DoctorArguments {
   bool json = false;
 };
 
-// Something that is off, and what to do about it.
+// A Finding says what is wrong, and what to do about it.
 struct Finding {
   std::string what, advice;
 };
 
-// One step of a model, plain and planned.
+// A Trial is one step of a model, plain and planned.
 struct Trial {
   std::string mode;
   training::TrainReport report;
@@ -55,7 +55,7 @@ std::string accelerator() {
   return found ? c10::DeviceTypeName(*found) : "none";
 }
 
-// What the data set is; empty where there is none.
+// Describes the data set; the text is empty if there is none.
 std::string fashion_mnist() {
   try {
     const training::Model model = training::make_model("mlp");
@@ -65,7 +65,8 @@ std::string fashion_mnist() {
   }
 }
 
-// Of plain training's peak; where nothing fits that, what the model's own stages leave possible.
+// The budget is this share of plain training's peak. If no plan fits it, the smallest budget that
+// the model's own stages allow is used.
 constexpr const char* kUsualBudget = "70%";
 
 Trial try_step(const training::ModelConfig& model, const std::string& budget, bool graph) {

@@ -1,4 +1,4 @@
-// `reprise-runtime`: started by `reprise` for the commands that need LibTorch.
+// `reprise` starts `reprise-runtime` for the commands that need LibTorch.
 #include "commands.h"
 #include "program.h"
 

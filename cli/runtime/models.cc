@@ -1,4 +1,4 @@
-// reprise models; and the options that say which model train and profile mean.
+// This file has `reprise models`, and the options that say which model train and profile mean.
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 

@@ -35,7 +35,7 @@ Profile measure_chain(const training::Model& model, runtime::MeasureOptions opti
                       const ProfileArguments& arguments) {
   const at::Tensor target = model.sample_target();
   options.alternatives = arguments.alternatives;
-  options.output_held = false;  // as `reprise train` runs it
+  options.output_held = false;  // as in `reprise train`
   return runtime::profile(
       model.stages, {model.sample_input()},
       [&](const runtime::Tensors& y) { return model.loss(y.at(0), target); }, options);

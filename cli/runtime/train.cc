@@ -1,4 +1,4 @@
-// reprise train: the main job.
+// This file has `reprise train`, the main job.
 #include "training/train.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ struct TrainArguments {
   bool consume_gradients = false, no_check = false, json = false, quiet = false;
 };
 
-// Medians of so many steps are in run logs.
+// A run log has the medians of this many steps.
 constexpr int64_t kLoggedSteps = 5;
 
 volatile sig_atomic_t interrupted = 0;
@@ -65,7 +65,7 @@ training::LearningRateSchedule rate_schedule(const std::string& text) {
   throw InputError("--schedule must be constant or linear, not '" + text + "'");
 }
 
-// Which mode was taken, in one line, where the user left it to the program.
+// Says in one line which mode was taken, if the user left the choice to the program.
 void say_mode(training::TrainMode mode, const std::string& why_chain) {
   if (mode == training::TrainMode::kGraph) {
     say("graph mode: the step was captured (--mode chain plans the model's stages)");
@@ -105,7 +105,7 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   return options;
 }
 
-// What else lowers the smallest budget, of what is not asked for already: ", or try ...".
+// Names further options that lower the smallest budget and are not set yet: ", or try ...".
 std::string what_else(const TrainArguments& arguments, training::TrainMode mode) {
   if (mode == training::TrainMode::kChain) return ", or try --mode graph";
   std::vector<std::string> all;
@@ -130,11 +130,12 @@ int infeasible(const training::TrainReport& report, const TrainArguments& argume
   return kInfeasible;
 }
 
-// Of sums in another order, in float32, with room to spare; and so many times what the last bits of parameters do.
+// A sum in another order may differ by kLargestRounding in float32, which leaves room to spare. It
+// may also differ by kTimesLastBit times the effect of the last bits of the parameters.
 constexpr double kLargestRounding = 1e-3;
 constexpr double kTimesLastBit = 10;
 
-// A promise that does not hold is the program's failure, however good the numbers are.
+// A broken promise is the program's failure, however good the numbers are.
 int verdict(const training::TrainReport& report) {
   const bool same =
       report.largest_difference
@@ -168,7 +169,7 @@ int run_train(const TrainArguments& arguments) {
       const double done = static_cast<double>(step.number) / static_cast<double>(step.of);
       options.observer({"train", done, step_text(step)});
     } else if (now - last_line > std::chrono::seconds(5) || step.number == step.of) {
-      say(step_text(step));  // nobody watches a terminal: a line now and then
+      say(step_text(step));  // no terminal: only now and then
       last_line = now;
     }
   };

@@ -44,7 +44,7 @@ std::string with_commas(int64_t number) {
 std::string train_report_text(const training::TrainReport& report, const TrainLabels& labels) {
   const Plan& plan = *report.plan.plan;
   const bool plain = report.plain_peak.has_value();
-  // Plain training of the whole batch, as far as it is known.
+  // This is plain training of the whole batch, as far as it is known.
   const Baseline& baseline =
       report.tried.empty() ? report.plan.baseline : report.tried.front().result.baseline;
   const int64_t whole = plain ? report.plain_peak->count() : baseline.peak.count();

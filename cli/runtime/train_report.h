@@ -1,4 +1,4 @@
-// The result of `reprise train`, for people and for programs.
+// These functions write the result of `reprise train`, for people and for programs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,21 +8,22 @@
 
 namespace reprise::cli {
 
-// What the user asked for, as far as a report names it.
+// The labels say what the user asked for, as far as a report names it.
 struct TrainLabels {
   std::string model;
   bool has_budget = false;
   bool consumes_gradients = false;
 };
 
-// A table that says what training in less memory gained and cost. The report has a plan.
+// Returns a table that says what training in less memory gained and cost. The report must have a
+// plan.
 std::string train_report_text(const training::TrainReport& report, const TrainLabels& labels);
 
-// The same figures in bytes and nanoseconds. The report has a plan.
+// Returns the same figures in bytes and nanoseconds. The report must have a plan.
 nlohmann::ordered_json train_report_json(const training::TrainReport& report,
                                          const TrainLabels& labels);
 
-// One line about a step under way.
+// Returns one line about a step.
 std::string step_text(const training::TrainStep& step);
 
 }  // namespace reprise::cli

@@ -1,5 +1,5 @@
-// How much work a search may still do: counted in steps, so that its result does not depend on the
-// machine, with the clock as a cap only.
+// An Effort says how much work a search may still do. Work is counted in steps, so the result does
+// not depend on the machine. The clock is only a cap.
 #pragma once
 
 #include <chrono>
@@ -11,13 +11,13 @@ namespace reprise::internal::packing {
 
 class Effort {
  public:
-  // The clock starts now.
+  // The clock starts with the construction.
   Effort(int64_t steps, Nanos time_limit)
       : left_(steps), end_(Clock::now() + std::chrono::nanoseconds(time_limit.count())) {
     if (time_limit <= Nanos(0)) left_ = 0;
   }
 
-  // False when nothing is left. Reads the clock every million steps.
+  // Returns false if no effort is left. Reads the clock every million steps.
   bool spend(int64_t steps) {
     left_ -= steps;
     unwatched_ += steps;
@@ -30,7 +30,8 @@ class Effort {
 
   int64_t left() const { return left_; }
 
-  // So many steps at most, under the same clock. They are not taken off this effort.
+  // Returns an effort of at most this many steps, under the same clock. The steps are not taken off
+  // this effort.
   Effort part(int64_t steps) const {
     Effort some = *this;
     some.left_ = steps < left_ ? steps : left_;

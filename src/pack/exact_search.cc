@@ -1,10 +1,11 @@
-// Complete search for a packing within a capacity.
+// ExactSearch is a complete search for a packing within a capacity.
 //
 // M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine
-// Learning", ASPLOS 2023 (volume 4), gives the frame: sections, packings in which every block rests on
-// something ("canonical"), bounds by section, dominance, cuts into independent pieces. Branching is
-// that of fixed-position strip packing, by the place instead of by the block: S. Martello, M. Monaci,
-// D. Vigo, "An Exact Approach to the Strip-Packing Problem", INFORMS J. Computing 15(3), 2003.
+// Learning", ASPLOS 2023 (volume 4), gives the frame: sections, packings in which every block rests
+// on something ("canonical"), bounds by section, dominance, cuts into independent pieces. The
+// branching is that of fixed-position strip packing, by place instead of by block: S. Martello, M.
+// Monaci, D. Vigo, "An Exact Approach to the Strip-Packing Problem", INFORMS J. Computing 15(3),
+// 2003.
 //
 // | paper                  | here                                                               |
 // |------------------------|--------------------------------------------------------------------|
@@ -17,18 +18,23 @@
 // | spatial/temporal cut   | solve_pieces()                                                     |
 // | section inference      | raise_to_floors(); raise_to_neighbours() is a cheap part of it     |
 //
-// The state is a level for each section and the set of items that wait. A node takes a valley: neighbouring
-// sections of one level, with higher ones on both sides. Let S be the packing of least sum of offsets (and
-// equal items in order) that continues the state. In S every item rests on the level or on another item.
-// So either an item stands on the level inside the valley; the node tries each as the leftmost one, and what
-// is left of it is raised to what is beside it, because nothing stands there lower. Or none does, and the
-// valley is raised to its rim. A raise costs slack, a placement does not; slack below 0 is the end of a
-// branch. If an item that waits has room in what a raise gives up, S would have it there: no such raise.
+// The state is a level for each section and the set of items that wait. A node takes a valley:
+// neighbouring sections of one level, with higher sections on both sides. Let S be the packing with
+// the least sum of offsets (and equal items in order) that continues the state. In S every item
+// rests on the level or on another item. Two cases follow:
+//
+// - An item stands on the level inside the valley. The node tries each item as the leftmost one.
+//   The part of the valley to its left is raised to the level beside it, because nothing stands
+//   lower there.
+// - No item stands on the level inside the valley. Then the valley is raised to its rim.
+//
+// A raise costs slack, a placement does not, and a branch ends if slack falls below 0. If a waiting
+// item has room in the hole that a raise leaves, S would have the item there, so that raise is cut.
 //
 // Complexity: exponential at worst; O(sections + items that begin in the valley) a node.
 // Assumption: two states with equal 128-bit random hashes are equal.
 //
-// Tests: oracle/pack_oracle_test.cc: equal to exhaustive search, with each rule on and off.
+// Tests: oracle/pack_oracle_test.cc compares with exhaustive search, with each rule on and off.
 #include "pack/exact_search.h"
 
 #include <algorithm>
@@ -131,7 +137,7 @@ void ExactSearch::spend(int64_t steps) {
   if (!effort_->spend(steps) || steps_left_ < 0) stopped_ = true;
 }
 
-// Places what waits in these sections, or leaves the state as it was.
+// Places all waiting items of these sections, or leaves the state as it was.
 bool ExactSearch::solve(Range range) {
   spend(range.last - range.first + 1);
   if (stopped_) return false;
@@ -151,8 +157,8 @@ bool ExactSearch::solve(Range range) {
   return false;
 }
 
-// The sections that waiting items connect, each piece on its own, small ones first. Leaves the state as
-// it was if one of them cannot be solved.
+// Cuts the sections into pieces that waiting items connect, and solves each piece on its own, small
+// ones first. Leaves the state as it was if a piece cannot be solved.
 bool ExactSearch::solve_pieces(Range range) {
   if (!rules_.split) return solve(range);
   const size_t before = trail_.size();
@@ -206,7 +212,7 @@ bool ExactSearch::branch(Range range, const Valley& valley) {
   return solve(range);
 }
 
-// Raises what is certain, and finds the valley to branch on.
+// Makes all raises that are certain, and finds the valley to branch on.
 ExactSearch::Raised ExactSearch::raise_certain(Range range, Valley& valley) {
   for (;;) {
     if (rules_.tighten && !(style_.floors ? raise_to_floors(range) : raise_to_neighbours(range))) {
@@ -222,8 +228,8 @@ ExactSearch::Raised ExactSearch::raise_certain(Range range, Valley& valley) {
   }
 }
 
-// If every item over a section is also over its higher neighbour, the section is as high. False if
-// that does not fit.
+// If every item over a section is also over its higher neighbour, the section is raised to the
+// neighbour's level. Returns false if that does not fit.
 bool ExactSearch::raise_to_neighbours(Range range) {
   for (int32_t k = range.last - 1; k >= range.first; --k) {
     if (waiting_[k] == 0 || crossing_[k] < waiting_[k] || level_[k + 1] <= level_[k]) continue;
@@ -236,8 +242,8 @@ bool ExactSearch::raise_to_neighbours(Range range) {
   return true;
 }
 
-// The same, complete and slower: an item is at least as high as the highest level under it, and a section
-// as the lowest of its items.
+// Makes the same raises completely, but slower: an item is at least as high as the highest level
+// under it, and a section is at least as high as the lowest of its items.
 bool ExactSearch::raise_to_floors(Range range) {
   std::fill(floor_.begin() + range.first, floor_.begin() + range.last + 1, kWall);
   int64_t cost = 0;
@@ -258,7 +264,8 @@ bool ExactSearch::raise_to_floors(Range range) {
   return true;
 }
 
-// The valley with the least slack, on ties the lowest, the leftmost. False if nothing waits.
+// Finds the valley with the least slack; ties go to the lowest, then to the leftmost. Returns false
+// if no item waits.
 bool ExactSearch::lowest_valley(Range range, Valley& valley) const {
   bool found = false;
   for (int32_t first = range.first; first <= range.last;) {
@@ -280,7 +287,8 @@ bool ExactSearch::lowest_valley(Range range, Valley& valley) const {
   return found;
 }
 
-// Sections of one level. False, and nothing is changed, if the slack does not allow it.
+// Raises sections of one level. Returns false and changes nothing if the slack does not allow the
+// raise.
 bool ExactSearch::raise(Range sections, int64_t level) {
   const int64_t before = level_[sections.first];
   for (int32_t k = sections.first; k <= sections.last; ++k) {
@@ -294,7 +302,8 @@ bool ExactSearch::raise(Range sections, int64_t level) {
   return true;
 }
 
-// Whether an item that waits, other than `except`, has room in a hole of this height over the sections.
+// Returns whether a waiting item other than `except` has room in a hole of this height over the
+// sections.
 bool ExactSearch::fills(Range sections, int64_t hole, int32_t except) const {
   if (!rules_.dominance) return false;
   for (int32_t k = sections.first; k <= sections.last; ++k) {
@@ -320,7 +329,7 @@ void ExactSearch::place(int32_t number, int64_t level) {
   trail_.push_back({number, item.first, item.last, level});
 }
 
-// Back to the first so many changes.
+// Takes back all changes after the first `changes`.
 void ExactSearch::undo(size_t changes) {
   while (trail_.size() > changes) {
     const Change change = trail_.back();
@@ -342,7 +351,7 @@ bool ExactSearch::twin_waits(int32_t number) const {
 }
 
 ExactSearch::Key ExactSearch::key_of(Range range) const {
-  Key key{runs_, runs_};  // what failed in another run, with another capacity, says nothing
+  Key key{runs_, runs_};  // states that failed in another run, with another capacity, say nothing
   for (int32_t k = range.first; k <= range.last; ++k) {
     const auto level = static_cast<uint64_t>(waiting_[k] > 0 ? level_[k] : -1) + 2;
     key.high += level * section_mark_[k].high;

@@ -1,4 +1,4 @@
-// Branch and bound for a packing of one part within a given height.
+// ExactSearch packs one part within a given height by branch and bound.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace reprise::internal::packing {
 
-// In which order the items that may stand at a place are tried.
+// Branching is the order in which the items that may stand at a place are tried.
 enum class Branching { kLongest, kLargest, kLargestArea, kRandom };
 
-// How one run searches; all styles are complete.
+// A Style says how one run searches; all styles are complete.
 struct Style {
   Branching branching = Branching::kLongest;
   bool floors = false;  // tighten fully at each node: smaller trees, slower nodes
-  uint64_t seed = 1;    // of kRandom
+  uint64_t seed = 1;    // seed of kRandom
 
   bool operator==(const Style&) const = default;
 };
 
 // Each rule that cuts the tree can be switched off; the answer stays the same.
 struct ExactRules {
-  bool dominance = true;  // no hole that an item would fill
+  bool dominance = true;  // leaves no hole that an item would fill
   bool split = true;      // pieces that no waiting item connects are solved one by one
   bool table = true;      // remembers states that failed
-  bool tighten = true;    // a section is as high as what waits over it must be
+  bool tighten = true;    // raises a section to the items that wait over it
 
   bool operator==(const ExactRules&) const = default;
 };
@@ -40,25 +40,26 @@ class ExactSearch {
 
   explicit ExactSearch(const Part& part, const ExactRules& rules = {});
 
-  // Whether the part fits into `capacity` units. Stops after `steps`, or when the effort is spent.
+  // Searches for a packing of the part within `capacity` units. Stops after `steps`, or when the
+  // effort is spent.
   SearchEnd run(int64_t capacity, const Style& style, int64_t steps, Effort& effort);
 
   const std::vector<int64_t>& offsets() const { return offsets_; }  // after kFound
 
  private:
-  // Neighbouring sections of one level, lower than both neighbours; these are kWall where no waiting
-  // item passes.
+  // A valley is a range of neighbouring sections of one level that is lower than both neighbours. A
+  // neighbour is kWall if no waiting item passes it.
   struct Valley {
     int32_t first = 0, last = -1;
     int64_t level = 0, left = 0, right = 0;
-    int64_t slack = 0;  // the least of its sections
+    int64_t slack = 0;  // the least slack of its sections
 
     int64_t rim() const { return left < right ? left : right; }
   };
-  // An item placed (item >= 0), or sections raised.
+  // A change is an item that was placed (item >= 0), or sections that were raised.
   struct Change {
     int32_t item, first, last;
-    int64_t before;  // their level
+    int64_t before;  // level before the change
   };
   struct Range {
     int32_t first, last;
@@ -91,14 +92,14 @@ class ExactSearch {
   Style style_;
   std::vector<int64_t> offsets_;
   std::vector<std::vector<int32_t>> beginning_;  // items by their first section
-  std::vector<int32_t> rank_;                    // of the items: in which order they are tried
-  std::vector<int32_t> twin_;                    // the item before it that is equal to it, or -1
+  std::vector<int32_t> rank_;                    // by item: position in the order of trials
+  std::vector<int32_t> twin_;                    // by item: the equal item before it, or -1
   std::vector<char> placed_;
-  std::vector<int64_t> level_, slack_, floor_;  // of sections; slack: capacity - level - what waits
+  std::vector<int64_t> level_, slack_, floor_;  // by section; slack: capacity - level - what waits
   std::vector<int32_t> waiting_;                // items over the section
-  std::vector<int32_t> crossing_;               // of these, items over the next one, too
+  std::vector<int32_t> crossing_;               // items over the section and over the next one
   std::vector<Change> trail_;
-  std::vector<int32_t> choices_;  // of all nodes on the path, one behind the other
+  std::vector<int32_t> choices_;  // choices of all nodes on the path, one behind the other
   std::vector<Key> failed_;
   std::vector<Key> item_mark_, section_mark_;  // random
   uint64_t runs_ = 0;

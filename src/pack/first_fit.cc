@@ -1,8 +1,7 @@
-// Greedy placement by a list of priorities.
+// This file places items greedily by a list of priorities.
 //
 // Y. Pisarchyk, J. Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (arXiv
-// 2001.03288): greedy by size into the lowest hole. The other orders are those of bin
-// packing.
+// 2001.03288): greedy by size into the lowest hole. The other orders are those of bin packing.
 //
 // | paper                     | here                               |
 // |---------------------------|------------------------------------|
@@ -10,10 +9,10 @@
 // | tensor size               | Item::size                         |
 // | greedy by size            | the order "first fit by size"      |
 //
-// Complexity: the placed items are kept by offset and looked through from below until a hole is found:
-// O(n) an item, most of the time far less; a short item looks at those of a window of time only.
-// Assumption: none; any order gives a packing, and for some order the packing is a lowest one (that of
-// the offsets of a lowest packing).
+// Complexity: O(n) an item, most of the time far less. The placed items are kept by offset and read
+// from below until a hole is found. A short item reads only the items of a window of time.
+// Assumption: none. Any order gives a packing, and some order gives a lowest one: the order of the
+// offsets of a lowest packing.
 //
 // Tests: unit/pack_test.cc, property/pack_property_test.cc.
 #include "pack/first_fit.h"
@@ -33,7 +32,7 @@ void PlacedItems::clear() {
   for (List& window : windows_) window.clear();
 }
 
-// A list with every item that overlaps this one in time.
+// Returns a list that has every item which overlaps this one in time.
 const PlacedItems::List& PlacedItems::list_for(const Item& item) const {
   const int32_t window = item.first / stride_;
   if (windows_.empty() || item.last >= (window + 2) * stride_) return all_;
@@ -88,7 +87,8 @@ std::vector<NamedOrder> first_fit_orders(const Part& part) {
     return order;
   };
   const auto span = [](const Item& item) { return item.last - item.first + 1; };
-  // As floating point: the product may not fit 64 bits, and its last digits do not matter.
+  // The area is a floating-point number: the product may not fit 64 bits, and its last digits do
+  // not matter.
   const auto area = [&](const Item& item) {
     return static_cast<double>(item.size) * static_cast<double>(span(item));
   };

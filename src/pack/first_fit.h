@@ -1,4 +1,4 @@
-// Items placed one after the other, each as low as it goes.
+// First fit places items one after the other, each as low as possible.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace reprise::internal::packing {
 
-// Items that stand somewhere, by offset.
+// PlacedItems keeps the items that have a place, by offset.
 class PlacedItems {
  public:
-  // With windows, an item that is short beside the sections looks only at what is near in time: worth it
-  // from some hundred items on.
+  // With windows, an item that is short beside the sections reads only the items that are near in
+  // time. Windows pay from some hundred items on.
   explicit PlacedItems(int32_t sections, int32_t windows = 0);
 
   void clear();
   void add(const Item& item, int64_t offset);
-  // Adds it at the lowest hole and returns the offset. `steps` grows by what was looked at.
+  // Adds the item in the lowest hole and returns its offset. `steps` grows by the number of items
+  // that were read.
   int64_t add_lowest(const Item& item, int64_t& steps);
 
  private:
@@ -32,14 +33,14 @@ class PlacedItems {
 
   List all_;
   int32_t stride_;             // sections from one window to the next, which overlaps half of it
-  std::vector<List> windows_;  // what overlaps each
+  std::vector<List> windows_;  // items that overlap each window
 };
 
-// All items in this order. At worst O(n^2), n the items.
+// Places all items in this order. O(n^2) at worst, for n items.
 Solution first_fit(const Part& part, const std::vector<int32_t>& order);
 
-// The orders that are worth a try, the best ones first: by size, by area (size times sections), by
-// sections, by begin.
+// Returns the orders that are worth a try, the best ones first: by size, by area (size times
+// sections), by sections, by begin.
 struct NamedOrder {
   const char* name;
   std::vector<int32_t> order;

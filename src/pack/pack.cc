@@ -1,4 +1,4 @@
-// pack(): checks the input, cuts it into parts, spends the effort where the packing is highest.
+// pack() checks the input, cuts it into parts, and spends its effort on the highest parts.
 #include "reprise/pack/pack.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ int64_t units_of(Bytes bytes, Bytes alignment) {
   return bytes.count() / alignment.count() + (bytes.count() % alignment.count() != 0);
 }
 
-// The sizes in units of the alignment. Throws InputError as pack() says.
+// Returns the sizes in units of the alignment. Throws InputError as pack() says.
 std::vector<int64_t> checked_units(std::span<const Block> blocks, Bytes alignment) {
   if (alignment < Bytes(1)) {
     throw InputError(fmt::format("an alignment of {} bytes; give at least 1", alignment.count()));
@@ -49,7 +49,7 @@ std::vector<int64_t> checked_units(std::span<const Block> blocks, Bytes alignmen
       refuse(k, "end", fmt::format("ends at {}, before it begins at {}", block.end, block.begin));
     }
     units.push_back(units_of(block.bytes, alignment));
-    total += alignment * units.back();  // throws when it does not fit
+    total += alignment * units.back();  // throws if the sum does not fit
   }
   return units;
 }
@@ -59,7 +59,7 @@ int64_t live_units(std::span<const Block> blocks, const std::vector<int64_t>& un
   for (size_t k = 0; k < blocks.size(); ++k) {
     if (blocks[k].begin == blocks[k].end) continue;
     changes.push_back({blocks[k].begin, units[k]});
-    changes.push_back({blocks[k].end, -units[k]});  // first at its time: negative
+    changes.push_back({blocks[k].end, -units[k]});  // frees come first at their time: negative
   }
   std::sort(changes.begin(), changes.end());
   int64_t live = 0, most = 0;
@@ -69,7 +69,7 @@ int64_t live_units(std::span<const Block> blocks, const std::vector<int64_t>& un
 
 struct Problem {
   std::vector<Interval> intervals;
-  std::vector<size_t> blocks;  // of each interval
+  std::vector<size_t> blocks;  // by interval: position of its block
 };
 
 Problem problem_of(std::span<const Block> blocks, const std::vector<int64_t>& units) {
@@ -82,7 +82,8 @@ Problem problem_of(std::span<const Block> blocks, const std::vector<int64_t>& un
   return problem;
 }
 
-// The tallest parts decide the height: they are improved, down to the height of what cannot be.
+// The tallest parts decide the height, so they are improved first. No part is improved below the
+// final height of a part before it.
 void solve(std::vector<PartSolver>& solvers, int64_t goal, Effort& effort) {
   for (PartSolver& solver : solvers) solver.construct(goal - solver.part().base);
   std::sort(solvers.begin(), solvers.end(),

@@ -1,10 +1,13 @@
-// in_pages(): one sweep over time. A block takes the place that the packing gave it, if that lies below the live bytes
-// and is free. Any other block moves: into a hole that nobody needs while it lives; else, if it is large, into
-// free pages anywhere. Pages that other blocks will need are taken last, those needed last first: their
-// owners move in turn, when they come.
+// in_pages() makes one sweep over time. A block takes the place that the packing gave it, if that
+// place lies below the live bytes and is free. Any other block moves: into a hole that no other
+// block needs while it lives, or else into any free hole if it is smaller than a page, and into
+// free pages anywhere if it is larger. Pages that other blocks will need are taken last, and among
+// them those that are needed last come first. The owners of these pages move in turn when they
+// come.
 //
-// Why the height is nearly the live bytes: all that is free at a time is free to be taken, so that a large block is
-// refused only what lies in pages of which another block holds a part. Then the arena grows by what is missing.
+// The height is nearly the live bytes for this reason: all bytes that are free at a time may be
+// taken. A large block is refused only the bytes in pages of which another block holds a part. Then
+// the arena grows by the missing bytes.
 //
 // Tests: unit/pages_test.cc, property/pages_property_test.cc.
 #include "reprise/pack/pages.h"
@@ -57,7 +60,7 @@ class PageSweep {
                      [&](size_t a, size_t b) { return blocks[a].end < blocks[b].end; });
   }
 
-  // The extents of each block.
+  // Returns the extents of each block.
   std::vector<std::vector<Range>> run() && {
     size_t ended = 0;
     for (size_t at = 0; at < by_begin_.size(); ++at) {
@@ -75,7 +78,7 @@ class PageSweep {
  private:
   std::vector<Range> moved(size_t at) {
     const int64_t size = places_[by_begin_[at]].size();
-    Ranges unused = free_;  // while the block lives
+    Ranges unused = free_;  // not needed by others while the block lives
     for (const Range& place : places_during(at)) unused.remove(place);
     Range hole = unused.best_fit(size);
     if (hole.size() == 0 && size < page_) {
@@ -86,7 +89,8 @@ class PageSweep {
     return scattered(at, size);
   }
 
-  // Of the blocks that come while this one lives and keep their place, in the order in which they come.
+  // Lists the places of the blocks that come while this one lives and keep their place, in the
+  // order in which they come.
   std::vector<Range> places_during(size_t at) const {
     std::vector<Range> places;
     for (size_t next = at + 1; next < by_begin_.size(); ++next) {
@@ -101,7 +105,7 @@ class PageSweep {
     int64_t missing = round_up(size, page_);
     std::vector<Range> taken;
     const auto take = [&](std::vector<Range> from) {
-      // The longest first, for few extents.
+      // The longest ranges come first, so that the extents are few.
       std::stable_sort(from.begin(), from.end(),
                        [](const Range& a, const Range& b) { return a.size() > b.size(); });
       for (const Range& range : from) {
@@ -123,7 +127,7 @@ class PageSweep {
     Ranges joined;
     for (const Range& range : taken) joined.add(range);
     std::vector<Range> extents = joined.all();
-    extents.back().end -= round_up(size, page_) - size;  // for small blocks
+    extents.back().end -= round_up(size, page_) - size;  // small blocks may take the rest
     return extents;
   }
 
@@ -145,8 +149,8 @@ class PageSweep {
   std::span<const Block> blocks_;
   const int64_t page_;
   int64_t height_;
-  std::vector<Range> places_;  // in the packing
-  std::vector<bool> kept_;     // stands there, or will unless another block has taken it by then
+  std::vector<Range> places_;  // places in the packing
+  std::vector<bool> kept_;     // in its place, or will be unless that is taken before
   std::vector<std::vector<Range>> extents_;
   std::vector<size_t> by_begin_, by_end_;
   Ranges free_;
@@ -185,7 +189,7 @@ PagedPacking in_pages(std::span<const Block> blocks, const Packing& packing,
     throw InputError("the packing is not valid: " + wrong.front().message);
   }
   PagedPacking best = as_it_is(blocks, packing, options);
-  const Bytes huge(std::numeric_limits<int64_t>::max() / 2);  // sums of pages might not fit
+  const Bytes huge(std::numeric_limits<int64_t>::max() / 2);  // still small enough to sum pages
   if (packing.height - packing.live_bytes < options.page || packing.height > huge) return best;
 
   PagedPacking paged{.extents = {}, .height = {}, .live_bytes = packing.live_bytes};

@@ -51,7 +51,7 @@ void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
   const bool searchable = part_->items.size() <= ExactSearch::kMostItems;
   ExactSearch exact(*part_);
   const int64_t end = effort.left() - steps;
-  // Most often the bound itself can be reached, and then quickly.
+  // The bound itself can be reached most often, and then quickly.
   for (uint64_t number = 0; searchable && number < 2 && low_ <= goal; ++number) {
     if (decide(exact, goal, number, std::max(kFirstShare, steps / 128), effort) ==
         ExactSearch::SearchEnd::kFound)
@@ -66,7 +66,8 @@ void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
   if (searchable) search(exact, goal, end, effort);
 }
 
-// Whether the part fits into the capacity: takes what is found, and the proof if nothing can be.
+// Decides whether the part fits into the capacity. Keeps the packing if there is one, and the proof
+// if there is none.
 ExactSearch::SearchEnd PartSolver::decide(ExactSearch& exact, int64_t capacity, uint64_t trial,
                                         int64_t steps, Effort& effort) {
   const auto outcome = exact.run(capacity, style_of(trial), steps, effort);
@@ -82,9 +83,9 @@ ExactSearch::SearchEnd PartSolver::decide(ExactSearch& exact, int64_t capacity, 
   return outcome;
 }
 
-// Halves what is open between what is proven impossible and the best height. A capacity that was not
-// decided in its share of steps is put aside until all higher ones were tried; then the shares double.
-// Ends when the effort has `end` left.
+// Halves the range between the heights that are proven impossible and the best height. A capacity
+// that was not decided in its share of steps is put aside until all higher ones were tried; then
+// the shares double. Ends when the effort has `end` left.
 void PartSolver::search(ExactSearch& exact, int64_t goal, int64_t end, Effort& effort) {
   uint64_t trial = 2;
   for (int64_t share = kFirstShare; best_.height > std::max(goal, low_); share *= 2) {

@@ -1,4 +1,4 @@
-// All methods on one part, from the quick ones to the exact one.
+// A PartSolver tries all methods on one part, from the quick ones to the exact one.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ class PartSolver {
  public:
   explicit PartSolver(const Part& part) : part_(&part), low_(part.live()) {}
 
-  // The skylines, then first fit in several orders: until one is within `goal` units.
+  // Tries the skylines, then first fit in several orders, until a packing is within `goal` units.
   void construct(int64_t goal);
-  // Repair and exact search, until the height is within `goal`, is proven least, or `steps` are
-  // spent.
+  // Runs repair and exact search, until the height is within `goal` or proven least, or until the
+  // effort has fallen by `steps`.
   void improve(int64_t goal, int64_t steps, Effort& effort);
 
   const Part& part() const { return *part_; }
   const Solution& best() const { return best_; }
   int64_t low() const { return low_; }  // no packing of the part is lower
-  // Both above the part's base.
+  // Both heights include the part's base.
   int64_t top() const { return part_->base + best_.height; }
 
  private:

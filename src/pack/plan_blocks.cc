@@ -58,7 +58,7 @@ class Writer {
     for (const auto& [written, read] : variant.reuses) {
       if (at(written) == kNone) {
         at(written) = at(read);
-      } else {  // a duplicate, in the memory of what was read
+      } else {  // a duplicate, in the memory of a value that was read
         blocks_[static_cast<size_t>(at(read))].end = clock_ + 1;
       }
       at(read) = kNone;
@@ -82,15 +82,15 @@ class Writer {
   }
 
   const Graph& graph_;
-  std::vector<int64_t> block_of_;  // of the values that are live
+  std::vector<int64_t> block_of_;  // by value, while it is live
   std::vector<Block> blocks_;
   std::vector<BlockOwner> owners_;
-  OpIndex op_ = -1;  // that runs
+  OpIndex op_ = -1;  // the op that runs
   int64_t clock_ = 0;
 };
 
 Writer walk(const Graph& graph, const std::vector<Action>& actions) {
-  simulate(graph, actions);  // for its errors
+  simulate(graph, actions);  // called for its errors
   Writer writer(graph);
   writer.run(bind(graph, actions));
   return writer;

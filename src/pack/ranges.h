@@ -1,4 +1,4 @@
-// A set of integers as disjoint ranges.
+// Ranges is a set of integers, kept as disjoint ranges.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct Range {
 
 class Ranges {
  public:
-  void add(Range range);                   // joins it with its neighbours
-  std::vector<Range> remove(Range range);  // what of it was there
+  void add(Range range);                   // joins the range with its neighbours
+  std::vector<Range> remove(Range range);  // returns the ranges that were there
   bool contains(Range range) const;
-  // The smallest range of at least so many integers; an empty one: there is none.
+  // Returns the smallest range of at least `size` integers, or an empty range if there is none.
   Range best_fit(int64_t size) const;
   std::vector<Range> all() const;  // ascending
 

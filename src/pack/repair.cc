@@ -1,6 +1,6 @@
-// Large neighbourhood search: P. Shaw, "Using Constraint Programming and Local Search Methods to Solve
-// Vehicle Routing Problems", CP 1998, with windows of time for the neighbourhoods, and first fit in changed
-// orders to complete them.
+// Large neighbourhood search: P. Shaw, "Using Constraint Programming and Local Search Methods to
+// Solve Vehicle Routing Problems", CP 1998. Here the neighbourhoods are windows of time, and first
+// fit in changed orders completes them.
 //
 // | paper          | here                                                                        |
 // |----------------|-----------------------------------------------------------------------------|
@@ -8,10 +8,10 @@
 // | removed visits | free_: items within the window, or a random share of them                   |
 // | cost           | excess: by how much items are above the target, summed up                   |
 //
-// The target is a little below the best height, so that the search has a slope to go down; where the excess
-// is gone, the target is the new best height.
+// The target is a little below the best height, so that the search has a slope to go down. When the
+// excess is 0, the target is the new best height.
 //
-// Complexity: O(n + m^2) a trial, m the items that overlap the window.
+// Complexity: O(n + m^2) a trial, where m items overlap the window.
 //
 // Tests: property/pack_property_test.cc.
 #include "pack/repair.h"
@@ -77,7 +77,8 @@ class Repair {
     }
   }
 
-  // Whether there is less excess. A trial that changes it not at all is kept, too: it may open a way.
+  // Returns whether the excess fell. A trial that leaves the excess as it was is kept too, because
+  // it may open a way.
   bool trial(int32_t item) {
     choose_free(item);
     int64_t before = 0, after = 0;
@@ -102,11 +103,11 @@ class Repair {
     return after < before;
   }
 
-  // Writes free_, and puts what else overlaps the window into placed_.
+  // Writes free_, and puts the other items that overlap the window into placed_.
   void choose_free(int32_t item) {
     const auto reach = static_cast<int32_t>(random_() % 4 == 0 ? random_() % 64 : random_() % 8);
     const int32_t first = part_.items[item].first - reach, last = part_.items[item].last + reach;
-    const uint64_t share = random_() % 3;  // of the items within the window: all, 1/2, 1/4
+    const uint64_t share = random_() % 3;  // share of the items within the window: all, 1/2, 1/4
     free_.clear();
     fixed_.clear();
     for (size_t k = 0; k < part_.items.size(); ++k) {
@@ -127,7 +128,8 @@ class Repair {
     effort_.spend(static_cast<int64_t>(part_.items.size() + 8 * fixed_.size()));
   }
 
-  // By offset, but with the item before a random one, and some others changed; or by size.
+  // Orders free_ by offset, or sometimes by size. Then moves the item to a random earlier place,
+  // and swaps some others.
   void reorder(int32_t item) {
     order_ = free_;
     const bool by_size = random_() % 8 == 0;
@@ -153,7 +155,7 @@ class Repair {
   int64_t target_ = 0;
   std::vector<int32_t> high_;  // items above the target
   std::vector<int32_t> free_, fixed_, order_;
-  std::vector<int64_t> before_;  // offsets of free_
+  std::vector<int64_t> before_;  // offsets of free_ before the trial
   PlacedItems placed_;
 };
 

@@ -1,4 +1,4 @@
-// Local search that makes a packing lower.
+// repair() is a local search that makes a packing lower.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace reprise::internal::packing {
 
-// Takes out some items around one that is too high and places them anew. Ends at `goal`, when
-// `patience` trials in a row did not help, or when the effort is spent. Never makes `best` worse.
+// Takes out some items around an item that is too high, and places them anew. Ends at `goal`, after
+// `patience` trials in a row that did not help, or when the effort is spent. Never makes `best`
+// worse.
 void repair(const Part& part, int64_t goal, int64_t patience, Effort& effort, Solution& best);
 
 }  // namespace reprise::internal::packing

@@ -1,12 +1,14 @@
-// Two reductions that lose nothing.
+// partition() makes two reductions that lose nothing.
 //
-// 1. Only the maximal sets of blocks that are live at once matter (the maximal cliques of an interval
-//    graph; P. C. Gilmore, A. J. Hoffman, Canadian J. Math. 16, 1964): there are at most n, and each
-//    block is in consecutive ones. M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
-//    Hardware-Accelerated Machine Learning", ASPLOS 2023, calls them sections.
-// 2. A block that is live all through a part can stand at its bottom: above and below it nothing
-//    touches, so it may change places with what is below. Without it the part may fall into
-//    parts that share no time, and so on. What a schedule nests like a stack is packed by this alone.
+// 1. Only the maximal sets of blocks that are live at once matter (the maximal cliques of an
+// interval graph; P. C. Gilmore, A. J. Hoffman, Canadian J. Math. 16, 1964). There are at most n of
+// them, and each block is in consecutive ones. M. D. Moffitt, "MiniMalloc: A Lightweight Memory
+// Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023, calls them sections.
+//
+// 2. A block that is live all through a part can stand at the bottom of the part. No block stands
+// beside it, so it may change places with the blocks below. Without the block the part may fall
+// into parts that share no time, and so on. This reduction alone packs a schedule that nests its
+// blocks like a stack.
 //
 // Tests: unit/pack_sections_test.cc, oracle/pack_oracle_test.cc.
 #include "pack/sections.h"
@@ -18,7 +20,7 @@
 namespace reprise::internal::packing {
 namespace {
 
-// Blocks in order of begin and in order of end, of one part whose sections are to be found.
+// The blocks of one part whose sections are not known yet, in order of begin and in order of end.
 struct Open {
   std::vector<int32_t> by_begin, by_end;
   int64_t base = 0;
@@ -54,7 +56,8 @@ class Partitioner {
   }
 
  private:
-  // Writes first_ and last_; returns the number of sections. An end comes before a begin at its time.
+  // Writes first_ and last_, and returns the number of sections. At the same time, an end comes
+  // before a begin.
   int32_t find_sections(const Open& part) {
     int32_t section = 0;
     bool grown = false;
@@ -72,7 +75,7 @@ class Partitioner {
     return section;
   }
 
-  // Takes out what spans the part and what is then alone; cuts the rest where nothing is live.
+  // Takes out the blocks that span the part, and cuts the rest where no other block is live.
   void reduce(Open part) {
     const int32_t sections = find_sections(part);
     bool taken = false;
@@ -101,7 +104,8 @@ class Partitioner {
     for (Open& piece : rest) open_.push_back(std::move(piece));
   }
 
-  // For each section the number of its piece: sections that a remaining block connects are in one.
+  // Returns for each section the number of its piece: sections that a remaining block connects are
+  // in one piece.
   std::vector<int32_t> cut(const Open& part, int32_t sections) const {
     std::vector<int32_t> reach(static_cast<size_t>(sections), 0);
     for (const int32_t block : part.by_begin) {

@@ -1,4 +1,4 @@
-// A packing problem cut into parts that do not touch each other.
+// partition() cuts a packing problem into parts that do not touch each other.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace reprise::internal::packing {
 
-// A block of a part. Sizes are in units of the alignment, times are sections: the maximal sets of
-// blocks that are live at once, in order of time. Two blocks overlap in time if and only if they
-// share a section.
+// An Item is a block of a part. Sizes are in units of the alignment. Times are sections: the
+// maximal sets of blocks that are live at once, in order of time. Two blocks overlap in time if and
+// only if they share a section.
 struct Item {
   int64_t size = 0;
   int32_t first = 0, last = 0;  // sections, both included
@@ -19,15 +19,15 @@ struct Item {
 
 struct Part {
   std::vector<Item> items;
-  std::vector<int32_t> blocks;  // of each item, its position in the problem
+  std::vector<int32_t> blocks;  // by item: position of its block in the problem
   int32_t sections = 0;
-  int64_t base = 0;  // units below the part that are taken all through
+  int64_t base = 0;  // units below the part that are taken throughout
 
-  // Most units that are live at once, without the base.
+  // Returns the most units that are live at once, without the base.
   int64_t live() const;
 };
 
-// What is to be packed: blocks that are live and not empty.
+// An Interval is a block to be packed: it is live at some time and not empty.
 struct Interval {
   int64_t size = 0;
   int64_t begin = 0, end = 0;
@@ -35,12 +35,12 @@ struct Interval {
 
 struct Partition {
   std::vector<Part> parts;       // each connected in time, no item spans all of it
-  std::vector<int64_t> offsets;  // in units: of the blocks that are in no part
-  int64_t height = 0;            // of these
+  std::vector<int64_t> offsets;  // in units, for the blocks that are in no part
+  int64_t height = 0;            // height of these blocks
 };
 
-// Some lowest packing of the whole has the offsets of `offsets`, and of each part a lowest packing
-// on its base. O(n log n + n * depth of nesting).
+// Some lowest packing of the whole consists of `offsets` and, for each part, of a lowest packing on
+// the part's base. O(n log n + n * depth of nesting).
 Partition partition(const std::vector<Interval>& intervals);
 
 }  // namespace reprise::internal::packing

@@ -1,8 +1,8 @@
-// Best fit on a skyline.
+// skyline() packs by best fit on a skyline.
 //
 // T. Sekiyama, T. Imai, H. Imai, R. Raymond, "Profile-guided memory optimization for deep neural
-// networks", 2018 (arXiv 1804.10001), after E. K. Burke, G. Kendall, G. Whitwell, "A New Placement Heuristic
-// for the Orthogonal Stock-Cutting Problem", Operations Research 52(4), 2004.
+// networks", 2018 (arXiv 1804.10001), after E. K. Burke, G. Kendall, G. Whitwell, "A New Placement
+// Heuristic for the Orthogonal Stock-Cutting Problem", Operations Research 52(4), 2004.
 //
 // | paper                    | here                                               |
 // |--------------------------|----------------------------------------------------|
@@ -13,8 +13,8 @@
 // |                          | is the longest lifetime                            |
 // | lift up an offset line   | raise() to the lower neighbour, merged with it     |
 //
-// Complexity: each item is placed once and each line raised at most once between two placements: O(n)
-// rounds, each a look through the items that begin on the line.
+// Complexity: each item is placed once, and each line is raised at most once between two
+// placements. That makes O(n) rounds, and each round reads the items that begin on the line.
 //
 // Tests: unit/pack_test.cc, property/pack_property_test.cc.
 #include "pack/skyline.h"
@@ -75,7 +75,7 @@ class Skyline {
     lowest_.erase({line.level, line.first});
   }
 
-  // The larger is taken; on ties the one that begins first.
+  // The item with the larger key is taken. Ties go to the item that begins first.
   std::tuple<double, int64_t> key(const Item& item) const {
     const int64_t span = item.last - item.first + 1;
     switch (rule_) {
@@ -89,7 +89,7 @@ class Skyline {
     return {static_cast<double>(item.size) * static_cast<double>(span), item.size};
   }
 
-  // Takes the item out of those that wait; -1: none fits on the line.
+  // Takes an item out of those that wait. Returns -1 if none fits on the line.
   int32_t choose(const Line& line) {
     int32_t section = -1;
     size_t position = 0;
@@ -112,7 +112,7 @@ class Skyline {
     return item;
   }
 
-  // Lines side by side at one level become one.
+  // Merges lines that lie side by side at one level.
   void add_merged(Line line) {
     const auto after = lines_.find(line.last + 1);
     if (after != lines_.end() && after->second.level == line.level) {
@@ -136,7 +136,8 @@ class Skyline {
     add_merged({item.first, item.last, line.level + item.size});
   }
 
-  // To the lower of its neighbours. There is one: what waits on a line over all sections fits on it.
+  // Raises the line to the lower of its neighbours. There is one, because a line over all sections
+  // would fit every waiting item.
   void raise(const Line& line) {
     const auto at = lines_.find(line.first);
     int64_t level = std::numeric_limits<int64_t>::max();
@@ -148,7 +149,7 @@ class Skyline {
 
   const Part& part_;
   const SkylineRule rule_;
-  std::vector<std::vector<int32_t>> beginning_;  // by section: the items that wait
+  std::vector<std::vector<int32_t>> beginning_;  // by section: items that wait
   std::map<int32_t, Line> lines_;                // by first section
   std::set<std::pair<int64_t, int32_t>> lowest_;
 };

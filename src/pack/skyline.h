@@ -1,4 +1,4 @@
-// Items laid on the lowest place of the skyline of those that are placed.
+// skyline() lays items on the lowest place of the skyline of the placed items.
 #pragma once
 
 #include "pack/sections.h"
@@ -6,10 +6,10 @@
 
 namespace reprise::internal::packing {
 
-// Which of the items that fit on the lowest line is taken.
+// A SkylineRule says which of the items that fit on the lowest line is taken.
 enum class SkylineRule { kLongest, kLargest, kLargestArea };
 
-// At worst O(n^2), n the items.
+// O(n^2) at worst, for n items.
 Solution skyline(const Part& part, SkylineRule rule);
 
 }  // namespace reprise::internal::packing

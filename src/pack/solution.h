@@ -1,4 +1,4 @@
-// An arrangement of one part.
+// A Solution is an arrangement of one part.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace reprise::internal::packing {
 
 struct Solution {
-  std::vector<int64_t> offsets;  // of the items, in units above the part's base
+  std::vector<int64_t> offsets;  // by item, in units above the part's base
   int64_t height = std::numeric_limits<int64_t>::max();
   const char* method = "";
 };

@@ -1,5 +1,6 @@
-// The independent judge of packings: one sweep over time with the live blocks in order of offset. A block
-// that enters must fit between its two neighbours. It shares nothing with what makes packings.
+// verify_packing() is the independent judge of packings. It makes one sweep over time and keeps the
+// live blocks in order of offset. A block that enters must fit between its two neighbours. The
+// judge shares no code with the methods that make packings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,8 +73,8 @@ class Sweep {
     return Wide{packing_.offsets[block].count()} + rounded(blocks_[block].bytes, alignment_);
   }
 
-  // The first block that overlaps another one overlaps a neighbour: what stands between the two would
-  // overlap too, and would not be the first.
+  // The first block that overlaps another block overlaps a neighbour. A block between the two would
+  // overlap as well, and then this block would not be the first.
   void enter(Live::iterator at) {
     if (at != live_.begin()) report(*std::prev(at), *at);
     if (std::next(at) != live_.end()) report(*at, *std::next(at));

@@ -1,4 +1,4 @@
-// From a question to a verified answer: everything that planners share.
+// plan() goes from a question to a verified answer. This file has the work that all planners share.
 #include "reprise/plan/plan.h"
 
 #include <chrono>
@@ -23,7 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// `kind`: of problem, for the message; `way`: how a planner of that kind is called.
+// `kind` names the kind of problem in the message; `function` is the member that plans such a
+// problem.
 template <class Function>
 const PlannerInfo& chosen_planner(const PlanOptions& options, const char* preferred,
                                   const char* kind, Function PlannerInfo::*function) {
@@ -53,7 +54,7 @@ Nanos since(Clock::time_point start) {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// All violations in one message; an answer that has any is a defect of ours.
+// Puts all violations into one message. An answer that has any is a defect of this library.
 void require_valid(const Graph& graph, const Plan& plan) {
   const std::vector<Violation> violations = verify(graph, plan, plan.budget, plan.problem);
   std::string text;
@@ -68,7 +69,8 @@ void require_valid(const Graph& graph, const Plan& plan) {
   }
 }
 
-// The planner's view and the caller's: without and with inadmissible options or variants.
+// The planner sees the graph without inadmissible options or variants; the caller sees the whole
+// one.
 struct Graphs {
   const Graph& admissible;
   const Graph& whole;
@@ -117,7 +119,7 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   return result;
 }
 
-// Of a graph without operations: there is one plan, and nothing to search.
+// A graph without operations has one plan, and needs no search.
 Answer empty_answer(const Graph& graph, Bytes budget) {
   internal::common::Candidates candidates(graph, budget);
   candidates.consider({});

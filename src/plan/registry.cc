@@ -11,7 +11,8 @@
 namespace reprise {
 namespace {
 
-// A new planner is a file with a declaration in its room, a row here, and a row in tests/support/planner_matrix.h.
+// A new planner needs a file with a declaration in its room, a row here, and a row in
+// tests/support/planner_matrix.h.
 constexpr PlannerInfo kPlanners[] = {
     {.name = "chain",
      .summary = "exact optimum over persistent schedules of a chain; also the whole curve",

@@ -49,7 +49,8 @@ class Arena {
         names_(names),
         blocks_(plan_blocks(graph, actions)),
         owners_(block_owners(graph, actions)),
-        // A picture needs no search beyond the first heuristics, which nearly always reach the bound.
+        // A picture needs no search beyond the first heuristics, which nearly always reach the
+        // bound.
         packing_(pack(blocks_, {.steps = 5'000'000, .time_limit = Nanos(2'000'000'000)})),
         chart_("Arena: offsets of all blocks over the step",
                fmt::format("{} bytes high.", packing_.height.count()), time, kHeight) {
@@ -71,7 +72,7 @@ class Arena {
 
  private:
   static constexpr double kHeight = 260;
-  // Units of the plot.
+  // Sizes of a pixel, in units of the plot.
   static constexpr double kPixelWide = StepChart::kWide / 870;
   static constexpr double kPixelHigh = StepChart::kHigh / kHeight;
 
@@ -88,7 +89,7 @@ class Arena {
                      [](const Placed& a, const Placed& b) { return a.area() > b.area(); });
   }
 
-  // All of one kind in one path.
+  // Draws all blocks of one kind as one path.
   void draw_unnamed(size_t shown) {
     std::array<std::string, kHoldings> paths;
     for (size_t p = kMostNamedBlocks; p < shown; ++p) {
@@ -108,7 +109,7 @@ class Arena {
     for (size_t p = 0; p < std::min(shown, kMostNamedBlocks); ++p) {
       const Placed& at = placed_[p];
       const BlockOwner& owner = owners_[at.block];
-      // An edge around what is hardly wider than the edge would hide it.
+      // An edge would hide a block that is hardly wider than the edge.
       const bool edged = at.width > 3 * kPixelWide && at.height > 3 * kPixelHigh;
       chart_.draw(fmt::format(
           "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"block{} kind-{}\">"

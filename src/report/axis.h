@@ -1,4 +1,4 @@
-// Axes of pictures: units, and ticks at round numbers.
+// This header has the axes of pictures: their units, and ticks at round numbers.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ struct AxisUnit {
   double size = 1;
 };
 
-// The largest unit in which `value` is at least 1.
+// These functions return the largest unit in which `value` is at least 1.
 AxisUnit byte_unit(double value);  // B, KiB, ...
 AxisUnit time_unit(double value);  // ns, µs, ms, s; `value` in ns
 
-// 1, 2 or 5 times a power of ten units, for about `ticks` ticks.
+// Returns 1, 2 or 5 times a power of ten units, for about `ticks` ticks.
 double nice_step(double span, double unit, int ticks);
 
 struct Axis {
-  double from = 0, to = 1;    // of the data, in bytes or nanoseconds
+  double from = 0, to = 1;    // range of the data, in bytes or nanoseconds
   double start = 0, end = 1;  // pixels
   AxisUnit unit;
   double step = 1;  // between ticks

@@ -10,8 +10,9 @@ namespace reprise::report {
 
 namespace {
 
-// Where the forward pass is over: the first op of loss or backward that reads what a forward op wrote.
-// Loss and backward run once and in one order, so that it is the same op in every plan. -1: none.
+// Finds the op with which the forward pass is over: the first op of loss or backward that reads a
+// value of a forward op. Loss and backward run once and in one order, so it is the same op in every
+// plan. -1: none.
 OpIndex find_turn(const Graph& graph) {
   std::vector<char> from_forward(graph.values.size(), 0);
   for (size_t o = 0; o < graph.ops.size(); ++o) {
@@ -28,7 +29,7 @@ OpIndex find_turn(const Graph& graph) {
   return -1;
 }
 
-// Bytes that each op wrote and that are live just before the turn.
+// Returns for each op the bytes that it wrote and that are live just before the turn.
 std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
                                     const Walk& walk) {
   const auto turn = std::find_if(walk.spans.begin(), walk.spans.end(),
@@ -67,7 +68,7 @@ Verdict verdict_on(const Decision& decision) {
   return decision.plan_held < decision.plain_held ? Verdict::kLighter : Verdict::kKept;
 }
 
-// "0.26 ms/MiB": what a byte costs in time.
+// Returns the cost of a byte in time: "0.26 ms/MiB".
 std::string price(Nanos time, Bytes bytes) {
   const double mebibytes = static_cast<double>(bytes.count()) / 0x1p20;
   return fmt::format("{:.3g} ms/MiB", static_cast<double>(time.count()) / mebibytes / 1e6);
@@ -132,7 +133,7 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
   const auto variant_of = [&](const RunSpan& moment) -> const Variant& {
     return graph.ops[static_cast<size_t>(moment.op)].variants[static_cast<size_t>(moment.variant)];
   };
-  std::vector<Nanos> more(graph.ops.size());  // than in plain training
+  std::vector<Nanos> more(graph.ops.size());  // time beyond plain training's
   std::vector<Decision> all(graph.ops.size());
   std::vector<char> is_plain(graph.ops.size(), 0);  // run by plain training, too
   for (const RunSpan& moment : plain_walk.spans) {

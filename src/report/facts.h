@@ -1,4 +1,4 @@
-// What all parts of a report are made from, worked out once.
+// Facts are worked out once, and all parts of a report are made from them.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@
 namespace reprise::report {
 
 struct Facts {
-  // `input` must outlive it. Errors as report_html().
+  // `input` must outlive the facts. Throws as report_html() does.
   explicit Facts(const ReportInput& input);
 
   const ReportInput& input;
   Graph graph;
-  std::vector<std::string> names;  // of the ops, for people: a chain's with the stage
+  std::vector<std::string> names;  // names of the ops, for people: a chain's with the stage
   std::vector<Action> plain_actions;
   Walk plan, plain;
   Explanation explanation;
@@ -26,7 +26,8 @@ struct Facts {
   const RunLog* run_log() const { return input.run_log ? &*input.run_log : nullptr; }
 };
 
-// "conv1 (F0)" for stages, the id otherwise; of names beyond 120 characters both ends. One per op.
+// Returns one name for each op: "conv1 (F0)" for stages, and the id otherwise. A name beyond 120
+// characters keeps both ends.
 std::vector<std::string> op_names(const Problem& problem, const Graph& graph);
 
 }  // namespace reprise::report

@@ -23,7 +23,7 @@ constexpr const char* kOwnStyle =
     ".plain{fill:#b3261e;stroke:#b3261e}.periodic{fill:#fbfbf8;stroke:#8a6d1a}"
     ".chosen{fill:#1f5fa8;stroke:#2b2b2b}.point{stroke-width:1.8}</style>\n";
 
-// The picture while it grows.
+// A Picture collects the parts of the drawing.
 class Picture {
  public:
   Picture(const Frontier& frontier, const Baseline& baseline,
@@ -164,7 +164,8 @@ class Picture {
     svg_ += fmt::format("<path d=\"{}\" class=\"{}\"/>\n", path, style);
   }
 
-  // A line up to the curve and one to the time axis; to the top where the budget has no plan.
+  // Draws a line up to the curve and a line to the time axis. A budget without a plan gets a line
+  // to the top.
   void draw_marks() {
     for (const Bytes mark : options_.marks) {
       const double x = x_.pixel(static_cast<double>(mark.count()));
@@ -202,7 +203,7 @@ class Picture {
     point(*extras_.chosen, "chosen", "this plan");
     const double x = x_.pixel(static_cast<double>(extras_.chosen->budget.count()));
     const double y = y_.pixel(static_cast<double>(extras_.chosen->time.count()));
-    // The curve descends: there is room below it, on the left.
+    // The curve descends, so there is room below it, on the left.
     text(x - 9, y + 18, "end", "this plan", " font-weight=\"600\"");
   }
 

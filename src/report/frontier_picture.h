@@ -1,4 +1,4 @@
-// The time/memory curve, for a file of its own and for the report.
+// frontier_picture() draws the time/memory curve, for a file of its own and for the report.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace reprise::report {
 
-// Beside what frontier_svg() shows.
+// FrontierExtras lists additions to the picture of frontier_svg().
 struct FrontierExtras {
-  std::optional<FrontierPoint> chosen;  // a plan
-  bool bounds = false;                  // the lower bounds, where they are below the times
-  bool own_style = true;                // colours for a file; without: those of the page around it
+  std::optional<FrontierPoint> chosen;  // a plan to mark
+  bool bounds = false;                  // draws lower bounds that are below the times
+  bool own_style = true;                // colours for a file; false: those of the page around it
 };
 
-// As frontier_svg(), its errors too.
+// Draws as frontier_svg() does, with the same errors.
 std::string frontier_picture(const Frontier& frontier, const Baseline& baseline,
                              std::span<const FrontierPoint> periodic, const SvgOptions& options,
                              const FrontierExtras& extras);

@@ -1,4 +1,4 @@
-// The page as a whole.
+// This file puts the parts of the page together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using report::escaped;
 using report::Facts;
 
-// As a source expression of a content security policy: 'sha256-<base64>'.
+// Returns the hash as a source expression of a content security policy: 'sha256-<base64>'.
 std::string hash_source(std::string_view text) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -1,4 +1,4 @@
-// Tables in HTML.
+// HtmlTable writes tables in HTML.
 #pragma once
 
 #include <string>
@@ -8,14 +8,15 @@
 
 namespace reprise::report {
 
-// Cells and headings are markup: escaped() is the caller's. The first cell of a row is its heading.
+// Cells and headings are markup: the caller escapes text with escaped(). The first cell of a row is
+// the heading of the row.
 class HtmlTable {
  public:
   explicit HtmlTable(std::string caption) : caption_(std::move(caption)) {}
   HtmlTable& column(std::string heading, Align align);
   void row(const std::vector<std::string>& cells);
-  void total(const std::vector<std::string>& cells);  // below the others
-  // In a box that scrolls when it is long.
+  void total(const std::vector<std::string>& cells);  // a row below the others
+  // Returns the table, in a box that scrolls if the table is long.
   std::string take();
 
  private:

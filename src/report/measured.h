@@ -1,4 +1,4 @@
-// A run log along the step, coarse enough to be drawn.
+// A MeasuredSpan is a part of a run log, coarse enough to be drawn.
 #pragma once
 
 #include <vector>
@@ -10,14 +10,14 @@ namespace reprise::report {
 
 struct MeasuredSpan {
   double start = 0, end = 0;  // on the clock of the plan
-  Bytes bytes;                // the most
-  Nanos planned, measured;    // sums
+  Bytes bytes;                // the most bytes of its entries
+  Nanos planned, measured;    // sums over its entries
 
   bool operator==(const MeasuredSpan&) const = default;
 };
 
-// One for each entry; of logs with more entries than `columns`, one for as many neighbours as
-// fill a column of that many. `log` must be valid for the plan of `walk`.
+// Returns one span for each entry. If the log has more entries than `columns`, a span stands for as
+// many neighbours as fill a column. `log` must be valid for the plan of `walk`.
 std::vector<MeasuredSpan> measured_spans(const Walk& walk, const RunLog& log, size_t columns);
 
 }  // namespace reprise::report

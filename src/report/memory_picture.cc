@@ -11,8 +11,8 @@ namespace {
 
 double count(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
-// From the bottom up to the top of each kind, painted from the highest to the lowest: each covers what
-// is below its own top, so that one edge is enough.
+// Draws the area of each kind from the bottom up to the top of the kind, from the highest to the
+// lowest. Each area covers the part below its own top, so one edge is enough.
 std::string stacked_areas(const StepChart& chart, const std::vector<RunSpan>& moments) {
   std::string svg;
   for (size_t kind = kHoldings; kind-- > 0;) {
@@ -32,7 +32,7 @@ std::string stacked_areas(const StepChart& chart, const std::vector<RunSpan>& mo
   return svg;
 }
 
-// The upper edge; runs of no time show as spikes in it.
+// Draws the upper edge. Runs that take no time show as spikes in it.
 std::string outline(const StepChart& chart, const std::vector<RunSpan>& moments) {
   std::string path;
   for (const RunSpan& moment : moments) {

@@ -1,5 +1,5 @@
-// The parts of a report's page, in the order in which they stand there. Each is a <section>, or empty
-// where there is nothing to say.
+// These functions make the parts of a report's page, in the order in which the parts stand there.
+// Each part is a <section>, or empty if there is nothing to say.
 #pragma once
 
 #include <string>
@@ -18,13 +18,15 @@ std::string measured_section(const Facts& facts);
 std::string arena_section(const Facts& facts);
 std::string page_footer(const Facts& facts);
 
-// For the script: bytes and names at every moment of the memory pictures, as JSON for a <script>.
+// Returns the data for the script: bytes and names at every moment of the memory pictures, as JSON
+// for a <script>.
 std::string hover_data(const Facts& facts);
 
-// The axis of all pictures over time: as long as the longer of plan and plain training.
+// Returns the axis of all pictures over time. It is as long as the longer of plan and plain
+// training.
 TimeScale time_scale(const Facts& facts);
 
-// Rows of tables; what is left out is summed up.
+// The most rows of a table; the rows that are left out are summed up.
 inline constexpr size_t kMostRows = 300;
 
 }  // namespace reprise::report

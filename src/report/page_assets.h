@@ -1,5 +1,5 @@
-// The style sheet and the script of a report. Both are constant: nothing of a problem or a plan goes
-// into them, and the page forbids every other script by the hash of this one.
+// These functions return the style sheet and the script of a report. Both are constant: no part of
+// a problem or a plan goes into them. The page forbids every other script by the hash of this one.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// What one reads first and last: the answer, and where it comes from.
+// This file has the first and the last part of the page: the answer, and where it comes from.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string tile(std::string_view name, const std::string& figure, const std::st
       escaped(figure), escaped(shortened(aside, 200)));
 }
 
-// "40.9 % less memory", "9.6 % more time".
+// Returns text such as "40.9 % less memory" or "9.6 % more time".
 std::string change(int64_t part, int64_t whole, const char* noun) {
   if (whole == 0 || part == whole) return fmt::format("the same {}", noun);
   const double percent =
@@ -79,7 +79,7 @@ std::string proof_tile(const Plan& plan) {
 std::string budget_tile(const Facts& facts) {
   const Bytes budget = facts.input.plan.budget;
   const Bytes peak = facts.plan.timeline.peak;
-  // As good as none: nothing near it is ever reached.
+  // Such a budget is as good as none: memory never comes near it.
   if (budget.count() / 4 > facts.explanation.baseline.peak.count()) {
     return tile("Budget", "no limit", "");
   }

@@ -1,4 +1,4 @@
-// The part of the page about a run: what was predicted beside what was measured.
+// This file has the part of the page about a run: the predictions beside the measurements.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace reprise::report {
 
 namespace {
 
-// The part of the plot that one doubling takes; the picture shows four times less to four times more.
+// The part of the plot for one doubling. The picture reaches from four times less to four times
+// more.
 constexpr double kDoubling = StepChart::kHigh / 4;
 
 double height_of(const MeasuredSpan& span) {

@@ -1,4 +1,4 @@
-// The parts of the page that are pictures over the step's time, and the curve.
+// This file has the parts of the page that are pictures over the step's time, and the curve.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -93,7 +93,7 @@ std::string holders_table(const Facts& facts) {
   return table.take();
 }
 
-// Which pictures stand for more than they show.
+// Returns a note on the pictures that stand for more runs than they show.
 std::string thinned_note(const Facts& facts, size_t limit, const char* shown) {
   const size_t runs = std::max(facts.plan.spans.size(), facts.plain.spans.size());
   if (runs <= limit) return {};

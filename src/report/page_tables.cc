@@ -1,4 +1,4 @@
-// The part of the page about each operation.
+// This file has the part of the page about each operation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::string verdict_cell(const Decision& decision) {
   return fmt::format("<span class=\"verdict{}\">{}</span>", style, text);
 }
 
-// The positions of the rows that a table has room for, in order.
+// Returns the positions of the rows that a table has room for, in order.
 std::vector<size_t> rows_that_matter(const std::vector<Decision>& all) {
   std::vector<size_t> rows(all.size());
   std::iota(rows.begin(), rows.end(), size_t{0});
@@ -54,7 +54,7 @@ std::vector<size_t> rows_that_matter(const std::vector<Decision>& all) {
   return rows;
 }
 
-// "+338 us"; nothing for none.
+// Returns text such as "+338 us", and nothing for no time.
 std::string signed_duration(Nanos time) {
   if (time == Nanos(0)) return {};
   return time > Nanos(0) ? "+" + format_duration(time) : "-" + format_duration(Nanos(0) - time);
@@ -105,7 +105,7 @@ std::string decision_table(const Facts& facts, const std::vector<Decision>& all,
   return table.take();
 }
 
-// Of networks with many parts alike: l0.up and l17.up are one kind.
+// Sums up networks with many parts alike: l0.up and l17.up are one kind.
 std::string kinds_table(const Facts& facts, const std::vector<Decision>& all) {
   std::map<std::string, Sum> kinds;
   for (const Decision& decision : all) {
@@ -151,7 +151,7 @@ std::string decisions_section(const Facts& facts) {
     summary += fmt::format("{}{} {}", summary.empty() ? "" : ", ", counts[v],
                            to_string(static_cast<Verdict>(v)));
   }
-  // Of a graph, what nobody decides about would hide the rest.
+  // In a graph, ops without a decision would hide the rest.
   std::vector<Decision> shown;
   const bool chain = facts.input.problem.chain() != nullptr;
   for (const Decision& decision : all) {

@@ -7,7 +7,7 @@ namespace reprise::report {
 
 namespace {
 
-// Opcodes, see pickletools.py of Python.
+// Opcodes are those of Python's pickletools.py.
 constexpr char kProto = '\x80';
 constexpr char kStop = '.';
 constexpr char kMark = '(';
@@ -24,7 +24,7 @@ constexpr char kLongBinPut = 'r';
 constexpr char kLongBinGet = 'j';
 
 constexpr char kProtocol = 2;
-// As Python does: the viewer passes each batch as arguments of one call.
+// Python writes batches of this size. The viewer passes each batch as the arguments of one call.
 constexpr size_t kBatch = 1000;
 
 }  // namespace

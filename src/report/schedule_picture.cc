@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLanes = 3;
 
-// Forward with the loss, recomputing, backward.
+// The lanes are: forward with the loss, recomputing, backward.
 size_t lane_of(Purpose purpose) {
   if (purpose == Purpose::kRecompute) return 1;
   return purpose == Purpose::kBackward ? 2 : 0;
@@ -47,7 +47,7 @@ std::string single_runs(const StepChart& chart, const Walk& walk,
   return svg;
 }
 
-// The share of each column that a lane is busy.
+// Draws the share of each column in which a lane is busy.
 std::string columns(const StepChart& chart, const Walk& walk) {
   const double width = walk.end() / static_cast<double>(kMostColumns);
   std::array<std::vector<double>, kLanes> busy;
@@ -76,7 +76,8 @@ std::string columns(const StepChart& chart, const Walk& walk) {
   return svg;
 }
 
-// One line for each run. Where there are very many, one for each cell of a grid that some run is in.
+// Draws one line for each run. If there are very many runs, it draws one line for each cell of a
+// grid that has a run.
 std::array<std::string, kPurposes> trails(const StepChart& chart, const Walk& walk,
                                           const std::vector<double>& depth, double deepest) {
   constexpr size_t kRows = 120;
@@ -125,7 +126,7 @@ std::vector<double> op_depths(const Graph& graph) {
     const Op& op = graph.ops[o];
     if (op.phase != Phase::kBackward) {
       depth[o] = last = forward++;
-      if (op.phase == Phase::kLoss) continue;  // what it writes is a gradient
+      if (op.phase == Phase::kLoss) continue;  // its outputs are gradients
       for (const Variant& variant : op.variants) {
         for (const ValueIndex value : variant.writes) {
           made_at[static_cast<size_t>(value)] = depth[o];
@@ -137,7 +138,7 @@ std::vector<double> op_depths(const Graph& graph) {
     for (const ValueIndex value : op.variants.front().reads) {
       deepest = std::max(deepest, made_at[static_cast<size_t>(value)]);
     }
-    // One that reads gradients only stands beside the one before it.
+    // An op that reads only gradients stands beside the op before it.
     last = depth[o] = deepest < 0 ? last : deepest;
   }
   return depth;
@@ -155,7 +156,7 @@ std::string path_picture(const Walk& walk, const std::vector<double>& depth, Tim
     deepest = std::max(deepest, depth[static_cast<size_t>(moment.op)]);
   }
   const std::array<std::string, kPurposes> paths = trails(chart, walk, depth, deepest);
-  // Recomputing on top: there may be little of it.
+  // Recomputing is drawn on top, because there may be little of it.
   for (const Purpose purpose :
        {Purpose::kForward, Purpose::kLoss, Purpose::kBackward, Purpose::kRecompute}) {
     const std::string& path = paths[static_cast<size_t>(purpose)];

@@ -1,4 +1,4 @@
-// PyTorch's memory snapshot, as torch.cuda.memory._snapshot() gives it and
+// This file writes PyTorch's memory snapshot as torch.cuda.memory._snapshot() returns it, and as
 // torch/cuda/_memory_viz.py and MemoryViz.js read it.
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ namespace {
 using report::Facts;
 using report::PickleWriter;
 
-constexpr int64_t kBase = int64_t{1} << 40;   // where the segment pretends to stand
+constexpr int64_t kBase = int64_t{1} << 40;   // the address at which the segment pretends to stand
 constexpr int64_t kLimit = int64_t{1} << 52;  // bytes; the viewer counts in doubles
 constexpr int64_t kAlignment = 64;
 
@@ -28,8 +28,8 @@ struct Piece {
   int64_t address = 0;
   int64_t bytes = 0;
   std::string name;            // in the place of a stack frame
-  std::string category;        // the viewer colours by it
-  int64_t action = 0;          // that made it
+  std::string category;        // the viewer's choice of a colour
+  int64_t action = 0;          // action that made it
   int64_t begin = 0, end = 0;  // ticks of plan_blocks()
 };
 
@@ -38,7 +38,7 @@ struct Event {
   bool allocates = false;
   size_t piece = 0;
 
-  // Frees come first: what follows may take their place.
+  // Frees come first, because the next allocations may take their place.
   bool operator<(const Event& other) const {
     return tick != other.tick ? tick < other.tick : allocates < other.allocates;
   }
@@ -107,7 +107,7 @@ class Snapshot {
     result.category = to_string(value.kind);
     const std::string id = report::shortened(value.id, 120);
     result.name = op.empty() ? id + ", an input" : id + ", written by " + op;
-    // A result is live at the end of the step: its block ends after it.
+    // A result is live at the end of the step, so its block ends after the step.
     if (block.end == end_ && !owner.temporary) result.end = end_ + 1;
     return result;
   }
@@ -124,7 +124,7 @@ class Snapshot {
     pickle_.field("time_us", time.count() / 1000);
   }
 
-  // The frames of a piece are written once, and referred to afterwards.
+  // The frames of a piece are written once, and later uses refer to them.
   void frames(size_t p) {
     pickle_.key("frames");
     if (frames_.size() <= p) frames_.resize(pieces_.size(), -1);
@@ -166,7 +166,8 @@ class Snapshot {
         event("free_completed", e.piece, e.tick);
       }
     }
-    // The viewer wants this category to be there if there are any; it draws nothing for this event.
+    // If there are categories, the viewer wants the category "unknown" among them. The viewer draws
+    // nothing for this event.
     plain_event("snapshot", 0, 0, end_, "unknown");
     pickle_.close_list();
   }
@@ -245,9 +246,9 @@ class Snapshot {
   std::vector<BlockOwner> owners_;
   Packing packing_;
   std::vector<Piece> pieces_;
-  std::vector<int64_t> frames_;  // of each piece, where remembered; -1: not written yet
+  std::vector<int64_t> frames_;  // by piece, if remembered; -1: not written yet
   int64_t end_ = 0;              // ticks
-  int64_t size_ = 0;             // of the segment
+  int64_t size_ = 0;             // bytes of the segment
   PickleWriter pickle_;
 };
 

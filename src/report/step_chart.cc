@@ -11,7 +11,7 @@ namespace reprise::report {
 
 namespace {
 
-// Pixels.
+// Sizes are pixels.
 constexpr double kWidth = 960;
 constexpr double kLeft = 78;
 constexpr double kRight = 14;

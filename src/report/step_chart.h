@@ -1,5 +1,6 @@
-// A picture with the step's time from left to right. All of a page share one axis, so that a script can
-// zoom them together: what is drawn stands in an inner <svg class="plot"> of 10000 x 1000 units.
+// A StepChart is a picture with the step's time from left to right. All charts of a page share one
+// axis, so that a script can zoom them together. The drawing stands in an inner <svg class="plot">
+// of 10000 x 1000 units.
 #pragma once
 
 #include <string>
@@ -12,29 +13,30 @@ struct TimeScale {
   bool timed = true;  // see Walk::timed
 };
 
-// An integer where one decimal says no more.
+// Returns an integer if one decimal says no more.
 std::string coordinate(double value);
 
 class StepChart {
  public:
-  // Title and description are for those who do not see the picture. `height` in pixels, of the plot.
+  // The title and the description are for readers who do not see the picture. `height` is that of
+  // the plot, in pixels.
   StepChart(std::string_view title, std::string_view description, TimeScale time, double height);
 
   // The axis on the left counts bytes from 0 to `top`.
   void bytes_axis(double top);
-  // A word in the left margin, `y` in units of the plot.
+  // Puts a word into the left margin; `y` is in units of the plot.
   void margin_label(double y, std::string_view text);
-  // A dashed line across at `bytes`, with a word at its end.
+  // Draws a dashed line across at `bytes`, with a word at its end.
   void level_line(double bytes, std::string_view text, const char* style);
 
-  // In units of the plot, as text.
+  // These functions return units of the plot, as text.
   std::string x(double time) const { return coordinate(x_units(time)); }
   std::string y(double bytes) const { return coordinate(y_units(bytes)); }
   double x_units(double time) const { return kWide * time / time_.end; }
   double y_units(double bytes) const { return kHigh * (1 - bytes / top_); }
 
   void draw(std::string_view svg) { plot_ += svg; }
-  // Name of the data in the page that a script shows where the pointer is.
+  // Names the data in the page that a script shows at the pointer.
   void hover(std::string_view key) { hover_ = key; }
   std::string take();
 

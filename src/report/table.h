@@ -1,4 +1,4 @@
-// Fixed-width tables.
+// Table writes fixed-width tables.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ enum class Align { kLeft, kRight };
 
 class Table {
  public:
-  // A column with an empty heading has none.
+  // An empty heading means that the column has none.
   Table& column(std::string heading, Align align);
   void row(std::vector<std::string> cells);
-  // Indented by two spaces, two spaces between columns, no spaces at line ends.
+  // Returns the table, indented by two spaces, with two spaces between columns and no spaces at
+  // line ends.
   std::string text() const;
 
  private:
@@ -24,18 +25,19 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Columns on a terminal: code points, which is right for the names that occur in practice.
+// Returns the columns of the text on a terminal. It counts code points, which is right for the
+// names that occur in practice.
 size_t display_width(std::string_view text);
 
-// "+12.3 %", "-0.4 %", "0.0 %": how much more `part` is than `whole`. "-" if whole is 0.
+// Says how much more `part` is than `whole`: "+12.3 %", "-0.4 %", "0.0 %". "-" if whole is 0.
 std::string relative_change(int64_t part, int64_t whole);
-// "1,234,567".
+// Writes a number in groups: "1,234,567".
 std::string grouped(int64_t number);
-// "60.2 %". "-" if whole is 0.
+// Writes a share: "60.2 %". "-" if whole is 0.
 std::string share(int64_t part, int64_t whole);
 
-// Ids that differ in numbers only are one kind: of l0.up and of l17.up it is l#.up; of the captured
-// operation 12:gelu it is gelu.
+// Returns the kind of an id: ids that differ only in numbers are of one kind. The kind of l0.up and
+// of l17.up is l#.up, and that of the captured operation 12:gelu is gelu.
 std::string without_numbers(std::string_view id);
 
 }  // namespace reprise::report

@@ -37,7 +37,7 @@ std::string holders_table(const Explanation& explanation, const TextOptions& opt
         {name, std::to_string(bytes.count()), format_bytes(bytes), share(bytes.count(), peak)});
   };
   const std::vector<Holder>& holders = explanation.holders;
-  // A last row "1 other" would take the place of that other one.
+  // A last row "1 other" would only take the place of the holder that it stands for.
   const size_t shown = holders.size() <= options.rows + 1 ? holders.size() : options.rows;
   Bytes sum;
   for (size_t h = 0; h < shown; ++h) {
@@ -60,7 +60,7 @@ struct Kind {
   int64_t amount = 0;
 };
 
-// Largest first.
+// Returns the kinds, largest first.
 template <class Entries, class Id, class Amount>
 std::vector<Kind> kinds_of(const Entries& entries, const Id& id, const Amount& amount) {
   std::map<std::string, Kind> kinds;
@@ -76,7 +76,7 @@ std::vector<Kind> kinds_of(const Entries& entries, const Id& id, const Amount& a
   return sorted;
 }
 
-// For graphs with more entries than a table shows: how much each kind of them is.
+// Says how much each kind of entry is, for graphs with more entries than a table shows.
 template <class Format>
 std::string kinds_table(const std::vector<Kind>& kinds, const char* what, int64_t whole,
                         const Format& format, const TextOptions& options) {
@@ -216,7 +216,7 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
 
 namespace {
 
-// What the smallest budget of an answer is: exact only where the planner knows its whole class.
+// Names the smallest budget of an answer. It is exact only if the planner knows its whole class.
 std::string_view kind_of_smallest(const PlanResult& result) {
   constexpr std::string_view kExact = "smallest feasible budget";
   constexpr std::string_view kFound = "smallest budget with a plan found";

@@ -1,6 +1,6 @@
-// Chrome's trace event format. Perfetto reads it as legacy JSON: slices of a track must nest, which runs
-// one after the other do; times are microseconds, written with three decimals so that no nanosecond
-// is lost.
+// This file writes Chrome's trace event format. Perfetto reads it as legacy JSON. The slices of a
+// track must nest, and runs that follow each other do. Times are microseconds, written with three
+// decimals so that no nanosecond is lost.
 #include <fmt/format.h>
 
 #include "report/facts.h"
@@ -81,7 +81,7 @@ class Trace {
                       micros(start), kinds));
   }
 
-  // Runs stand end to end: a log has no times between them.
+  // Runs stand end to end, because a log has no times between them.
   void measured(const RunLog& log) {
     size_t moment = 0;
     Nanos at;

@@ -46,7 +46,7 @@ class Walker {
     now_ += walk_.timed ? static_cast<double>(variant.time.count()) : 1.0;
     moment.end = now_;
     moment.held = run(variant);
-    // The picture must not tell another story than the simulator.
+    // The picture must not contradict the simulator.
     if (moment.total() != walk_.timeline.steps[index].during) {
       throw InternalError("a report counts other bytes than the simulator in action " +
                           std::to_string(index));
@@ -60,7 +60,7 @@ class Walker {
     return op.phase == Phase::kForward ? Purpose::kForward : Purpose::kBackward;
   }
 
-  // Takes the values that live on from here; the bytes while the run goes on.
+  // Takes the values that live on from here, and returns the bytes held while the run goes on.
   std::array<Bytes, kHoldings> run(const Variant& variant) {
     for (const ValueIndex value : variant.consumes) end(value);
     for (const auto& [written, read] : variant.reuses) end(read);
@@ -159,7 +159,7 @@ std::vector<RunSpan> thinned(const Walk& walk, size_t columns) {
     const auto before = [&](const RunSpan& m) { return m.start < start && m.end <= start; };
     while (first + 1 < walk.spans.size() && before(walk.spans[first])) ++first;
     size_t best = first;
-    // Those of no time at the very end belong to the last column.
+    // Moments that take no time at the very end belong to the last column.
     for (size_t m = first + 1;
          m < walk.spans.size() && (walk.spans[m].start < end || c + 1 == columns); ++m) {
       if (walk.spans[m].total() > walk.spans[best].total()) best = m;

@@ -1,5 +1,5 @@
-// A list of actions as pictures need it: when each run happens, what it is for, and who holds bytes
-// meanwhile.
+// A Walk is a list of actions as pictures need it: when each run happens, what it is for, and who
+// holds bytes meanwhile.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace reprise::report {
 
-// What bytes are for, from the bottom of a stack to its top.
+// Holding says what bytes are for, from the bottom of a stack to its top.
 enum class Holding { kFixed, kInput, kState, kGradient, kActivation, kSaved, kWorkspace };
 inline constexpr size_t kHoldings = 7;
 const char* to_string(Holding holding);  // "fixed", "input", ...; also the name of its colour
@@ -23,7 +23,7 @@ enum class Purpose { kForward, kLoss, kRecompute, kBackward };
 inline constexpr size_t kPurposes = 4;
 const char* to_string(Purpose purpose);
 
-// While one run goes on.
+// A RunSpan is the time of one run.
 struct RunSpan {
   int64_t action = 0;  // position in the list
   OpIndex op = 0;
@@ -37,21 +37,21 @@ struct RunSpan {
 
 struct Walk {
   std::vector<RunSpan> spans;  // one per run, in order
-  std::vector<double> clock;    // when action k begins; one more: the end
-  // The clock counts nanoseconds. Where all times are zero it counts runs instead, so that there is
+  std::vector<double> clock;    // begin of action k; one more: the end
+  // The clock counts nanoseconds. If all times are zero it counts runs instead, so that there is
   // something to see.
   bool timed = true;
-  size_t peak = 0;  // position in moments of the first of the highest
+  size_t peak = 0;  // position in `spans` of the first of the highest
   Timeline timeline;
 
   double end() const { return clock.back(); }
 };
 
-// Errors as simulate(). O(actions * values per action).
+// Throws as simulate() does. O(actions * values per action).
 Walk walk(const Graph& graph, const std::vector<Action>& actions);
 
-// At most `columns` moments: where there are more, the step is cut into as many columns of equal length,
-// and of each the moment with the most bytes stands for it. Peaks stay.
+// Returns at most `columns` spans. If there are more, the step is cut into that many columns of
+// equal length, and the span with the most bytes stands for its column. Peaks stay.
 std::vector<RunSpan> thinned(const Walk& walk, size_t columns);
 
 }  // namespace reprise::report

@@ -15,8 +15,8 @@
 namespace reprise::training {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): one good hash of one number, for seeds and for
-// synthetic values that depend on nothing but their place.
+// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is one good hash of one number. It serves for seeds,
+// and for synthetic values that depend only on their place.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -32,13 +32,14 @@ int64_t product_after_first(const std::vector<int64_t>& shape) {
   return product(std::span(shape).subspan(1));
 }
 
-// The place of sample number `position` in a tensor of `T`.
+// Returns the place of sample number `position` in a tensor of `T`.
 template <class T>
 T* sample_data(at::Tensor& tensor, int64_t position, const std::vector<int64_t>& shape) {
   return tensor.mutable_data_ptr<T>() + position * product_after_first(shape);
 }
 
-// Linear interpolation along one axis: output i is (1 - weight) * in[low] + weight * in[high].
+// A Tap is a linear interpolation along one axis: output i is (1 - weight) * in[low] + weight *
+// in[high].
 struct Tap {
   int64_t low, high;
   float weight;
@@ -176,8 +177,9 @@ class TextDataset : public Dataset {
   std::vector<uint8_t> bytes_;
 };
 
-// Uniform noise of variance 1; what there is to learn: a fixed pattern of every class (images,
-// sequences), the sign and size of the pixel (segmentation), the successor of every token (text).
+// The data are uniform noise of variance 1 with something to learn: a fixed pattern of every class
+// (images, sequences), the sign and size of the pixel (segmentation), or the successor of every
+// token (text).
 class SyntheticDataset : public Dataset {
  public:
   SyntheticDataset(Split split, const Model& model)
@@ -222,7 +224,7 @@ class SyntheticDataset : public Dataset {
  private:
   static double unit(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
-  // Three of four tokens are the fixed successor of the one before, the others are random.
+  // Three of four tokens are the fixed successor of the token before them. The others are random.
   void write_tokens(uint64_t seed, int64_t* input, int64_t* target) const {
     uint64_t token = mix(seed) % classes_;
     for (int64_t i = 0; i < input_shape()[1]; ++i) {
@@ -257,8 +259,8 @@ void check_tensor(const at::Tensor& tensor, const std::vector<int64_t>& shape, a
                    "and type, as Dataset::allocate() makes them");
 }
 
-// A number below `bound`, every one equally likely; the standard library's distributions may differ
-// from one implementation to the next.
+// Returns a number below `bound`, every one equally likely. The distributions of the standard
+// library may differ from one implementation to the next.
 uint64_t below(std::mt19937_64& random, uint64_t bound) {
   const uint64_t unfair = (0 - bound) % bound;  // 2^64 mod bound
   uint64_t draw = random();

@@ -1,8 +1,9 @@
-// Data sets for the models of the zoo: Fashion-MNIST, text as bytes, and synthetic data.
+// This header has data sets for the models of the zoo: Fashion-MNIST, text as bytes, and synthetic
+// data.
 //
 // Guarantees: raw data live in host memory of this library's own (std::vector), outside the
-// allocator that enforces a budget; a batch costs exactly its two tensors there, and nothing when
-// it is written into existing ones. Everything is deterministic, and torch's random state is never
+// allocator that enforces a budget. There, a batch costs exactly its two tensors, and nothing if it
+// is written into existing ones. Everything is deterministic, and torch's random state is never
 // touched.
 //
 // Not handled: other devices (move the batch there), augmentation, data that do not fit into
@@ -21,9 +22,9 @@ namespace reprise::training {
 
 struct Model;  // zoo.h
 
-// What a model takes and what its loss compares with: contiguous CPU tensors. Inputs are float32
-// (tokens int64), targets int64: {batch}; {batch, height, width} for segmentation; {batch, time}
-// for text.
+// A Batch has the input of a model and the target that the loss compares with. Both are contiguous
+// CPU tensors. Inputs are float32 (tokens int64). Targets are int64: {batch}; {batch, height,
+// width} for segmentation; {batch, time} for text.
 struct Batch {
   at::Tensor input;
   at::Tensor target;
@@ -31,7 +32,7 @@ struct Batch {
 
 enum class Split { kTrain, kTest };
 
-// One split of one source, in the form that one model takes.
+// A Dataset is one split of one source, in the form that one model takes.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -41,17 +42,18 @@ class Dataset {
 
   int64_t batch_size() const { return input_shape_.at(0); }
 
-  // A batch of the right shapes and types, of memory that nothing has written.
+  // Returns a batch of the right shapes and types, whose memory is not written yet.
   Batch allocate() const;
-  // Writes batch_size() samples, numbers from 0 to size() - 1, into `batch`. No step that used the
-  // tensors may still be under way. Throws InputError unless they have the shapes and types of
-  // allocate() and are contiguous, on the CPU. No allocation through torch.
+  // Writes batch_size() samples, with numbers from 0 to size() - 1, into `batch`. No step that used
+  // the tensors may still be under way. Throws InputError unless the tensors have the shapes and
+  // types of allocate() and are contiguous, on the CPU. The function allocates no memory through
+  // torch.
   void write(std::span<const int64_t> samples, Batch& batch) const;
 
  protected:
   explicit Dataset(const Model& model);
 
-  // The values of one sample; `position` is its place in the batch.
+  // Writes the values of one sample; `position` is its place in the batch.
   virtual void write_sample(int64_t sample, int64_t position, Batch& batch) const = 0;
 
   const std::vector<int64_t>& input_shape() const { return input_shape_; }
@@ -62,29 +64,30 @@ class Dataset {
   bool tokens_ = false;
 };
 
-// `source`:
-// - "fashion-mnist": looked for where Debian's package dataset-fashion-mnist puts it, in the user's
-//   cache folder and in ./data;
+// Opens one of these sources:
+// - "fashion-mnist": the data set, searched where Debian's package dataset-fashion-mnist puts it,
+//   in the user's cache folder and in ./data;
 // - a directory: the four IDX files of MNIST's layout (train-images-idx3-ubyte, ..., plain or .gz);
-// - a file: text, one token a byte; the first 90 % are for training. A sample is `time` bytes and
-// the
-//   `time` bytes one further; samples do not overlap;
+// - a file: text, one token a byte. The first 90 % are for training. A sample is `time` bytes and
+//   the `time` bytes that begin one byte later. Samples do not overlap;
 // - "synthetic": 64 batches (test: 8) of random samples that can be learned, for any model.
-// Images become what the model takes: grey values, as (value / 255 - 0.286) / 0.353 (the mean and
-// the deviation of Fashion-MNIST), repeated over all channels, resized bilinearly (half-pixel
-// centres, no smoothing when shrinking). An LSTM reads the rows of the image as time steps. For
-// segmentation every pixel of at least 1/8 of full intensity has the class 1 + the image's label,
-// all others 0.
 //
-// Throws InputError, naming the file, for a source that is missing, truncated, damaged or not of
-// the model's kind, that has labels or bytes the model has no class for, or less than one batch.
-// Time: reading the files (Fashion-MNIST: about half a second; 47 MB of host memory).
+// Images become the input that the model takes. They are grey values, as (value / 255 - 0.286) /
+// 0.353 (the mean and the deviation of Fashion-MNIST), repeated over all channels and resized
+// bilinearly (half-pixel centres, no smoothing when shrinking). An LSTM reads the rows of the image
+// as time steps. For segmentation, every pixel of at least 1/8 of full intensity has the class 1 +
+// the image's label, and all others have the class 0.
+//
+// Throws InputError, which names the file, for a source that is missing, truncated, damaged or not
+// of the model's kind. The error also covers labels or bytes that the model has no class for, and
+// data for less than one batch. Time: reading the files (Fashion-MNIST: about half a second; 47 MB
+// of host memory).
 std::shared_ptr<const Dataset> open_dataset(const std::string& source, Split split,
                                             const Model& model);
 
-// An endless sequence of batches: pass after pass over the data, each sample at most once a pass.
-// The samples left over when a pass does not divide into batches are skipped. Batch number n
-// depends only on the data set, the seed and n. Memory: 8 bytes a sample.
+// A BatchStream is an endless sequence of batches: pass after pass over the data, each sample at
+// most once a pass. If a pass does not divide into batches, the samples left over are skipped.
+// Batch number n depends only on the data set, the seed and n. Memory: 8 bytes a sample.
 class BatchStream {
  public:
   BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, bool shuffle = true);
@@ -92,8 +95,8 @@ class BatchStream {
   const Dataset& dataset() const { return *dataset_; }
   int64_t per_epoch() const { return dataset_->size() / dataset_->batch_size(); }
   int64_t position() const { return position_; }             // number of the next batch, from 0
-  int64_t epoch() const { return position_ / per_epoch(); }  // of the next batch
-  void seek(int64_t position);                               // continue there; at least 0
+  int64_t epoch() const { return position_ / per_epoch(); }  // epoch of the next batch
+  void seek(int64_t position);                               // continues at this batch; at least 0
 
   Batch next();             // in new tensors
   void next(Batch& reuse);  // in the given ones, see Dataset::write

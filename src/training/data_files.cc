@@ -38,7 +38,7 @@ bool directory_exists(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-// The path with .gz or without, whichever there is; empty if neither.
+// Returns the path with or without .gz, whichever exists; it is empty if neither does.
 fs::path existing(const fs::path& directory, const std::string& name) {
   for (const char* suffix : {"", ".gz"}) {
     const fs::path path = directory / (name + suffix);
@@ -47,7 +47,7 @@ fs::path existing(const fs::path& directory, const std::string& name) {
   return {};
 }
 
-// A file through zlib, which reads plain files as they are.
+// A Reader reads a file through zlib, which reads plain files as they are.
 class Reader {
  public:
   explicit Reader(const fs::path& path) : path_(path), file_(gzopen(path.c_str(), "rb"), gzclose) {
@@ -55,8 +55,8 @@ class Reader {
     gzbuffer(file_.get(), 1 << 17);
   }
 
-  // Exactly `size` more bytes. What a header claims is not believed before the bytes have come:
-  // memory grows with what was read.
+  // Reads exactly `size` more bytes. The reader does not trust the claims of a header: memory grows
+  // only with the bytes that have come.
   std::vector<uint8_t> read(int64_t size) {
     std::vector<uint8_t> bytes;
     while (static_cast<int64_t>(bytes.size()) < size) {
@@ -81,7 +81,7 @@ class Reader {
     return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
   }
 
-  // Nothing may follow; reading to the end also makes zlib compare the checksum.
+  // Throws unless the file ends here. Reading to the end also makes zlib compare the checksum.
   void expect_end() {
     uint8_t more = 0;
     if (read_some(&more, 1) != 0) fail(path_, "has more data than its header says");
@@ -92,7 +92,7 @@ class Reader {
     const int got = gzread(file_.get(), target, static_cast<unsigned>(size));
     int code = Z_OK;
     const char* message = gzerror(file_.get(), &code);
-    // A compressed stream that ends early is reported beside the bytes that did come.
+    // zlib reports a compressed stream that ends early beside the bytes that did come.
     if (got < 0 || code == Z_BUF_ERROR || code == Z_DATA_ERROR) {
       fail(path_, code == Z_BUF_ERROR ? std::string("is truncated: the compressed data end early")
                                       : std::string("cannot be read: ") + message);

@@ -1,4 +1,5 @@
-// Reading the files of the data sets into host memory, with every claim of a file checked.
+// These functions read the files of the data sets into host memory, and check every claim of a
+// file.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,16 @@ struct Images {
   std::vector<uint8_t> labels;  // count
 };
 
-// The directory that holds Fashion-MNIST; InputError with the places searched and what to do.
+// Returns the directory that holds Fashion-MNIST. Throws InputError with the places searched and
+// what to do.
 std::filesystem::path find_fashion_mnist();
 
-// One split of the four IDX files in `directory`, each plain or with .gz.
-// Format: http://yann.lecun.com/exdb/mnist, "The IDX file format". Throws InputError for files that
-// are missing, of another format, too short, too long or damaged, and when the counts differ.
+// Reads one split of the four IDX files in `directory`, each plain or with .gz. Format:
+// http://yann.lecun.com/exdb/mnist, "The IDX file format". Throws InputError for files that are
+// missing, of another format, too short, too long or damaged, and if the counts differ.
 Images read_images(const std::filesystem::path& directory, bool train);
 
-// A whole file. Throws InputError for one that cannot be read or exceeds 4 GiB.
+// Reads a whole file. Throws InputError for a file that cannot be read or exceeds 4 GiB.
 std::vector<uint8_t> read_text(const std::filesystem::path& file);
 
 }  // namespace reprise::training::files

@@ -38,7 +38,7 @@ double difference(const Parked& a, const Parked& b, const Tensors& start) {
     if (!x[i].is_floating_point()) return std::numeric_limits<double>::infinity();
     const at::Tensor change = i < start.size() ? x[i] - start[i] : x[i];
     const double relative = ((x[i] - y[i]).abs().max() / change.abs().max()).item<double>();
-    // A NaN or an infinity that only one of them has is no rounding.
+    // A NaN or an infinity in only one of the tensors is not rounding.
     largest = std::max(
         largest, std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity());
   }

@@ -1,4 +1,4 @@
-// What a training step leaves behind, to compare.
+// An Outcome holds the effects of a training step, so that steps can be compared.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace reprise::training {
 
-// Tensors and step counts of an optimizer.
+// The tensors and step counts of an optimizer.
 struct OptimizerState {
   runtime::internal::state::Parked tensors;
   std::vector<int64_t> steps;
 };
 
-// Outside the memory that is counted.
+// An Outcome lies outside the memory that is counted.
 struct Outcome {
   runtime::internal::state::Parked loss, gradients, buffers;
   runtime::internal::state::RandomState random;
@@ -23,15 +23,16 @@ struct Outcome {
   OptimizerState state = {};
 };
 
-// To the bit.
+// Returns whether both outcomes are equal to the bit.
 bool equal(const Outcome& a, const Outcome& b);
 
-// The largest difference of an element over the largest element of its tensor, of parameters over the largest change
-// from `start`; infinite where something differs that is not rounded: random state, whole numbers, a NaN that only one
-// of them has.
+// Returns the largest relative difference. That is the largest difference of an element over the
+// largest element of its tensor; for parameters it is over the largest change from `start`. The
+// result is infinite if anything differs by more than rounding: the random state, whole numbers, or
+// a NaN that only one outcome has.
 double difference(const Outcome& a, const Outcome& b, const runtime::Tensors& start);
 
-// Moves elements of floating-point tensors to the next number, up and down in turn.
+// Moves the elements of floating-point tensors to the next number, up and down in turn.
 void move_by_last_bit(const runtime::Tensors& tensors);
 
 }  // namespace reprise::training

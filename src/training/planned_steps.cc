@@ -70,7 +70,7 @@ class ChainSteps final : public PlannedSteps {
     remat.time_limit = options_.time_limit;
     remat.loss = [this](const Tensors& y) { return model_.loss(y.at(0), batch_->target); };
     remat.measure.name = options_.model.model;
-    remat.measure.output_held = false;  // run()
+    remat.measure.output_held = false;  // see run()
     remat.measure.alternatives = options_.alternatives;
     remat.observer = options_.observer;
     return remat;
@@ -92,7 +92,7 @@ size_t position_of(const Model& model, const std::string& stage) {
       fmt::format("the model has no stage \"{}\"; it has {}", stage, fmt::join(names, ", ")));
 }
 
-// From one stage to before another.
+// Runs the stages from `from` on, up to the one before `to`.
 Tensors run_stages(const Model& model, Tensors x, size_t from, size_t to) {
   for (size_t k = from; k < to; ++k) x = model.stages[k].forward(x);
   return x;
@@ -146,7 +146,7 @@ class GraphSteps final : public PlannedSteps {
   std::optional<MicroBatches> found_;
 };
 
-// Graph mode if the step can be captured, else chain mode.
+// AutoSteps takes graph mode if the step can be captured, and chain mode otherwise.
 class AutoSteps final : public PlannedSteps {
  public:
   AutoSteps(const Model& model, const TrainOptions& options) : model_(model), options_(options) {}

@@ -1,4 +1,4 @@
-// Training steps inside a budget, in one of the two modes, as `reprise train` needs them.
+// PlannedSteps runs training steps inside a budget, in one of the two modes, for `reprise train`.
 #pragma once
 
 #include <functional>
@@ -24,39 +24,46 @@ class PlannedSteps {
  public:
   virtual ~PlannedSteps() = default;
 
-  // Measures the model on this batch and plans; an infeasible budget is an answer. A share is of the
-  // predicted plain peak.
+  // Measures the model on this batch and plans. An infeasible budget is an answer. A relative
+  // budget is a share of the predicted plain peak.
   virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
-  // After prepare(): the mode of the steps, and why kAuto became kChain (else empty).
+  // After prepare(), these functions return the mode of the steps, and the reason if kAuto became
+  // kChain (else nothing).
   virtual TrainMode mode() const = 0;
   virtual std::string why_chain() const { return {}; }
   virtual Profile profile() const = 0;
-  // In force: steps may plan again, for memory that came or for places.
+  // Returns the plan in force. Steps may plan again, because of additional memory or because of
+  // places in the arena.
   virtual const PlanResult& planned() const = 0;
-  // Of a step, and what was tried to find it.
+  // These functions return the number of parts of a step, and the numbers that were tried to find
+  // it.
   virtual int64_t parts() const { return 1; }
   virtual std::vector<runtime::PartsTried> tried() const { return {}; }
-  // Forward, loss, backward, and the optimizer's step if it consumes the gradients; the loss.
+  // Runs forward, loss and backward, and the optimizer's step if it consumes the gradients. Returns
+  // the loss.
   virtual at::Tensor run(const Batch& batch) = 0;
-  virtual StepPeak peak() const = 0;  // of the last run
+  virtual StepPeak peak() const = 0;  // peaks of the last run
   virtual std::optional<runtime::CapturedStepReport> captured() const { return std::nullopt; }
-  // See Remat.
+  // See Remat::log_steps().
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;
 };
 
-// `model` and `options` must outlive it. `optimizer`: consumes the gradients; null: they are kept.
+// `model` and `options` must outlive the result. `optimizer` consumes the gradients; if it is null,
+// the gradients are kept.
 std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
                                                  std::shared_ptr<runtime::ParameterOptimizer> optimizer);
 
-// Forward, loss and backward of plain training, of the whole batch or of some of its rows. `from`: of the stages from
-// this one on, where training_body() runs those before it; empty: of all. Both throw InputError if there is no such stage.
+// training_part() returns forward, loss and backward of plain training, for the whole batch or for
+// some of its rows. If `from` names a stage, the part begins there, and training_body() runs the
+// stages before it. If `from` is empty, the part has all stages. Both functions throw InputError if
+// there is no such stage.
 runtime::PartFunction training_part(const Model& model, const std::string& from = "");
 runtime::BodyFunction training_body(const Model& model, const std::string& from);
-// Of plain training, or of accumulation by hand in so many parts.
+// Returns the step of plain training, or of accumulation by hand in this many parts.
 runtime::StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
-// The stages one after the other; what the plain training step computes.
+// Runs the stages one after the other, as the plain training step does.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);
 
 }  // namespace reprise::training

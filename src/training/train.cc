@@ -37,15 +37,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The first steps make their memory: the optimizer's state, the places of an arena.
+// The first steps make memory of their own: the optimizer's state, and the places of an arena. So
+// the log begins later.
 constexpr int64_t kFirstLogged = 3;
 
 Nanos since(Clock::time_point start) {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// With its state made beforehand, so that no step takes more memory than the first. The same values that
-// the first step would start from.
+// Makes an optimizer together with its state, so that no step takes more memory than the first. The
+// state has the values that the first step would start from.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
                                                         const std::vector<at::Tensor>& parameters) {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -106,7 +107,7 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
   }
 }
 
-// What is asked for that only graph mode has.
+// Returns whether the options ask for anything that only graph mode has.
 bool needs_graph_mode(const TrainOptions& options) {
   return options.consume_gradients || options.micro_batches != 1 || !options.parts_from.empty() ||
          options.alternatives != AlternativeOptions{};
@@ -126,7 +127,7 @@ std::string why_chain_without_capture(const TrainOptions& options) {
 
 class Training {
  public:
-  // `why_chain`: of a kAuto that the caller has resolved already.
+  // `why_chain` is the reason if the caller has already turned kAuto into kChain.
   Training(const TrainOptions& options, std::string why_chain)
       : options_(options),
         why_chain_(std::move(why_chain)),
@@ -154,7 +155,7 @@ class Training {
   }
 
  private:
-  // Of all modules, each once.
+  // Returns the tensors of all modules, each once.
   static std::vector<at::Tensor> tensors_of(const Model& model, bool buffers) {
     std::vector<at::Tensor> all;
     std::set<const void*> seen;
@@ -180,7 +181,7 @@ class Training {
 
   enum class Kind { kPlain, kByHand, kPlanned };
 
-  // By hand: plain training in as many parts as the planned step.
+  // kByHand is plain training in as many parts as the planned step.
   at::Tensor run_step(Kind kind) {
     if (kind == Kind::kPlanned) return planned_->run(batch_);
     const int64_t parts = kind == Kind::kByHand ? planned_->parts() : 1;
@@ -203,7 +204,8 @@ class Training {
     return all;
   }
 
-  // What the next step would change, to try a step and take it back.
+  // Before holds everything that the next step would change, so that a step can be tried and taken
+  // back.
   struct Before {
     Parked buffers;
     RandomState random;
@@ -241,7 +243,8 @@ class Training {
     for (size_t k = 0; k < values.size(); ++k) tensors[k].variable_data().copy_(values[k]);
   }
 
-  // A step on the batch that is there, up to its gradients; what it left behind if `keep`.
+  // Runs a step on the current batch, up to its gradients, and takes it back. Returns its outcome
+  // if `keep` is set.
   std::optional<Outcome> try_step(Kind kind, Nanos& time, bool keep) {
     const bool planned = kind == Kind::kPlanned;
     const Before saved = before();
@@ -264,7 +267,8 @@ class Training {
     return result;
   }
 
-  // Twice: the first step of a process may take memory that later ones find in caches.
+  // Plain training runs twice, because the first step of a process may take memory that later steps
+  // find in caches.
   void measure_plain_peak() {
     Nanos time;
     for (int k = 0; k < 2; ++k) {
@@ -273,12 +277,12 @@ class Training {
     }
   }
 
-  // Plain and planned steps in turn, so that a machine that slows down slows both. The first pair is
-  // compared bit by bit.
+  // Runs plain and planned steps in turn, so that a machine that slows down slows both. The first
+  // pair is compared bit by bit.
   void compare() {
     std::vector<Nanos> plain_times, planned_times;
     const Bytes plain_peak =
-        *report_.plain_peak;  // now Reprise's own copies of buffers are live, too
+        *report_.plain_peak;  // plain steps now count Reprise's copies of buffers, too
     for (int k = 0; k < std::max(1, options_.compare_steps); ++k) {
       progress("plain training against the plan");
       const bool first = k == 0;
@@ -303,7 +307,7 @@ class Training {
     report_.planned_time = median(planned_times);
   }
 
-  // A plain step from parameters that differ in their last bits.
+  // Runs a plain step from parameters that differ in their last bits.
   Outcome moved_step() {
     const Parked parameters(parameters_);
     move_by_last_bit(parameters_);
@@ -313,7 +317,7 @@ class Training {
     return *std::move(result);
   }
 
-  // Whether the plan runs anything that need not leave the bits of plain training.
+  // Returns whether the plan runs a variant that may change the bits of plain training.
   bool rounds() const {
     const Graph* graph = std::get_if<Graph>(&report_.profile.problem);
     if (graph == nullptr || !report_.plan.plan) return false;
@@ -391,7 +395,7 @@ class Training {
     }
     report_.step_time = median(times);
     report_.run_log = planned_->run_log();
-    // What is saved is what ran.
+    // The saved plan must be the plan that ran.
     if (planned_->planned().plan != report_.plan.plan) report_.plan = planned_->planned();
     report_.profile = planned_->profile();
   }
@@ -408,7 +412,7 @@ class Training {
       progress("test batch " + std::to_string(b + 1) + " of " + std::to_string(batches));
       stream.next(batch_);
       at::Tensor output = run_stages(model_, batch_.input);
-      // Classes are in dimension 1, of text in the last.
+      // Classes are in dimension 1, and for text in the last dimension.
       const int64_t dimension = model_.task == "text" ? output.dim() - 1 : 1;
       const at::Tensor hits = output.argmax(dimension).reshape(-1).eq(batch_.target.reshape(-1));
       right += hits.sum().item<int64_t>();

@@ -1,4 +1,5 @@
-// The main job: train a model of the zoo on data inside a budget, and compare with plain training.
+// train() does the main job: it trains a model of the zoo on data inside a budget, and compares
+// with plain training.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,12 @@ enum class LearningRateSchedule { kConstant, kLinear };
 
 struct TrainStep {
   int64_t number = 0;  // from 1
-  int64_t of = 0;      // steps asked for
+  int64_t of = 0;      // steps that were asked for
   int64_t epoch = 0;   // from 1
   double loss = 0;
   Nanos time = {};    // forward, loss and backward; the optimizer's step if it consumes gradients
   Bytes peak = {};    // measured
-  Bytes budget = {};  // the largest Bytes without one
+  Bytes budget = {};  // the largest Bytes if there is no budget
 };
 
 struct TrainOptions {
@@ -51,21 +52,23 @@ struct TrainOptions {
   OptimizerKind optimizer = OptimizerKind::kSgd;
   double learning_rate = 0;  // 0: 0.05 for SGD (0.02 with momentum), 0.001 for Adam
   LearningRateSchedule schedule = LearningRateSchedule::kConstant;
-  double momentum = 0;  // of SGD; above 0 it keeps one more tensor a parameter
-  // Graph mode: the optimizer's step is part of the planned one, and each gradient ends there
+  double momentum = 0;  // for SGD; above 0 it keeps one more tensor a parameter
+  // Graph mode: the optimizer's step is part of the planned step, and each gradient ends there
   // (CaptureOptions::optimizer).
   bool consume_gradients = false;
-  // Graph mode: parts of a step along the batch (micro_batches.h). 0: the number with the fastest plan.
+  // Graph mode: the number of parts of a step along the batch (micro_batches.h). 0: the number with
+  // the fastest plan.
   int64_t micro_batches = 1;
-  // The stage from which on a step is in parts, the whole batch goes through those before it. Empty: all are in parts.
+  // A step is in parts from this stage on, and the whole batch goes through the stages before it.
+  // Empty: all stages are in parts.
   std::string parts_from = {};
   uint64_t seed = 1;
-  // Runs plain training first (it needs its full memory), for the comparison and the check of the first
-  // step. Without: shares of the budget are of the predicted plain peak.
+  // Runs plain training first (which needs its full memory), for the comparison and the check of
+  // the first step. Without the check, shares of the budget are shares of the predicted plain peak.
   bool check = true;
   int compare_steps = 3;        // pairs of a plain and a planned step that are timed beforehand
-  int64_t log_steps = 0;        // training steps to measure action by action, from the third on
-  int64_t test_samples = 2000;  // at most; 0: no test
+  int64_t log_steps = 0;        // steps to measure action by action, from the third on
+  int64_t test_samples = 2000;  // most samples of the test; 0: no test
   Observer observer = {};       // measuring and planning
   // Told once, before training: the mode of the steps (never kAuto), and the reason where kAuto became
   // kChain.
@@ -77,48 +80,53 @@ struct TrainOptions {
 struct TrainReport {
   PlanResult plan;  // termination kInfeasible or kTimeLimit: nothing was trained
   Profile profile;
-  TrainMode mode = TrainMode::kChain;  // of the steps: never kAuto
+  TrainMode mode = TrainMode::kChain;  // mode of the steps: never kAuto
   std::string data;  // description of the data set
   Bytes budget;
   Bytes parameters;      // bytes of parameters, buffers and optimizer state
-  int64_t steps = 0;     // done
-  bool stopped = false;  // by options.stop
-  // Plain training; absent without check.
+  int64_t steps = 0;     // steps that were done
+  bool stopped = false;  // by TrainOptions::stop
+  // These peaks and times are those of plain and planned steps; they are absent without the check.
   std::optional<Bytes> plain_peak;
   std::optional<Nanos> plain_time;    // median of the compared steps
-  std::optional<Nanos> planned_time;  // of the planned steps between them
-  int64_t parts = 1;                  // of a step
+  std::optional<Nanos> planned_time;  // median of the planned steps between them
+  int64_t parts = 1;                  // parts of a step
   std::vector<runtime::PartsTried> tried;      // graph mode
-  // Loss, gradients, buffers, random state of the first step; where gradients are consumed, parameters and
-  // optimizer state in their place. Of a step in parts: as gradients accumulated by hand.
+  // Says whether loss, gradients, buffers and random state of the first step are equal to plain
+  // training's. If gradients are consumed, parameters and optimizer state take their place. A step
+  // in parts is compared with gradients that are accumulated by hand.
   std::optional<bool> gradients_equal;
-  // Where they are not equal and the plan uses an alternative of other rounding: the largest difference of an element
-  // of loss, gradients, buffers or optimizer state over the largest element of its tensor, of parameters over the largest
-  // change of one; infinite where random state or whole numbers differ, or not both are numbers. And the same of plain
-  // training, if each parameter moves to the next number: near kinks (ReLU, max pooling) that changes which element
-  // gets a gradient, and more from layer to layer.
+  // Both numbers are set if the first step is not equal and the plan uses an alternative of other
+  // rounding. The first number is the largest difference of an element of loss, gradients, buffers
+  // or optimizer state over the largest element of its tensor; for parameters it is over the
+  // largest change of one. It is infinite if random state or whole numbers differ, or if only one
+  // of two values is a number. The second number is the same for plain training after each
+  // parameter moved to the next number. Near kinks (ReLU, max pooling) such a move changes which
+  // element gets a gradient, and the difference grows from layer to layer.
   std::optional<double> largest_difference, last_bit_difference;
-  // Where they are not equal: whether a second plain step has the bits of the first one.
+  // Set if the first step is not equal although the plan uses no such alternative: whether a second
+  // plain step has the bits of the first one.
   std::optional<bool> plain_repeats;
-  Bytes predicted_peak, measured_peak;  // the largest of all steps
+  Bytes predicted_peak, measured_peak;  // the largest peaks of all steps
   bool peaks_equal = true;              // predicted = measured in every step
-  // Graph mode: of the last step, and allocations of all steps that did not find their place.
+  // Graph mode: the report of the last step. `fallbacks` counts the allocations of all steps that
+  // did not find their place.
   std::optional<runtime::CapturedStepReport> captured;
   int64_t fallbacks = 0;
-  std::optional<RunLog> run_log;  // of options.log_steps
+  std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;
   std::optional<double>
-      accuracy;        // on the test set, 0..1; of pixels or tokens where these have classes
-  int64_t tested = 0;  // samples
+      accuracy;        // on the test set, 0..1; for pixels or tokens if these have classes
+  int64_t tested = 0;  // samples of the test
 };
 
 // Throws InputError if options contradict each other or are out of their range. Messages name the
 // options of `reprise train`. The model and the data are checked when training begins.
 void validate(const TrainOptions& options);
 
-// Validates the options first. Throws InputError for a wrong model or data, BudgetError when a step
-// goes over the budget.
+// Throws InputError for a wrong model or wrong data, and BudgetError if a step goes over the
+// budget.
 TrainReport train(const TrainOptions& options);
 
 }  // namespace reprise::training

@@ -1,23 +1,20 @@
-// The model zoo: standard networks, each as the finest chain of stages that its structure allows.
+// The model zoo has standard networks, each as the finest chain of stages that its structure
+// allows.
 //
 // Guarantees, for every model:
-// - No stage changes its input, and no tensor that a stage returns shares memory with its input:
-// what
-//   a boundary of the chain holds is exactly the bytes of its tensors. In-place operations stand
-//   where the standard definition has them, always on a tensor that the same stage made.
-// - Stages carry no state besides the parameters and buffers of their modules: they may be run
-// again,
-//   in any order, for any number of batches at once.
-// - Stage name + "." + key in the stage's module is the parameter's key; for the ResNets, DenseNet
-// and
-//   MobileNetV2 these are the keys of torchvision's state dictionaries.
+// - No stage changes its input, and no tensor that a stage returns shares memory with its input. So
+//   a boundary of the chain holds exactly the bytes of its tensors. In-place operations stand where
+//   the standard definition has them, always on a tensor that the same stage made.
+// - Stages carry no state besides the parameters and buffers of their modules. They may be run
+//   again, in any order, for any number of batches at once.
+// - Stage name + "." + key in the stage's module is the parameter's key. For the ResNets, DenseNet
+//   and MobileNetV2 these are the keys of torchvision's state dictionaries.
 // - Initialisation is that of the torch modules (not torchvision's own), from the current random
-// state
-//   of the CPU generator; only the embeddings of the GPT have a standard deviation of 0.02, as in
-//   GPT-2, because their tied use as the head needs it.
+//   state of the CPU generator. Only the embeddings of the GPT have a standard deviation of 0.02,
+//   as in GPT-2, because their tied use as the head needs it.
 //
-// Not handled: other shapes than the one the model was made for where the definition depends on it
-// (positions of the GPT, time steps of the LSTM, features of the MLP).
+// Not handled: other shapes than the one that the model was made for, if the definition depends on
+// the shape (positions of the GPT, time steps of the LSTM, features of the MLP).
 #pragma once
 
 #include <cstdint>
@@ -32,8 +29,8 @@
 
 namespace reprise::training {
 
-// What to build. 0, empty and negative: the model's own default. An option that the model does not
-// have (`heads` of a ResNet) must be left at that.
+// The configuration of a model. 0, empty and negative values mean the model's own default. An
+// option that the model does not have (`heads` of a ResNet) must be left at its default.
 struct ModelConfig {
   std::string model = {};           // a name that models() lists
   std::vector<int64_t> input = {};  // {batch, channels, height, width}; gpt: {batch, time};
@@ -51,19 +48,20 @@ struct ModelConfig {
 
 struct Model {
   ModelConfig config;  // with every default filled in
-  // What its data are: "image" (float batch of images, one class each), "sequence" (float {batch,
-  // time, features}, one class each), "segmentation" (images, a class for every pixel), "text"
-  // (int64 tokens and the tokens that follow them).
+  // The kind of the data: "image" (float batch of images, one class each), "sequence" (float
+  // {batch, time, features}, one class each), "segmentation" (images, a class for every pixel),
+  // "text" (int64 tokens and the tokens that follow them).
   std::string task;
   std::vector<runtime::Stage> stages;  // fresh modules, in training mode, on the CPU, float32
-  // The mean cross-entropy of what the last stage returns.
+  // Returns the mean cross-entropy of the last stage's output.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 
-  // A random batch of the right shape and type, from the current random state.
+  // These functions return a random batch of the right shape and type, from the current random
+  // state.
   at::Tensor sample_input() const;
   at::Tensor sample_target() const;
 
-  // The modules of its stages as children of one, under the stages' names.
+  // Returns a module whose children are the modules of the stages, under the stages' names.
   std::shared_ptr<torch::nn::Module> module() const;
 };
 
@@ -74,12 +72,12 @@ struct ModelInfo {
   const char* task;
 };
 
-// Every model there is, in the order in which to list them.
+// Returns all models, in the order in which to list them.
 std::span<const ModelInfo> models();
 
 // Throws InputError for an unknown name (the message lists the known ones), an option that the
-// model does not have, and a shape that does not fit (the message says the smallest that does).
-// Time and memory: those of initialising the parameters.
+// model does not have, and a shape that does not fit (the message names the smallest that does).
+// Time and memory are those of initialising the parameters.
 Model make_model(const ModelConfig& config);
 Model make_model(std::string_view name);
 

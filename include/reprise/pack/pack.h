@@ -1,21 +1,23 @@
-// Where each block of memory stands in one arena: offline dynamic storage allocation.
+// pack() places blocks of memory in one arena. This is offline dynamic storage allocation.
 //
-// The size of every block and the time it is live are known beforehand. A packing gives each block
-// an offset such that no two blocks share a byte while both are live; its height is the arena that
-// is needed. No packing is lower than the bytes that are live at once, and some instances have none that
-// reaches them; to find the lowest is NP-hard. The schedules of training steps nearly always reach it.
+// The size and the lifetime of every block are known beforehand. A packing gives each block an
+// offset such that no two blocks share a byte while both are live. The height of a packing is the
+// size of the arena that it needs. No packing is lower than the bytes that are live at once, and
+// some instances have no packing that reaches them. Finding the lowest packing is NP-hard. The
+// schedules of training steps nearly always reach the live bytes.
 //
-// Guarantees: every packing passed verify_packing(). It is the same at every run as long as
-// `steps`, and not `time_limit`, ends the search.
+// Guarantees: verify_packing() accepts every packing that is returned. The packing is the same at
+// every run as long as `steps`, and not `time_limit`, ends the search.
 //
-// Cost: the heuristics O(n^2) at worst, with a small constant: some milliseconds for a thousand blocks,
-// less than half a second for ten thousand. They end at the first packing that is as low as
-// the live bytes. If none is, the search goes on for at most `steps`. Memory O(n + search table).
+// Cost: the heuristics take O(n^2) at worst, with a small constant: some milliseconds for a
+// thousand blocks, and less than half a second for ten thousand. They end at the first packing that
+// is as low as the live bytes. If no heuristic finds one, the search goes on for at most `steps`.
+// Memory is O(n + search table).
 //
 // Not handled: blocks that must stand at a given offset, two blocks that share memory while both
 // are live (give them as one), several arenas.
 //
-// Sources: at the top of src/pack/*.cc. Documentation: docs/packing.md.
+// The sources stand at the top of the files src/pack/*.cc. Documentation: docs/packing.md.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,8 @@
 
 namespace reprise {
 
-// Memory that is live at the times t with begin <= t < end. Any clock will do: the positions of the
-// allocations and frees in a log of them, the numbers of actions.
+// A block is live at the times t with begin <= t < end. Any clock will do: the positions of
+// allocations and frees in a log, or the numbers of actions.
 struct Block {
   Bytes bytes;
   int64_t begin = 0;
@@ -38,14 +40,16 @@ struct Block {
 };
 
 struct PackOptions {
-  // Every block is rounded up to a multiple of this, and every offset is a multiple of it. As the
-  // allocator does it: 64 on the CPU, 512 on CUDA.
+  // The size of every block is rounded up to a multiple of this number, and every offset is a
+  // multiple of it. The value should be that of the allocator: 64 on the CPU, 512 on CUDA.
   Bytes alignment = Bytes(64);
-  // A packing of this height is low enough: no search for a lower one.
+  // A packing of this height is low enough, and the search for a lower one ends.
   Bytes enough = Bytes(0);
-  // Effort beyond the first heuristics, in elementary steps of some ten nanoseconds. 0: none.
+  // The limit on the effort beyond the first heuristics, in elementary steps of some ten
+  // nanoseconds each. 0: no such effort.
   int64_t steps = 200'000'000;
-  // A cap, for slow machines; where it ends the search, results differ from run to run.
+  // A cap on the time, for slow machines. Results may differ from run to run if this cap ends the
+  // search.
   Nanos time_limit = Nanos(10'000'000'000);
 
   bool operator==(const PackOptions&) const = default;
@@ -56,18 +60,19 @@ struct Packing {
   Bytes height;                // largest offset + rounded bytes
   Bytes live_bytes;            // most rounded bytes that are live at once
   Bytes lower_bound;           // no packing is lower; >= live_bytes
-  std::string method;          // what found it, for people: "skyline", "exact search", ...
+  std::string method;          // the method that found it: "skyline", "exact search", ...
 
   bool proven_optimal() const { return height == lower_bound; }
   bool operator==(const Packing&) const = default;
 };
 
-// Throws InputError, with the position of the block as JSON pointer ("/3/bytes"), for negative sizes, a
-// block that ends before it begins, an alignment below 1, and sizes whose sum does not fit 64 bits.
+// Throws InputError for negative sizes, a block that ends before it begins, an alignment below 1,
+// and sizes whose sum does not fit 64 bits. The error names the position of the block as a JSON
+// pointer ("/3/bytes").
 Packing pack(std::span<const Block> blocks, const PackOptions& options = {});
 
-// The largest sum of rounded bytes of blocks that are live at one time. InputError as pack().
-// O(n log n).
+// Returns the largest sum of the rounded bytes of blocks that are live at one time. Throws
+// InputError as pack() does. O(n log n).
 Bytes live_bytes(std::span<const Block> blocks, Bytes alignment = Bytes(64));
 
 struct PackingViolation {
@@ -78,10 +83,11 @@ struct PackingViolation {
   bool operator==(const PackingViolation&) const = default;
 };
 
-// What is wrong with a packing; empty: nothing. It sees offsets, height and claims only, and never
-// how they came about: offsets that are negative or not aligned, blocks that overlap (if any do, at least
-// one pair is named), false claims of height and live bytes, a lower bound that is not between them. Runs in
-// production on every packing before it is returned. O(n log n).
+// Returns what is wrong with a packing; the list is empty if nothing is. The function reads only
+// the offsets, the height and the claims, and knows nothing of how they came about. It finds
+// offsets that are negative or not aligned, overlapping blocks (at least one pair is named if there
+// are any), false claims of height and live bytes, and a lower bound that is not between the two.
+// It also runs in production, on every packing before the packing is returned. O(n log n).
 std::vector<PackingViolation> verify_packing(std::span<const Block> blocks, const Packing& packing,
                                              Bytes alignment = Bytes(64));
 

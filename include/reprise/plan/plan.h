@@ -1,4 +1,4 @@
-// Planning: a problem, a budget, an answer that says how good it is.
+// plan() takes a problem and a budget, and returns a plan with a statement of how good the plan is.
 #pragma once
 
 #include <optional>
@@ -17,20 +17,21 @@ namespace reprise {
 struct PlanOptions {
   Budget budget = {};                  // default: no limit; shares are of plain training's peak
   std::string planner{};               // empty: "chain" for chains, "graph" for graphs
-  // Of planners that have several: the class to search and to prove. Empty: the largest one that
-  // the time limit allows.
+  // The schedule class to search and to prove, for planners that have several. Empty: the largest
+  // class that the time limit allows.
   std::string schedule_class{};
-  Nanos time_limit{10'000'000'000};    // of the search
+  Nanos time_limit{10'000'000'000};    // limit on the search
   int threads = 0;                     // 0: as many as the machine has
   Exactness allow = Exactness::kBitwise;  // the least exact option or variant that may be used
-  // Bytes of the budget that the plan should leave unused, where one is found that does (planners
-  // of graphs that search). What is said of all plans within the budget is said of the whole one.
+  // The planners of graphs that search look for a plan that leaves this many bytes of the budget
+  // unused. They return a plan that uses these bytes if they find no other. Statements about all
+  // plans within the budget refer to the whole budget.
   Bytes reserve = {};
   Observer observer{};                 // progress; may be empty
 };
 
-// A Proof says which plans an answer speaks of: those that its lower bound holds for, and those of
-// which `infeasible` says that none fits. explain_no_plan() (report/text.h) turns it into
+// A Proof says which plans an answer speaks of. The lower bound holds for these plans, and
+// `infeasible` says that none of them fits. explain_no_plan() (report/text.h) turns a Proof into
 // words.
 enum class Proof {
   // The planner knows the schedules that it tried, and no others.
@@ -43,31 +44,35 @@ enum class Proof {
 
 struct PlanResult {
   Termination termination = Termination::kTimeLimit;
-  std::optional<Plan> plan;            // with kOptimal and kFeasible; verified before it is returned
+  std::optional<Plan> plan;            // with kOptimal and kFeasible; always verified
   std::string planner;
-  std::string schedule_class;          // what the bound and `optimal` refer to
-  Proof proof = Proof::kTried;         // what kInfeasible and smallest_budget refer to
-  Bytes budget;                        // resolved
-  Nanos lower_bound;                   // on the time of every plan of the class within the budget
+  std::string schedule_class;          // class of the bound and of `optimal`
+  Proof proof = Proof::kTried;         // basis of kInfeasible and smallest_budget
+  Bytes budget;                        // in bytes, with any share resolved
+  Nanos lower_bound;                   // bounds the time of every plan of the class in the budget
   Baseline baseline;
-  // kInfeasible: the smallest budget at which this planner has a plan, and the op that needs it.
-  // kTimeLimit: the smallest that it found a plan for, if it says so; no op.
+  // With kInfeasible: the smallest budget at which this planner has a plan, and the op that needs
+  // it. With kTimeLimit: the smallest budget for which the planner found a plan, if it reports one,
+  // and no op.
   std::optional<Bytes> smallest_budget;
   std::string blocking_op;
   SearchCost search;
 };
 
-// Throws InputError for a malformed problem, an unknown planner, a planner of the other kind of
-// problem, a budget that is negative. An infeasible budget is an answer, not an error.
-// InternalError when the answer fails verification: never returned.
+// Both functions throw InputError for a malformed problem, an unknown planner, a planner for the
+// other kind of problem, and a negative budget. An infeasible budget is an answer, not an error.
+// They throw InternalError if the answer fails verification, so an unverified plan is never
+// returned.
 PlanResult plan(const Chain& chain, const PlanOptions& options = {});
 PlanResult plan(const Graph& graph, const PlanOptions& options = {});
 
-// options.budget is ignored. Planners without a curve of their own are asked at their candidates.
+// Both functions ignore options.budget. They throw InputError for a planner without a curve. The
+// curve of `keep_all`, `periodic` or `revolve` consists of the schedules of its family that no
+// other schedule of the family beats.
 Frontier frontier(const Chain& chain, const PlanOptions& options = {});
-// Of a graph: single budgets from the smallest that the search finds to plain training's, as many
-// as the time limit allows, each plan verified. Between two points a plan of a time between theirs
-// may exist.
+// The curve of a graph consists of single budgets, from the smallest that the search finds to plain
+// training's. There are as many as the time limit allows, and each plan is verified. A plan with a
+// time between those of two points may exist.
 Frontier frontier(const Graph& graph, const PlanOptions& options = {});
 
 }  // namespace reprise

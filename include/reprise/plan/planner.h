@@ -1,4 +1,4 @@
-// What a planner is asked and what it answers.
+// This header defines the problems that planners get and the answers that they give.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace reprise {
 
-// What a chain planner is asked. The chain is valid and has no inadmissible option left.
+// The problem of a chain planner. The chain is valid, and its inadmissible options are removed.
 struct ChainProblem {
   const Chain& chain;
   const Graph& graph;  // lower(chain)
@@ -25,25 +25,25 @@ struct GraphProblem {
   Bytes budget;
   PlanOptions options;
 
-  // What the plan should fit into: the budget without PlanOptions::reserve.
+  // Returns the bytes that the plan should fit into: the budget without PlanOptions::reserve.
   Bytes goal() const { return budget - std::min(budget, options.reserve); }
 };
 
-// What a planner answers; plan() adds frees, simulates, verifies and fills in the rest.
+// The answer of a planner. plan() adds the frees, simulates, verifies and fills in the rest.
 struct Answer {
   Termination termination = Termination::kTimeLimit;
   std::vector<Run> runs;  // with kOptimal and kFeasible
   Nanos lower_bound;
-  std::optional<Bytes> smallest_budget;  // with kInfeasible; may be with kTimeLimit
+  std::optional<Bytes> smallest_budget;  // with kInfeasible; optional with kTimeLimit
   std::string blocking_op;               // with kInfeasible
   Bytes search_memory;
-  std::string schedule_class;  // empty: that of the planner
+  std::string schedule_class;  // empty: the class of the planner
 };
 
-// What a planner answers to the question for its curve.
+// The curve of a planner, as its answer.
 struct Curve {
   std::vector<FrontierPoint> points;  // budgets ascending, times strictly descending
-  std::string schedule_class = {};    // empty: that of the planner
+  std::string schedule_class = {};    // empty: the class of the planner
 };
 
 }  // namespace reprise

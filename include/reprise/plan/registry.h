@@ -1,4 +1,5 @@
-// The planners there are: one row each, no static registration.
+// The registry lists the planners in one table with a row for each. There is no static
+// registration.
 #pragma once
 
 #include <span>
@@ -12,19 +13,20 @@ namespace reprise {
 struct PlannerInfo {
   const char* name;
   const char* summary;                                  // one line for people
-  const char* schedule_class;                           // what its optimum and its bound refer to
-  Proof proof;                                          // which plans its answers speak of
+  const char* schedule_class;                           // the class of its optimum and its bound
+  Proof proof;                                          // the plans that its answers speak of
   const char* source;                                   // paper
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
   Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve
-  // A plan for each point, peaks ascending, times strictly descending. Null: has no curve.
+  // The answer has one plan for each point, peaks ascending, times strictly descending. Null: has
+  // no curve.
   std::vector<Answer> (*graph_frontier)(const GraphProblem&) = nullptr;
 };
 
 std::span<const PlannerInfo> planners();
 
-// Throws InputError that lists the names there are.
+// Throws InputError with the list of the known names if `name` is unknown.
 const PlannerInfo& find_planner(std::string_view name);
 
 }  // namespace reprise

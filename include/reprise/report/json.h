@@ -1,6 +1,6 @@
-// Results as JSON for machines: what the commands print with --json. Sizes are bytes, times
-// nanoseconds. These are answers, not files of the project: nothing reads them back, and keys may
-// be added.
+// These functions write results as JSON for machines; the commands print this JSON with --json.
+// Sizes are bytes, and times are nanoseconds. The JSON is an answer, and not a file of the project:
+// nothing reads it back, and keys may be added.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// Without the plan's actions.
+// The JSON leaves out the plan's actions.
 std::string result_json(const PlanResult& result);
 std::string explanation_json(const Explanation& explanation);
 std::string violations_json(const std::vector<Violation>& violations, const Plan& plan,

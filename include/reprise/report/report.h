@@ -1,16 +1,17 @@
-// A plan as one page to look at: a self-contained HTML file that needs no network, no script to be
-// read, and no other file. Docs: docs/report.md.
+// report_html() shows a plan as one page: a self-contained HTML file. The page needs no network and
+// no other file, and can be read without scripts. Docs: docs/report.md.
 //
-// It shows memory over the step beside plain training's, what runs when, the time of every budget, what
-// was decided about each operation and why, what a run measured, and where each block stands in memory.
-// Everything is worked out again from problem and plan; what the plan claims is checked with verify(), and
-// a plan that is not valid says so at the top of its page.
+// The page shows memory over the step beside plain training's, the runs on the time axis, and the
+// time of every budget. It shows what was decided about each operation and why, what a run
+// measured, and where each block stands in memory. Everything is computed again from the problem
+// and the plan. verify() checks the claims of the plan, and the page of an invalid plan says so at
+// its top.
 //
-// Sizes are bounded: where a step has more runs than a picture can show, columns of time stand for them,
-// tables keep the rows that matter most and sum up the rest, and the page says so. A graph of 10,000
-// operations makes a page below 3 MB.
+// Sizes are bounded. If a step has more runs than a picture can show, columns of time stand for the
+// runs. Tables keep the rows that matter most and sum up the rest, and the page says so. A graph of
+// 10,000 operations makes a page below 3 MB.
 //
-// Names from files are escaped, and the page forbids itself every script but its own.
+// Names from files are escaped, and the page forbids every script but its own.
 #pragma once
 
 #include <optional>
@@ -36,12 +37,12 @@ struct ReportInput {
   Problem problem;
   Plan plan;
   std::optional<Frontier> frontier = {};     // the curve; see add_curves()
-  std::vector<FrontierPoint> periodic = {};  // of periodic checkpoints, to compare with
+  std::vector<FrontierPoint> periodic = {};  // periodic checkpoints, to compare with
   std::optional<RunLog> run_log = {};        // what a run measured
   std::optional<SideBySide> side_by_side = {};
 };
 
-// Throws InputError unless the curve is of this problem.
+// Throws InputError unless the curve belongs to this problem.
 void validate(const Frontier& frontier, const Problem& problem);
 
 // Fills in what is missing of `frontier`, and for a chain of `periodic`, within about the time limit
@@ -50,19 +51,20 @@ void validate(const Frontier& frontier, const Problem& problem);
 // the plan of `input`. Errors as frontier().
 void add_curves(ReportInput& input, const PlanOptions& options);
 
-// Throws InputError if the plan cannot be run on the problem at all (simulate()), or if frontier or run
-// log are for another problem or plan.
+// Throws InputError if the plan cannot be run on the problem at all (simulate()), or if the
+// frontier or the run log belongs to another problem or plan.
 std::string report_html(const ReportInput& input);
 
-// Chrome's trace event format (JSON), which Perfetto and chrome://tracing open: a track of what runs when,
-// one of what was measured if there is a run log, and the bytes of each kind as a counter.
-// Errors as report_html().
+// Returns a trace in Chrome's trace event format (JSON), which Perfetto and chrome://tracing open.
+// The trace has a track of the planned runs, a track of the measured runs if there is a run log,
+// and the bytes of each kind as a counter. Throws as report_html() does.
 std::string chrome_trace(const ReportInput& input);
 
-// PyTorch's memory snapshot (a pickle of protocol 4), for pytorch.org/memory_viz and
-// torch.cuda._memory_viz: the blocks of the plan in one segment, placed by pack(), with the operation that
-// made each in the place of a stack trace. Errors as plan_blocks() and pack(); InputError if the plan
-// needs 2^52 bytes or more, which the viewer's numbers do not hold.
+// Returns PyTorch's memory snapshot (a pickle of protocol 4), for pytorch.org/memory_viz and
+// torch.cuda._memory_viz. The snapshot shows the blocks of the plan in one segment, placed by
+// pack(). The operation that made a block stands in the place of a stack trace. Throws as
+// plan_blocks() and pack() do. Throws InputError if the plan needs 2^52 bytes or more, because the
+// viewer's numbers do not hold them.
 std::string memory_snapshot(const ReportInput& input);
 
 }  // namespace reprise

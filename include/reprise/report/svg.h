@@ -1,5 +1,5 @@
-// The time/memory curve as a picture: a self-contained SVG without scripts or fonts of its own, on
-// a light panel, so that it can be read in dark surroundings, too.
+// frontier_svg() draws the time/memory curve as a self-contained SVG without scripts or fonts of
+// its own. The picture stands on a light panel, so it can also be read in dark surroundings.
 #pragma once
 
 #include <span>
@@ -15,14 +15,14 @@ struct SvgOptions {
   std::string title;  // empty: the problem's name
   int width = 760;    // pixels
   int height = 440;
-  std::vector<Bytes> marks = {};  // budgets to point out, each with the time that it has
+  std::vector<Bytes> marks = {};  // budgets to point out, each with its time
 
   bool operator==(const SvgOptions&) const = default;
 };
 
-// The best time of each budget as a step curve, plain training as a point, and, where given, the
-// points of a simpler method (`periodic`; only budget and time are used) to compare with.
-// InputError if the frontier has no point.
+// Draws the best time of each budget as a step curve, and plain training as a point. If `periodic`
+// is given, its points are drawn to compare with a simpler method; only their budgets and times are
+// used. Throws InputError if the frontier has no point.
 std::string frontier_svg(const Frontier& frontier, const Baseline& baseline,
                          std::span<const FrontierPoint> periodic = {},
                          const SvgOptions& options = {});

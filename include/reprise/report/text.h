@@ -1,6 +1,6 @@
-// Results as plain text for people: fixed-width tables that fit a terminal, every sum shown.
-// Nothing here prints; the caller decides where text goes. Names from files are shown with control
-// characters replaced, so that no file can drive a terminal.
+// These functions write results as plain text for people: fixed-width tables that fit a terminal,
+// with every sum shown. Nothing here prints; the caller decides where the text goes. Control
+// characters in names from files are replaced, so that no file can drive a terminal.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ namespace reprise {
 
 struct TextOptions {
   bool color = false;  // ANSI escapes for headings and faults
-  size_t rows = 40;    // most rows of a table; what is left out is summed up or counted
+  size_t rows = 40;    // most rows of a table; the other rows are summed up or counted
 
   bool operator==(const TextOptions&) const = default;
 };
 
-// Who holds bytes at the peak (largest first, then the rest; the sum is the peak), what is
-// recomputed, what that costs, and plain training beside it.
+// Says who holds bytes at the peak (largest first, then the rest; the sum is the peak), what is
+// recomputed and what that costs. The numbers of plain training stand beside them.
 std::string explanation_text(const Explanation& explanation, const TextOptions& options = {});
 
-// One screen: how good the plan is, what it costs, what the search took. Also for results without a
-// plan.
+// Says on one screen how good the plan is, what it costs, and what the search took. The function
+// also accepts results without a plan.
 std::string plan_text(const PlanResult& result, const TextOptions& options = {});
 
 // Says why there is no plan: the budget, the smallest budget with a plan as far as it is known (in
@@ -38,17 +38,19 @@ std::string plan_text(const PlanResult& result, const TextOptions& options = {})
 // the caller. `blocking_op` replaces the op's id. `result.plan` must be empty.
 std::string explain_no_plan(const PlanResult& result, std::string_view blocking_op = {});
 
-// A row a point. Long curves are thinned out evenly, first and last point kept.
+// Writes one row for each point. Long curves are thinned out evenly, and the first and the last
+// point are kept.
 std::string frontier_text(const Frontier& frontier, const Baseline& baseline,
                           const TextOptions& options = {});
 
-// All of them, whatever `rows` says.
+// Lists all violations; `rows` does not apply.
 std::string violations_text(const std::vector<Violation>& violations,
                             const TextOptions& options = {});
 
 std::string planners_text(std::span<const PlannerInfo> planners, const TextOptions& options = {});
 
-// The text with every control character replaced by '?' (line breaks too unless `lines`).
+// Returns the text with every control character replaced by '?'. Line breaks are replaced too
+// unless `lines` is set.
 std::string printable(std::string_view text, bool lines = false);
 
 }  // namespace reprise

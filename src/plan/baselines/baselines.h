@@ -1,4 +1,5 @@
-// Planners that others are compared with. Each is described in its own source file; registry.cc has a row for each.
+// These planners are baselines that others are compared with. Each is described in its own source
+// file; registry.cc has a row for each.
 #pragma once
 
 #include <vector>
@@ -25,8 +26,8 @@ Curve revolve_frontier(const ChainProblem& problem);
 // dtr.cc
 Answer dtr_graph(const GraphProblem& problem);
 
-// The schedules of these families, for planners that need a plan to start from or to fall back on. The result is
-// false when time ran out before every candidate was considered.
+// These functions consider the schedules of a family, for planners that need a plan to start from
+// or to fall back on. They return false if time ran out before every candidate was considered.
 bool consider_periodic(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
 bool consider_revolve(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
 bool consider_dtr(const Graph& graph, Bytes budget, common::Candidates& candidates, common::SearchControl& control);

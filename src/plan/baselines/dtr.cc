@@ -1,10 +1,11 @@
-// Dynamic tensor rematerialization: M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He,
-// J. Roesch, T. Chen, Z. Tatlock, "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616; a
-// baseline to beat: it knows nothing of the ops to come.
+// Dynamic tensor rematerialization: M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J.
+// Roesch, T. Chen, Z. Tatlock, "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616. The
+// planner is a baseline to beat: it knows nothing of the ops to come.
 //
-// Plain training runs under the budget. When an op does not fit, the value with the least score is
-// evicted, again and again until it does; an evicted value that is read is made again first, with
-// what that needs. A value is gone for good when no op of plain training reads it any more.
+// The planner runs plain training under the budget. If an op does not fit, the planner evicts the
+// value with the least score, again and again until the op fits. If an op reads an evicted value,
+// the value is recomputed first, with everything that this needs. A value is gone for good when no
+// op of plain training reads it any more.
 //
 // | paper                        | here                                                          |
 // |------------------------------|---------------------------------------------------------------|
@@ -16,9 +17,9 @@
 // |                              | is made again leaves its set's sum, not the set: kSets        |
 // | h_LRU                        | 1 / s                                                         |
 //
-// The three are tried, each with the whole budget and with less (an op's own replays need room that
-// a heuristic does not foresee); the fastest that fits is the answer. Never infeasible: it proves
-// nothing.
+// All three scores are tried, each with the whole budget and with less, because an op's own re-runs
+// need room that a heuristic does not foresee. The fastest plan that fits is the answer. The
+// planner never answers infeasible, because it proves nothing.
 //
 // Complexity: O(evictions * values) scores for a run, an exact neighborhood O(evicted values) each.
 //
@@ -48,11 +49,11 @@ using common::takes;
 
 namespace {
 
-constexpr int32_t kDeepest = 20'000;  // of makers within makers: what the stack can take
+constexpr int32_t kDeepest = 20'000;  // depth of makers within makers that the stack can take
 
 enum class Score { kExact, kSets, kLeastRecent };
 
-// How a value is made again: the fastest variant that takes nothing.
+// A Maker recomputes a value: the fastest variant that takes no value away.
 struct Maker {
   OpIndex op = -1;
   int32_t variant = 0;
@@ -85,7 +86,7 @@ class Simulation {
     }
   }
 
-  // None when something that has to be there does not fit, or when time is up.
+  // Returns nothing if some value that must be live does not fit, or if time is up.
   std::optional<std::vector<Run>> run() {
     for (const Run& run : plain_) {
       if (!perform(run)) return std::nullopt;
@@ -103,13 +104,13 @@ class Simulation {
  private:
   struct State {
     bool input = false, live = false, evicted = false;
-    int32_t reads_left = 0;  // by ops of plain training, and by the end
+    int32_t reads_left = 0;  // reads to come, by ops of plain training and by the end
     int32_t locks = 0;       // held by runs that are being prepared
-    double touched = 0;      // clock
+    double touched = 0;      // clock of the last touch
     Maker maker;
     std::vector<ValueIndex> made_from, makes;
     ValueIndex set = 0;   // union-find over evicted values
-    double set_time = 0;  // of the root
+    double set_time = 0;  // sum of times, in the root of a set
   };
 
   int64_t bytes(ValueIndex value) const { return graph_.values[value].bytes.count(); }
@@ -152,7 +153,7 @@ class Simulation {
     return done;
   }
 
-  // Makes what is missing, makes room, runs. Recursion goes to earlier ops only.
+  // Makes what is missing, makes room, and runs the op. The recursion goes to earlier ops only.
   bool perform(const Run& run) {
     const Variant& variant = graph_.ops[run.op].variants[run.variant];
     for (const ValueIndex value : variant.reads) ++values_[value].locks;
@@ -173,7 +174,8 @@ class Simulation {
       if (!values_[value].live) revive(value);
       values_[value].touched = clock_;
     }
-    // A neighbour of what was asked for that nobody reads any more, or an input of it.
+    // A value may have no reader left by now: an output that was made along with the wanted value,
+    // or an input of the run.
     for (const ValueIndex value : variant.reads) drop_if_done(value);
     return true;
   }
@@ -181,7 +183,7 @@ class Simulation {
   bool make_room(const Variant& variant) {
     int64_t need = variant.workspace.count();
     for (const ValueIndex value : variant.writes) {
-      // A second copy counts, but with_frees() frees the first before.
+      // A second copy would count, but with_frees() frees the first copy before the run.
       if (!values_[value].live) need += bytes(value);
     }
     for (const ValueIndex value : variant.reads) {
@@ -220,7 +222,8 @@ class Simulation {
     return (state.maker.time + around) / (static_cast<double>(bytes(value)) * stale);
   }
 
-  // Times of the evicted values that this one is made from, and that are made from it.
+  // Sums the times of the evicted values that this value is made from, and of those that are made
+  // from it.
   double exact_neighborhood(ValueIndex value) {
     double sum = 0;
     ++search_;

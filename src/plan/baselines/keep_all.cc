@@ -1,8 +1,8 @@
-// Plain training: every op once, in order, with its first variant; what every other planner is
-// compared with. O(ops). It is optimal over all plans exactly when no cheaper variant exists: the
-// bound is the sum of the cheapest ones.
+// Plain training runs every op once, in order, with its first variant. All other planners are
+// compared with it. O(ops). It is optimal over all plans exactly if no cheaper variant exists: the
+// bound is the sum of the cheapest variants.
 //
-// Tests: property/planner_property_test.cc (every planner's, and KeepAllIsTheBaseline).
+// Tests: property/planner_property_test.cc (the tests of every planner, and KeepAllIsTheBaseline).
 #include "plan/common/candidates.h"
 #include "plan/baselines/baselines.h"
 

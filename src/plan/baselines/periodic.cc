@@ -1,10 +1,10 @@
 // Checkpoints at regular distances: T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training Deep Nets with
-// Sublinear Memory Cost", arXiv 1604.06174, section 4; what checkpoint_sequential of PyTorch
-// offers.
+// Sublinear Memory Cost", arXiv 1604.06174, section 4. PyTorch's checkpoint_sequential offers the
+// same.
 //
-// The stages are cut into segments. All but the last run forward fast, only their inputs stay; the
-// last runs forward with its first options and backward; then every other segment, from the back,
-// runs forward again with its first options and backward.
+// The stages are cut into segments. All segments but the last run forward fast, and only their
+// inputs stay. The last segment runs forward with its first options, and then backward. Then every
+// other segment, from the back, runs forward again with its first options, and backward.
 //
 // Candidates:
 // - by count: k = 1..L segments of nearly equal numbers of stages (k = 1: plain training);
@@ -19,7 +19,7 @@
 //
 // Not handled: more than one re-run a stage; any option but the first.
 //
-// Tests: property/simple_planners_test.cc, and every planner's in
+// Tests: property/simple_planners_test.cc, and the tests of every planner in
 // property/planner_property_test.cc.
 #include <algorithm>
 #include <cstdint>
@@ -38,7 +38,7 @@ using common::least_time;
 
 namespace {
 
-using Cuts = std::vector<size_t>;  // where each segment begins; the first at 0
+using Cuts = std::vector<size_t>;  // begin of each segment; the first at 0
 
 std::vector<Run> periodic_runs(size_t stages, const Cuts& cuts) {
   const ChainIndex index{stages};
@@ -62,11 +62,11 @@ Cuts cut_by_count(size_t stages, size_t segments) {
 
 struct BytesCut {
   Cuts cuts;
-  int64_t next = 0;  // the smallest threshold with other cuts; 0 when there is none
+  int64_t next = 0;  // smallest threshold with other cuts; 0: there is none
 };
 
-// Closes a segment before the stage that would take it beyond the threshold. A stage larger than
-// the threshold is a segment of its own.
+// Closes a segment before the stage that would take the segment beyond the threshold. A stage
+// larger than the threshold is a segment of its own.
 BytesCut cut_by_bytes(const std::vector<int64_t>& kept, int64_t threshold) {
   BytesCut cut{{0}, 0};
   int64_t sum = kept[0];

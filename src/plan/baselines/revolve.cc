@@ -1,7 +1,8 @@
 // Binomial checkpointing: A. Griewank, A. Walther, "Algorithm 799: revolve", ACM TOMS 26(1), 2000.
-// Optimal when all stages are equal, only stage inputs are stored and each state takes one of s
-// slots. Here the schedules for s = 1..L are applied to the chain as it is; true sizes and times
-// decide, by simulation, which are within the budget and which of these is the fastest.
+// The schedules are optimal if all stages are equal, only stage inputs are stored and each state
+// takes one of s slots. Here the schedules for s = 1..L are applied to the chain as it is. A
+// simulation with the true sizes and times decides which of them are within the budget, and which
+// of these is the fastest.
 //
 // | paper        | here                                                               |
 // |--------------|--------------------------------------------------------------------|
@@ -13,10 +14,10 @@
 // To reverse stage i is to run F_i with its first option, then (once, at the end) the loss, then
 // B_i.
 //
-// Complexity: O(runs) a schedule; for s = 1 that is L^2 / 2, beyond a few slots O(L log L).
+// Complexity: O(runs) a schedule. For s = 1 that is L^2 / 2, and beyond a few slots O(L log L).
 //
-// Tests: property/simple_planners_test.cc (against the dynamic program for t), and every planner's
-// in property/planner_property_test.cc.
+// Tests: property/simple_planners_test.cc (against the dynamic program for t), and the tests of
+// every planner in property/planner_property_test.cc.
 #include "plan/baselines/revolve.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ using common::least_time;
 
 namespace {
 
-// min(binomial(slots + repeats, slots), limit); 0 if repeats < 0.
+// Returns min(binomial(slots + repeats, slots), limit), or 0 if repeats < 0.
 int64_t reach(int64_t slots, int64_t repeats, int64_t limit) {
   if (repeats < 0) return 0;
   int64_t value = 1;
@@ -53,8 +54,8 @@ size_t revolve_split(size_t stages, size_t slots) {
   const auto n = static_cast<int64_t>(stages), s = static_cast<int64_t>(slots);
   int64_t repeats = 0;
   while (reach(s, repeats, n) < n) ++repeats;
-  // beta(s, r-1) < n <= beta(s, r). The left part is optimal between beta(s, r-2) and beta(s, r-1)
-  // stages if the right one then has between beta(s-1, r-1) and beta(s-1, r).
+  // It holds that beta(s, r-1) < n <= beta(s, r). The left part is optimal between beta(s, r-2) and
+  // beta(s, r-1) stages if the right one then has between beta(s-1, r-1) and beta(s-1, r).
   const int64_t left = std::max(reach(s, repeats - 2, n), n - reach(s - 1, repeats, n));
   return static_cast<size_t>(std::clamp<int64_t>(left, 1, n - 1));
 }
@@ -76,7 +77,7 @@ std::vector<Run> revolve_runs(size_t stages, size_t slots) {
       runs.push_back({index.backward(s.first), 0});
       continue;
     }
-    // With one slot left only the segment's input is stored: reverse its last stage alone.
+    // With one slot left, only the segment's input is stored, so the last stage is reversed alone.
     const size_t split = s.slots == 1 ? s.end - 1 : s.first + revolve_split(length, s.slots);
     for (size_t i = s.first; i < split; ++i) runs.push_back({index.forward(i), 0});
     stack.push_back({s.first, split, s.slots});
@@ -86,7 +87,8 @@ std::vector<Run> revolve_runs(size_t stages, size_t slots) {
 }
 
 bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control) {
-  // From many slots to one: the schedules with few take longest to write down.
+  // The loop goes from many slots to one, because schedules with few slots take longest to write
+  // down.
   for (size_t slots = chain.stages.size(); slots > 0; --slots) {
     if (control.out_of_time()) return false;
     control.report(-1);

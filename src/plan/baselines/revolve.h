@@ -1,4 +1,4 @@
-// The binomial schedules, by themselves; see revolve.cc.
+// This header has the binomial schedules by themselves; see revolve.cc.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace reprise::internal::baselines {
 
-// After how many of `stages` >= 2 equal stages to store a state, with `slots` >= 2 slots of which
-// the input takes one.
+// Returns the number of stages after which to store a state, for `stages` >= 2 equal stages and
+// `slots` >= 2 slots of which the input takes one.
 size_t revolve_split(size_t stages, size_t slots);
 
-// The runs on a lowered chain of so many stages, with the first option of everything.
+// Returns the runs on a lowered chain of `stages` stages, with the first option of every stage.
 std::vector<Run> revolve_runs(size_t stages, size_t slots);
 
 }  // namespace reprise::internal::baselines

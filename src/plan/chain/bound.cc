@@ -18,13 +18,13 @@ int64_t rounded_down(Wide price) { return static_cast<int64_t>(price >> kUnitBit
 
 }  // namespace
 
-// While the loss runs the last boundary is live, or given back by the loss.
+// While the loss runs, the last boundary is live, unless the loss gives it back.
 int64_t LossBound::boundary_bytes(size_t k) const {
   return k == model_.stages && model_.loss[0] != model_.loss[1] ? 0 : model_.x[k];
 }
 
-// Calls offer(from, to, cost, bytes) for all that an option of stage k may mean to the boundaries
-// before and behind it.
+// Calls offer(from, to, cost, bytes) for all pairs of states of the boundaries before and behind
+// stage k that this option allows.
 template <class Offer>
 void LossBound::for_each_option_step(size_t k, const KeepOption& option, const Offer& offer) const {
   const int64_t again = model_.sweeps[k].back().cost;
@@ -32,11 +32,13 @@ void LossBound::for_each_option_step(size_t k, const KeepOption& option, const O
   const int64_t output = boundary_bytes(k + 1);
   for (const State from : {kGone, kAgain, kLive}) {
     if (from != kGone) {
-      // Its saved bytes are not there: it runs now, and later with this option.
+      // The saved bytes are not live: the stage runs before the loss, and again later with this
+      // option.
       offer(from, kLive, again + option.cost, output);
       if (!last) offer(from, kAgain, again + option.cost, int64_t{0});
     }
-    // Its saved bytes are there, and what its backward reads, unless dropping that is allowed.
+    // The saved bytes are live, and so are the values that the backward reads. Only the input may
+    // be missing, if inputs may be dropped.
     const bool input_there = from == kLive || (from == kAgain && dropping_ == Dropping::kInputs);
     if (option.reads_input && !input_there) continue;
     offer(from, kLive, option.cost, option.saved + output);
@@ -71,12 +73,12 @@ LossBound::States LossBound::before_stage(size_t k, const States& after) const {
   return before;
 }
 
-// The least of cost + lambda * bytes.
+// Finds the least cost + lambda * bytes.
 LossBound::Value LossBound::shortest(Wide price) {
   price_ = price;
   States states;
   states.fill({kNever, 0});
-  states[kLive] = {0, 0};  // x_0 is always there, and not counted
+  states[kLive] = {0, 0};  // x_0 is always live, and not counted
   for (size_t k = 0; k < model_.stages; ++k) states = after_stage(k, states);
   return states[kLive];
 }
@@ -91,7 +93,7 @@ LossBound::LossBound(const ChainModel& model, Dropping dropping, int64_t memory)
       best = bound;
       best_price = price;
     }
-    return path.bytes > memory_;  // a higher price is better
+    return path.bytes > memory_;  // the path is too large: a higher price is better
   };
   Wide bytes = 1;
   for (size_t k = 0; k < model.stages; ++k) {
@@ -125,8 +127,8 @@ void LossBound::tabulate_boundaries() {
   for (size_t k = model_.stages; k-- > 0;) to_end_[k] = before_stage(k, to_end_[k + 1]);
 }
 
-// A segment that does not reach the loss runs after it: its boundary is there by then, and its stages
-// run once more.
+// A segment that does not reach the loss runs after the loss. Its boundary is live by then, and its
+// stages run once more.
 LossBound::Wide LossBound::before(size_t first) const {
   const States& states = from_start_[first];
   return std::min(states[kAgain].price, states[kLive].price) - model_.least_sweeps[first] * kUnit;
@@ -139,7 +141,7 @@ LossBound::Wide LossBound::behind(size_t last, int option) const {
                     to_end_[end][kLive].price + price_ * boundary_bytes(end)) +
            model_.least_sweeps[end] * kUnit;
   }
-  // D: its last stage may have run before the loss.
+  // In D, the last stage of the segment may have run before the loss.
   Wide rest = kNever;
   for_each_option_step(last, model_.options[last][static_cast<size_t>(option)],
                        [&](State from, State to, int64_t cost, int64_t bytes) {
@@ -152,7 +154,7 @@ LossBound::Wide LossBound::behind(size_t last, int option) const {
 
 void LossBound::tabulate(const ChainCells& cells) {
   const size_t stages = model_.stages;
-  std::vector<std::vector<Wide>> rest(stages);  // by last stage and option + 1
+  std::vector<std::vector<Wide>> rest(stages);  // by last stage, then by option + 1
   for (size_t last = 0; last < stages; ++last) {
     const bool drops = dropping_ == Dropping::kInputs;
     const int options = drops ? static_cast<int>(model_.options[last].size()) : 0;
@@ -164,7 +166,7 @@ void LossBound::tabulate(const ChainCells& cells) {
   for (size_t first = 0; first < stages; ++first) {
     const Wide start = before(first);
     for (size_t last = first; last < stages; ++last) {
-      // Two slots for each option, and for none.
+      // There are two slots for each option, and two for no option.
       int64_t* least = &around_[cells.slot(first, last, false)];
       for (const Wide end : rest[last]) {
         const int64_t bound = std::max<int64_t>(0, rounded_down(start + end));

@@ -11,7 +11,7 @@ void Sweep::extend() {
       step.memory = std::max(step.memory, input + ways[0].memory);
       step.cost += ways[0].cost;
     }
-    // Steps that now begin together: the last of them is the cheapest.
+    // Some steps may now begin at the same memory; the last of them is the cheapest.
     const auto dearer = [](const CurvePoint& a, const CurvePoint& b) { return a.memory == b.memory; };
     steps_.erase(steps_.begin(), std::unique(steps_.rbegin(), steps_.rend(), dearer).base());
     return;
@@ -50,7 +50,8 @@ int64_t LeastMemory::largest(size_t first, size_t last) const {
 int64_t LeastMemory::of(const Cell& cell) const {
   const auto i = static_cast<size_t>(cell.first), l = static_cast<size_t>(cell.last);
   if (i == model_.stages) return model_.loss[cell.pinned];
-  // The input of the first stage is not counted; once given back it makes room for the rest.
+  // The input of the first stage is not counted. Once it is given back, its bytes hold other
+  // values.
   int64_t least = kInfeasible, given_back = 0;
   for (const KeepOption& option : model_.options[i]) {
     const int64_t u = model_.given_back(i, option, cell.pinned);

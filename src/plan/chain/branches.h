@@ -1,6 +1,6 @@
-// The recurrence of a chain in one place: all ways to begin a segment. Everything that walks the
-// recurrence (the smallest memory, the curves, what surrounds a cell, the way back to a plan) sees
-// it through for_each_branch(). Symbols are those of chain.cc's table.
+// for_each_branch() is the recurrence of a chain in one place: it lists all ways to begin a
+// segment. All code that walks the recurrence uses it: the smallest memory, the curves, the
+// surroundings of a cell, and the way back to a plan. The table in chain.cc explains the symbols.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,9 @@
 
 namespace reprise::internal::chain {
 
-// The cost of sweeping from x_i to x_j as a function of memory beyond what is held: S(i,j) and its
-// tests. One step where every stage on the way has one way to be swept.
+// A Sweep is S(i,j) with its tests: the cost of sweeping from x_i to x_j, as a function of the
+// memory beyond the held bytes. The function has one step if every stage on the way has one sweep
+// variant.
 class Sweep {
  public:
   Sweep(const ChainModel& model, size_t first)
@@ -34,8 +35,8 @@ class Sweep {
   CostCurve steps_;
 };
 
-// At least so much memory is needed by each cell, whatever branches it takes: every backward (and the
-// loss) runs while the weight gradients of the stages behind it lie there. O(1) a cell.
+// Every cell needs at least this much memory, whatever branches it takes: every backward (and the
+// loss) runs while the weight gradients of the stages behind it are live. O(1) a cell.
 class LeastMemory {
  public:
   explicit LeastMemory(const ChainModel& model);
@@ -43,10 +44,11 @@ class LeastMemory {
   int64_t of(const Cell& cell) const;
 
  private:
-  int64_t largest(size_t first, size_t last) const;  // of needs_[first..last]
+  int64_t largest(size_t first, size_t last) const;  // the largest of needs_[first..last]
 
   const ChainModel& model_;
-  // [0][k]: what B_k needs beyond W(0,l), its input included; [n][k]: the largest of 2^n from k on.
+  // [0][k] is what B_k needs beyond W(0,l), its input included. [n][k] is the largest of the 2^n
+  // entries from k on.
   std::vector<std::vector<int64_t>> needs_;
 };
 
@@ -54,12 +56,12 @@ enum class BranchKind {
   kLoss,        // runs the loss
   kKeep,        // keeps stage `at` with `option`, then runs the rest of the segment
   kCheckpoint,  // sweeps to x_at, runs the segment from there on, then the one before it
-  kDrop,        // sweeps to x_at, keeps stage `at` with `option`, drops x_at, and goes on like kCheckpoint
+  kDrop,        // like kCheckpoint, but keeps stage `at` with `option` and drops x_at
   kReverse,     // the backward of a stage whose forward has run
 };
 
-// m -> cost + right(m - right_shift) + left(m - left_shift) for m >= from. The right part runs
-// first; slots are -1 where there is no such part.
+// The branch is m -> cost + right(m - right_shift) + left(m - left_shift) for m >= from. The right
+// part runs first. A slot is -1 if the branch has no such part.
 struct Branch {
   BranchKind kind = BranchKind::kLoss;
   int64_t from = 0;
@@ -72,9 +74,9 @@ struct Branch {
   size_t option = 0;
 };
 
-// Calls visit(branch) for all branches of the cell: keeping first, then by length of the sweep.
-// done(cost, memory) may stop the enumeration: all further branches cost at least so much and need
-// at least so much memory.
+// Calls visit(branch) for all branches of the cell: first the branches that keep, then the others
+// by length of the sweep. done(cost, memory) may stop the enumeration: all further branches cost at
+// least `cost` and need at least `memory`.
 template <class Visit, class Done>
 void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cell& cell,
                      const Visit& visit, const Done& done) {
@@ -83,7 +85,7 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
     visit(Branch{.kind = BranchKind::kLoss, .from = model.loss[cell.pinned]});
     return;
   }
-  // What lies there while the forwards of the segment run: g_{l+1}, or the package P.
+  // The bytes that are held while the forwards of the segment run: g_{l+1}, or the package P.
   int64_t held = model.g[l + 1];
   if (cell.option >= 0) {
     const auto o = static_cast<size_t>(cell.option);

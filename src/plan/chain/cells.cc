@@ -8,11 +8,11 @@
 namespace reprise::internal::chain {
 namespace {
 
-// Beyond these the cells alone take more than some 300 MB.
+// With more stages or cells, the cells alone take more than some 300 MB.
 constexpr size_t kMostStages = 8000;
 constexpr size_t kMostSlots = 6'000'000;
 
-// Equal numbers for stages with equal parameters. The loss is stage L.
+// Stages with equal parameters get equal numbers. Stage L is the loss.
 std::vector<int32_t> stage_classes(const ChainModel& model) {
   std::map<std::vector<int64_t>, int32_t> known;
   std::vector<int32_t> classes;
@@ -32,8 +32,8 @@ std::vector<int32_t> stage_classes(const ChainModel& model) {
   return classes;
 }
 
-// Equal numbers for boundaries with equal sizes. Boundary 0 is like no other: its bytes are never
-// given back.
+// Boundaries with equal sizes get equal numbers. Boundary 0 differs from all others, because its
+// bytes are never given back.
 std::vector<int32_t> boundary_classes(const ChainModel& model) {
   std::map<std::pair<int64_t, int64_t>, int32_t> known;
   std::vector<int32_t> classes{0};
@@ -44,21 +44,22 @@ std::vector<int32_t> boundary_classes(const ChainModel& model) {
   return classes;
 }
 
-// Where the longest common part of two suffixes begins first, and how long it is.
+// A Repeat says where the longest common part of two suffixes first begins, and how long it is.
 struct Repeat {
   size_t first = 0;
   size_t length = 0;
 };
 
-// For each stage, of all earlier ones behind an equal boundary. O(L^2) time, O(L) memory.
+// Finds for each stage the longest repeat among all earlier stages behind an equal boundary. O(L^2)
+// time, O(L) memory.
 std::vector<Repeat> longest_repeats(const std::vector<int32_t>& stages,
                                     const std::vector<int32_t>& boundaries) {
   std::vector<Repeat> repeats(stages.size());
   std::vector<size_t> common(stages.size() +
-                             1);  // of the suffixes from `second` on and from here on
+                             1);  // common part of the suffixes from `second` and from here
   for (size_t second = stages.size(); second-- > 0;) {
     Repeat& longest = repeats[second];
-    // common[first + 1] is still of second + 1.
+    // common[first + 1] still belongs to second + 1.
     for (size_t first = 0; first < second; ++first) {
       common[first] = stages[first] == stages[second] ? common[first + 1] + 1 : 0;
       if (boundaries[first] == boundaries[second] && common[first] > longest.length) {
@@ -69,10 +70,10 @@ std::vector<Repeat> longest_repeats(const std::vector<int32_t>& stages,
   return repeats;
 }
 
-// Where most stages differ, most cells do: then their number is known beforehand.
+// If most stages differ, most cells differ, and their number is known beforehand.
 bool may_fit(const ChainModel& model) {
   const std::vector<int32_t> classes = stage_classes(model);
-  const size_t different = static_cast<size_t>(classes.back());  // without the loss
+  const size_t different = static_cast<size_t>(classes.back());  // without the class of the loss
   return different * 2 < model.stages || model.stages * model.stages < kMostSlots;
 }
 
@@ -91,9 +92,9 @@ ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
   if (classify(model, share)) list_cells(model);
 }
 
-// A segment is equal to one that begins earlier if it is not longer than the longest common part of
-// the stages from its first one on and from an earlier one on, behind an equal boundary. False when
-// there are too many different ones.
+// A segment is equal to an earlier one if it is not longer than the longest common part of the
+// stages from its first one on and from an earlier one on, behind an equal boundary. Returns false
+// if there are too many different segments.
 bool ChainCells::classify(const ChainModel& model, bool share) {
   std::vector<Repeat> repeats(model.stages + 1);
   if (share) repeats = longest_repeats(stage_classes(model), boundary_classes(model));
@@ -113,9 +114,9 @@ bool ChainCells::classify(const ChainModel& model, bool share) {
   return true;
 }
 
-// A segment behind a checkpoint is unpinned; one after a kept stage is pinned if an option of that
-// stage reads its output; the whole chain's input is pinned. Only an input that the backward reads
-// is worth dropping, and only from a stage that another one follows.
+// A segment behind a checkpoint is unpinned. A segment after a kept stage is pinned if an option of
+// that stage reads its output. The whole chain's input is pinned. Dropping an input pays only if
+// the backward reads it and another stage follows.
 void ChainCells::list_cells(const ChainModel& model) {
   std::vector<bool> listed(slots(), false);
   const auto list = [&](size_t first, size_t last, bool pinned, int option) {
@@ -144,7 +145,7 @@ void ChainCells::list_cells(const ChainModel& model) {
   sort_by_length(model.stages);
 }
 
-// The order of the cells of one length stays.
+// The sort keeps the order of the cells of one length.
 void ChainCells::sort_by_length(size_t stages) {
   length_ends_.assign(stages + 2, 0);
   for (const Cell& cell : order_) ++length_ends_[cell.length() + 1];

@@ -1,6 +1,7 @@
-// Which cells the recurrence of a chain needs, and which of them are equal. Two segments with equal
-// stages, equal first boundary and equal pinning have the same cell: it is stored and computed
-// once, so a chain of repeated blocks has O(L * block) cells instead of O(L^2).
+// ChainCells lists the cells that the recurrence of a chain needs, and knows which of them are
+// equal. Two segments with equal stages, equal first boundary and equal pinning have the same cell.
+// The cell is stored and computed once, so a chain of repeated blocks has O(L * block) cells
+// instead of O(L^2).
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,9 @@
 
 namespace reprise::internal::chain {
 
-// The segment of stages first..last (last = L: and the loss). option < 0: C, from the forward of
-// stage `first` on. Otherwise D: the forward of stage `last` has run already, with this option.
+// A cell is the segment of stages first..last; with last = L it includes the loss. With option < 0
+// it is C, which begins with the forward of stage `first`. Otherwise it is D: the forward of stage
+// `last` has already run with this option.
 struct Cell {
   int32_t first = 0;
   int32_t last = 0;
@@ -23,21 +25,21 @@ struct Cell {
   size_t length() const { return static_cast<size_t>(last - first); }
 };
 
-// What may be dropped of a kept stage before its backward runs: nothing (persistent schedules), or
-// its input, which is then computed again.
+// A schedule may drop parts of a kept stage before its backward runs: nothing (persistent
+// schedules), or the input, which is then computed again.
 enum class Dropping { kNothing, kInputs };
 
 class ChainCells {
  public:
-  // share = false keeps equal cells apart. O(L^2) time and memory; complete() is false, and there is
-  // nothing to ask for, when that is too much.
+  // share = false keeps equal cells apart. O(L^2) time and memory. If that is too much, complete()
+  // is false, and the cells must not be used.
   ChainCells(const ChainModel& model, bool share, Dropping dropping = Dropping::kNothing);
 
   bool complete() const { return !order_.empty(); }
   Dropping dropping() const { return dropping_; }
-  bool shared() const { return shared_; }  // whether some cell stands for several segments
+  bool shared() const { return shared_; }  // whether a cell may stand for several segments
 
-  // Where the value of a cell is kept.
+  // Returns the slot that keeps the value of a cell.
   size_t slot(size_t first, size_t last, bool pinned, int option = -1) const {
     const auto of_class = static_cast<size_t>(classes_[row_[first] + last - first]);
     const size_t pin = pinned && depends_on_pin_[first] ? 1 : 0;
@@ -45,9 +47,10 @@ class ChainCells {
   }
   size_t slots() const { return base_.back(); }
 
-  // One cell a slot that is needed, shorter segments first: a cell depends on shorter ones only.
+  // Lists one cell for each slot that is needed, shorter segments first: a cell depends on shorter
+  // ones only.
   const std::vector<Cell>& order() const { return order_; }
-  // Where the cells of each length end in order().
+  // Says where the cells of each length end in order().
   const std::vector<size_t>& length_ends() const { return length_ends_; }
 
  private:

@@ -1,6 +1,6 @@
 // clang-format off
-// The exact optimum of a chain over all persistent schedules, and over those that may also drop the
-// input of a kept stage and compute it again.
+// This planner finds the exact optimum of a chain over all persistent schedules, and over schedules
+// that may also drop the input of a kept stage and compute it again.
 //
 // The founding paper: O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal
 // checkpointing for heterogeneous chains: how to train deep neural networks with limited memory",
@@ -23,7 +23,7 @@
 // |              |                                  | loss) in m bytes; x_i live and outside m,   |
 // |              |                                  | g_{l+1} is live and inside m                |
 // | P            | package()                        | g_{l+1} + s + [ro] x_{l+1}                  |
-// | D(i,l,o,m,p) | Cell, option o                   | the same, but F_l has run with option o, and |
+// | D(i,l,o,m,p) | Cell, option o                   | the same, but F_l ran with option o, and    |
 // |              |                                  | P is live and inside m in place of g_{l+1}  |
 //
 // Loss   C(L,L,m,p) = loss time, if g_L + workspace <= m
@@ -36,35 +36,36 @@
 // Check- S(i,j) + C(j, l, m - x_j, 0) + C(i, j-1, m - W(j,l), p) for i < j <= l, if
 // point    g_{l+1} + x_{i+1} + off_i <= m, and g_{l+1} + x_k + x_{k+1} + off_k <= m for i < k < j
 // Drop   S(i,k) + f + b + C(k+1, l, m - s - x_{k+1}, ro) + D(i, k, o, m - W(k+1,l), p)
-//          for i < k < l and every option o of stage k with ri, if the tests of the sweep to x_k hold
-//          and g_{l+1} + x_k + x_{k+1} + s + of <= m
+//          for i < k < l and every option o of stage k with ri, if the tests of the sweep to x_k
+//          hold and g_{l+1} + x_k + x_{k+1} + s + of <= m
 // D      as C, with P for g_{l+1} in the tests of forwards and sweeps and D for the part that ends
 //          with l; D(l,l,o,m,p) = 0 (its time is counted with the drop), if its backward fits
 //
 // g_{L+1} = w_L = 0. The answer for a budget M is C(0, L, M - fixed - x_0, 1). A backward that
-// gives things back starts from a level that an earlier op of the segment left behind and hence
-// passed: it needs no test. A sweep may run any forward variant; where "fast" is both the quickest
-// and the smallest, as usual, S(i,j) is one number. Every C is a step function of m
-// (step_function.h): keeping shifts one, a checkpoint adds two, the best of all is their lower
-// envelope. Ties in time go to fewer re-runs (ChainModel), then to the smaller peak: the answer is
-// read at the first step of its cost. The recurrence is written down once, in chain/branches.h.
+// gives values back starts from a level that an earlier op of the segment left behind, and that
+// level passed its test then. So the start needs no test. A sweep may run any forward variant. If
+// "fast" is both the quickest and the smallest, as usual, S(i,j) is one number. Every C is a step
+// function of m (chain/cost_curve.h): keeping shifts one, a checkpoint adds two, and the best of
+// all is their lower envelope. Ties in time go to fewer re-runs (ChainModel), then to the smaller
+// peak, because the answer is read at the first step of its cost. The recurrence is written down
+// once, in chain/branches.h.
 //
-// For one budget only what a plan as good as the best known one can have is computed:
-// chain/search.h. When time runs out the best plan and the bound found until then are the answer.
+// For one budget, chain/search.h computes only the cells and steps that a plan as good as the best
+// known one can have. If time runs out, the answer is the best plan and the bound found so far.
 //
-// Complexity of a whole curve: O(L^3) sums of step functions, each linear in its steps; how many
-// steps there are depends on how many different sums the sizes and times have. Smallest budget:
-// O(L^3) time, O(L^2) memory. Equal cells are stored once (chain/cells.h).
+// Complexity of a whole curve: O(L^3) sums of step functions, each linear in its steps. The number
+// of steps depends on the number of different sums of the sizes and times. Smallest budget: O(L^3)
+// time, O(L^2) memory. Equal cells are stored once (chain/cells.h).
 //
 // Assumes: every forward may run again. Does not handle: other schedules that drop a value which a
 // kept stage needs and recompute it.
 //
 // Tests:
 //   oracle/chain_oracle_test.cc: equal to the best persistent schedule at every budget; never below
-//     the best of all schedules, and how often equal to it; bounds below every plan; sharing, memory
-//     cap, cost bound, coarse passes and threads change nothing
+//     the best of all schedules, and how often equal to it; bounds below every plan; sharing, the
+//     memory cap, the cost bound, coarse passes and threads change nothing
 //   oracle/published_counterexamples_test.cc: where the published tests go wrong
-//   property/chain_planner_test.cc: ties, long chains; merged chains; what a time limit leaves
+//   property/chain_planner_test.cc: ties, long chains; merged chains; plans under a time limit
 //   property/planner_property_test.cc: monotone, scaling, frontier equal to single solves
 // clang-format on
 #include <cstdint>
@@ -85,11 +86,11 @@ using common::thread_count;
 
 namespace {
 
-// Of the time, for persistent schedules when only the larger class was asked for.
+// The share of the time for persistent schedules if only the larger class was asked for.
 constexpr double kFirstClass = 0.4;
 
-// The answer of the larger class, where it found a better plan or proved there is none; otherwise
-// of the smaller one, whose bound is the better one.
+// Returns the answer of the larger class if that class has a better plan or a proof that there is
+// none. Otherwise it returns the answer of the smaller class, whose bound is the better one.
 const ClassResult& more_telling(const ChainModel& model, const ClassResult& small, const ClassResult& large) {
   if (!large.bracket.best) return small.bracket.best ? small : large;
   if (large.bracket.exact || large.bracket.proven(model) || !small.bracket.best) return large;
@@ -97,9 +98,10 @@ const ClassResult& more_telling(const ChainModel& model, const ClassResult& smal
   return small;
 }
 
-// The larger class, with what the persistent schedules say. These come first, for as long as they need:
-// no time limit makes the answer worse than theirs. Quick plans of the larger class are looked for from
-// the start, not from the persistent plan: what that hides on a coarse level may be found on a finer one.
+// Searches the larger class after the persistent schedules, and uses their result. The persistent
+// schedules come first and take as long as they need, so no time limit makes the answer worse than
+// theirs. Quick plans of the larger class are searched from scratch, and not from the persistent
+// plan: a coarse level may hide an improvement of that plan which a finer level shows.
 ClassResult either_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
   const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, control);
   if (small.bracket.best && control.out_of_time()) return small;

@@ -18,7 +18,8 @@ using common::peak_op;
 
 namespace {
 
-// Of so few the smallest memory is known within some 10 ms, whatever the time limit.
+// For this many cells, the smallest memory is known within some 10 ms. It is then computed whatever
+// the time limit.
 constexpr size_t kFewCells = 50'000;
 
 constexpr const char* kPersistent = "persistent";

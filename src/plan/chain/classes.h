@@ -17,42 +17,44 @@ namespace reprise::internal::chain {
 
 const char* class_name(Dropping dropping);
 
-// The classes to search for, each containing the one before. Empty: all. Throws InputError that
-// lists the names there are.
+// Returns the classes to search, each containing the one before. An empty name means all classes.
+// Throws InputError that lists the known names.
 std::vector<Dropping> wanted_classes(const std::string& name);
 
-// Bytes of a budget that are not in the recurrence's m.
+// Returns the bytes of a budget that are not in the recurrence's m.
 inline int64_t bytes_outside(const ChainModel& model) { return model.fixed + model.x[0]; }
 
-// What the search of one class came to.
+// The result of the search of one class.
 struct ClassResult {
   Dropping dropping = Dropping::kNothing;
   Bracket bracket = {};
-  // Where no plan fits: the smallest memory at which the class has one, and its runs.
+  // If no plan fits: the smallest memory at which the class has a plan, and the runs of that plan.
   int64_t floor = 0;
   std::vector<Run> smallest = {};
 
   bool infeasible() const { return !bracket.best && !smallest.empty(); }
 };
 
-// With what is known of the bracket: optimal, feasible, infeasible, or out of time.
+// Adds what is known from the bracket: optimal, feasible, infeasible, or out of time.
 Answer to_answer(const ChainProblem& problem, const ChainModel& model, const ClassResult& outcome);
 
-// The best of plain training and the simpler planners, in a share of the time limit: when a planner
-// had no time, or no room, for any plan of its own.
+// The best of plain training and the simpler planners is the answer if this planner had no time, or
+// no room, for a plan of its own. kReserve is the share of the time limit that is set aside for it.
 constexpr double kReserve = 0.1;
 Answer simplest_plan(const ChainProblem& problem, const char* planner);
 
-// A quick plan of the class of `cells` in so much memory, and the bound that is known before any
-// search. Without a plan and without a floor there was no time, or no room for the cells.
+// Finds a quick plan of the class of `cells` in the given memory, and the bound that is known
+// before any search. If the result has neither a plan nor a floor, there was no time, or no room
+// for the cells.
 ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
                    const std::optional<Trace>& known, int threads, common::SearchControl& control);
 
-// From a quick plan to the best one, as far as the time goes.
+// Searches from a quick plan to the best one, as far as the time allows.
 void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcome,
                    common::SearchControl& control);
 
-// Both in turn: the best plan in so much memory. `known` may be a plan of a smaller class.
+// Does both in turn, and returns the best plan in the given memory. `known` may be a plan of a
+// smaller class.
 ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
                      const std::optional<Trace>& known, int threads, common::SearchControl& control);
 

@@ -13,13 +13,13 @@ int64_t cost_at(CurveView function, int64_t memory) {
 }
 
 CurveView zero_function() {
-  // Far below every real size, and far enough from the end of int64 to be shifted.
+  // The memory is far below every real size, and far enough from the end of int64 to be shifted.
   static constexpr CurvePoint kZero[] = {{std::numeric_limits<int64_t>::min() / 2, 0}};
   return kZero;
 }
 
-// Walks the steps of a sum from large memory to small. left and right count the steps that are
-// still in play; the current one is the last of them.
+// A Cursor walks the steps of a sum from large memory to small. `left` and `right` count the steps
+// that are still in play; the current step is the last of them.
 struct Envelope::Cursor {
   const Shifted& a;
   const Shifted& b;
@@ -33,10 +33,10 @@ struct Envelope::Cursor {
   int64_t memory() const { return std::max({left_memory(), right_memory(), from}); }
   int64_t cost() const { return a.function[left - 1].cost + b.function[right - 1].cost + extra; }
 
-  // How many of the first `count` steps lie below the limit. Gallops from the end: the answer is
-  // usually near.
+  // Counts how many of the first `count` steps lie below the limit. The search gallops from the
+  // end, because the answer is usually near.
   static size_t count_below(const Shifted& f, size_t count, int64_t limit) {
-    // memory + shift is a size that some plan needs; limit - shift might not fit 64 bits.
+    // memory + shift is a size that some plan needs, whereas limit - shift might not fit 64 bits.
     const auto above = [&](size_t k) { return f.function[k].memory + f.shift >= limit; };
     size_t stride = 1;
     while (count >= stride && above(count - stride)) {
@@ -49,14 +49,14 @@ struct Envelope::Cursor {
     return count;
   }
 
-  // To the largest memory below `limit`; false when there is none.
+  // Moves to the largest memory below `limit`. Returns false if there is none.
   bool drop_to(int64_t limit) {
     left = count_below(a, left, limit);
     right = count_below(b, right, limit);
     return left > 0 && right > 0 && from < limit;
   }
 
-  // To the next smaller memory; false at the end.
+  // Moves to the next smaller memory. Returns false at the end.
   bool advance() {
     const int64_t now = memory();
     if (now == from) return false;
@@ -74,7 +74,8 @@ void Envelope::reset(int64_t memory_cap, int64_t cost_cap) {
   cost_cap_ = cost_cap;
 }
 
-// How many steps of the envelope cost at most so much, given that `count` do. Gallops.
+// Counts how many steps of the envelope cost at most `cost`, given that the first `count` do.
+// Gallops.
 size_t Envelope::count_up_to(int64_t cost, size_t count) const {
   size_t stride = 1;
   while (count + stride <= steps_.size() && steps_[count + stride - 1].cost <= cost) {
@@ -88,7 +89,7 @@ size_t Envelope::count_up_to(int64_t cost, size_t count) const {
 }
 
 // Moves the cursor to the first step of the sum that improves the envelope, and finds how many of
-// the envelope's cheap steps stay as they are. False when nothing improves.
+// the envelope's cheap steps stay as they are. Returns false if nothing improves.
 bool Envelope::skip_dominated(Cursor& cursor, size_t& settled) const {
   // memory_cap_ + 1 would overflow for an unlimited budget; no real step is that large.
   int64_t limit = memory_cap_ == kInfeasible ? kInfeasible : memory_cap_ + 1;

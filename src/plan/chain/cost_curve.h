@@ -1,6 +1,6 @@
-// Non-increasing step functions of memory: what a part of a chain costs when m bytes are at its
-// disposal. A function is the list of its steps (memory from which, cost), memory ascending and
-// cost strictly descending; below the first step it is infeasible.
+// A cost curve is a non-increasing step function of memory: the cost of a part of a chain when m
+// bytes are at its disposal. A curve is the list of its steps (least memory, cost), memory
+// ascending and cost strictly descending. Below its first step it is infeasible.
 //
 //   cost |      o-----            f = {(3, 9), (5, 4), (8, 1)}
 //        |        o-------        f(2) infeasible, f(3) = f(4) = 9, f(5) = 4, f(100) = 1
@@ -28,34 +28,35 @@ using CurveView = std::span<const CurvePoint>;
 
 inline constexpr int64_t kInfeasible = std::numeric_limits<int64_t>::max();
 
-// f(memory), or kInfeasible. O(log steps).
+// Returns f(memory), or kInfeasible. O(log steps).
 int64_t cost_at(CurveView function, int64_t memory);
 
-// m -> function(m - shift). The shift may be negative.
+// A Shifted is m -> function(m - shift). The shift may be negative.
 struct Shifted {
   CurveView function;
   int64_t shift = 0;
 };
 
-// The constant 0, feasible everywhere.
+// Returns the constant 0, which is feasible everywhere.
 CurveView zero_function();
 
-// The lower envelope (point-wise minimum) of functions that are added one by one.
+// An Envelope is the lower envelope (point-wise minimum) of functions that are added one by one.
 class Envelope {
  public:
-  // Steps that need more than memory_cap or cost more than cost_cap are left out.
+  // Clears the envelope. From now on it leaves out steps that need more than memory_cap or cost
+  // more than cost_cap.
   void reset(int64_t memory_cap, int64_t cost_cap);
 
   // Takes the minimum with m -> left(m) + right(m) + extra for m >= from. Costs O(steps that change
-  // + log): the cheap steps of the envelope that the sum cannot beat are never touched.
+  // + log): the function never touches the cheap steps of the envelope that the sum cannot beat.
   void add_sum(const Shifted& left, const Shifted& right, int64_t extra, int64_t from);
 
   int64_t memory_cap() const { return memory_cap_; }
   int64_t cost_cap() const { return cost_cap_; }
   bool empty() const { return steps_.empty(); }
-  const CurvePoint& dearest() const { return steps_.back(); }  // it needs the least memory, too
+  const CurvePoint& dearest() const { return steps_.back(); }  // also the step of least memory
   CostCurve function() const { return {steps_.rbegin(), steps_.rend()}; }
-  // Swaps the steps for others of an envelope: memory descending, cost strictly ascending.
+  // Swaps the steps for those of another envelope: memory descending, cost strictly ascending.
   void exchange(std::vector<CurvePoint>& steps) { steps_.swap(steps); }
 
  private:
@@ -65,7 +66,7 @@ class Envelope {
   bool skip_dominated(Cursor& cursor, size_t& settled) const;
   void push(const CurvePoint& step);
 
-  // Memory descending, cost strictly ascending: new steps only ever change the end.
+  // Memory descends and cost strictly ascends, so new steps change only the end.
   std::vector<CurvePoint> steps_;
   std::vector<CurvePoint> tail_;  // scratch
   int64_t memory_cap_ = 0;

@@ -1,4 +1,4 @@
-// How much work and memory the tables of a chain may take, and how coarse their costs are.
+// These constants limit the work and the memory of the tables of a chain.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace reprise::internal::chain {
 
-// Tables beyond this are given up like a search beyond its time.
+// A search whose tables grow beyond this size ends, as if its time were over.
 inline constexpr int64_t kTableLimit = int64_t{1} << 30;
 
-// Fewer cells than this a thread are not worth starting one.
+// A thread is worth starting only for at least this many cells.
 inline constexpr size_t kCellsForThread = 500;
 
 inline int useful_threads(const ChainCells& cells, int threads) {
@@ -22,7 +22,7 @@ inline int useful_threads(const ChainCells& cells, int threads) {
 
 inline int64_t rounded_down(int64_t cost, int64_t grid) { return cost - cost % grid; }
 
-// A cell of thousands of branches may take seconds: looks at the clock now and then.
+// A cell with thousands of branches may take seconds. Patience looks at the clock now and then.
 class Patience {
  public:
   explicit Patience(const common::SearchControl& control) : control_(control) {}

@@ -1,5 +1,6 @@
-// The whole curve of a chain: time as a function of the budget, from one table without limits. When
-// that takes too long, single budgets from coarse to fine, each with its best plan and bound.
+// This file computes the whole curve of a chain: time as a function of the budget, from one table
+// without limits. If that takes too long, it asks for single budgets from coarse to fine, each with
+// its best plan and bound.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -21,12 +22,13 @@ using common::thread_count;
 
 namespace {
 
-// Shares of the time: for the table of the first class when another one follows; for the tables.
+// Shares of the time: for the table of the first class if another class follows, and for all
+// tables.
 constexpr double kFirstTable = 0.3, kTables = 0.6;
 
-// Single budgets are asked at 2, 3, 5, 9, ... points, up to this many.
+// Single budgets are asked at 2, 3, 5, 9, ... points, up to this many points.
 constexpr int64_t kMostSamples = 257;
-constexpr double kSampleShare = 0.2;  // of the time that is left, for each
+constexpr double kSampleShare = 0.2;  // share of the time that is left, for each sample
 
 std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, Dropping dropping,
                                                       int threads, SearchControl& control) {
@@ -37,7 +39,7 @@ std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, D
   std::vector<FrontierPoint> points;
   for (const CurvePoint& step : table.curve(cells.slot(0, model.stages, true))) {
     const Nanos time(model.time_of(step.cost));
-    // The same time with fewer re-runs and more memory is no point of the curve.
+    // A point with the same time, fewer re-runs and more memory does not belong to the curve.
     if (!points.empty() && points.back().time == time) continue;
     const Bytes budget(step.memory + bytes_outside(model));
     points.push_back({budget, budget, time, time});
@@ -45,7 +47,7 @@ std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, D
   return points;
 }
 
-// Budgets and plans by and by; a curve is what remains of them.
+// Samples collects budgets and plans one after the other, and makes a curve of them.
 class Samples {
  public:
   Samples(const ChainProblem& problem, const ChainModel& model, SearchControl& control)
@@ -70,7 +72,8 @@ class Samples {
   }
 
  private:
-  // A budget with a plan; less than a 1,000th of plain training's peak below it none was found.
+  // Returns a budget with a plan. Unless time ran out, no plan was found at another budget that is
+  // lower by at most 1/1,000 of plain training's peak.
   int64_t smallest_budget(int64_t feasible) {
     int64_t infeasible = 0;
     while (feasible - infeasible > problem_.baseline.peak.count() / 1000 + 1) {
@@ -128,7 +131,8 @@ Curve exact_frontier(const ChainProblem& problem) {
     SearchControl part = dropping == wanted.back() ? tables : tables.part(kFirstTable);
     std::optional<std::vector<FrontierPoint>> points =
         whole_curve(model, dropping, threads, part);
-    // The larger class takes several times as long: not tried where this one failed.
+    // The larger class takes several times as long, so it is not tried after a failure of the
+    // smaller one.
     if (!points) break;
     curve = {std::move(*points), class_name(dropping)};
   }

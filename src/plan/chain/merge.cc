@@ -9,10 +9,11 @@
 namespace reprise::internal::chain {
 namespace {
 
-// How many sets of stages a block offers to run twice.
+// The number of sets of stages that a block offers to run twice.
 constexpr size_t kDropSteps = 7;
 
-// Cuts at equal distances, each moved by up to a quarter of a block to the smallest boundary.
+// Cuts at equal distances, and moves each cut by up to a quarter of a block to the smallest
+// boundary.
 std::vector<size_t> cut(const ChainModel& model, size_t blocks) {
   const size_t stages = model.stages;
   blocks = std::clamp<size_t>(blocks, 1, stages);
@@ -29,9 +30,9 @@ std::vector<size_t> cut(const ChainModel& model, size_t blocks) {
   return starts;
 }
 
-// The bytes of one way to keep the stages a..b-1, op by op as chain.cc's table has them for one
-// stage. Neighbouring stages that are not kept form a run: the boundary before it stays, and the
-// backward of the block computes all of it again at once.
+// A BlockWalk counts the bytes of one way to keep the stages a..b-1. It goes op by op, as
+// chain.cc's table does for one stage. Neighbouring stages that are not kept form a run: the
+// boundary before the run stays, and the backward of the block recomputes the whole run at once.
 class BlockWalk {
  public:
   BlockWalk(const ChainModel& model, size_t a, size_t b, const BlockOption& way)
@@ -48,7 +49,7 @@ class BlockWalk {
  private:
   bool kept(size_t k) const { return way_.kept[k - a_]; }
   const KeepOption& option(size_t k) const { return model_.options[k][way_.option]; }
-  // Whether x_k is needed after the forward of stage k.
+  // Returns whether x_k is needed after the forward of stage k.
   bool stays(size_t k) const {
     if (k > a_ && kept(k - 1) && option(k - 1).reads_output) return true;
     return kept(k) ? option(k).reads_input : k == a_ || kept(k - 1);
@@ -56,7 +57,7 @@ class BlockWalk {
   int64_t weights_behind(size_t k) const { return k + 1 < b_ ? model_.weights(k + 1, b_ - 1) : 0; }
 
   void forward() {
-    int64_t level = 0;  // what the stages so far leave, inner boundaries included
+    int64_t level = 0;  // bytes that the stages so far leave, inner boundaries included
     for (size_t k = a_; k < b_; ++k) {
       const SweepVariant& sweep = model_.sweeps[k].back();
       block_.forward =
@@ -76,7 +77,8 @@ class BlockWalk {
     return k;
   }
 
-  // The run of stages that ends before `end`: forward again, keeping everything, then backward.
+  // Replays the run of stages that ends before `end`: forward again, keeping everything, then
+  // backward.
   size_t replay(size_t end) {
     size_t start = end - 1;
     while (start > a_ && !kept(start - 1)) --start;
@@ -100,11 +102,11 @@ class BlockWalk {
   size_t a_, b_;
   const BlockOption& way_;
   KeepOption block_;
-  std::vector<int64_t> before_;  // by stage: what the stages before it keep, and x_k if it stays
+  std::vector<int64_t> before_;  // by stage: bytes that earlier stages keep, and x_k if it stays
 };
 
-// Everything kept; then ever more stages run twice, those first that hold the most bytes for the
-// time that they take.
+// The first option keeps everything. In each further option more stages run twice; the stages that
+// hold the most bytes for their time come first.
 std::vector<BlockOption> block_options(const ChainModel& model, size_t a, size_t b, size_t o) {
   std::vector<size_t> order(b - a);
   std::iota(order.begin(), order.end(), a);
@@ -125,7 +127,7 @@ std::vector<BlockOption> block_options(const ChainModel& model, size_t a, size_t
   return ways;
 }
 
-// Blocks are swept in as many ways as their stages together; way v is variant -1 - v.
+// A block is swept in as many ways as its stages together; way v is variant -1 - v.
 std::vector<SweepVariant> sweep_block(const ChainModel& model, size_t a, size_t b) {
   Sweep sweep(model, a);
   while (sweep.end() < b) sweep.extend();
@@ -233,7 +235,7 @@ class Splitter {
   void backward(size_t block, size_t option) {
     const BlockOption& way = merged_.options[block][option];
     const size_t a = merged_.starts[block];
-    size_t replayed = way.kept.size();  // from here on everything is there
+    size_t replayed = way.kept.size();  // from here on everything is live
     for (size_t n = way.kept.size(); n-- > 0;) {
       if (!way.kept[n] && n < replayed) {
         replayed = n;

@@ -1,7 +1,7 @@
-// A shorter chain whose stages are blocks of neighbouring stages. A block is swept as a whole, kept
-// as a whole, or kept but for some of its stages, which its backward computes again. Every plan of
-// it is a plan of the whole chain, of the same cost and no more memory: good plans at a small part
-// of the price of the best one.
+// merge_stages() makes a shorter chain whose stages are blocks of neighbouring stages. A block is
+// swept as a whole, kept as a whole, or kept except for some of its stages, which its backward
+// recomputes. Every plan of the shorter chain is a plan of the whole chain with the same cost and
+// no more memory. So it gives good plans for a small part of the work that the best plan takes.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace reprise::internal::chain {
 
-// What an option of a block stands for.
+// A BlockOption says what an option of a block stands for.
 struct BlockOption {
-  size_t option = 0;       // of each of its stages
+  size_t option = 0;       // the same option for each stage of the block
   std::vector<bool> kept;  // by stage; the others run twice
 };
 
@@ -24,10 +24,10 @@ struct MergedChain {
   std::vector<std::vector<BlockOption>> options;  // by block, as in model.options
 };
 
-// About `blocks` blocks of similar length, cut where the boundaries are small.
+// Makes about `blocks` blocks of similar length, cut where the boundaries are small.
 MergedChain merge_stages(const ChainModel& model, size_t blocks);
 
-// The same plan on the stages. O(runs).
+// Returns the same plan on the stages. O(runs).
 Trace split_blocks(const ChainModel& model, const MergedChain& merged, const Trace& plan);
 
 }  // namespace reprise::internal::chain

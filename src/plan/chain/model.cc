@@ -28,7 +28,7 @@ KeepOption make_option(const Chain& chain, size_t i, const StageOption& option, 
     const int64_t input = boundary_bytes(chain, i).count();
     if (option.reads_input) {
       keep.backward -= input;
-    } else {  // from a level that an earlier operation has left behind
+    } else {  // starts from a level that an earlier operation has left behind
       keep.forward = std::max<int64_t>(0, keep.forward - input);
     }
   }
@@ -38,8 +38,8 @@ KeepOption make_option(const Chain& chain, size_t i, const StageOption& option, 
   return keep;
 }
 
-// "fast" and every option's forward, without those that another one beats, or that give back the input, which a
-// sweep may begin with again.
+// Returns "fast" and every option's forward. Variants that another one beats are left out, and so
+// are variants that give back the input, because another sweep may begin with it.
 std::vector<SweepVariant> make_sweeps(const Stage& stage) {
   const int64_t output = stage.output.count();
   std::vector<SweepVariant> all{
@@ -71,7 +71,7 @@ void for_each_cost(ChainModel& model, const Visit& visit) {
   }
 }
 
-// Divides all costs by the largest number that divides them, which it returns.
+// Divides all costs by their greatest common divisor, and returns the divisor.
 int64_t take_common_divisor(ChainModel& model) {
   int64_t divisor = 0;
   for_each_cost(model, [&](int64_t cost) { divisor = std::gcd(divisor, cost); });
@@ -80,8 +80,8 @@ int64_t take_common_divisor(ChainModel& model) {
   return divisor;
 }
 
-// Chooses the weights and units and applies them to the times in `model`. No schedule sweeps a stage
-// more than L times or makes more than L (L + 1) / 2 re-runs.
+// Chooses the weights and units and applies them to the times in `model`. No schedule sweeps a
+// stage more than L times or makes more than L (L + 1) / 2 re-runs.
 void weigh_costs(ChainModel& model) {
   using Int128 = __int128;
   const auto stages = static_cast<int64_t>(model.stages);

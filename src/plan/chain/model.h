@@ -1,5 +1,6 @@
-// A chain as the exact recurrences see it: plain integers, one row a stage, with every sum that a
-// test of the recurrence repeats worked out once. Symbols are those of chain.cc's table.
+// A ChainModel is a chain as the exact recurrences see it: plain integers, one row a stage. Every
+// sum that a test of the recurrence repeats is computed once. The table in chain.cc explains the
+// symbols.
 #pragma once
 
 #include <cstddef>
@@ -10,39 +11,40 @@
 
 namespace reprise::internal::chain {
 
-// Keeping a stage with one of its options.
+// A KeepOption is a stage that is kept with one of its options.
 struct KeepOption {
   int64_t saved = 0;     // s
   int64_t forward = 0;   // bytes while the forward runs, beyond g_{l+1}: x_{i+1} + s + of
   int64_t backward = 0;  // bytes while the backward runs, beyond W(i+1,l)
-  int64_t cost = 0;      // of its f + b above the stage's smallest f + b
+  int64_t cost = 0;      // its f + b above the stage's smallest f + b
   bool reads_input = true;
   bool reads_output = true;
 
   bool operator==(const KeepOption&) const = default;
 };
 
-// One way to run a stage in a sweep: nothing is kept for its backward.
+// A SweepVariant is one way to run a stage in a sweep, which keeps nothing for the backward.
 struct SweepVariant {
   int64_t memory = 0;   // bytes while it runs, beyond g_{l+1} and its own input
-  int64_t cost = 0;     // of a run
-  int32_t variant = 0;  // of F_i
+  int64_t cost = 0;     // cost of a run
+  int32_t variant = 0;  // variant of F_i
 
   bool operator==(const SweepVariant&) const = default;
 };
 
-// Costs are lexicographic pairs (time, re-runs) in one integer, above the smallest time that any plan
-// can have: (time / time_unit * time_weight + re-runs * rerun_weight) / cost_unit. The units divide
-// every such number, so a chain of equal layers has small ones, and few different ones. When so large
-// a number does not fit, rerun_weight is 0 and ties in time are not broken by re-runs.
+// Costs are lexicographic pairs (time, re-runs) in one integer, above the smallest time that any
+// plan can have: (time / time_unit * time_weight + re-runs * rerun_weight) / cost_unit. The units
+// divide every such number, so a chain of equal layers has small costs, and few different ones. If
+// the numbers would not fit, rerun_weight is 0, and re-runs do not break ties in time.
 struct ChainModel {
   size_t stages = 0;                             // L
   int64_t fixed = 0;                             //
   std::vector<int64_t> x;                        // x_0..x_L
   std::vector<int64_t> g;                        // g_0..g_L, and g_{L+1} = 0
   std::vector<int64_t> weight_gradients;         // [i] = w_0 + .. + w_{i-1}, i in 0..L+1 (w_L = 0)
-  std::vector<std::vector<KeepOption>> options;  // of stages 0..L-1
-  // Of stages 0..L-1: memory ascending, cost strictly descending. Usually just "fast".
+  std::vector<std::vector<KeepOption>> options;  // options of stages 0..L-1
+  // The sweep variants of stages 0..L-1: memory ascending, cost strictly descending. Usually a
+  // stage has only "fast".
   std::vector<std::vector<SweepVariant>> sweeps;
   std::vector<int64_t> least_sweeps;  // [i] = the least cost of sweeping stages 0..i-1
   int64_t loss[2] = {0, 0};           // bytes at the loss, x_L unpinned and pinned
@@ -52,21 +54,22 @@ struct ChainModel {
   int64_t rerun_weight = 0;
   int64_t cost_unit = 1;
 
-  // W(a, l): bytes of the weight gradients of stages a..l.
+  // Returns W(a, l): the bytes of the weight gradients of stages a..l.
   int64_t weights(size_t a, size_t l) const {
     return a > l ? 0 : weight_gradients[l + 1] - weight_gradients[a];
   }
-  // u: bytes that keeping stage i with this option gives back once its forward has run.
+  // Returns u: the bytes that keeping stage i with this option gives back after its forward.
   int64_t given_back(size_t i, const KeepOption& option, bool pinned) const {
     return pinned || option.reads_input ? 0 : x[i];
   }
-  // P: bytes that a kept stage l holds until its backward, its input dropped, and g_{l+1}.
+  // Returns P: g_{l+1} and the bytes that a kept stage l holds until its backward, without its
+  // input.
   int64_t package(size_t l, const KeepOption& option) const {
     return g[l + 1] + option.saved + (option.reads_output ? x[l + 1] : 0);
   }
-  // The least that sweeping from x_i to x_j can cost.
+  // Returns the least cost of sweeping from x_i to x_j.
   int64_t least_sweep(size_t i, size_t j) const { return least_sweeps[j] - least_sweeps[i]; }
-  // Whether C(i,.,.,p) depends on p.
+  // Returns whether C(i,.,.,p) depends on p.
   bool depends_on_pin(size_t i) const;
   int64_t time_of(int64_t cost) const {
     return least_time + cost * cost_unit / time_weight * time_unit;

@@ -1,4 +1,5 @@
-// The planner `chain`, as registry.cc has it: the fastest persistent schedule of a chain.
+// The planner `chain` finds the fastest persistent schedule of a chain, or a faster schedule that
+// also drops inputs. registry.cc has its row.
 #pragma once
 
 #include <vector>

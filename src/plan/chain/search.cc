@@ -15,42 +15,47 @@ using common::SearchControl;
 
 namespace {
 
-// Fewer stages are solved faster than bounded.
+// Chains with fewer stages are solved faster than bounded.
 constexpr size_t kBoundStages = 24;
 
-// The first grid: so many steps for the average forward, and at least so many for the best plan.
+// The first grid has kStepsOfForward steps for the average forward, and at least kSteps for the
+// best plan.
 constexpr int64_t kStepsOfForward = 8, kSteps = 64;
-constexpr int64_t kFiner = 16;  // from pass to pass
+constexpr int64_t kFiner = 16;  // each pass is this much finer than the one before
 
-// Where so few cells a stage are left, the next grid is the exact one.
+// If only this many cells a stage are left, the next grid is the exact one.
 constexpr size_t kFewForStage = 4;
 
-// What surrounds the cells may take so many times as long as their table, and some milliseconds; then
-// it is given up for this grid, and may take more on the next.
+// The surroundings of the cells may take kPatience times as long as the table, and kLeastPatience
+// more. After that they are given up for this grid. On the next grid they may take kMorePatience
+// times longer.
 constexpr int kPatience = 2, kMorePatience = 4;
 constexpr std::chrono::milliseconds kLeastPatience{20};
 
-// The optimum is usually nearer to the bound than to the best plan known: plans are looked for up to
-// this part of what lies between, then up to so many times more.
+// The optimum is usually nearer to the bound than to the best known plan. The search first looks
+// for plans up to 1/kFirstGuess of the distance between the two, and then goes up by the factor
+// kNextGuess.
 constexpr int64_t kFirstGuess = 16, kNextGuess = 2;
 
-// Merged chains: from at least so many blocks on, twice as many each time, to such a gap.
+// Merged chains begin with at least kFirstBlocks blocks. Each further chain has twice as many, and
+// each is solved to the gap kBlockGap.
 constexpr size_t kFirstBlocks = 32;
 constexpr double kBlockGap = 0.005;
 
-// When there is no plan yet, the first one of up to so many blocks may take as long as it needs (some
-// 10 ms), and a better one so much time.
+// If there is no plan yet, the first plan of a chain of up to kUrgentBlocks blocks may take as long
+// as it needs (some 10 ms), and a better plan may take kUrgentTime.
 constexpr size_t kUrgentBlocks = 256;
 constexpr std::chrono::milliseconds kUrgentTime{50};
 
-// Of the time that is left, for the smallest peak of the best time.
+// The share of the remaining time for the smallest peak of the best time.
 constexpr double kPeakShare = 0.2;
 
 double share_of(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
-// Sweeps of a plan: stretches of fast forwards. Rounding loses less than a step of the grid for each.
+// Counts the sweeps of a plan, which are stretches of fast forwards. Rounding loses less than a
+// step of the grid for each sweep.
 int64_t count_sweeps(const ChainModel& model, const std::vector<Run>& runs) {
   int64_t sweeps = 0;
   bool sweeping = false;
@@ -62,8 +67,8 @@ int64_t count_sweeps(const ChainModel& model, const std::vector<Run>& runs) {
   return sweeps;
 }
 
-// Fine enough that the average forward costs some steps, and that rounding does not lose more than
-// what lies between the bounds.
+// Returns a grid so fine that the average forward costs some steps, and that rounding loses no more
+// than the distance between the bounds.
 int64_t first_grid(const ChainModel& model, const Trace& best, int64_t slack) {
   const auto stages = static_cast<int64_t>(model.stages);
   const int64_t forward = model.least_sweeps.back() / stages;
@@ -72,11 +77,11 @@ int64_t first_grid(const ChainModel& model, const Trace& best, int64_t slack) {
       1, std::min({forward / kStepsOfForward, best.cost / kSteps, slack / sweeps}));
 }
 
-// False: shorter blocks are not worth trying.
+// Returns false if shorter blocks are not worth trying.
 bool improve_by_blocks_of(size_t length, const ChainModel& model, Dropping dropping, int64_t memory,
                           double gain, int threads, Bracket& bracket, SearchControl control) {
-  // A first plan of merged stages is worth more than being on time: without one there are only
-  // plans that are many times slower.
+  // A first plan of merged stages is worth more than being on time. Without it, all known plans are
+  // many times slower.
   const bool urgent = !bracket.best && model.stages / length <= kUrgentBlocks;
   if (!urgent && control.out_of_time()) return false;
 
@@ -101,7 +106,7 @@ bool improve_by_blocks_of(size_t length, const ChainModel& model, Dropping dropp
   return much;
 }
 
-// The passes from coarse to fine, for plans of up to so much cost.
+// Narrowing goes through the passes from coarse to fine, for plans up to a given cost.
 class Narrowing {
  public:
   Narrowing(const SearchSpace& space, int64_t memory, const Precision& precision, Bracket& bracket,
@@ -123,7 +128,7 @@ class Narrowing {
     int64_t more = coarse_first_ ? slack() / kFirstGuess : slack();
     while (!bracket_.exact && !control_.out_of_time()) {
       if (close_enough()) return;
-      // With the best time proven only the smallest peak is left to find.
+      // Once the best time is proven, only the smallest peak is left to find.
       if (bracket_.proven(space_.model) || !coarse_first_) more = slack();
       if (!try_up_to(bracket_.lower + std::min(more, slack()))) return;
       more = more * kNextGuess + 1;
@@ -144,15 +149,15 @@ class Narrowing {
     return coarse ? first_grid(space_.model, *bracket_.best, limit - bracket_.lower) : 1;
   }
 
-  // The best plan of those that cost no more than the limit, or that there is none. False: out of
-  // time, or all is known that was asked for.
+  // Finds the best plan that costs no more than the limit, or proves that there is none. Returns
+  // false if time is over, or if everything that was asked for is known.
   bool try_up_to(int64_t limit) {
     std::unique_ptr<Surroundings> around;
     const int64_t coarsest = grid_for(limit);
     int patient = kPatience;
     for (int64_t grid = coarsest;;) {
       const bool proven = bracket_.proven(space_.model);
-      // Not worth all the time.
+      // The smallest peak is not worth all the time.
       SearchControl pass = proven ? control_.part(kPeakShare) : control_;
       const auto start = std::chrono::steady_clock::now();
       const CurveTable table(space_.model, space_.cells, limits(limit, grid, around.get()), pass);
@@ -168,7 +173,7 @@ class Narrowing {
       const bool first = grid == coarsest;
       grid = bracket_.proven(space_.model) ? 1 : std::max<int64_t>(1, grid / kFiner);
       if (first && few(table.cells())) continue;
-      // They may take much longer than the table, and a better plan makes them shorter.
+      // The surroundings may take much longer than the table, and a better plan makes them shorter.
       const auto taken = std::chrono::steady_clock::now() - start;
       SearchControl patience = control_.at_most(taken * patient + kLeastPatience);
       auto next =
@@ -184,11 +189,11 @@ class Narrowing {
     }
   }
 
-  // What the root of a table says. False: no plan costs so little.
+  // Reads the root of a table. Returns false if no plan costs so little.
   bool take_root(const CurveTable& table, int64_t limit) {
     const CurveView root = table.curve(space_.root());
     if (root.empty()) {
-      // The best plan known is of another space, or dearer than the limit.
+      // The best known plan belongs to another space, or costs more than the limit.
       bracket_.exact = limit >= bracket_.best->cost;
       bracket_.lower = std::min(limit + 1, bracket_.best->cost);
       return false;

@@ -13,7 +13,8 @@ using common::for_each_by_level;
 
 namespace {
 
-// A curve of the table, read at ever smaller memory. Slot -1 is a part that is not there.
+// A Descent reads a curve of the table at ever smaller memory. Slot -1 stands for a part that does
+// not exist.
 class Descent {
  public:
   Descent(const CurveTable& table, int64_t slot)
@@ -36,16 +37,16 @@ class Descent {
 
  private:
   CurveView steps_;
-  size_t count_;  // steps that may still be wanted
+  size_t count_;  // steps that may still be read
 };
 
-// The cells that have a curve, in the order of the work on them.
+// Levels lists the cells that have a curve, in the order of the work on them.
 struct Levels {
   std::vector<size_t> cells;  // in ChainCells::order()
   std::vector<size_t> ends;
 };
 
-// Longer segments first: when their turn comes, all plans around them are known.
+// Longer segments come first. At the turn of a segment, all plans around it are known.
 Levels longest_first(const ChainCells& cells, const CurveTable& table) {
   Levels levels;
   const std::vector<size_t>& ends = cells.length_ends();
@@ -64,7 +65,8 @@ Levels longest_first(const ChainCells& cells, const CurveTable& table) {
 struct Surroundings::Scratch {
   Envelope envelope;
   CostCurve to_right, to_left;
-  // Of the offers to the cell at hand: what would be left of the limit, and the largest of these.
+  // For each offer to the current cell: the largest weight that fits into it. most_room is the
+  // largest of these.
   std::vector<LossBound::Wide> room;
   LossBound::Wide most_room = 0;
 };
@@ -106,8 +108,9 @@ int64_t Surroundings::cost_leaving(size_t slot, int64_t memory) const {
   return cost_at(offers_[slot], -memory);
 }
 
-// Every plan that leaves the cell so much leaves the parts of each branch what the branch and the
-// other part do not take, and the rest of the plan then also has these.
+// A plan that leaves m bytes to the cell gives each part of a branch the bytes that the branch
+// itself and the other part do not take. The cost of the other part and of the branch then belongs
+// to the rest of the plan.
 void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
   const CurveView offers = offers_[static_cast<size_t>(cell.slot)];
   const bool weighed =
@@ -129,8 +132,8 @@ void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
   });
 }
 
-// An offer of m bytes with the rest of the plan costing r has room for what weighs no more than the
-// limit - r with m bytes.
+// An offer leaves m bytes, and the rest of the plan costs r. The offer has room for everything that
+// weighs no more than the weight of the cost limit - r with m bytes.
 void Surroundings::weigh(CurveView offers, Scratch& scratch) const {
   const LossBound& bound = *table_->limits().bound;
   scratch.room.clear();
@@ -140,9 +143,9 @@ void Surroundings::weigh(CurveView offers, Scratch& scratch) const {
   scratch.most_room = *std::max_element(scratch.room.begin(), scratch.room.end());
 }
 
-// What a branch makes of the offers to its cell. From offer to offer there is less memory and more
-// cost within the cell, and less cost around it: a stretch of them is passed over when its cheapest
-// surroundings with its cheapest inside are too dear.
+// Turns the offers to a cell into offers to the parts of a branch. From offer to offer there is
+// less memory and more cost within the cell, and less cost around it. A stretch of offers is passed
+// over if its cheapest surroundings and its cheapest inside are too dear together.
 void Surroundings::collect(const Branch& branch, CurveView offers, bool weighed,
                            Scratch& scratch) const {
   const LossBound::Wide weight = weighed ? table_->least_weight_of(branch) : 0;

@@ -1,4 +1,5 @@
-// What everything around a segment costs, in the plans of the whole chain that have it.
+// Surroundings holds the cost of everything around a segment, in the plans of the whole chain that
+// have the segment.
 #pragma once
 
 #include <array>
@@ -18,12 +19,13 @@
 
 namespace reprise::internal::chain {
 
-// For every cell, what the rest of the plan costs when it leaves the cell at least so much memory:
-// the least over all plans of the whole chain, within the limits of a table whose curves they are
-// made of. With those curves lower bounds these are lower bounds, too. (The "outside" half of the
-// inside-outside algorithm: Lari, Young, The estimation of stochastic context-free grammars using
-// the inside-outside algorithm, Computer Speech and Language 4, 1990; used for pruning as in
-// Charniak et al., Multilevel coarse-to-fine PCFG parsing, NAACL 2006.)
+// For every cell, this class knows the least cost of the rest of a plan that leaves the cell at
+// least a given memory. The minimum is over all plans of the whole chain within the limits of the
+// table whose curves are used. If those curves are lower bounds, so are these costs. (This is the
+// "outside" half of the inside-outside algorithm: Lari, Young, The estimation of stochastic
+// context-free grammars using the inside-outside algorithm, Computer Speech and Language 4, 1990.
+// It is used for pruning as in Charniak et al., Multilevel coarse-to-fine PCFG parsing, NAACL
+// 2006.)
 class Surroundings {
  public:
   // The table must be complete, with limits on memory and cost. Plans that cost more than `cost`
@@ -36,12 +38,13 @@ class Surroundings {
   Bytes memory() const { return Bytes(bytes_); }
   size_t needed_cells() const { return needed_cells_; }
 
-  // Whether any plan within the limits has the cell; then the most memory that one leaves it, and
-  // the least that the rest costs.
+  // needed() says whether any plan within the limits has the cell. The next two functions return
+  // the most memory that such a plan leaves the cell, and the least cost of the rest.
   bool needed(size_t slot) const { return !offers_[slot].empty(); }
   int64_t most_memory(size_t slot) const { return -offers_[slot].front().memory; }
   int64_t least_cost(size_t slot) const { return offers_[slot].back().cost; }
-  // The least that the rest costs when it leaves at least so much; kInfeasible if none does.
+  // Returns the least cost of the rest of a plan that leaves at least this memory, or kInfeasible
+  // if no plan does.
   int64_t cost_leaving(size_t slot, int64_t memory) const;
 
  private:
@@ -55,9 +58,9 @@ class Surroundings {
   const ChainModel& model_;
   const ChainCells& cells_;
   const common::SearchControl& control_;
-  const CurveTable* table_;  // only while this is made
+  const CurveTable* table_;  // used only while this object is made
   int64_t limit_;
-  // A plan that leaves m bytes is a step at -m: less left is an easier demand.
+  // A plan that leaves m bytes is a step at -m, because leaving fewer bytes is an easier demand.
   std::vector<CostCurve> offers_;
   std::array<std::mutex, 64> locks_;  // of offers_, by slot
   std::atomic<int64_t> bytes_ = 0;

@@ -16,11 +16,11 @@ using common::for_each_by_level;
 
 namespace {
 
-// Heavier than anything that there is, and far enough from the end of 128 bits to be added to.
+// This weight is above every real one, and far enough from the end of 128 bits to be added to.
 constexpr LossBound::Wide kNoWeight = LossBound::Wide{1} << 124;
 
-// What a plan that has this cell pays elsewhere at least: a segment that does not reach the loss
-// lies left of a checkpoint or a dropped input, and was swept on the way there.
+// Returns the least cost that a plan with this cell pays elsewhere. A segment that does not reach
+// the loss lies left of a checkpoint or of a dropped input, and was swept on the way there.
 int64_t paid_before(const ChainModel& model, const Cell& cell) {
   const auto i = static_cast<size_t>(cell.first), l = static_cast<size_t>(cell.last);
   if (l == model.stages) return 0;
@@ -48,14 +48,14 @@ int64_t floor_of(const ChainModel& model, const ChainCells& cells, const LeastMe
   return best;
 }
 
-// The work on the cells of each length, in this order.
+// Portions lists the work on the cells of each length, in the order of the lengths.
 struct Portions {
   std::vector<Portion> list;
   std::vector<size_t> ends;
 };
 
-// Of the cells that some plan has, as far as that is known. Where a length has few of them (repeated
-// stages have few different cells), each is divided.
+// Lists the cells that some plan may have, as far as that is known. If few cells of a length remain
+// (repeated stages have few different cells), each cell is divided.
 Portions divide(const ChainCells& cells, const Surroundings* around, int threads) {
   constexpr size_t kManyForThread = 4;
   Portions portions;
@@ -78,7 +78,7 @@ Portions divide(const ChainCells& cells, const Surroundings* around, int threads
   return portions;
 }
 
-// Takes the functions: their memory is given back.
+// Returns the lower envelope of the functions, and gives their memory back.
 CostCurve least_of(std::span<CostCurve> functions, Envelope& envelope) {
   const CurveView zero = zero_function();
   envelope.reset(kInfeasible, kInfeasible);
@@ -152,7 +152,8 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
   complete_ = complete_ && !control.out_of_time();
 }
 
-// The memory and the cost beyond which no plan within the limits uses the cell. False: none does.
+// Sets the memory and the cost beyond which no plan within the limits uses the cell. Returns false
+// if no plan uses the cell.
 bool CurveTable::set_caps(const Cell& cell, int64_t least_memory, Envelope& envelope) const {
   const auto slot = static_cast<size_t>(cell.slot);
   int64_t memory = limits_.memory, cost = limits_.cost;
@@ -169,7 +170,7 @@ bool CurveTable::set_caps(const Cell& cell, int64_t least_memory, Envelope& enve
   return cost >= 0 && memory >= least_memory;
 }
 
-// On what a plan that leaves the cell so much memory pays elsewhere.
+// Returns a lower bound on the cost that a plan pays elsewhere if it leaves the cell this memory.
 int64_t CurveTable::least_around(const Cell& cell, int64_t memory) const {
   const int64_t paid = paid_before(model_, cell);
   if (limits_.bound == nullptr) return paid;
@@ -197,7 +198,8 @@ CostCurve CurveTable::compute(const Cell& cell, const Portion& portion,
     envelope.add_sum(part(branch.right, branch.right_shift), part(branch.left, branch.left_shift),
                      rounded_down(branch.cost, limits_.grid), branch.from);
   };
-  // Beyond the caps, or dearer than an envelope that reaches down as far as can be.
+  // Stops at branches that are beyond the caps, or that cost more than an envelope which already
+  // reaches down to the least memory.
   Patience patience(control_);
   const auto done = [&](int64_t cost, int64_t memory) {
     if (patience.is_over()) return true;
@@ -210,7 +212,7 @@ CostCurve CurveTable::compute(const Cell& cell, const Portion& portion,
   return envelope.function();
 }
 
-// The least that a step of the branch's sum can weigh, for a cell that ends with the loss.
+// Returns the least weight of a step of the branch's sum, for a cell that ends with the loss.
 LossBound::Wide CurveTable::least_weight_of(const Branch& branch) const {
   int64_t cost = rounded_down(branch.cost, limits_.grid);
   if (branch.left >= 0) {
@@ -232,7 +234,7 @@ void CurveTable::weigh(const Cell& cell, const CostCurve& curve) {
   least_weights_[weight_index(static_cast<size_t>(cell.first), cell.slot)] = least;
 }
 
-// Leaves out the steps that no plan within the limits has.
+// Removes the steps that no plan within the limits has.
 void CurveTable::prune(const Cell& cell, CostCurve& curve) const {
   const bool with_loss = static_cast<size_t>(cell.last) == model_.stages;
   const auto slot = static_cast<size_t>(cell.slot);

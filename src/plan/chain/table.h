@@ -1,5 +1,5 @@
-// The tables of a chain's recurrence: the smallest memory of every segment, and what every segment
-// costs as a function of memory.
+// This header has the tables of a chain's recurrence: the smallest memory of every segment, and the
+// cost of every segment as a function of memory.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@
 
 namespace reprise::internal::chain {
 
-// The smallest m at which each cell is feasible, by slot. Exact: every argument of the recurrence
-// is a shift of m, so feasibility has a recurrence of its own. O(L) a cell. Empty when the control
-// said stop.
+// Returns the smallest m at which each cell is feasible, by slot. The numbers are exact: every
+// argument of the recurrence is a shift of m, so feasibility has a recurrence of its own. O(L) a
+// cell. Returns an empty list if the control said stop.
 std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& cells, int threads,
                                      common::SearchControl& control);
 
@@ -27,17 +27,19 @@ class Surroundings;  // chain/surroundings.h
 
 struct CurveLimits {
   int64_t memory = kInfeasible;  // bytes beyond fixed and x_0 that a plan may use
-  int64_t cost = kInfeasible;    // of the best plan known: dearer plans are of no use
-  // Every cost of a branch is rounded down to a multiple of this: the curves are lower bounds, with
-  // fewer steps. Memory stays exact, so that the plan behind a curve is feasible all the same.
+  int64_t cost = kInfeasible;    // cost of the best known plan: no dearer plan is wanted
+  // Every cost of a branch is rounded down to a multiple of this number, so the curves are lower
+  // bounds with fewer steps. Memory stays exact, so the plan behind a curve is feasible all the
+  // same.
   int64_t grid = 1;
-  // Both for the same memory: cells and steps that no plan within `cost` has are left out.
+  // Both limits belong to the same memory. Cells and steps that no plan within `cost` has are left
+  // out.
   const LossBound* bound = nullptr;
   const Surroundings* around = nullptr;
   int threads = 1;
 };
 
-// A share of the branches of a cell: every `of`-th, from `number` on.
+// A Portion is a share of the branches of a cell: every `of`-th branch, from `number` on.
 struct Portion {
   size_t cell = 0;  // in ChainCells::order()
   int number = 0;
@@ -46,8 +48,8 @@ struct Portion {
 
 class CurveTable {
  public:
-  // Computes every cell within the limits. Stops early when the control says so, or when the tables
-  // outgrow the limit on their size; complete() tells.
+  // Computes every cell within the limits. Stops early if the control says so, or if the tables
+  // outgrow the limit on their size. complete() tells whether all cells were computed.
   CurveTable(const ChainModel& model, const ChainCells& cells, const CurveLimits& limits,
              common::SearchControl& control);
 
@@ -55,10 +57,10 @@ class CurveTable {
   const CurveLimits& limits() const { return limits_; }
   CurveView curve(size_t slot) const { return curves_[slot]; }
   Bytes memory() const { return Bytes(bytes_); }
-  // Of a cell that ends with the loss: the least that a step of the branch weighs (LossBound), given
-  // that there is a bound to weigh by and that the branch has a right part.
+  // Returns the least weight (LossBound) of a step of the branch, for a cell that ends with the
+  // loss. A bound must be given, and the branch must have a right part.
   LossBound::Wide least_weight_of(const Branch& branch) const;
-  size_t cells() const { return used_; }  // that some plan within the limits may have
+  size_t cells() const { return used_; }  // cells that a plan within the limits may have
 
  private:
   CostCurve compute(const Cell& cell, const Portion& portion, Envelope& envelope) const;
@@ -76,7 +78,7 @@ class CurveTable {
   LeastMemory least_memory_;
   CurveLimits limits_;
   std::vector<CostCurve> curves_;
-  // Of the cells that end with the loss, by first stage and pin.
+  // The least weights of the cells that end with the loss, by first stage and pin.
   std::vector<LossBound::Wide> least_weights_;
   std::atomic<int64_t> bytes_ = 0;
   std::atomic<size_t> used_ = 0;

@@ -76,7 +76,7 @@ class Tracer {
     return best;
   }
 
-  // What runs last is pushed first.
+  // The part that runs last is pushed first.
   void take(const Segment& s, const Branch& branch) {
     const auto option = static_cast<int32_t>(branch.option);
     const auto first = static_cast<size_t>(s.cell.first), last = static_cast<size_t>(s.cell.last);
@@ -129,7 +129,7 @@ class Tracer {
     }
     for (size_t k = first; k < branch.at; ++k) {
       const int64_t room = s.memory - held - (k == first ? 0 : model_.x[k]);
-      // Memory ascending, cost descending: the last that fits is the cheapest.
+      // Memory ascends and cost descends, so the last variant that fits is the cheapest.
       const SweepVariant* best = nullptr;
       for (const SweepVariant& way : model_.sweeps[k]) {
         if (way.memory <= room) best = &way;

@@ -1,13 +1,14 @@
 // clang-format off
-// Persistent schedules of a chain over slots of memory: a good plan and a proven bound in a time
-// that does not depend on the sizes.
+// This planner finds persistent schedules of a chain over slots of memory: a good plan and a proven
+// bound in a time that does not depend on the sizes.
 //
 // The founding paper (O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal
 // checkpointing for heterogeneous chains: how to train deep neural networks with limited memory",
 // arXiv 1911.13214) divides the memory into slots and rounds every size up. Here the recurrence of
-// chain.cc is solved twice: with what a branch takes from the memory rounded up (every value can be
-// reached: a plan) and rounded down (no persistent schedule is below: a bound). Sizes are not
-// rounded one by one: see chain_slots/grid.h.
+// chain.cc is solved twice. Once the bytes that a branch takes from the memory are rounded up:
+// every value can be reached, so it is the time of a plan. Once they are rounded down: no
+// persistent schedule is faster, so the value is a bound. Sizes are not rounded one by one: see
+// chain_slots/grid.h.
 //
 // | paper         | identifier             | meaning                                            |
 // |---------------|------------------------|----------------------------------------------------|
@@ -17,17 +18,18 @@
 // | F_ck, F_none  | sweep_to()             | checkpoint x_j                                     |
 // | F_all         | keep()                 | keep stage i with an option                        |
 //
-// The plan is traced from the upper table with the exact bytes left at every node: the tables only
-// rank the branches, so that nothing is lost twice, and every plan fits.
+// The plan is traced from the upper table with the exact bytes left at every node. The tables only
+// rank the branches, so rounding is not counted twice, and every plan fits.
 //
-// A plan of the chain merged into blocks comes first (quick_plan() of chain/classes.h): it bounds the
-// costs of interest, which are then scaled to 32 bits, and is the answer should time run out.
+// A plan of the chain merged into blocks comes first (quick_plan() of chain/classes.h). It bounds
+// the costs of interest, which are then scaled to 32 bits, and it is the answer if time runs out.
 //
-// Complexity: O(L^3 slots) additions, 8 or 16 of them at a time, O(L^2 slots) memory; fewer by the
-// number of equal cells. No decision table: O(L) values a node while tracing.
+// Complexity: O(L^3 slots) additions, 8 or 16 of them at a time, and O(L^2 slots) memory. Equal
+// cells reduce both. There is no decision table: tracing reads O(L) values a node.
 //
 // Tests: oracle/chain_slots_test.cc (bound <= exact optimum <= plan; threads change nothing; exact
-// where the slots divide everything), and every planner's in property/planner_property_test.cc.
+// where the slots divide everything), and the tests of every planner in
+// property/planner_property_test.cc.
 // clang-format on
 #include <algorithm>
 #include <cstdint>
@@ -65,15 +67,16 @@ using common::thread_count;
 
 namespace {
 
-// Sharing equal cells must save this many of them: cells of their own lose less to rounding.
+// Equal cells are shared only if that divides their number by at least this. Cells of their own
+// lose less to rounding.
 constexpr size_t kWorthSharing = 2;
 
-// Tables never take more than this.
+// Each table takes at most this many bytes.
 constexpr int64_t kTableLimit = int64_t{2} << 30;
-// Additions a second that are reckoned with, half of the time for either table; finding two rows to
-// add takes as long as so many additions.
+// The planner expects kRate additions a second, and gives each table half of the time. Finding two
+// rows to add takes as long as kLookUp additions.
 constexpr double kRate = 2e9, kLookUp = 48;
-// So many slots are wanted, and more where that is little work.
+// The planner wants kEnough slots, and more if kLittleWork additions allow them.
 constexpr double kEnough = 500, kLittleWork = 4e9;
 constexpr double kFewest = 64, kMost = 8192;
 
@@ -84,11 +87,11 @@ ChainCells choose_cells(const ChainModel& model, bool& shared) {
   return shared ? cells : ChainCells(model, /*share=*/false);
 }
 
-// The m from which the root costs nothing extra: every stage kept with its fastest options. More
-// memory is of no use.
+// Returns the m from which the root costs nothing extra: every stage is kept with its fastest
+// options. More memory has no use.
 int64_t enough_memory(const ChainModel& model) {
   const size_t stages = model.stages, last = stages;
-  std::vector<int64_t> need{model.loss[0], model.loss[1]};  // of the stages from i on, by pinned
+  std::vector<int64_t> need{model.loss[0], model.loss[1]};  // for the stages from i on, by pinned
   for (size_t i = stages; i-- > 0;) {
     std::vector<int64_t> here{kInfeasible, kInfeasible};
     for (const bool pinned : {false, true}) {
@@ -107,10 +110,10 @@ int64_t enough_memory(const ChainModel& model) {
   return need[true];
 }
 
-// Depends on the problem and the time limit, never on the machine: equal questions have equal
-// answers.
+// The number depends on the problem and the time limit, and never on the machine. So equal
+// questions have equal answers.
 int64_t choose_slots(const ChainCells& cells, int64_t time_limit) {
-  double additions = 0;  // a slot, of one table
+  double additions = 0;  // for one slot of one table
   for (const Cell& cell : cells.order()) additions += cell.last - cell.first + 1;
   const double wanted = std::max(kEnough, kLittleWork / additions);
   const double in_time = kRate / 2 * static_cast<double>(time_limit) / 1e9 / additions - kLookUp;
@@ -119,8 +122,8 @@ int64_t choose_slots(const ChainCells& cells, int64_t time_limit) {
   return static_cast<int64_t>(std::min(fit, std::clamp(std::min(wanted, in_time), kFewest, kMost)));
 }
 
-// The table's plan, if it is better than the best one known. The table must have a value for the
-// root.
+// Takes the table's plan if it is better than the best known one. The table must have a value for
+// the root.
 void take_plan(const ChainModel& model, const ChainCells& cells, const SlotTable& table,
                int64_t memory, Bracket& bracket) {
   std::vector<Cell> by_slot(cells.slots());
@@ -130,7 +133,7 @@ void take_plan(const ChainModel& model, const ChainCells& cells, const SlotTable
   if (plan.cost < bracket.best->cost) bracket.best = std::move(plan);
 }
 
-// Raises the bound and lowers the plan of the bracket by what tables of so many slots know.
+// Raises the bound and improves the plan of the bracket with tables of the given number of slots.
 void solve_tables(const ChainModel& model, const ChainCells& cells, const SlotLimits& limits,
                   Bracket& bracket, SearchControl& control) {
   const Cell root = cells.order().back();
@@ -147,7 +150,7 @@ void solve_tables(const ChainModel& model, const ChainCells& cells, const SlotLi
     const SlotTable lower = table(Rounding::kDown);
     bracket.memory = std::max(bracket.memory, lower.memory());
     if (!lower.complete()) return;
-    // Without a value no plan is cheaper than the best one known.
+    // If the root has no value, no plan is cheaper than the best known one.
     const int64_t cost = lower.cost(root, limits.memory);
     if (lower.exact() && cost != kInfeasible) {
       take_plan(model, cells, lower, limits.memory, bracket);

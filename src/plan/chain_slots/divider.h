@@ -1,4 +1,4 @@
-// Division by one number, very often.
+// A Divider divides by the same number very often.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@ namespace reprise::internal::chain_slots {
 
 class Divider {
  public:
-  // divisor > 0.
+  // The divisor must be positive.
   explicit Divider(int64_t divisor)
       : divisor_(divisor), inverse_(1.0 / static_cast<double>(divisor)) {}
 
-  // Rounded down; exact. |a| <= 2^62. A multiplication instead of a division: the estimate is at
-  // most a few units off where the quotient is below 2^50.
+  // Returns the quotient, rounded down and exact, for |a| <= 2^62. The function multiplies instead
+  // of dividing: the estimate is at most a few units off if the quotient is below 2^50.
   int64_t floor(int64_t a) const {
     auto quotient = static_cast<int64_t>(static_cast<double>(a) * inverse_);
     int64_t rest = a - quotient * divisor_;

@@ -16,7 +16,7 @@ int64_t remainder(int64_t a, int64_t unit) {
   return r < 0 ? r + unit : r;
 }
 
-// The option whose arguments fall on points: the first of the fastest.
+// Returns the option whose arguments fall on points: the first of the fastest options.
 const KeepOption& preferred(const ChainModel& model, size_t i) {
   return *std::min_element(
       model.options[i].begin(), model.options[i].end(),
@@ -27,7 +27,7 @@ int64_t taken(const ChainModel& model, const KeepOption& option, size_t i, bool 
   return option.saved + model.x[i + 1] - model.given_back(i, option, pinned);
 }
 
-// How often each number of bytes is taken.
+// Counts how often each number of bytes is taken.
 std::map<int64_t, int64_t> amounts(const ChainModel& model) {
   std::map<int64_t, int64_t> counts;
   for (size_t i = 0; i < model.stages; ++i) {
@@ -42,9 +42,9 @@ std::map<int64_t, int64_t> amounts(const ChainModel& model) {
   return counts;
 }
 
-// Units up to a quarter above `smallest` that nearly divide one of the amounts, and those that do
-// so best for all of them. Every plan takes multiples of the greatest common divisor, so that a
-// unit below it would not help.
+// UnitChoice tries units up to a quarter above `smallest` that nearly divide one of the amounts,
+// and takes the one that loses least over all amounts. Every plan takes multiples of the greatest
+// common divisor, so a smaller unit would not help.
 class UnitChoice {
  public:
   UnitChoice(const ChainModel& model, Rounding rounding)
@@ -73,9 +73,10 @@ class UnitChoice {
   bool divides_all(int64_t unit) const { return divisor_ % unit == 0; }
 
  private:
-  static constexpr int64_t kWorthExact = 3;  // times the slots, if then nothing is rounded at all
-  static constexpr int64_t kParts = 16;      // units tried an amount
-  static constexpr size_t kAmounts = 256;    // amounts that units are made from
+  // A unit that rounds nothing at all is worth up to this many times the slots.
+  static constexpr int64_t kWorthExact = 3;
+  static constexpr int64_t kParts = 16;      // units tried for each amount
+  static constexpr size_t kAmounts = 256;    // number of amounts that units are made from
 
   double waste(int64_t unit) const {
     double sum = 0;
@@ -100,7 +101,7 @@ SlotGrid::SlotGrid(const ChainModel& model, int64_t memory, int64_t slots, Round
   const UnitChoice choice(model, rounding);
   unit_ = Divider(choice.best(std::max<int64_t>(memory / std::max<int64_t>(slots, 1), 1)));
   exact_ = choice.divides_all(unit());
-  // One more than is needed, for cells of a small phase.
+  // There is one point more than needed, for cells of a small phase.
   last_ = static_cast<int32_t>(memory / unit()) + 1;
   place_phases(model, memory, shared);
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-// Baseline x86-64 has no minimum of 32-bit integers: these loops are compiled once more for AVX2
-// and chosen when the program starts. Sanitizers do not survive that choice, which runs before
-// them.
+// Baseline x86-64 has no minimum of 32-bit integers. These loops are compiled once more for AVX2,
+// and the program chooses between the two when it starts. Sanitizers do not survive that choice,
+// which runs before them.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REPRISE_CLONES __attribute__((target_clones("avx2", "default")))

@@ -1,4 +1,4 @@
-// The inner loops of the slot tables, on arrays that do not overlap.
+// These are the inner loops of the slot tables, on arrays that do not overlap.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace reprise::internal::chain_slots {
 
-// How many numbers they take at a time. They go on to the next multiple, so that arrays must have
-// so many numbers more than `count` asks for.
+// The loops take this many numbers at a time, and go on to the next multiple. So an array must have
+// kLanes numbers more than `count` asks for.
 inline constexpr size_t kLanes = 8;
 
 // out[k] = min(out[k], a[k] + b[k] + cost). No sum may exceed 32 bits.

@@ -1,4 +1,5 @@
-// The planner `chain_slots`, as registry.cc has it: persistent schedules with memory counted in slots.
+// The planner `chain_slots` finds persistent schedules with memory counted in slots. registry.cc
+// has its row.
 #pragma once
 
 #include <vector>

@@ -24,7 +24,7 @@ class SlotMinimum {
   explicit SlotMinimum(int32_t last)
       : last_(last), values_(static_cast<size_t>(last) + 1 + kLanes, SlotScale::kNone) {}
 
-  // Feasible at `begin` at the earliest.
+  // Clears all points. From now on, the function is infeasible below `begin`.
   void reset(int32_t begin) {
     begin_ = std::min(begin, last_ + 1);
     std::fill(values_.begin() + begin_, values_.end(), SlotScale::kNone);
@@ -56,7 +56,7 @@ class SlotMinimum {
     for (; k < end; ++k) values_[at(k)] = std::min(values_[at(k)], least);
   }
 
-  // Whether no sum of at least so much can change anything.
+  // Returns whether sums that cost at least this much change nothing.
   bool settled(int32_t cost) const { return begin_ > last_ || values_[at(begin_)] <= cost; }
 
   SlotRow row() const {
@@ -78,9 +78,9 @@ class SlotMinimum {
  private:
   static size_t at(int32_t k) { return static_cast<size_t>(k); }
 
-  // A point beyond all those whose value is above `least`, little later than the first that is not:
-  // values never rise, so that sums of at least `least` change nothing from there. A search that
-  // ends exactly there would take longer than the additions that it saves.
+  // Returns a point beyond all points whose value is above `least`, and at most a stride beyond the
+  // last of them. Values never rise, so sums of at least `least` change nothing from there on. A
+  // search for the exact point would take longer than the additions that it saves.
   int32_t end_above(int32_t least, int32_t k) const {
     constexpr int32_t kStride = 64;
     while (k <= last_ && values_[at(k)] > least) k += kStride;
@@ -94,19 +94,20 @@ class SlotMinimum {
 
 namespace {
 
-// Costs nothing at every point, however shifted.
+// The row costs nothing at every point, however it is shifted.
 const SlotRow& zero_row() {
   static const SlotRow kZero{.low = -(1 << 30), .size = 1, .values = {}};
   return kZero;
 }
 
-// Cells that begin at neighbouring stages and end at neighbouring stages are computed together.
+// A tile has the cells that begin at neighbouring stages and end at neighbouring stages. They are
+// computed together.
 constexpr size_t kTile = 8;
 
 struct Tiles {
-  std::vector<Cell> cells;         // tile by tile, those of a tile by length
-  std::vector<size_t> begins;      // of the tiles in `cells`, and the end
-  std::vector<size_t> level_ends;  // of the tiles that lie equally far apart
+  std::vector<Cell> cells;         // tile by tile, within a tile by length
+  std::vector<size_t> begins;      // begin of each tile in `cells`, and the end
+  std::vector<size_t> level_ends;  // end of the tiles that lie equally far apart
 };
 
 Tiles divide(const ChainCells& cells, size_t stages) {
@@ -114,7 +115,7 @@ Tiles divide(const ChainCells& cells, size_t stages) {
   const auto tile_of = [&](const Cell& cell) {
     const size_t row = static_cast<size_t>(cell.first) / kTile;
     const size_t apart = static_cast<size_t>(cell.last) / kTile - row;
-    return apart * side - apart * (apart - 1) / 2 + row;  // side + (side - 1) + ... before it
+    return apart * side - apart * (apart - 1) / 2 + row;  // tiles before: side + (side - 1) + ...
   };
   Tiles tiles;
   tiles.begins.assign(side * (side + 1) / 2 + 1, 0);
@@ -148,7 +149,7 @@ SlotTable::SlotTable(const ChainModel& model, const ChainCells& cells, const Slo
     one_sweep_ = one_sweep_ && ways.size() == 1;
     swept_.push_back(swept_.back() + ways.front().cost);
   }
-  // Below some hundred microseconds of work another thread is not worth its start.
+  // With less than some hundred microseconds of work, another thread is not worth its start.
   constexpr size_t kWorthAThread = 500'000;
   const size_t updates_a_length = cells.order().size() * static_cast<size_t>(grid_.last());
   const auto threads = static_cast<int>(
@@ -209,9 +210,9 @@ void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
   store(cell, minimum);
 }
 
-// The checkpoints between the stages where the cells of a tile begin and those where they end read cells
-// of other tiles only, in any order: a few checkpoints at a time for all cells, so that what they read
-// stays in the cache.
+// The checkpoints between the stages where the cells of a tile begin and the stages where they end
+// read cells of other tiles only. So their order is free. The loop takes a few checkpoints at a
+// time for all cells, so that the rows stay in the cache.
 void SlotTable::compute_tile(std::span<const Cell> cells, std::vector<SlotMinimum>& minima,
                              const SearchControl& control) {
   constexpr size_t kTogether = 16;
@@ -257,7 +258,7 @@ void SlotTable::extend(const Cell& cell, size_t j, int64_t phase, Reach& reach) 
       grid_.first_point(model_.g[static_cast<size_t>(cell.last) + 1] + reach.memory, phase);
 }
 
-// The checkpoints begin..end-1, where every stage has one way to be swept.
+// Adds the checkpoints begin..end-1, if every stage has one way to be swept.
 void SlotTable::checkpoint_at(const Cell& cell, size_t begin, size_t end, Reach& reach,
                               SlotMinimum& minimum) const {
   const auto first = static_cast<size_t>(cell.first);

@@ -1,5 +1,5 @@
-// The persistent recurrence over slots of memory (chain_slots/grid.h): what every segment costs at every
-// point of its grid, as 32-bit numbers.
+// A SlotTable solves the persistent recurrence over slots of memory (chain_slots/grid.h). It holds
+// the cost of every segment at every point of the segment's grid, as 32-bit numbers.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,9 @@
 
 namespace reprise::internal::chain_slots {
 
-// Costs of one cell: infeasible (or dearer than any plan of interest) below point `low`, `values`
-// from there, and the last of them, `least`, at every later point. They never rise with memory.
+// A SlotRow holds the costs of one cell. Below point `low` the cell is infeasible (or dearer than
+// any plan of interest). `values` begin at `low`, and the last of them, `least`, holds at every
+// later point. Costs never rise with memory.
 struct SlotRow {
   int32_t low = 0;
   int32_t size = 0;  // 0: nowhere feasible
@@ -28,10 +29,10 @@ struct SlotRow {
   std::unique_ptr<int32_t[]> values;  // and kLanes times `least`, for the kernels
 };
 
-// Times in multiples of a scale, rounded as the sizes are: up for an upper bound, down for a lower
-// one. The largest time of interest fits 29 bits, so that the sum of three numbers fits 32;
+// Times are multiples of a scale and are rounded as the sizes are: up for an upper bound, down for
+// a lower one. The largest time of interest fits 29 bits, so that the sum of three numbers fits 32;
 // anything slower counts as infeasible. Re-runs, which break ties in ChainModel's costs, are left
-// out: they would take most of the bits.
+// out because they would take most of the bits.
 class SlotScale {
  public:
   static constexpr int32_t kNone = 1 << 29;
@@ -44,7 +45,7 @@ class SlotScale {
     const int64_t number = scale_.floor(cost * unit_ + up_);
     return number < kNone ? static_cast<int32_t>(number) : kNone;
   }
-  // The least cost that is not below it.
+  // Returns the least cost that is not below the number.
   int64_t cost(int32_t number) const { return (number * scale_.divisor() + unit_ - 1) / unit_; }
 
  private:
@@ -56,7 +57,7 @@ class SlotScale {
         up_(rounding == Rounding::kUp ? scale_.divisor() - model.time_weight : 0) {}
 
   bool exact_;
-  Divider scale_;  // by ChainModel's costs, times their unit, of one unit here
+  Divider scale_;  // ChainModel's costs times their unit, for one unit here
   int64_t unit_;
   int64_t up_;
 };
@@ -64,7 +65,7 @@ class SlotScale {
 struct SlotLimits {
   int64_t memory = 0;        // bytes beyond fixed and x_0 that a plan may use
   int64_t slots = 0;         // about as many points a cell
-  int64_t largest_cost = 0;  // of the best plan known: dearer ones are of no use
+  int64_t largest_cost = 0;  // cost of the best known plan: no dearer plan is wanted
   bool shared = true;        // whether equal cells are shared in `cells`
   int threads = 1;
   bool tiles = true;  // whether neighbouring cells are computed together; the values are the same
@@ -74,20 +75,21 @@ class SlotMinimum;  // over the branches of one cell; each thread has its own
 
 class SlotTable {
  public:
-  // Stops early when the control says so; complete() tells. The same values with any number of
-  // threads.
+  // Stops early if the control says so; complete() tells. The values are the same with any number
+  // of threads.
   SlotTable(const chain::ChainModel& model, const chain::ChainCells& cells, const SlotLimits& limits,
             Rounding rounding, common::SearchControl& control);
 
   bool complete() const { return complete_; }
   bool exact() const { return grid_.exact() && scale_.exact(); }
-  // The bound on C(first, last, memory, pinned) that the point next to `memory` gives: below it for
-  // kUp, above it for kDown. kInfeasible where nothing within the largest cost was found.
+  // Returns the bound on C(first, last, memory, pinned) from the point next to `memory`: the point
+  // below for kUp, the point above for kDown. Returns kInfeasible if no value within the largest
+  // cost was found.
   int64_t cost(const chain::Cell& cell, int64_t memory) const;
   Bytes memory() const { return Bytes(bytes_.load()); }
 
  private:
-  // What the sweep so far needs, and the first point that has it.
+  // The memory that the sweep so far needs, and the first point that has it.
   struct Reach {
     int64_t memory = -1;
     int32_t from = 0;
@@ -117,7 +119,7 @@ class SlotTable {
   SlotScale scale_;
   std::vector<SlotRow> rows_;
   bool one_sweep_ = true;       // every stage has one way to be swept
-  std::vector<int64_t> swept_;  // [i] = cost of sweeping stages 0..i-1, if so
+  std::vector<int64_t> swept_;  // if so: [i] = cost of sweeping stages 0..i-1
   std::atomic<int64_t> bytes_ = 0;
   bool complete_ = false;
 };

@@ -14,8 +14,8 @@ std::string nothing_left(const std::string& what, const std::string& id, Exactne
          "; allow less exact ones or add one";
 }
 
-// Drops the realizations that need an op without variants, and the variants of the ops that only these have. Whether
-// there were any.
+// Drops the realizations that need an op without variants, and the variants of the ops that belong
+// only to these realizations. Returns whether there were any.
 bool drop_broken_realizations(Graph& graph, Exactness allowed) {
   std::vector<bool> dropped(graph.ops.size(), false);
   bool any = false;
@@ -40,7 +40,8 @@ bool drop_broken_realizations(Graph& graph, Exactness allowed) {
   return any;
 }
 
-// Drops the variants that read what nothing writes any more. Whether there were any.
+// Drops the variants that read a value which no variant writes any more. Returns whether there were
+// any.
 bool drop_readers_of_nothing(Graph& graph) {
   std::vector<bool> is_there(graph.values.size());
   for (size_t v = 0; v < is_there.size(); ++v) {

@@ -1,4 +1,5 @@
-// Work that comes in levels, on several threads: what a level computes may be read by the next.
+// This header runs work on several threads, level by level: a level may read what earlier levels
+// computed.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +13,15 @@
 
 namespace reprise::internal::common {
 
-// How many threads a request means; 0 asks for as many as the machine has.
+// Returns how many threads a request means; 0 asks for as many as the machine has.
 inline int thread_count(int requested) {
   const int machine = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return requested > 0 ? std::min(requested, 256) : machine;
 }
 
-// Calls work(thread, item) for the items 0..level_ends.back()-1, those of one level in any order,
-// each level after the one before it. poll(item) is called between items on the calling thread
-// only; false stops the work. Returns whether everything was done. The first exception of work or
+// Calls work(thread, item) for the items 0..level_ends.back()-1: the items of one level in any
+// order, each level after the one before it. Only the calling thread calls poll(item), between
+// items; false stops the work. Returns whether all items were done. The first exception of work or
 // poll stops the work, too, and is thrown here.
 template <class Work, class Poll>
 bool for_each_by_level(const std::vector<size_t>& level_ends, int threads, const Work& work,
@@ -48,7 +49,7 @@ bool for_each_by_level(const std::vector<size_t>& level_ends, int threads, const
       stop = true;
     }
   };
-  size_t level = 0;  // only changed when all threads wait
+  size_t level = 0;  // changed only while all threads wait
   std::barrier sync(threads, [&]() noexcept {
     next = level_ends[level];
     ++level;
@@ -67,8 +68,9 @@ bool for_each_by_level(const std::vector<size_t>& level_ends, int threads, const
       try {
         others.emplace_back(run, thread);
       } catch (...) {
-        // No more threads, or no memory for one: those that there are do the work. Nobody may leave
-        // before they have been counted out, they would wait for ever.
+        // If no further thread can start, the threads that run do the work. The missing threads are
+        // counted out before any thread may leave, because otherwise the others would wait for
+        // ever.
         for (int missing = thread; missing < threads; ++missing) sync.arrive_and_drop();
         break;
       }

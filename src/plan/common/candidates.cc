@@ -10,7 +10,7 @@ namespace reprise::internal::common {
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs) {
   const std::vector<Action> actions = with_frees(graph, runs);
   const Timeline timeline = simulate(graph, actions);
-  // When the initial level is the peak already, the first op is the first that needs it.
+  // If the initial level is already the peak, the first op is the first that needs it.
   const int64_t at = timeline.peak_action;
   if (graph.ops.empty()) return {};
   return at < 0 ? graph.ops.front().id : actions[static_cast<size_t>(at)].id;

@@ -1,5 +1,5 @@
-// For planners that try a family of schedules: each is costed by the simulator, the best that fits
-// is the answer.
+// Candidates is for planners that try a family of schedules. The simulator costs each schedule, and
+// the best one that fits is the answer.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,31 @@
 
 namespace reprise::internal::common {
 
-// The id of the op that reaches the peak of these runs first.
+// Returns the id of the first op that reaches the peak of these runs.
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs);
 
-// No valid plan of the chain takes less time: every stage runs forward and backward with some
-// option.
+// Returns a time that no valid plan of the chain can beat: every stage runs forward and backward
+// with some option.
 Nanos least_time(const Chain& chain);
-// The same for a graph: every op runs, of a choice the ops of one realization.
+// Returns the same for a graph: every op runs, and of each choice the ops of one realization.
 Nanos least_time(const Graph& graph);
 
 class Candidates {
  public:
   Candidates(const Graph& graph, Bytes budget) : graph_(graph), budget_(budget) {}
 
-  // Costs O(simulation).
+  // Simulates the runs and adds them to the candidates. Costs O(simulation).
   void consider(std::vector<Run> runs);
 
-  // Whether some candidate so far is within the budget.
+  // Returns whether some candidate so far is within the budget.
   bool fits() const { return best_.has_value(); }
 
-  // The fastest candidate within the budget; on ties fewer runs, then the smaller peak. Without
-  // one, infeasible with the smallest peak, or out of time if not `all` candidates were considered.
+  // Returns the fastest candidate within the budget; ties go to fewer runs, then to the smaller
+  // peak. If no candidate fits, the answer is infeasible with the smallest peak, or out of time if
+  // not `all` candidates were considered.
   Answer answer(Nanos lower_bound, bool all) const;
 
-  // The candidates that no other beats in both time and peak.
+  // Returns the candidates that no other candidate beats in both time and peak.
   std::vector<FrontierPoint> curve(Nanos lower_bound) const;
 
  private:

@@ -32,7 +32,7 @@ Nanos time_of_first_run(const Op& op) {
   return least.value_or(Nanos());
 }
 
-// Choices by op: which of them, and which of its realizations.
+// A Part says for an op which choice and which of its realizations the op belongs to.
 struct Part {
   int32_t choice = -1;
   int32_t realization = -1;
@@ -108,7 +108,8 @@ void find_groups(GraphFacts& facts) {
   for (size_t o = 0; o < group.size(); ++o) group[o] = root(static_cast<OpIndex>(o));
 }
 
-// What the ordered ops of a realization read, each value once, and the first and the last of them.
+// Lists the values that the ordered ops of a realization read, each value once, and the first and
+// the last of these ops.
 std::optional<GraphFacts::Need> need_of(const GraphFacts& facts,
                                         const std::vector<OpIndex>& realization) {
   std::optional<GraphFacts::Need> need;
@@ -124,7 +125,7 @@ std::optional<GraphFacts::Need> need_of(const GraphFacts& facts,
   return need;
 }
 
-// Nothing outside these ops touches the value, which is made from `from` only.
+// Returns whether the value is made from `from`, and no op outside the realization touches it.
 bool is_made_from(const GraphFacts& facts, const std::vector<OpIndex>& realization,
                   ValueIndex value, ValueIndex from) {
   const auto& makers = facts.makers[value];
@@ -147,8 +148,9 @@ Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& realization) 
   return time;
 }
 
-// What the first realization reads and some others do not, if each of these has a value in its place. Of
-// several the largest: their places would be counted twice.
+// Finds a value that the first realization reads and some others do not, if each of these others
+// has a value in its place. Returns only the largest such value: with several, their places would
+// be counted twice.
 std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choice& choice,
                                             const std::vector<GraphFacts::Need>& needs,
                                             OpIndex after, OpIndex last) {

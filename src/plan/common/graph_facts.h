@@ -1,5 +1,5 @@
-// What holds in every valid plan of a graph: who can make a value, what runs for certain, what may
-// run once only.
+// GraphFacts holds facts that are true in every valid plan of a graph: which ops can make a value,
+// which ops run for certain, and which may run only once.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,14 @@
 
 namespace reprise::internal::common {
 
-// The op runs at most once; all such ops run in graph order.
+// Returns whether the op runs at most once; all such ops run in graph order.
 inline bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
-// May serve as the first run of its op, or as a later one.
+// These functions return whether the variant may serve as the first run of its op, or as a re-run.
 inline bool can_be_first(const Variant& variant) { return variant.role != Role::kReplay; }
 inline bool can_be_rerun(const Variant& variant) { return variant.role != Role::kFirst; }
 
-// The run gives the memory of this value away: consumed, or reused for an output.
+// Returns whether the run gives the memory of this value away: the value is consumed, or its memory
+// is reused for an output.
 bool takes(const Variant& variant, ValueIndex value);
 bool contains(const std::vector<ValueIndex>& list, ValueIndex value);
 
@@ -28,19 +29,21 @@ struct GraphFacts {
   std::vector<std::vector<OpIndex>> readers;  // by value: ops with a variant that reads it
   std::vector<char> one_maker;                // by value: no plan runs two of its makers
   std::vector<OpIndex> group;                 // by op: equal for ops that can make the same value
-  std::vector<std::vector<ValueIndex>> first_reads;  // by op: what its first run reads for certain
+  std::vector<std::vector<ValueIndex>> first_reads;  // by op: certain reads of its first run
   std::vector<Nanos> first_time;                     // by op: the least time of its first run
-  std::vector<std::vector<ValueIndex>> made_from;    // by value: what the first run of every maker reads
-  // Sets of values that are read whenever the ops from `after` on have not run yet, by the time that `last` runs:
-  // the reads of an ordered op, or what the ordered ops of all realizations of a choice read.
+  std::vector<std::vector<ValueIndex>> made_from;    // by value: read by each maker's first run
+  // While an op from `after` on has not run yet, the values of a Need must be read later, by the
+  // time that `last` runs. They are the reads of an ordered op, or the values that the ordered ops
+  // of all realizations of a choice read.
   struct Need {
     OpIndex after, last;
     std::vector<ValueIndex> values;
   };
   std::vector<Need> needs;
-  // Of a choice: while its ordered ops, from `after` to `last`, have not run yet, `value` is needed, or the first
-  // runs take `extra` more and one of `places` is needed. Each of these only one realization has, and makes it
-  // from `value`.
+  // An Either belongs to a choice. While the ordered ops of the choice, from `after` to `last`,
+  // have not run yet, one of two holds: `value` is needed, or the first runs take `extra` more time
+  // and one of `places` is needed. Each place belongs to only one realization, which makes it from
+  // `value`.
   struct Either {
     OpIndex after, last;
     ValueIndex value;
@@ -48,7 +51,7 @@ struct GraphFacts {
     Nanos extra;
   };
   std::vector<Either> eithers;
-  Nanos least_time;  // of all first runs; of a choice those of its fastest realization
+  Nanos least_time;  // all first runs; the fastest realization of each choice
 };
 
 }  // namespace reprise::internal::common

@@ -1,4 +1,4 @@
-// When a search must stop, and how it reports how far it is.
+// SearchControl says when a search must stop, and reports how far the search is.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace reprise::internal::common {
 
 class SearchControl {
  public:
-  // The clock starts now.
+  // The clock starts with the construction.
   SearchControl(const PlanOptions& options, std::string planner)
       : observer_(options.observer),
         planner_(std::move(planner)),
@@ -22,7 +22,7 @@ class SearchControl {
 
   bool out_of_time() const { return Clock::now() >= end_; }
 
-  // The same search with only a part of the time that is left, in 0..1.
+  // Returns the same search with only this share (0..1) of the time that is left.
   SearchControl part(double share) const {
     SearchControl control = *this;
     const auto now = Clock::now();
@@ -32,28 +32,29 @@ class SearchControl {
     return control;
   }
 
-  // The same search with so much time at least, for work that must not be left undone.
+  // Returns the same search with at least this much time, for work that must not be left undone.
   SearchControl at_least(std::chrono::nanoseconds time) const {
     SearchControl control = *this;
     control.end_ = std::max(control.end_, Clock::now() + time);
     return control;
   }
 
-  // The same search with so much time at most.
+  // Returns the same search with at most this much time.
   SearchControl at_most(std::chrono::nanoseconds time) const {
     SearchControl control = *this;
     control.end_ = std::min(control.end_, Clock::now() + time);
     return control;
   }
 
-  // The same search, for work that is too short to count.
+  // Returns the same search without a time limit, for work that is too short to count.
   SearchControl untimed() const {
     SearchControl control = *this;
     control.end_ = Clock::time_point::max();
     return control;
   }
 
-  // Calls the observer, at most some twenty times a second. Its exceptions pass through.
+  // Calls the observer, at most some twenty times a second. Exceptions of the observer pass
+  // through.
   void report(double fraction) {
     constexpr auto kInterval = std::chrono::milliseconds(50);
     if (!observer_) return;

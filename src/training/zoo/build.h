@@ -1,4 +1,4 @@
-// What the files of the model zoo share: one builder a family, and the checks of shapes.
+// The files of the model zoo share this header: one builder a family, and the checks of shapes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace reprise::training::zoo {
 
-// Builders get a complete configuration: shapes are positive and of the right rank, options are in
-// their ranges. They check what depends on the network.
+// Builders get a complete configuration: shapes are positive and of the right rank, and options are
+// in their ranges. Builders check the conditions that depend on the network.
 std::vector<runtime::Stage> build_mlp(const ModelConfig& config);
 std::vector<runtime::Stage> build_resnet(const ModelConfig& config);
 std::vector<runtime::Stage> build_vgg16_bn(const ModelConfig& config);
@@ -22,19 +22,19 @@ std::vector<runtime::Stage> build_unet(const ModelConfig& config);
 std::vector<runtime::Stage> build_gpt(const ModelConfig& config);
 std::vector<runtime::Stage> build_lstm(const ModelConfig& config);
 
-// A convolution or a pooling, as far as the size of its output goes.
+// A Window is a convolution or a pooling, as far as the size of its output goes.
 struct Window {
   int64_t kernel, stride, padding;
 };
 
-// The side of an image after all windows; 0 when one of them does not fit.
+// Returns the side of an image after all windows, or 0 if one of them does not fit.
 int64_t side_after(int64_t side, std::span<const Window> windows);
 
-// The image of `config` keeps at least one pixel through `windows`, and the smallest batch
-// normalisation sees more than one value a channel. Throws InputError otherwise.
+// Checks that the image of `config` keeps at least one pixel through `windows`, and that the
+// smallest batch normalisation sees more than one value a channel. Throws InputError otherwise.
 void check_image(const ModelConfig& config, std::span<const Window> windows);
 
-// A stage of one tensor to one tensor: `function(module, x)`.
+// Makes a stage of one tensor to one tensor: `function(module, x)`.
 template <class Holder, class Function>
 runtime::Stage stage(std::string name, const Holder& module, Function function) {
   auto shared = module.ptr();
@@ -43,20 +43,20 @@ runtime::Stage stage(std::string name, const Holder& module, Function function) 
           }};
 }
 
-// A stage that is only `module->forward`.
+// Makes a stage that only calls `module->forward`.
 template <class Holder>
 runtime::Stage stage(std::string name, const Holder& module) {
   return stage(std::move(name), module, [](auto& m, const at::Tensor& x) { return m.forward(x); });
 }
 
-// The same for a bare shared pointer to a module that has `forward`.
+// Makes the same stage from a bare shared pointer to a module that has `forward`.
 template <class Impl>
 runtime::Stage stage_of(std::string name, std::shared_ptr<Impl> module) {
   return {std::move(name), module,
           [module](const runtime::Tensors& in) -> runtime::Tensors { return {module->forward(in.at(0))}; }};
 }
 
-// A stage without parameters.
+// Makes a stage without parameters.
 template <class Function>
 runtime::Stage stage_of_function(std::string name, Function function) {
   return {std::move(name), nullptr,

@@ -39,8 +39,8 @@ Stage norm_relu6(std::string name, int64_t channels) {
                [](BatchNorm2dImpl& norm, const Tensor& x) { return relu6_(norm.forward(x)); });
 }
 
-// One layer of a dense block. What travels along the chain is the concatenation of everything that
-// the block has made so far; this appends `growth` channels to it.
+// A DenseLayer is one layer of a dense block. The concatenation of everything that the block has
+// made so far travels along the chain; the layer appends `growth` channels to it.
 class DenseLayer : public torch::nn::Module {
  public:
   DenseLayer(int64_t in, int64_t growth)
@@ -59,7 +59,8 @@ class DenseLayer : public torch::nn::Module {
   Conv2d conv1_, conv2_;
 };
 
-// An inverted residual block that adds its input; the others are chains, see inverted_chain().
+// An InvertedResidual adds its input to its result. Blocks without this addition are chains, see
+// inverted_chain().
 class InvertedResidual : public torch::nn::Module {
  public:
   InvertedResidual(int64_t channels, int64_t hidden) {
@@ -85,7 +86,7 @@ class InvertedResidual : public torch::nn::Module {
   BatchNorm2d expand_norm_{nullptr}, depthwise_norm_{nullptr}, project_norm_{nullptr};
 };
 
-// The inverted residual block without the addition, stage by stage.
+// Adds the inverted residual block without the addition, stage by stage.
 void inverted_chain(std::vector<Stage>& stages, const std::string& name, int64_t in, int64_t out,
                     int64_t expansion, int64_t stride) {
   const int64_t hidden = in * expansion;
@@ -108,8 +109,8 @@ GroupNorm group_norm(int64_t channels) {
   return GroupNorm(torch::nn::GroupNormOptions(8, channels));
 }
 
-// Group norm, SiLU, 3x3 convolution, twice, beside a shortcut that is 1x1 where the channels
-// change.
+// A ResidualUnit is group norm, SiLU and 3x3 convolution, twice, beside a shortcut. The shortcut is
+// a 1x1 convolution if the number of channels changes.
 class ResidualUnit : public torch::nn::Module {
  public:
   ResidualUnit(int64_t in, int64_t out)
@@ -131,7 +132,7 @@ class ResidualUnit : public torch::nn::Module {
   Conv2d conv1_, conv2_, shortcut_{nullptr};
 };
 
-// Single-head attention over all pixels, added to its input.
+// PixelAttention is single-head attention over all pixels, added to its input.
 class PixelAttention : public torch::nn::Module {
  public:
   explicit PixelAttention(int64_t channels)
@@ -154,9 +155,9 @@ class PixelAttention : public torch::nn::Module {
   Conv2d qkv_, out_;
 };
 
-// Everything from the start of one level's skip to its concatenation: down, the levels below, up.
-// No single tensor separates these operations while the skip is open, so for the chain they are one
-// stage.
+// UnetCore has everything from the start of one level's skip to its concatenation: down, the levels
+// below, up. No single tensor separates these operations while the skip is open, so they are one
+// stage of the chain.
 class UnetCore : public torch::nn::Module {
  public:
   UnetCore(std::span<const int64_t> channels)

@@ -1,4 +1,4 @@
-// MLP, ResNets and VGG.
+// This file builds MLP, ResNets and VGG.
 //
 // ResNets: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, table 1,
 // in torchvision's form (a bottleneck's stride is in its 3x3 convolution). ResNet-20: section 4.2 of
@@ -30,14 +30,15 @@ using torch::nn::Conv2d;
 using torch::nn::Linear;
 using torch::nn::LinearImpl;
 
-// The mean over space and a linear layer. The flattening is a view, so it cannot be a stage.
+// Makes the mean over space and a linear layer. The flattening is a view, so it cannot be a stage.
 Stage mean_linear(std::string name, int64_t channels, int64_t classes) {
   return stage(std::move(name), Linear(channels, classes), [](LinearImpl& fc, const Tensor& x) {
     return fc.forward(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
   });
 }
 
-// The basic block (two 3x3 convolutions) and the bottleneck (1x1, 3x3, 1x1) of a ResNet.
+// A ResidualBlock is the basic block (two 3x3 convolutions) or the bottleneck (1x1, 3x3, 1x1) of a
+// ResNet.
 class ResidualBlock : public torch::nn::Module {
  public:
   ResidualBlock(int64_t in, int64_t planes, int64_t stride, bool bottleneck) {

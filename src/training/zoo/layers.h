@@ -1,4 +1,4 @@
-// Layers that several families of image models have.
+// Several families of image models have these layers.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -11,7 +11,7 @@
 
 namespace reprise::training::zoo {
 
-// The padding keeps the size of an image where the stride is 1.
+// The padding keeps the size of an image if the stride is 1.
 inline torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1,
                               int64_t groups = 1, bool bias = false) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, kernel)

@@ -1,4 +1,4 @@
-// The list of models, and what is common to building all of them.
+// This file has the list of models, and the work that is common to building all of them.
 #include <ATen/ATen.h>
 
 #include <array>
@@ -15,14 +15,15 @@ using runtime::internal::modules::register_stages;
 
 namespace {
 
-// A model's defaults; an option whose default is 0 (or a negative dropout) is one it does not have.
+// An Entry holds a model's defaults. The model does not have an option whose default is 0 (or a
+// negative dropout).
 struct Entry {
   ModelInfo info;
   ModelConfig defaults;
   std::vector<Stage> (*build)(const ModelConfig&);
 };
 
-// What the image models without options have.
+// Returns the configuration of the image models without options.
 ModelConfig ten_classes() { return {.classes = 10}; }
 
 ModelConfig resnet(int64_t width) { return {.classes = 10, .width = width}; }
@@ -102,8 +103,8 @@ void check_input(const ModelInfo& info, const std::vector<int64_t>& input) {
     throw InputError(name + " takes an input of " + std::to_string(info.default_input.size()) +
                      " dimensions, " + form + ", not of " + std::to_string(input.size()));
   }
-  // One tensor of the input's size must be addressable with a wide margin; what really fits into
-  // the memory is the planner's business.
+  // One tensor of the input's size must be addressable with a wide margin. Whether the model fits
+  // into the memory is the planner's business.
   constexpr int64_t kMaxElements = int64_t{1} << 40;
   int64_t elements = 1;
   for (const int64_t extent : input) {

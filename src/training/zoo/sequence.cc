@@ -1,9 +1,9 @@
-// GPT and LSTM.
+// This file builds GPT and LSTM.
 //
 // GPT: Radford et al., "Language models are unsupervised multitask learners", 2019: pre-LN blocks,
 // learned positions, GELU, the head tied to the token embedding. Dropout follows the embedding and
-// the two residual branches; the attention weights have none, because with it no CPU kernel is
-// fused and the time x time weights would be stored. LSTM: Hochreiter, Schmidhuber, "Long
+// the two residual branches. The attention weights have no dropout, because with it no CPU kernel
+// is fused and the time x time weights would be stored. LSTM: Hochreiter, Schmidhuber, "Long
 // short-term memory", Neural Computation 9(8), 1997, in torch's form, unrolled along time: every
 // stage is one step of the same cells.
 #include <ATen/ATen.h>
@@ -95,7 +95,7 @@ class FeedForward : public torch::nn::Module {
   double dropout_;
 };
 
-// The head without bias, whose weight is the token embedding itself.
+// TiedHead is the head without bias, whose weight is the token embedding itself.
 class TiedHead : public torch::nn::Module {
  public:
   explicit TiedHead(const Tensor& tokens) : weight_(register_parameter("weight", tokens)) {}
@@ -105,13 +105,15 @@ class TiedHead : public torch::nn::Module {
   Tensor weight_;
 };
 
-// One step of time through all stacked layers; every step's stage shares this module.
+// An LstmStep is one step of time through all stacked layers. The stages of all steps share this
+// module.
 //
-// Between the stages: {h_0, c_0, ..., h_{layers-1}, c_{layers-1}, inputs of the steps to come}.
-// Each boundary owns a copy of those inputs, 4 * batch * features * (steps to come) bytes beside
-// the 8 * layers * batch * width bytes of the state, because a stage may neither return a view of
-// what it got nor remember anything. The step's own input is copied too, or its backward would hold
-// them all. The inputs to come require no gradient. After the last step only the last h is left.
+// A boundary between the stages holds {h_0, c_0, ..., h_{layers-1}, c_{layers-1}, inputs of the
+// steps to come}. Each boundary owns a copy of those inputs: 4 * batch * features * (steps to come)
+// bytes beside the 8 * layers * batch * width bytes of the state. The copy is needed because a
+// stage may neither return a view of its input nor remember anything. The step's own input is
+// copied too, because otherwise its backward would hold all inputs. The inputs to come require no
+// gradient. After the last step only the last h is left.
 class LstmStep : public torch::nn::Module {
  public:
   LstmStep(int64_t features, int64_t width, int64_t layers) : width_(width) {
