@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import pathlib
@@ -32,6 +33,8 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     names: dict[str, Any] = {}
     for line, block in blocks:
         exec(compile("\n" * (line - 1) + block, document, "exec"), names)
+    names.clear()
+    gc.collect()  # the memory of this page's steps would count in the budgets of the next page
 
 
 @pytest.mark.parametrize(
