@@ -138,7 +138,7 @@ def signature(code, place, index):
 # --- Comments -------------------------------------------------------------------------------------
 
 ITEM = re.compile(r"(?:-|\d+\.) ")
-# What stands for code in a comment, with or without backticks, and for files.
+# CODE matches the names of code in a comment, with or without backticks, and the names of files.
 CODE = re.compile(
     r"""`(?P<quoted>[^`]+)`
       | \b(?P<page>docs/[\w/]+\.md)\b

@@ -169,6 +169,16 @@ int64_t smallest_peak(const Graph& graph) {
       .count();
 }
 
+// The largest workspace of an op that no variant of the op can do without.
+int64_t least_scratch(const Graph& graph) {
+  int64_t largest = 0;
+  for (const Op& op : graph.ops) {
+    const auto least = std::ranges::min_element(op.variants, {}, &Variant::workspace);
+    largest = std::max(largest, least->workspace.count());
+  }
+  return largest;
+}
+
 bool consumes_early(const Plan& plan) {
   return std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
     return action.kind == ActionKind::kRun && action.id.find(":update.") != std::string::npos;
@@ -275,9 +285,11 @@ TEST_F(ConsumedGradients, TheSmallestPeakNoLongerHoldsAllGradients) {
     gradients += (static_cast<int64_t>(p.nbytes()) + 63) / 64 * 64;
   }
   EXPECT_GE(smallest_peak(held.graph()) - fixed, gradients);
-  // How far below the gradients it gets depends on the processor: without AVX-512, a convolution's
-  // scratch memory alone is more than half of their size.
-  EXPECT_LT(smallest_peak(used_up.graph()) - used_up.graph().fixed.count(), gradients);
+  // On processors without AVX-512, a convolution's scratch memory alone is more than half of the
+  // gradients. Then a quarter of them beside it has to suffice.
+  const int64_t scratch = least_scratch(used_up.graph());
+  EXPECT_LT(smallest_peak(used_up.graph()) - used_up.graph().fixed.count(),
+            std::max(gradients / 2, gradients / 4 + scratch));
 }
 
 // Whoever makes a plan: nothing that reads a parameter may run after its update.
