@@ -63,7 +63,7 @@ def test_the_number_of_parts_is_the_planner_s_choice() -> None:
     model = perceptron()
     whole = reprise.micro_batches(part_of(model), *batch())
     assert whole.parts == 1
-    with pytest.raises(reprise.BudgetError, match="closest is 1 with") as refused:
+    with pytest.raises(reprise.BudgetError, match="closest is 1: infeasible") as refused:
         reprise.micro_batches(part_of(model), *batch(), budget=1000, parts=[1])
     floor = refused.value.requested
     step = reprise.micro_batches(part_of(model), *batch(), budget=floor - 1)
