@@ -117,6 +117,9 @@ int run_profile(const ProfileArguments& arguments) {
     write_output(arguments.output, json);
   }
   if (!arguments.quiet) say(summary(profile));
+  if (!arguments.quiet && profile.processor_percent < 100) {
+    say(runtime::explain_busy_machine(profile.processor_percent));
+  }
   return kDone;
 }
 

@@ -15,6 +15,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
 #include "reprise/report/text.h"
+#include "reprise/runtime/measure.h"
 
 namespace reprise::cli {
 namespace {
@@ -198,6 +199,9 @@ int run_train(const TrainArguments& arguments) {
     print(train_report_json(report, labels).dump(2) + "\n");
   } else {
     print(train_report_text(report, labels));
+  }
+  if (report.processor_percent < 100 && !arguments.quiet) {
+    say(runtime::explain_busy_machine(report.processor_percent));
   }
   if (report.stopped) say(fmt::format("stopped after step {}", report.steps));
   return verdict(report);

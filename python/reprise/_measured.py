@@ -13,14 +13,18 @@ from ._plan import ProblemId
 
 @dataclass(frozen=True)
 class TimeSpread:
-    """The spread of repeated measurements of one time. All times are in nanoseconds.
+    """The spread of repeated measurements of one time, by the wall clock. All times are in
+    nanoseconds.
+
+    On a quiet machine the problem has the median as the time of the op. Exceptions are ops that
+    share the time of their equals.
 
     Attributes:
         op: The id of the op. A chain's ops are called "F0", "loss", "B0" and so on.
         variant: The variant of the op.
         repeats: The number of measurements.
         min_ns: The least time.
-        median_ns: The median, which the problem has as the time of the op.
+        median_ns: The median.
         max_ns: The largest time.
     """
 
@@ -44,9 +48,12 @@ class Profile(Document):
         inputs: The type and shape of each input tensor, for example "float32[64, 1, 28, 28]".
         signature: A text that changes when the model changes so that a plan would no longer fit.
         spread: The spread of each time that was measured.
+        processor_percent: The share of the time in which the threads of the measurement had a
+            processor when they needed one. It is 100 on a machine that was not busy.
     """
 
     FORMAT: ClassVar[str] = "reprise.profile"
+    VERSION: ClassVar[int] = 2
     problem: Chain | Graph
     device: str
     versions: dict[str, str]
@@ -54,6 +61,7 @@ class Profile(Document):
     inputs: tuple[str, ...]
     signature: str
     spread: tuple[TimeSpread, ...]
+    processor_percent: int = 100
 
     def __repr__(self) -> str:
         return f"Profile({self.problem!r}, measured on {self.device})"

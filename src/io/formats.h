@@ -23,8 +23,9 @@ inline constexpr const char* kPlanFormat = "reprise.plan";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
 inline constexpr const char* kProfileFormat = "reprise.profile";
 inline constexpr const char* kRunLogFormat = "reprise.runlog";
-inline constexpr int64_t kFormatVersion = 1;  // of every format but one
-inline constexpr int64_t kGraphVersion = 2;   // the newest version of reprise.graph
+inline constexpr int64_t kFormatVersion = 1;   // of most formats
+inline constexpr int64_t kGraphVersion = 2;    // the newest version of reprise.graph
+inline constexpr int64_t kProfileVersion = 2;  // the newest version of reprise.profile
 
 // These functions read a structure and validate it.
 Chain read_chain(const Element& root);

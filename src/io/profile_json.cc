@@ -1,4 +1,5 @@
-// The format reprise.profile.
+// The format reprise.profile. Version 2 adds the share of the processor on a busy machine. A
+// profile of a quiet machine is still written as version 1, so that older programs read it.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 
@@ -18,6 +19,12 @@ TimeSpread read_spread(const Element& element) {
   spread.max = object.required("max_ns").nanos();
   object.finish();
   return spread;
+}
+
+int64_t read_percent(const Element& element) {
+  const int64_t percent = element.integer();
+  if (percent > 100) element.fail("must be an integer from 0 to 100");
+  return percent;
 }
 
 std::map<std::string, std::string> read_versions(const Element& element) {
@@ -50,7 +57,7 @@ std::variant<Chain, Graph> read_model(const Element& root) {
 
 Profile read_profile(const Element& root) {
   Object object(root);
-  read_header(object, kProfileFormat);
+  const int64_t version = read_header(object, kProfileFormat, kProfileVersion);
   Profile profile;
   profile.problem = read_model(object.required("problem"));
   profile.device = object.required("device").string();
@@ -61,6 +68,11 @@ Profile read_profile(const Element& root) {
   profile.signature = object.required("signature").string();
   object.required("spread").for_each(
       [&](const Element& spread) { profile.spread.push_back(read_spread(spread)); });
+  if (version >= 2) {
+    if (const auto share = object.optional("processor_percent")) {
+      profile.processor_percent = read_percent(*share);
+    }
+  }
   object.finish();
   return profile;
 }
@@ -69,7 +81,8 @@ Profile read_profile(const Element& root) {
 
 std::string to_json(const Profile& profile) {
   io::Writer writer;
-  io::open_document(writer, io::kProfileFormat);
+  const bool busy = profile.processor_percent < 100;
+  io::open_document(writer, io::kProfileFormat, busy ? io::kProfileVersion : io::kFormatVersion);
   writer.key("problem");
   if (const Chain* chain = std::get_if<Chain>(&profile.problem)) {
     io::write_chain(writer, *chain);
@@ -84,7 +97,9 @@ std::string to_json(const Profile& profile) {
   for (const std::string& input : profile.inputs) writer.value(input);
   writer.close().field("signature", profile.signature).key("spread").open_array();
   for (const TimeSpread& spread : profile.spread) io::write_spread(writer, spread);
-  writer.close().close();
+  writer.close();
+  if (busy) writer.field("processor_percent", profile.processor_percent);
+  writer.close();
   return writer.take();
 }
 

@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "runtime/device/median.h"
+#include "runtime/device/stopwatch.h"
 #include "training/outcome.h"
 #include "training/planned_steps.h"
 #include "runtime/chain/prepare.h"
@@ -26,7 +27,11 @@ using runtime::AlternativeOptions;
 using runtime::Stage;
 using runtime::Tensors;
 using runtime::install_cpu_allocator;
+using runtime::internal::device::ProcessorWatch;
+using runtime::internal::device::TimedRun;
 using runtime::internal::device::median;
+using runtime::internal::device::time_run;
+using runtime::internal::device::typical_time;
 using runtime::internal::state::Parked;
 using runtime::internal::state::RandomState;
 using runtime::memory_count;
@@ -245,16 +250,17 @@ class Training {
 
   // Runs a step on the current batch, up to its gradients, and takes it back. Returns its outcome
   // if `keep` is set.
-  std::optional<Outcome> try_step(Kind kind, Nanos& time, bool keep) {
+  std::optional<Outcome> try_step(Kind kind, TimedRun& time, bool keep) {
     const bool planned = kind == Kind::kPlanned;
     const Before saved = before();
     std::optional<Outcome> result;
     {
       reset_peak(c10::kCPU);
-      const auto start = Clock::now();
-      at::Tensor loss = run_step(kind);
-      if (!planned && options_.consume_gradients) optimizer_->step();
-      time = since(start);
+      at::Tensor loss;
+      time = time_run(c10::kCPU, [&] {
+        loss = run_step(kind);
+        if (!planned && options_.consume_gradients) optimizer_->step();
+      });
       if (planned) {
         note_peak();
       } else {
@@ -270,7 +276,7 @@ class Training {
   // Plain training runs twice, because the first step of a process may take memory that later steps
   // find in caches.
   void measure_plain_peak() {
-    Nanos time;
+    TimedRun time;
     for (int k = 0; k < 2; ++k) {
       progress("plain training");
       try_step(Kind::kPlain, time, false);
@@ -280,18 +286,19 @@ class Training {
   // Runs plain and planned steps in turn, so that a machine that slows down slows both. The first
   // pair is compared bit by bit.
   void compare() {
-    std::vector<Nanos> plain_times, planned_times;
+    const ProcessorWatch watch(c10::kCPU);
+    std::vector<TimedRun> plain_runs, planned_runs;
     const Bytes plain_peak =
         *report_.plain_peak;  // plain steps now count Reprise's copies of buffers, too
     for (int k = 0; k < std::max(1, options_.compare_steps); ++k) {
       progress("plain training against the plan");
       const bool first = k == 0;
-      Nanos time;
+      TimedRun time;
       const bool whole = planned_->parts() == 1;
       std::optional<Outcome> plain = try_step(Kind::kPlain, time, first && whole);
-      plain_times.push_back(time);
+      plain_runs.push_back(time);
       const std::optional<Outcome> planned = try_step(Kind::kPlanned, time, first);
-      planned_times.push_back(time);
+      planned_runs.push_back(time);
       if (!first) continue;
       if (!whole) plain = try_step(Kind::kByHand, time, true);
       report_.gradients_equal = equal(*plain, *planned);
@@ -303,15 +310,17 @@ class Training {
       }
     }
     report_.plain_peak = plain_peak;
-    report_.plain_time = median(plain_times);
-    report_.planned_time = median(planned_times);
+    const int64_t share = watch.percent();
+    report_.plain_time = typical_time(plain_runs, share < 100);
+    report_.planned_time = typical_time(planned_runs, share < 100);
+    report_.processor_percent = std::min(report_.processor_percent, share);
   }
 
   // Runs a plain step from parameters that differ in their last bits.
   Outcome moved_step() {
     const Parked parameters(parameters_);
     move_by_last_bit(parameters_);
-    Nanos time;
+    TimedRun time;
     std::optional<Outcome> result = try_step(Kind::kByHand, time, true);
     put_back(parameters_, parameters);
     return *std::move(result);
@@ -341,6 +350,7 @@ class Training {
     if (why_chain_.empty()) why_chain_ = planned_->why_chain();
     if (options_.on_mode) options_.on_mode(report_.mode, why_chain_);
     report_.profile = planned_->profile();
+    report_.processor_percent = report_.profile.processor_percent;
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;

@@ -88,8 +88,11 @@ struct TrainReport {
   bool stopped = false;  // by TrainOptions::stop
   // These peaks and times are those of plain and planned steps; they are absent without the check.
   std::optional<Bytes> plain_peak;
-  std::optional<Nanos> plain_time;    // median of the compared steps
-  std::optional<Nanos> planned_time;  // median of the planned steps between them
+  std::optional<Nanos> plain_time;    // typical time of the compared steps
+  std::optional<Nanos> planned_time;  // typical time of the planned steps between them
+  // The smaller Profile::processor_percent of two: while the model was measured, and while steps
+  // were compared.
+  int64_t processor_percent = 100;
   int64_t parts = 1;                  // parts of a step
   std::vector<runtime::PartsTried> tried;      // graph mode
   // Says whether loss, gradients, buffers and random state of the first step are equal to plain

@@ -57,8 +57,8 @@ struct Step {
 
 void add(WorkTimes& times, size_t work, const std::vector<int64_t>& alone,
          const std::vector<int64_t>& in_order) {
-  for (const int64_t time : alone) times.add_alone(work, Nanos(time));
-  for (const int64_t time : in_order) times.add_in_order(work, Nanos(time));
+  for (const int64_t time : alone) times.add_alone(work, {Nanos(time), Nanos(time)});
+  for (const int64_t time : in_order) times.add_in_order(work, {Nanos(time), Nanos(time)});
 }
 
 TEST(WorkTimesTest, PlainTrainingTakesItsTimesInOrderAndWhatStandsForItIsSlowedAsMuch) {
@@ -70,7 +70,7 @@ TEST(WorkTimesTest, PlainTrainingTakesItsTimesInOrderAndWhatStandsForItIsSlowedA
   add(times, 3, {200}, {300});
   add(times, 4, {80}, {});
   add(times, 5, {100}, {});
-  const WorkTimes::Shared shared = times.share();
+  const WorkTimes::Shared shared = times.share(/*busy=*/false);
   EXPECT_EQ(shared.time, (std::vector<Nanos>{Nanos(150), Nanos(75), Nanos(7), Nanos(300),
                                              Nanos(120), Nanos(150), Nanos(150)}));
   ASSERT_EQ(shared.spread.size(), 6U);  // the last work is of the first one's kind
@@ -89,14 +89,30 @@ TEST(WorkTimesTest, AnAlternativeIsNotSlowedByMoreTimeThanWhatItStandsFor) {
   WorkTimes times(step.works, step.lowered);
   add(times, 0, {10}, {50});
   add(times, 1, {1000}, {});
-  EXPECT_EQ(times.share().time[1], Nanos(1040));
+  EXPECT_EQ(times.share(/*busy=*/false).time[1], Nanos(1040));
+}
+
+TEST(WorkTimesTest, ABusyMachineCountsProcessorTimeAndTheSpreadShowsTheWallTimes) {
+  const Step step;
+  WorkTimes times(step.works, step.lowered);
+  times.add_alone(0, {Nanos(4000), Nanos(100)});
+  for (const int64_t wall : {3000, 9000, 6000}) {
+    times.add_in_order(0, {Nanos(wall), Nanos(150)});
+  }
+  times.add_alone(1, {Nanos(7000), Nanos(50)});
+  const WorkTimes::Shared shared = times.share(/*busy=*/true);
+  EXPECT_EQ(shared.time[0], Nanos(150));
+  EXPECT_EQ(shared.time[1], Nanos(75));
+  EXPECT_EQ(shared.spread[0].min, Nanos(3000));
+  EXPECT_EQ(shared.spread[0].median, Nanos(6000));
+  EXPECT_EQ(shared.spread[0].max, Nanos(9000));
 }
 
 TEST(WorkTimesTest, AWorkThatWasNotMeasuredTakesNoTime) {
   const Step step;
   const WorkTimes times(step.works, step.lowered);
-  EXPECT_EQ(times.share().time, std::vector<Nanos>(7));
-  EXPECT_TRUE(times.share().spread.empty());
+  EXPECT_EQ(times.share(/*busy=*/false).time, std::vector<Nanos>(7));
+  EXPECT_TRUE(times.share(/*busy=*/false).spread.empty());
   EXPECT_EQ(times.repeats(0), 0);
   EXPECT_EQ(times.total(0), Nanos());
 }

@@ -185,6 +185,25 @@ TEST(RoundTrip, EveryFormat) {
                         .signature = "abc",
                         .spread = {{"F0", "fast", 9, Nanos(1), Nanos(2), Nanos(3)}}};
   EXPECT_EQ(parse_profile(to_json(profile)), profile);
+  EXPECT_EQ(to_json(profile).find("processor_percent"), std::string::npos);
+  Profile busy = profile;
+  busy.processor_percent = 62;
+  EXPECT_EQ(parse_profile(to_json(busy)), busy);
+}
+
+TEST(ReadProfile, OnlyVersion2HasTheShareOfTheProcessor) {
+  Profile busy;
+  busy.problem = parse_chain(kChainText);
+  busy.processor_percent = 62;
+  const std::string text = to_json(busy);
+  const std::string too_much =
+      replaced(text, "\"processor_percent\": 62", "\"processor_percent\": 101");
+  ASSERT_FALSE(too_much.empty());
+  EXPECT_THROW(parse_profile(too_much), InputError);
+  // The first version in the text is that of the profile; the chain inside has its own.
+  const std::string old = replaced(text, "\"version\": 2", "\"version\": 1");
+  ASSERT_FALSE(old.empty());
+  EXPECT_THROW(parse_profile(old), InputError);
 }
 
 TEST(RoundTrip, WritingIsStable) {

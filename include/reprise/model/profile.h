@@ -12,7 +12,7 @@
 
 namespace reprise {
 
-// A TimeSpread is the spread of one measured time.
+// A TimeSpread is the spread of one measured time, by the wall clock.
 struct TimeSpread {
   std::string op;       // the id of the op: "F3", "B3", "loss"
   std::string variant;  // the name of the variant: "fast" or that of an option
@@ -30,6 +30,9 @@ struct Profile {
   std::vector<std::string> inputs;  // one text for each input tensor: "float32[64, 1, 28, 28]"
   std::string signature;            // changes when a plan would no longer fit the model
   std::vector<TimeSpread> spread;
+  // The share of the time in which the threads of the measurement had a processor when they needed
+  // one; 100 on a machine that was not busy with other work.
+  int64_t processor_percent = 100;
 
   bool operator==(const Profile&) const = default;
 };

@@ -1,7 +1,9 @@
-// Measures a sequence of stages into a chain: times by median, bytes exactly.
+// Measures a sequence of stages into a chain: times from several runs, bytes exactly.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "reprise/model/observer.h"
@@ -17,7 +19,8 @@ using Loss = std::function<at::Tensor(const Tensors& outputs)>;
 
 struct MeasureOptions {
   // Each time is the median of at least `min_repeats` runs. More runs follow until `min_time` has
-  // passed, at most `max_repeats` in all.
+  // passed, at most `max_repeats` in all. On a machine that is busy with other work it is the lower
+  // quartile of the runs' processor times instead, and `observer` hears of it.
   int min_repeats = 3;
   int max_repeats = 20;
   Nanos min_time{10'000'000};
@@ -40,5 +43,9 @@ struct MeasureOptions {
 // with the name of the stage when a stage fails or cannot be used.
 Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
                 const MeasureOptions& options = {});
+
+// Returns one line that says that the machine was busy while it measured, and what to do; empty for
+// 100. `processor_percent` is that of the Profile.
+std::string explain_busy_machine(int64_t processor_percent);
 
 }  // namespace reprise::runtime

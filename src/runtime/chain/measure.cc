@@ -8,7 +8,6 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "runtime/device/tensor_bytes.h"
@@ -16,6 +15,7 @@
 #include "runtime/state/value_keeper.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/device.h"
+#include "runtime/device/stopwatch.h"
 #include "runtime/chain/equal_stages.h"
 #include "runtime/state/park.h"
 #include "runtime/state/random_state.h"
@@ -25,19 +25,21 @@
 namespace reprise::runtime::internal::chain {
 
 using device::Measuring;
+using device::ProcessorWatch;
+using device::TimedRun;
 using device::drain_backward_queue;
 using device::make_node;
 using device::shape_text;
 using device::storage_bytes;
-using device::synchronize;
+using device::time_run;
+using device::typical_time;
 using device::uncounted_bytes;
+using device::wall_times;
 using state::Parked;
 using state::RandomState;
 using state::ValueKeeper;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The memory before, after and during one run.
 struct Reading {
@@ -75,6 +77,10 @@ class Measurement {
     }
     std::reverse(measured_.spread.begin() + static_cast<std::ptrdiff_t>(backward_times_),
                  measured_.spread.end());
+    measured_.processor_percent = watch_.percent();
+    if (measured_.processor_percent < 100) {
+      report(1, explain_busy_machine(measured_.processor_percent));
+    }
     return std::move(measured_);
   }
 
@@ -103,31 +109,24 @@ class Measurement {
     }
   }
 
-  Nanos note_median(const std::string& op, const std::string& variant, std::vector<int64_t> times) {
+  // Returns the time for the chain; the spread has the wall times.
+  Nanos note_time(const std::string& op, const std::string& variant,
+                  const std::vector<TimedRun>& runs) {
+    std::vector<Nanos> times = wall_times(runs);
     std::sort(times.begin(), times.end());
-    const Nanos median(times[times.size() / 2]);
-    measured_.spread.push_back({op, variant, static_cast<int64_t>(times.size()),
-                                Nanos(times.front()), median, Nanos(times.back())});
-    return median;
+    measured_.spread.push_back({op, variant, static_cast<int64_t>(times.size()), times.front(),
+                                times[times.size() / 2], times.back()});
+    return typical_time(runs, watch_.busy());
   }
 
   template <class Once>
-  Nanos median_time(const std::string& op, const std::string& variant, Once&& once) {
-    std::vector<int64_t> times;
+  Nanos measured_time(const std::string& op, const std::string& variant, Once&& once) {
+    std::vector<TimedRun> runs;
     repeat([&] {
-      times.push_back(once());
-      return times.back();
+      runs.push_back(once());
+      return runs.back().wall.count();
     });
-    return note_median(op, variant, std::move(times));
-  }
-
-  template <class Work>
-  int64_t nanoseconds(Work&& work) const {
-    synchronize(model_.device);
-    const auto start = Clock::now();
-    work();
-    synchronize(model_.device);
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    return note_time(op, variant, runs);
   }
 
   void measure_forward(size_t i) {
@@ -155,10 +154,10 @@ class Measurement {
     random.restore();
     Reading fast = read([&] { y = run_fast(prepared, x, model_.parameters); });
     row.forward.workspace = Bytes(std::max<int64_t>(0, fast.peak - fast.after));
-    row.forward.time = median_time(fmt::format("F{}", i), "fast", [&] {
+    row.forward.time = measured_time(fmt::format("F{}", i), "fast", [&] {
       y.clear();
       random.restore();
-      return nanoseconds([&] { y = run_fast(prepared, x, model_.parameters); });
+      return time_run(model_.device, [&] { y = run_fast(prepared, x, model_.parameters); });
     });
     boundaries_.emplace_back(y);
   }
@@ -227,7 +226,7 @@ class Measurement {
       }
       level_before = memory_count(model_.device).live;
       reset_peak(model_.device);
-      const int64_t time = nanoseconds([&] {
+      const TimedRun time = time_run(model_.device, [&] {
         at::AutoGradMode with_grad(true);
         at::Tensor loss = run_loss(std::move(x));
         loss.backward();
@@ -240,7 +239,7 @@ class Measurement {
       return time;
     };
     once();  // warm up
-    row.cost.time = median_time("loss", "default", once);
+    row.cost.time = measured_time("loss", "default", once);
     backward_times_ = measured_.spread.size();
 
     const int64_t consumed = row.consumes ? last.output.count() : 0;
@@ -363,19 +362,20 @@ class Measurement {
                           const RandomState& random) {
     const PreparedStage& prepared = model_.stages[i];
     std::vector<StageOption>& options = measured_.chain.stages[i].options;
-    std::vector<std::vector<int64_t>> forward(options.size()), backward(options.size());
+    std::vector<std::vector<TimedRun>> forward(options.size()), backward(options.size());
     const auto once = [&](size_t o) {
       random.restore();
       std::pair<Tensors, Kept> kept;
-      forward[o].push_back(nanoseconds(
-          [&] { kept = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]); }));
+      forward[o].push_back(time_run(model_.device, [&] {
+        kept = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]);
+      }));
       kept.first.clear();
       Tensors g = gradient.restore();
       GradientBook sums = sums_before(i);
-      backward[o].push_back(nanoseconds([&] {
+      backward[o].push_back(time_run(model_.device, [&] {
         run_backward(prepared, std::move(kept.second), std::move(g), model_.parameters, sums);
       }));
-      return backward[o].back();
+      return backward[o].back().wall.count();
     };
     repeat([&] {
       int64_t longest = 0;
@@ -384,8 +384,8 @@ class Measurement {
     });
     for (size_t o = 0; o < options.size(); ++o) {
       const std::string& name = options[o].name;
-      options[o].backward.time = note_median(fmt::format("B{}", i), name, std::move(backward[o]));
-      options[o].forward.time = note_median(fmt::format("F{}", i), name, std::move(forward[o]));
+      options[o].backward.time = note_time(fmt::format("B{}", i), name, backward[o]);
+      options[o].forward.time = note_time(fmt::format("F{}", i), name, forward[o]);
       if (o == 0) continue;
       // An option does all the work of the option before it, and more. Alone in memory, where pages
       // are fresh, an option that holds less can be faster; in a step it is not. `spread` has the
@@ -408,6 +408,7 @@ class Measurement {
   const PreparedModel& model_;
   const Loss& loss_;
   const MeasureOptions& options_;
+  const ProcessorWatch watch_{model_.device};
   const std::vector<NamedSavedForm> keepings_ = saved_forms(options_.alternatives);
   MeasuredChain measured_;
   std::vector<Parked> boundaries_;
@@ -449,6 +450,7 @@ Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChai
   profile.signature = measured.chain.name;
   for (const PreparedStage& stage : model.stages) profile.signature += "|" + stage.stage.name;
   profile.spread = std::move(measured.spread);
+  profile.processor_percent = measured.processor_percent;
   profile.problem = std::move(measured.chain);
   return profile;
 }

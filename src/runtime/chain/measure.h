@@ -14,6 +14,7 @@ struct MeasuredChain {
   std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
   std::vector<bool> copies_gradients = {};         // by stage: StageGradients::copies
   std::vector<TimeSpread> spread = {};
+  int64_t processor_percent = 100;  // Profile::processor_percent
 };
 
 // The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +

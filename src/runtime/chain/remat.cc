@@ -97,6 +97,7 @@ struct Remat::State {
     PlanKey key;
     std::shared_ptr<PlannedModel> planned;
     std::vector<TimeSpread> spread;
+    int64_t processor_percent = 100;  // Profile::processor_percent
     Tensors example_shape;  // for describe(): geometry only
     int64_t offset = 0;     // live bytes beyond the chain's fixed + input when the plan was made
     PlanResult result;
@@ -215,6 +216,7 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
   MeasuredChain measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->spread = std::move(measured.spread);
+  instance->processor_percent = measured.processor_percent;
   instance->planned->set_measured(std::move(measured));
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
@@ -433,7 +435,9 @@ Profile Remat::profile() const {
   plan();
   const State::Instance& instance = *state_->last;
   return describe(instance.planned->model, instance.example_shape,
-                  {.chain = instance.problem(), .spread = instance.spread});
+                  {.chain = instance.problem(),
+                   .spread = instance.spread,
+                   .processor_percent = instance.processor_percent});
 }
 
 StepReport Remat::last_step() const { return state_->report; }

@@ -386,6 +386,7 @@ Profile CapturedStep::profile() const {
   profile.signature = graph().name;
   for (const Op& op : graph().ops) profile.signature += "|" + op.id;
   profile.spread = state_->captured->program.costs.spread;
+  profile.processor_percent = state_->captured->program.costs.processor_percent;
   return profile;
 }
 

@@ -1,6 +1,7 @@
 // The measured costs of works.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "reprise/model/profile.h"
@@ -16,6 +17,7 @@ struct WorkCost {
 struct WorkCosts {
   std::vector<WorkCost> by_work;   // by position in Works::all
   std::vector<TimeSpread> spread;  // by kind of work, named after the first work of the kind
+  int64_t processor_percent = 100;  // Profile::processor_percent
 };
 
 }  // namespace reprise::runtime::internal::graph

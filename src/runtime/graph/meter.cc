@@ -1,7 +1,6 @@
 #include "runtime/graph/meter.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,7 +9,7 @@
 #include "runtime/graph/replay.h"
 #include "runtime/step/storage_bytes.h"
 #include "runtime/graph/work_times.h"
-#include "runtime/device/device.h"
+#include "runtime/device/stopwatch.h"
 #include "runtime/state/random_state.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/plan.h"
@@ -20,7 +19,9 @@
 namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
-using device::synchronize;
+using device::ProcessorWatch;
+using device::TimedRun;
+using device::time_run;
 using rewrite::RewrittenStep;
 using state::RandomScope;
 using state::RandomState;
@@ -33,8 +34,6 @@ using step::copy_from_host;
 using step::copy_to_host;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The walks in order of a short step go on until they have taken so many times
 // MeasureOptions::min_time.
@@ -84,7 +83,10 @@ class Meter {
     // do not count.
     if (recording_.device.is_cpu()) walk_in_order(inputs);
     replay_.clear();
-    WorkTimes::Shared shared = times_.share();
+    result_.processor_percent = watch_.percent();
+    const bool busy = result_.processor_percent < 100;
+    if (busy) report(1, explain_busy_machine(result_.processor_percent));
+    WorkTimes::Shared shared = times_.share(busy);
     for (size_t w = 0; w < shared.time.size(); ++w) result_.by_work[w].time = shared.time[w];
     result_.spread = std::move(shared.spread);
     return std::move(result_);
@@ -162,7 +164,7 @@ class Meter {
   void take_times(size_t w, PutBack&& put_back) {
     const Work& work = works_.all[w];
     reset_peak(recording_.device);
-    const Nanos time = timed(work);
+    const TimedRun time = timed(work);
     const MemoryCount count = memory_count(recording_.device);
     result_.by_work[w].workspace = Bytes(count.peak - count.live);
     times_.add_alone(w, time);
@@ -174,17 +176,8 @@ class Meter {
     }
   }
 
-  Nanos timed(const Work& work) {
-    return time_of([&] { replay_.invoke(work); });
-  }
-
-  template <class Do>
-  Nanos time_of(Do&& work) {
-    synchronize(recording_.device);
-    const auto start = Clock::now();
-    work();
-    synchronize(recording_.device);
-    return Nanos(std::chrono::nanoseconds(Clock::now() - start).count());
+  TimedRun timed(const Work& work) {
+    return time_run(recording_.device, [&] { replay_.invoke(work); });
   }
 
   // Runs the works of plain training and takes the time of each.
@@ -195,12 +188,13 @@ class Meter {
     void run(const RunAction& step) override {
       const auto work = static_cast<size_t>(meter_.lowered_.works[step.op][step.variant]);
       if (meter_.works_.all[work].apart) return;
-      const Nanos time = meter_.time_of([&] { meter_.replay_.run(step); });
+      const TimedRun time =
+          time_run(meter_.recording_.device, [&] { meter_.replay_.run(step); });
       times.emplace_back(work, time);
     }
     void free(ValueIndex value) override { meter_.replay_.free(value); }
 
-    std::vector<std::pair<size_t, Nanos>> times;  // work and time, in the order of the walk
+    std::vector<std::pair<size_t, TimedRun>> times;  // work and time, in the order of the walk
 
    private:
     Meter& meter_;
@@ -238,7 +232,7 @@ class Meter {
       put_back();
       for (const auto& [work, time] : walker.times) {
         times_.add_in_order(work, time);
-        total += time;
+        total += time.wall;
       }
     }
   }
@@ -264,6 +258,7 @@ class Meter {
   Replay replay_;
   std::vector<bool> is_again_;  // by op: ops before it have the same works
   WorkTimes times_;
+  const ProcessorWatch watch_{recording_.device};
   WorkCosts result_;
 };
 

@@ -6,13 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "runtime/arena/block_pool.h"
-#include "runtime/device/device.h"
+#include "runtime/device/median.h"
+#include "runtime/device/stopwatch.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/with_gradient.h"
 #include "runtime/step/replay_scope.h"
@@ -21,8 +21,13 @@
 namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
+using device::ProcessorWatch;
+using device::TimedRun;
+using device::median;
 using device::shape_text;
-using device::synchronize;
+using device::time_run;
+using device::typical_time;
+using device::wall_times;
 using step::Geometry;
 using step::Recording;
 using step::ReplayScope;
@@ -31,19 +36,16 @@ using step::Updates;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 struct UpdateSample {
-  std::vector<int64_t> times;  // ascending, ns
+  std::vector<TimedRun> runs;
+  Nanos time;
   int64_t workspace = 0, state = 0;
-
-  Nanos median() const { return Nanos(times[times.size() / 2]); }
 };
 
 // Measures one update on a stand-in for the parameter.
 UpdateSample measure_one(const ParameterOptimizer& optimizer, const Update& update,
                          const at::Tensor& parameter, const Geometry& gradient, c10::Device device,
-                         const MeasureOptions& options) {
+                         const ProcessorWatch& watch, const MeasureOptions& options) {
   at::Tensor stand_in = at::empty_strided(parameter.sizes(), parameter.strides(),
                                           parameter.options().requires_grad(false));
   stand_in.copy_(parameter);
@@ -55,35 +57,32 @@ UpdateSample measure_one(const ParameterOptimizer& optimizer, const Update& upda
   int64_t total = 0;
   const auto repeats = static_cast<size_t>(options.min_repeats);
   const auto most = static_cast<size_t>(options.max_repeats);
-  for (bool first = true; first || cost.times.size() < repeats ||
-                          (total < options.min_time.count() && cost.times.size() < most);
+  for (bool first = true; first || cost.runs.size() < repeats ||
+                          (total < options.min_time.count() && cost.runs.size() < most);
        first = false) {
     reset_peak(device);
     const int64_t before = memory_count(device).live;
-    synchronize(device);
-    const auto start = Clock::now();
-    twin->step(0);
-    synchronize(device);
-    const auto time =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    const TimedRun run = time_run(device, [&] { twin->step(0); });
     const MemoryCount count = memory_count(device);
     if (first) cost.state = count.live - before;  // The first step makes the state.
     cost.workspace = std::max(cost.workspace, count.peak - std::max(before, count.live));
     if (first) continue;
-    cost.times.push_back(time);
-    total += time;
+    cost.runs.push_back(run);
+    total += run.wall.count();
   }
-  std::sort(cost.times.begin(), cost.times.end());
+  cost.time = typical_time(cost.runs, watch.busy());
   return cost;
 }
 
 TimeSpread spread_of(const Update& update, const UpdateSample& sample) {
+  const std::vector<Nanos> times = wall_times(sample.runs);
+  const auto [least, most] = std::minmax_element(times.begin(), times.end());
   return {.op = "update." + update.name,
           .variant = "default",
-          .repeats = static_cast<int64_t>(sample.times.size()),
-          .min = Nanos(sample.times.front()),
-          .median = sample.median(),
-          .max = Nanos(sample.times.back())};
+          .repeats = static_cast<int64_t>(times.size()),
+          .min = *least,
+          .median = median(times),
+          .max = *most};
 }
 
 }  // namespace
@@ -96,6 +95,7 @@ UpdateCosts measure_updates(const Recording& recording, const Updates& updates,
   const at::NoGradGuard no_grad;
   const BlockSourceScope pool(std::make_shared<BlockPool>());
   const std::vector<at::Tensor> parameters = optimizer->parameters();
+  const ProcessorWatch watch(recording.device);
   std::map<std::string, UpdateSample> known;
   for (const Update& update : updates.each) {
     const at::Tensor& parameter = parameters[update.parameter];
@@ -106,10 +106,11 @@ UpdateCosts measure_updates(const Recording& recording, const Updates& updates,
         optimizer->memory_key(update.parameter)));
     UpdateSample& sample = found->second;
     if (fresh) {
-      sample = measure_one(*optimizer, update, parameter, gradient, recording.device, options);
+      sample = measure_one(*optimizer, update, parameter, gradient, recording.device, watch,
+                           options);
       costs.spread.push_back(spread_of(update, sample));
     }
-    costs.by_update.push_back({sample.median(), Bytes(sample.workspace)});
+    costs.by_update.push_back({sample.time, Bytes(sample.workspace)});
     costs.state_bytes.push_back(sample.state);
   }
   return costs;

@@ -7,11 +7,15 @@
 #include <utility>
 
 #include "runtime/device/median.h"
+#include "runtime/device/stopwatch.h"
 #include "reprise/check/simulate.h"
 
 namespace reprise::runtime::internal::graph {
 
+using device::TimedRun;
 using device::median;
+using device::typical_time;
+using device::wall_times;
 using step::Work;
 using step::Works;
 using step::kind_of;
@@ -34,14 +38,14 @@ WorkTimes::WorkTimes(const Works& works, const LoweredStep& lowered)
   for (const Work& work : works.all) kinds_.push_back(kind_of(work));
 }
 
-void WorkTimes::add_alone(size_t work, Nanos time) {
+void WorkTimes::add_alone(size_t work, const TimedRun& run) {
   Samples& samples = samples_[kinds_[work]];
-  samples.alone.push_back(time);
-  samples.total += time;
+  samples.alone.push_back(run);
+  samples.total += run.wall;
 }
 
-void WorkTimes::add_in_order(size_t work, Nanos time) {
-  samples_[kinds_[work]].in_order.push_back(time);
+void WorkTimes::add_in_order(size_t work, const TimedRun& run) {
+  samples_[kinds_[work]].in_order.push_back(run);
 }
 
 int WorkTimes::repeats(size_t work) const {
@@ -58,12 +62,12 @@ const std::string& WorkTimes::kind_of_run(const Run& run) const {
   return kinds_[static_cast<size_t>(lowered_.works[run.op][run.variant])];
 }
 
-std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
+std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns(bool busy) const {
   const Graph& graph = lowered_.graph;
   std::map<std::string, Slowdown> of_kind;
   for (const auto& [kind, samples] : samples_) {
     if (samples.alone.empty() || samples.in_order.empty()) continue;
-    of_kind[kind] = {median(samples.in_order), median(samples.alone), 1};
+    of_kind[kind] = {typical_time(samples.in_order, busy), typical_time(samples.alone, busy), 1};
   }
   std::vector<Slowdown> of_op(graph.ops.size());
   for (const Run& run : plain_runs(graph)) {
@@ -88,8 +92,8 @@ std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns() const {
   return all;
 }
 
-WorkTimes::Shared WorkTimes::share() const {
-  const std::map<std::string, Slowdown> slowdown = slowdowns();
+WorkTimes::Shared WorkTimes::share(bool busy) const {
+  const std::map<std::string, Slowdown> slowdown = slowdowns(busy);
   Shared shared;
   std::map<std::string, Nanos> times;
   for (size_t w = 0; w < kinds_.size(); ++w) {
@@ -101,15 +105,17 @@ WorkTimes::Shared WorkTimes::share() const {
     const auto [time, fresh] = times.try_emplace(kinds_[w]);
     if (fresh) {
       const bool in_order = !found->second.in_order.empty();
-      const std::vector<Nanos>& samples = in_order ? found->second.in_order : found->second.alone;
+      const std::vector<TimedRun>& samples =
+          in_order ? found->second.in_order : found->second.alone;
       const Slowdown longer = in_order ? Slowdown() : slowdown.at(kinds_[w]);
-      const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
-      time->second = longer.of(median(samples));
+      const std::vector<Nanos> walls = wall_times(samples);
+      const auto [least, most] = std::minmax_element(walls.begin(), walls.end());
+      time->second = longer.of(typical_time(samples, busy));
       shared.spread.push_back({.op = fmt::format("{}:{}", w, works_.all[w].name),
                                .variant = "default",
                                .repeats = static_cast<int64_t>(samples.size()),
                                .min = longer.of(*least),
-                               .median = time->second,
+                               .median = longer.of(median(walls)),
                                .max = longer.of(*most)});
     }
     shared.time.push_back(time->second);

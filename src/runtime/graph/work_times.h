@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device/stopwatch.h"
 #include "runtime/graph/lower.h"
 #include "runtime/step/work.h"
 #include "reprise/model/plan.h"
@@ -22,17 +23,17 @@ namespace reprise::runtime::internal::graph {
 //   the works before it have left there. This makes a step some per cent longer, and a small work
 //   several times as long.
 //
-// A work of plain training takes the median of its samples in order. No walk has the works of
-// alternatives in order. Such a work takes its median alone, longer in the proportion of the work
-// that it stands for, but by no more time.
+// A work of plain training takes the typical time of its samples in order (typical_time(), the
+// median on a quiet machine). No walk has the works of alternatives in order. Such a work takes its
+// typical time alone, longer in the proportion of the work that it stands for, but by no more time.
 class WorkTimes {
  public:
   WorkTimes(const step::Works& works, const LoweredStep& lowered);
 
-  void add_alone(size_t work, Nanos time);
-  void add_in_order(size_t work, Nanos time);
+  void add_alone(size_t work, const device::TimedRun& run);
+  void add_in_order(size_t work, const device::TimedRun& run);
 
-  // Return the number of samples alone, and their sum.
+  // Return the number of samples alone, and the sum of their wall times.
   int repeats(size_t work) const;
   Nanos total(size_t work) const;
 
@@ -40,11 +41,11 @@ class WorkTimes {
     std::vector<Nanos> time;         // by work; 0 for a work that was not measured
     std::vector<TimeSpread> spread;  // by kind of work, named after the first work of the kind
   };
-  Shared share() const;
+  Shared share(bool busy) const;  // whether the machine was busy with other work
 
  private:
   struct Samples {
-    std::vector<Nanos> alone, in_order;
+    std::vector<device::TimedRun> alone, in_order;
     Nanos total;  // of the samples alone
   };
   // A Slowdown says how much longer works of plain training take in order.
@@ -58,7 +59,7 @@ class WorkTimes {
 
   const std::string& kind_of_run(const Run& run) const;
   // Returns for each kind of work the slowdown of the work that it stands for.
-  std::map<std::string, Slowdown> slowdowns() const;
+  std::map<std::string, Slowdown> slowdowns(bool busy) const;
 
   const step::Works& works_;
   const LoweredStep& lowered_;
