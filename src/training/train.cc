@@ -284,7 +284,8 @@ class Training {
     std::vector<Nanos> plain_times, planned_times;
     const Bytes plain_peak =
         *report_.plain_peak;  // plain steps now count Reprise's copies of buffers, too
-    for (int k = 0; k < 1 + std::max(1, options_.compare_steps); ++k) {
+    report_.timed_pairs = std::max(1, options_.compare_steps);
+    for (int64_t k = 0; k <= report_.timed_pairs; ++k) {
       progress("plain training against the plan");
       const bool first = k == 0;
       Nanos time;

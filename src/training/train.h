@@ -91,8 +91,9 @@ struct TrainReport {
   bool stopped = false;  // by TrainOptions::stop
   // These peaks and times are those of plain and planned steps; they are absent without the check.
   std::optional<Bytes> plain_peak;
-  std::optional<Nanos> plain_time;    // median of the compared steps
+  std::optional<Nanos> plain_time;    // median of the plain steps that were timed
   std::optional<Nanos> planned_time;  // median of the planned steps between them
+  int64_t timed_pairs = 0;            // number of these pairs
   int64_t parts = 1;                  // parts of a step
   std::vector<runtime::PartsTried> tried;      // graph mode
   // Says whether loss, gradients, buffers and random state of the first step are equal to plain
