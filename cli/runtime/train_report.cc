@@ -74,7 +74,8 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
   if (plain) {
     row(text, "step, side by side", milliseconds(*report.plain_time),
         milliseconds(*report.planned_time),
-        overhead(*report.planned_time, *report.plain_time) + ", in turn before training");
+        fmt::format("{}, medians of {} pairs in turn, before training",
+                    overhead(*report.planned_time, *report.plain_time), report.timed_pairs));
   }
   row(text, "step, predicted", milliseconds(baseline.time), milliseconds(plan.time),
       overhead(plan.time, baseline.time));

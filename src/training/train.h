@@ -66,7 +66,10 @@ struct TrainOptions {
   // Runs plain training first (which needs its full memory), for the comparison and the check of
   // the first step. Without the check, shares of the budget are shares of the predicted plain peak.
   bool check = true;
-  int compare_steps = 3;        // pairs of a plain and a planned step that are timed beforehand
+  // The number of pairs of a plain and a planned step that are timed before training. One more pair
+  // runs before them: it is compared bit by bit, and its planned step touches its memory for the
+  // first time.
+  int compare_steps = 5;
   int64_t log_steps = 0;        // steps to measure action by action, from the third on
   int64_t test_samples = 2000;  // most samples of the test; 0: no test
   Observer observer = {};       // measuring and planning
@@ -88,8 +91,9 @@ struct TrainReport {
   bool stopped = false;  // by TrainOptions::stop
   // These peaks and times are those of plain and planned steps; they are absent without the check.
   std::optional<Bytes> plain_peak;
-  std::optional<Nanos> plain_time;    // typical time of the compared steps
+  std::optional<Nanos> plain_time;    // typical time of the plain steps that were timed
   std::optional<Nanos> planned_time;  // typical time of the planned steps between them
+  int64_t timed_pairs = 0;            // number of these pairs
   // The smaller Profile::processor_percent of two: while the model was measured, and while steps
   // were compared.
   int64_t processor_percent = 100;

@@ -80,6 +80,21 @@ TEST_F(TrainTest, TakesChainModeWhereAStepCannotBeCaptured) {
   EXPECT_TRUE(loss.equal(model.loss(run_stages(model, batch.input), batch.target)));
 }
 
+TEST_F(TrainTest, ComparesOnePairAndTimesThePairsBehindIt) {
+  TrainOptions options = small();
+  options.compare_steps = 4;
+  int pairs = 0;
+  options.observer = [&](const Progress& progress) {
+    if (progress.message == "plain training against the plan") ++pairs;
+  };
+  const TrainReport report = train(options);
+  EXPECT_EQ(pairs, 5);
+  EXPECT_EQ(report.timed_pairs, 4);
+  EXPECT_EQ(report.gradients_equal, true);
+  EXPECT_GT(report.plain_time, Nanos(0));
+  EXPECT_GT(report.planned_time, Nanos(0));
+}
+
 TEST_F(TrainTest, LinearScheduleGivesEachStepItsLearningRate) {
   TrainOptions options = small();
   options.learning_rate = 0.5;
