@@ -11,6 +11,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from ._arguments import Budget, Observer, nanoseconds, observe
 from ._document import Path
 from ._graph import Graph
+from ._guards import Guards
 from ._html import fields_html
 from ._measured import Profile, RunLog
 from ._memory import budget_for
@@ -78,7 +79,8 @@ class CapturedStep:
     It is called like the function, and it does what the function does. Afterwards the gradients of
     all leaf tensors that the step reads are in `.grad`, and buffers and the random state are as
     after the function. The tensors that it returns have no history. Numbers of Python, such as a
-    dropout probability, are those of the capture. Hooks are not called.
+    dropout probability, are those of the capture. `guards()` lists what is compared before each
+    call, so that a change of such a number is noticed.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class CapturedStep:
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
         recorded = RecordedFunction(self._step, tree)
-        native = self._record_all(
+        native, guards = self._record_all(
             recorded,
             tensors,
             {
@@ -122,32 +124,37 @@ class CapturedStep:
             },
         )
         # Nothing can fail any more. If something failed above, the recording before stays whole.
+        recorded.after_run = None
         self._device, self._recorded, self._native = tensors[0].device, recorded, native
+        self._guards = guards
 
     def _record_all(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
-    ) -> _runtime.CapturedStep:
+    ) -> tuple[_runtime.CapturedStep, Guards]:
         """Records the step. It is recorded again if it calls modules that it does not show."""
         # A checkpoint that stops early would leave its last operation half-way.
         with called_modules() as called, set_checkpoint_early_stop(False):
-            native = self._record(recorded, tensors, options | {"modules": self._modules})
+            native, guards = self._record(recorded, tensors, options)
         known = {id(part) for module in self._modules for part in module.modules()}
         hidden = [module for module in called if id(module) not in known]
         if not hidden:
-            return native
-        del native, called
+            return native, guards
+        del native, guards, called
         self._modules = [*self._modules, *outermost(hidden)]
         with set_checkpoint_early_stop(False):
-            return self._record(recorded, tensors, options | {"modules": self._modules})
+            return self._record(recorded, tensors, options)
 
     def _record(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
-    ) -> _runtime.CapturedStep:
+    ) -> tuple[_runtime.CapturedStep, Guards]:
         """Records the step once. It is also planned if a plan was asked for before."""
-        native = _runtime.CapturedStep(recorded, tensors, **options)
+        guards = Guards(self._step, self._modules)
+        recorded.after_run = guards.after_run
+        native = _runtime.CapturedStep(recorded, tensors, modules=self._modules, **options)
+        guards.settle()
         if self._plan_options is not None:
             native.plan(**self._plan_options)
-        return native
+        return native, guards
 
     def plan(
         self,
@@ -237,6 +244,8 @@ class CapturedStep:
         tensors, tree = flatten((arguments, keywords), "the input")
         if tree != self._recorded.inputs:
             self._miss("its inputs have another structure or other numbers", tensors, tree)
+        if difference := self._guards.difference():
+            self._miss(difference, tensors, tree)
         if not self._native.refresh():
             self._miss("a module has other children, parameters or buffers", tensors, tree)
         outputs = self._native.run(tensors)
@@ -258,6 +267,13 @@ class CapturedStep:
     def planned(self) -> PlanResult:
         """The plan in force. Reading it raises InputError while nothing is planned."""
         return result_of(self._native.planned())
+
+    def guards(self) -> list[str]:
+        """Returns the names of the Python state that is compared before each call.
+
+        The names are those of the program, such as `model.drop.p` or `schedule['scale']`.
+        """
+        return self._guards.names()
 
     def profile(self) -> Profile:
         """Returns the measured graph, and how it was measured."""

@@ -18,12 +18,14 @@ class RecordedFunction:
         step: The function.
         inputs: The structure of its arguments: a tuple of arguments and a dict of keywords.
         outputs: The structure of what the last call returned, or None before the first call.
+        after_run: It is called behind each call of the function.
     """
 
     def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
         self.step = step
         self.inputs = inputs
         self.outputs: Tree | None = None
+        self.after_run: Callable[[], None] | None = None
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Calls the function with these tensors and returns the tensors of its result."""
@@ -56,4 +58,6 @@ class RecordedFunction:
         arguments, keywords = rebuild(self.inputs, tensors)
         keywords = keywords | more
         outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
+        if self.after_run is not None:
+            self.after_run()
         return outputs

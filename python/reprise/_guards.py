@@ -1,0 +1,554 @@
+"""Guards: what a step reads from Python, compared before each call of its recording.
+
+A captured step does not run Python again, so a number that Python gave to an operation stays that
+of the capture. The guards notice when the program says something else by now. They watch what the
+function shows: its closure, defaults and code, the globals and attributes that its code names, and
+all modules.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import random
+import sys
+import sysconfig
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from operator import is_
+from typing import Any
+
+import torch
+
+from ._tree import SIMPLE
+from .errors import InputError
+
+# A container with more items is watched by its length only.
+LARGEST_CONTAINER = 1024
+# Names that code reads the environment by.
+ENVIRONMENT = {"environ", "environb", "getenv"}
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+OF_TENSORS = ("_parameters", "_buffers", "_modules")
+MISSING = "(nothing)"
+
+_LIBRARIES = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+)
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "torch.get_default_dtype()": torch.get_default_dtype,
+    "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
+    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
+    "torch.backends.cuda.flash_sdp_enabled()": torch.backends.cuda.flash_sdp_enabled,
+    "torch.backends.cuda.mem_efficient_sdp_enabled()":
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+    "torch.backends.cuda.math_sdp_enabled()": torch.backends.cuda.math_sdp_enabled,
+    "torch.is_anomaly_enabled()": torch.is_anomaly_enabled,
+}  # fmt: skip
+
+
+def _is_simple(value: Any) -> bool:
+    return isinstance(value, (*SIMPLE, complex, range, torch.Size))
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Says whether two values are interchangeable for a program that reads them."""
+    if before is now:
+        return True
+    return type(before) is type(now) and _is_simple(before) and bool(before == now)
+
+
+def _text(value: Any) -> str:
+    if _is_simple(value):
+        text = repr(value)
+        return text if len(text) <= 60 else text[:57] + "..."
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    if isinstance(value, types.FunctionType):
+        return f"the function {value.__qualname__}"
+    return f"an object of type {type(value).__qualname__}"
+
+
+class _Watch:
+    """Some values that can be read again together, each under a name.
+
+    Attributes:
+        path: The name of what holds the values.
+        read: It returns the names and the values as they are now.
+        names: The names, as the program writes them behind the path.
+        values: The values as they were.
+    """
+
+    __slots__ = ("names", "path", "read", "values")
+
+    def __init__(self, path: str, read: Callable[[], tuple[tuple[str, ...], tuple[Any, ...]]]):
+        self.path = path
+        self.read = read
+        self.names, self.values = read()
+
+    def holds(self) -> bool:
+        """Says whether all values are as they were. The usual case compares identities only."""
+        names, values = self.read()
+        if len(values) == len(self.values) and all(map(is_, values, self.values)):
+            return names is self.names or names == self.names
+        if names != self.names or not all(map(_same, self.values, values)):
+            return False
+        self.values = values
+        return True
+
+    def changes(self) -> list[tuple[str, Any, Any]]:
+        """Returns the name, the value before and the value now of all that changed."""
+        before = dict(zip(self.names, self.values, strict=True))
+        now = dict(zip(*self.read(), strict=True))
+        return [
+            (self.path + name, before.get(name, MISSING), now.get(name, MISSING))
+            for name in [*before, *(name for name in now if name not in before)]
+            if name not in before or name not in now or not _same(before[name], now[name])
+        ]
+
+    def forget(self, lost: set[str]) -> None:
+        """Watches no longer the values with these names."""
+        inner, path = self.read, self.path
+
+        def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+            names, values = inner()
+            kept = [i for i, name in enumerate(names) if path + name not in lost]
+            return tuple(names[i] for i in kept), tuple(values[i] for i in kept)
+
+        self.read = read
+        self.names, self.values = read()
+
+
+def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _is_library(file: str | None) -> bool:
+    """Says whether a file belongs to Python, PyTorch, NumPy or this package."""
+    if not file or file.startswith("<frozen"):
+        return True
+    path = os.path.realpath(file)
+    if "site-packages" not in path and path.startswith(_LIBRARIES):
+        return True
+    return path.startswith(_PACKAGES)
+
+
+def _folder(module: types.ModuleType) -> str:
+    return os.path.dirname(os.path.realpath(module.__file__ or "")) + os.sep
+
+
+_PACKAGES = (_folder(torch), os.path.dirname(os.path.realpath(__file__)) + os.sep)
+if "numpy" in sys.modules:
+    _PACKAGES += (_folder(sys.modules["numpy"]),)
+
+
+def _file_of(kind: type) -> str | None:
+    module = sys.modules.get(kind.__module__)
+    return None if module is None else getattr(module, "__file__", None)
+
+
+class _Walk:
+    """Makes the watches of all that a function shows."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.known = names  # The names in the code that an earlier walk has met.
+        self.names: set[str] = set()
+        self.watches: list[_Watch] = []
+        self.generators: list[tuple[str, Callable[[], Any]]] = []
+        self._seen: dict[int, Any] = {}
+
+    def visit(self, value: Any, path: str) -> None:
+        """Watches a value and all values that can be reached from it."""
+        if isinstance(value, (*SIMPLE, types.BuiltinFunctionType)) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value  # The value stays alive, so that its id stays its own.
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path)
+        elif isinstance(value, torch.nn.Module):
+            self._module(value, path)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._optimizer(value, path)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self.visit(value.__self__, path.rpartition(".")[0] or path)
+            self.visit(value.__func__, path)
+        elif isinstance(value, functools.partial):
+            self._watch(f"{path}.func", lambda: (("",), (value.func,)))
+            for part in ("func", "args", "keywords"):
+                self.visit(getattr(value, part), f"{path}.{part}")
+        elif isinstance(value, Mapping):
+            self._mapping(value, path)
+        elif isinstance(value, (list, tuple, deque)):
+            self._sequence(value, path)
+        elif isinstance(value, (set, frozenset)):
+            self._watch(path, lambda: (("",), (frozenset(value),)) if _all_simple(value)
+                        else (("",), (len(value),)))  # fmt: skip
+        elif isinstance(value, types.ModuleType):
+            if not _is_library(getattr(value, "__file__", None)):
+                self._attributes(value, path)
+        elif isinstance(value, contextvars.ContextVar):
+            self._watch(path, lambda: (("",), (value.get(None),)))
+        elif not self._generator(value, path):
+            self._object(value, path)
+
+    def _watch(self, path: str, read: Callable[[], tuple[tuple[str, ...], tuple[Any, ...]]]) -> None:
+        watch = _Watch(path, read)
+        self.watches.append(watch)
+        for name, value in zip(watch.names, watch.values, strict=True):
+            self.visit(value, path + name)
+
+    def _code(self, code: types.CodeType) -> None:
+        for part in _codes(code):
+            self.names.update(part.co_names, part.co_freevars)
+            self.names.update(c for c in part.co_consts if isinstance(c, str) and c.isidentifier())
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        code = function.__code__
+        # A decorator of a library, such as torch.no_grad(), has the user's function in its closure.
+        if not _is_library(code.co_filename):
+            self._code(code)
+            names = tuple(
+                sorted(
+                    name
+                    for part in _codes(code)
+                    for name in part.co_names
+                    if name in function.__globals__
+                )
+            )
+            table = function.__globals__
+            self._watch("", lambda: (names, tuple(table.get(name, MISSING) for name in names)))
+            parts = ("__code__", "__defaults__", "__kwdefaults__")
+            labels = tuple(f".{part}" for part in parts)
+            self._watch(path, lambda: (labels, tuple(getattr(function, part) for part in parts)))
+            arguments = code.co_varnames[: code.co_argcount]
+            defaults = function.__defaults__ or ()
+            for name, default in zip(reversed(arguments), reversed(defaults), strict=False):
+                self.visit(default, name)
+            if function.__defaults__:
+                count = len(function.__defaults__)
+                named = tuple(f"({name}=)" for name in arguments[len(arguments) - count :])
+                self._watch(path, lambda: (named, function.__defaults__ or ()))
+        cells = function.__closure__ or ()
+        self._watch("", lambda: (code.co_freevars, tuple(map(_contents, cells))))
+
+    def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
+        if len(value) > LARGEST_CONTAINER:
+            self._watch(path, lambda: ((".__len__()",), (len(value),)))
+        else:
+            self._watch(
+                path,
+                lambda: (tuple(f"[{key!r}]" for key in value), tuple(value.values())),
+            )
+
+    def _sequence(self, value: Any, path: str) -> None:
+        if len(value) > LARGEST_CONTAINER:
+            self._watch(path, lambda: ((".__len__()",), (len(value),)))
+        else:
+            self._watch(path, lambda: (_positions(len(value)), tuple(value)))
+        if hasattr(value, "_fields") or type(value) not in (list, tuple, deque):
+            self._object(value, path)
+
+    def _optimizer(self, value: torch.optim.Optimizer, path: str) -> None:
+        """Watches only what the code names, because schedules change hyperparameters elsewhere."""
+        for i, group in enumerate(value.param_groups):
+            keys = tuple(k for k in group if k in self.known and k != "params")
+            labels = tuple(f"[{key!r}]" for key in keys)
+            self._watch(
+                f"{path}.param_groups[{i}]",
+                lambda group=group, keys=keys, labels=labels: (
+                    labels, tuple(group.get(key, MISSING) for key in keys)
+                ),
+            )  # fmt: skip
+
+    def _tensor(self, value: torch.Tensor, path: str) -> None:
+        if not value.is_leaf:
+            return  # A result of an earlier operation has no state of its own.
+        # A hook is held by weak reference only in the tensor, so its table is read each time.
+        self._watch(path, lambda: ((".hooks",), (_hooks_of_tensor(value),)))
+        if value.__dict__:
+            self._attributes(value, path)
+
+    def _module(self, module: torch.nn.Module, path: str) -> None:
+        own = module.__dict__
+        tables = tuple(own[name] for name in OF_TENSORS if name in own)
+        hooks = tuple(own[name] for name in HOOKS if name in own)
+        kind = type(module)
+        skipped = {*OF_TENSORS, *HOOKS, "_non_persistent_buffers_set", "_is_full_backward_hook"}
+        skipped |= {name for name in own if name.startswith("_forward") and name.endswith("kwargs")}
+        skipped |= {name for name in own if "_state_dict_" in name or name.endswith("always_called")}
+        keys = tuple(name for name in own if name not in skipped)
+        labels = tuple(f".{name}" for name in keys) + (".__class__", ".forward")
+        parameters = own.get("_parameters", {})
+
+        def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+            now = type(module)
+            forward = own.get("forward") or now.forward
+            return labels, (*(own.get(key, MISSING) for key in keys), now, forward)
+
+        self._watch(path, read)
+        self._watch(path, lambda: (
+            tuple(f".{name}" for table in tables for name in table),
+            tuple(item for table in tables for item in table.values()),
+        ))  # fmt: skip
+        self._watch(path, lambda: (
+            tuple(f".{name}.requires_grad" for name, p in parameters.items() if p is not None),
+            tuple(p.requires_grad for p in parameters.values() if p is not None),
+        ))  # fmt: skip
+        self._watch(path, lambda: (
+            tuple(f"{name}[{i}]" for name, table in zip(HOOKS, hooks) for i in range(len(table))),
+            tuple(hook for table in hooks for hook in table.values()),
+        ))  # fmt: skip
+        self._class(kind, path)
+
+    def _class(self, kind: type, path: str) -> None:
+        """Watches the attributes of a user's class that the code names."""
+        for base in kind.__mro__:
+            if base is object or _is_library(_file_of(base)):
+                continue
+            for name, item in tuple(vars(base).items()):
+                if isinstance(item, property) and name in self.known:
+                    item = item.fget
+                elif isinstance(item, (staticmethod, classmethod)):
+                    item = item.__func__
+                called = name in self.known or name in ("forward", "__call__")
+                if isinstance(item, types.FunctionType) and called:
+                    self.visit(item, f"{base.__qualname__}.{name}")
+            names = tuple(
+                name
+                for name in vars(base)
+                if name in self.known and not name.startswith("__")
+            )
+            labels = tuple(f".{name}" for name in names)
+            self._watch(
+                base.__qualname__,
+                lambda base=base, names=names, labels=labels: (
+                    labels, tuple(vars(base).get(name, MISSING) for name in names)
+                ),
+            )  # fmt: skip
+
+    def _attributes(self, value: Any, path: str) -> None:
+        names = tuple(name for name in vars(value) if name in self.known)
+        labels = tuple(f".{name}" for name in names)
+        self._watch(
+            path, lambda: (labels, tuple(vars(value).get(name, MISSING) for name in names))
+        )
+
+    def _generator(self, value: Any, path: str) -> bool:
+        """Notes a source that gives something else each time. Returns whether the value is one."""
+        if isinstance(value, random.Random):
+            self.generators.append((path, value.getstate))
+        elif type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+            self.generators.append((path, lambda: repr(value.bit_generator.state)))
+        elif isinstance(value, types.GeneratorType):
+            self.generators.append((path, lambda: _place_of(value)))
+        elif hasattr(value, "__next__") and hasattr(value, "__iter__"):
+            self.generators.append((path, lambda: _reduced(value)))
+        else:
+            return False
+        return True
+
+    def _object(self, value: Any, path: str) -> None:
+        if isinstance(value, type):
+            if not _is_library(_file_of(value)):
+                self._class(value, path)
+            return
+        kind = type(value)
+        if isinstance(value, threading.local) or hasattr(value, "__dict__"):
+            if _is_library(_file_of(kind)) and not isinstance(
+                value, (threading.local, types.SimpleNamespace)
+            ):
+                return
+            self._attributes(value, path)
+        slots = tuple(
+            name
+            for base in kind.__mro__
+            for name in _as_tuple(getattr(base, "__slots__", ()))
+            if name in self.known
+        )
+        if slots and not _is_library(_file_of(kind)):
+            labels = tuple(f".{name}" for name in slots)
+            self._watch(
+                path, lambda: (labels, tuple(getattr(value, name, MISSING) for name in slots))
+            )
+        if not _is_library(_file_of(kind)):
+            self._class(kind, path)
+
+
+@functools.cache
+def _positions(length: int) -> tuple[str, ...]:
+    return tuple(f"[{i}]" for i in range(length))
+
+
+def _as_tuple(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _all_simple(values: Iterable[Any]) -> bool:
+    return all(_is_simple(value) for value in values)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # The cell is not filled yet.
+        return MISSING
+
+
+def _hooks_of_tensor(tensor: torch.Tensor) -> tuple[int, ...]:
+    after = getattr(tensor, "_post_accumulate_grad_hooks", None)
+    return tuple(
+        id(hook)
+        for table in (tensor._backward_hooks, after)
+        for hook in (() if table is None else table.values())
+    )
+
+
+def _place_of(generator: types.GeneratorType[Any, Any, Any]) -> Any:
+    frame = generator.gi_frame
+    return None if frame is None else (frame.f_lasti, repr(frame.f_locals))
+
+
+def _reduced(iterator: Any) -> str:
+    """Returns a text of how far an iterator is. The text says nothing of one without a copy."""
+    try:
+        return repr(iterator.__reduce__())
+    except (TypeError, NotImplementedError):
+        return ""
+
+
+def _shared_generators() -> dict[str, Any]:
+    """Returns the states of the generators that all of Python's and NumPy's functions share."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy.random"] = (kind, keys.tobytes(), *rest)
+    return states
+
+
+def _put_back(state_of_random: Any, state_of_numpy: Any) -> None:
+    random.setstate(state_of_random)
+    if state_of_numpy is not None:
+        sys.modules["numpy"].random.set_state(state_of_numpy)
+
+
+class Guards:
+    """What a step reads from Python.
+
+    The watches are made behind the first recorded run. A run that changes what they see is one
+    whose Python matters, so the step is refused.
+
+    Args:
+        step: The function.
+        modules: The modules of the step, beside those that the function shows.
+    """
+
+    def __init__(self, step: Callable[..., Any], modules: list[torch.nn.Module]) -> None:
+        self._step = step
+        self._modules = modules
+        self._watches: list[_Watch] | None = None
+        self._generators: list[tuple[str, Callable[[], Any], Any]] = []
+        self._shared = _shared_generators()
+        numpy = sys.modules.get("numpy")
+        self._random = random.getstate(), None if numpy is None else numpy.random.get_state()
+        self._changed: dict[str, tuple[Any, Any]] = {}
+        self._lost: set[str] = set()
+        self._draws: list[str] = []
+
+    def after_run(self) -> None:
+        """Notes what a recorded run of the function has changed."""
+        shared = _shared_generators()
+        self._draws += [name for name, state in shared.items() if state != self._shared.get(name)]
+        self._shared = shared
+        if self._watches is not None:
+            self._draws += [path for path, read, state in self._generators if read() != state]
+            self._changed = {}
+            for watch in self._watches:
+                if watch.holds():
+                    continue
+                for name, before, now in watch.changes():
+                    if _matters(before, now):
+                        self._changed[name] = before, now
+                    else:
+                        self._lost.add(name)
+        self._walk()
+
+    def _walk(self) -> None:
+        names: set[str] = set()
+        while True:
+            walk = _Walk(names)
+            walk.visit(self._step, getattr(self._step, "__name__", "the step"))
+            for i, module in enumerate(self._modules):
+                walk.visit(module, f"modules[{i}]")
+            if walk.names <= names:
+                break
+            names |= walk.names
+        self._watches = walk.watches
+        self._generators = [(path, read, read()) for path, read in walk.generators]
+        labels = tuple(_SETTINGS)
+        self._watches.append(
+            _Watch("", lambda: (labels, tuple(read() for read in _SETTINGS.values())))
+        )
+        if names & ENVIRONMENT:
+            self._watches.append(
+                _Watch("os.environ", lambda: (
+                    tuple(f"[{key!r}]" for key in os.environ), tuple(os.environ.values())
+                ))
+            )  # fmt: skip
+
+    def settle(self) -> None:
+        """Ends the recording.
+
+        Raises:
+            InputError: A run of the function has changed what it reads from Python, or has drawn
+                from a generator of Python or NumPy.
+        """
+        _put_back(*self._random)
+        if self._draws:
+            raise InputError(
+                f"the step cannot be captured: it takes something from {self._draws[0]}, which "
+                "gives something else at each call, and a captured step would keep what it got. "
+                "Draw before the step, and hand it over as an input"
+            )
+        if self._changed:
+            name, (before, now) = next(iter(self._changed.items()))
+            raise InputError(
+                f"the step cannot be captured: each call changes {name} (from {_text(before)} to "
+                f"{_text(now)}), and a captured step does not run Python again. Change it outside "
+                "the step, or make it a tensor that the step writes in place"
+            )
+        assert self._watches is not None
+        for watch in self._watches:
+            lost = {name for name in self._lost if name.startswith(watch.path)}
+            if lost:
+                watch.forget(lost)
+
+    def difference(self) -> str:
+        """Says in words what differs from the capture. The text is empty if nothing does."""
+        assert self._watches is not None
+        for watch in self._watches:
+            if watch.holds():
+                continue
+            for name, before, now in watch.changes():
+                return f"{name} was {_text(before)} and is {_text(now)}"
+            watch.names, watch.values = watch.read()
+        return ""
+
+    def names(self) -> list[str]:
+        """Returns the names of all that is compared before each call."""
+        assert self._watches is not None
+        return [watch.path + name for watch in self._watches for name in watch.names]
+
+
+def _matters(before: Any, now: Any) -> bool:
+    """Says whether a change within a step is one of Python's state, and not a new object only."""
+    return _is_simple(before) or _is_simple(now)
