@@ -33,6 +33,10 @@ ENVIRONMENT = {"environ", "environb", "getenv"}
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
+HOOKS_OF_ALL = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)  # fmt: skip
 OF_TENSORS = ("_parameters", "_buffers", "_modules")
 MISSING = "(nothing)"
 
@@ -53,7 +57,7 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 def _is_simple(value: Any) -> bool:
-    return isinstance(value, (*SIMPLE, complex, range, torch.Size))
+    return isinstance(value, (*SIMPLE, range, torch.Size, frozenset))
 
 
 def _same(before: Any, now: Any) -> bool:
@@ -69,8 +73,13 @@ def _text(value: Any) -> str:
         return text if len(text) <= 60 else text[:57] + "..."
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
+    if isinstance(value, (tuple, list)) and _all_simple(value):
+        text = repr(value)
+        return text if len(text) <= 60 else text[:57] + "..."
     if isinstance(value, types.FunctionType):
         return f"the function {value.__qualname__}"
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
     return f"an object of type {type(value).__qualname__}"
 
 
@@ -190,10 +199,11 @@ class _Walk:
         elif isinstance(value, (list, tuple, deque)):
             self._sequence(value, path)
         elif isinstance(value, (set, frozenset)):
-            self._watch(path, lambda: (("",), (frozenset(value),)) if _all_simple(value)
-                        else (("",), (len(value),)))  # fmt: skip
+            self._watch(path, lambda: _members(value))
         elif isinstance(value, types.ModuleType):
-            if not _is_library(getattr(value, "__file__", None)):
+            root = value.__name__.partition(".")[0]
+            file = getattr(value, "__file__", None)
+            if root not in sys.stdlib_module_names and (file is None or not _is_library(file)):
                 self._attributes(value, path)
         elif isinstance(value, contextvars.ContextVar):
             self._watch(path, lambda: (("",), (value.get(None),)))
@@ -226,17 +236,8 @@ class _Walk:
             )
             table = function.__globals__
             self._watch("", lambda: (names, tuple(table.get(name, MISSING) for name in names)))
-            parts = ("__code__", "__defaults__", "__kwdefaults__")
-            labels = tuple(f".{part}" for part in parts)
-            self._watch(path, lambda: (labels, tuple(getattr(function, part) for part in parts)))
-            arguments = code.co_varnames[: code.co_argcount]
-            defaults = function.__defaults__ or ()
-            for name, default in zip(reversed(arguments), reversed(defaults), strict=False):
-                self.visit(default, name)
-            if function.__defaults__:
-                count = len(function.__defaults__)
-                named = tuple(f"({name}=)" for name in arguments[len(arguments) - count :])
-                self._watch(path, lambda: (named, function.__defaults__ or ()))
+            self._watch(path, lambda: ((".__code__",), (function.__code__,)))
+            self._watch(path, lambda: _defaults(function))
         cells = function.__closure__ or ()
         self._watch("", lambda: (code.co_freevars, tuple(map(_contents, cells))))
 
@@ -272,8 +273,7 @@ class _Walk:
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         if not value.is_leaf:
             return  # A result of an earlier operation has no state of its own.
-        # A hook is held by weak reference only in the tensor, so its table is read each time.
-        self._watch(path, lambda: ((".hooks",), (_hooks_of_tensor(value),)))
+        self._watch(path, lambda: _hooks_of_tensor(value))
         if value.__dict__:
             self._attributes(value, path)
 
@@ -304,7 +304,7 @@ class _Walk:
             tuple(p.requires_grad for p in parameters.values() if p is not None),
         ))  # fmt: skip
         self._watch(path, lambda: (
-            tuple(f"{name}[{i}]" for name, table in zip(HOOKS, hooks) for i in range(len(table))),
+            tuple(f".{name}[{i}]" for name, table in zip(HOOKS, hooks) for i in range(len(table))),
             tuple(hook for table in hooks for hook in table.values()),
         ))  # fmt: skip
         self._class(kind, path)
@@ -322,25 +322,18 @@ class _Walk:
                 called = name in self.known or name in ("forward", "__call__")
                 if isinstance(item, types.FunctionType) and called:
                     self.visit(item, f"{base.__qualname__}.{name}")
-            names = tuple(
-                name
-                for name in vars(base)
-                if name in self.known and not name.startswith("__")
-            )
-            labels = tuple(f".{name}" for name in names)
-            self._watch(
-                base.__qualname__,
-                lambda base=base, names=names, labels=labels: (
-                    labels, tuple(vars(base).get(name, MISSING) for name in names)
-                ),
-            )  # fmt: skip
+            self._attributes(base, base.__qualname__)
 
     def _attributes(self, value: Any, path: str) -> None:
-        names = tuple(name for name in vars(value) if name in self.known)
-        labels = tuple(f".{name}" for name in names)
-        self._watch(
-            path, lambda: (labels, tuple(vars(value).get(name, MISSING) for name in names))
-        )
+        """Watches the attributes that the code names, those that come later included."""
+        known = self.known
+
+        def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+            own = vars(value)
+            names = [name for name in own if name in known and not name.startswith("__")]
+            return tuple(f".{name}" for name in names), tuple(own[name] for name in names)
+
+        self._watch(path, read)
 
     def _generator(self, value: Any, path: str) -> bool:
         """Notes a source that gives something else each time. Returns whether the value is one."""
@@ -403,13 +396,39 @@ def _contents(cell: types.CellType) -> Any:
         return MISSING
 
 
-def _hooks_of_tensor(tensor: torch.Tensor) -> tuple[int, ...]:
-    after = getattr(tensor, "_post_accumulate_grad_hooks", None)
-    return tuple(
-        id(hook)
-        for table in (tensor._backward_hooks, after)
-        for hook in (() if table is None else table.values())
-    )
+def _hooks_of_tensor(tensor: torch.Tensor) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    tables: dict[str, dict[int, Any] | None] = {
+        "_backward_hooks": tensor._backward_hooks,
+        "_post_accumulate_grad_hooks": getattr(tensor, "_post_accumulate_grad_hooks", None),
+    }
+    hooks = [(name, i, hook) for name, table in tables.items()
+             for i, hook in enumerate((table or {}).values())]  # fmt: skip
+    return tuple(f".{name}[{i}]" for name, i, _ in hooks), tuple(hook for _, _, hook in hooks)
+
+
+def _defaults(function: types.FunctionType) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    arguments = code.co_varnames[: code.co_argcount]
+    keywords = function.__kwdefaults__ or {}
+    names = (*arguments[len(arguments) - len(defaults) :], *keywords)
+    return tuple(f"({name}=)" for name in names), (*defaults, *keywords.values())
+
+
+def _members(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    if _all_simple(value):
+        return ("",), (frozenset(value),)
+    return (".__len__()",), (len(value),)
+
+
+def _global_hooks() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    of_all = torch.nn.modules.module
+    hooks = [
+        (name, i, hook)
+        for name in HOOKS_OF_ALL
+        for i, hook in enumerate(getattr(of_all, name, {}).values())
+        if not _is_library(getattr(getattr(hook, "__code__", None), "co_filename", "?"))
+    ]
+    return tuple(f".{name}[{i}]" for name, i, _ in hooks), tuple(hook for _, _, hook in hooks)
 
 
 def _place_of(generator: types.GeneratorType[Any, Any, Any]) -> Any:
@@ -498,6 +517,7 @@ class Guards:
         self._watches.append(
             _Watch("", lambda: (labels, tuple(read() for read in _SETTINGS.values())))
         )
+        self._watches.append(_Watch("torch.nn.modules.module", _global_hooks))
         if names & ENVIRONMENT:
             self._watches.append(
                 _Watch("os.environ", lambda: (

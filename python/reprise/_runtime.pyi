@@ -168,3 +168,5 @@ def profile(
     observer: Callable[[str, float, str], None] | None,
 ) -> str:
     """Measures stages into a chain and returns the profile."""
+
+def name_places(inside: list[str]) -> None: ...

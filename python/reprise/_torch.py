@@ -6,6 +6,8 @@ training is not possible.
 
 from __future__ import annotations
 
+import os
+
 from . import errors
 from ._built_for import TORCH_VERSION
 from .errors import InputError
@@ -50,3 +52,5 @@ check(TORCH_VERSION, str(torch.__version__))
 from . import _runtime as _runtime  # noqa: E402 - The check above comes first.
 
 errors._last_refusal = _runtime.last_refusal
+# Messages name the place in the user's program, not in these two packages.
+_runtime.name_places([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])

@@ -145,6 +145,11 @@ class CapturedStep {
   std::unique_ptr<State> state_;
 };
 
+// Sets the function that says where the caller's program is, as a text like "train.py:41". Messages
+// of capture() name this place. Bindings of another language set it; C++ programs have none. The
+// function runs in the thread of the step at each operation that is recorded.
+void find_sources_with(std::function<std::string()> finder);
+
 // Captures a step at plain training's memory. Runs the step four times on `sample`, to see which
 // bytes each operation touches and to record it. Then walks through it to measure every operation:
 // once with repetitions, and on the CPU at least MeasureOptions::min_repeats more times in order.

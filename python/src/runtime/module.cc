@@ -66,6 +66,31 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
+// --- Places in the user's program -------------------------------------------------------------------
+
+// Returns "file:line" of the innermost frame that is neither PyTorch's nor Reprise's own. `inside` are
+// the folders of these packages. Steps run without the GIL, so it is taken here.
+Text place_in_python(const std::vector<Text>& inside) {
+  const py::gil_scoped_acquire gil;
+  py::object frame = py::reinterpret_borrow<py::object>(
+      reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (frame && !frame.is_none()) {
+    const Text file = py::str(frame.attr("f_code").attr("co_filename"));
+    const bool ours = std::any_of(inside.begin(), inside.end(),
+                                  [&](const Text& folder) { return file.starts_with(folder); });
+    if (!ours) {
+      const Text line = py::str(frame.attr("f_lineno"));
+      return file.substr(file.find_last_of('/') + 1) + ":" + line;
+    }
+    frame = frame.attr("f_back");
+  }
+  return {};
+}
+
+void name_places(const std::vector<Text>& inside) {
+  rt::find_sources_with([inside] { return place_in_python(inside); });
+}
+
 // --- Captured steps ---------------------------------------------------------------------------------
 
 rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
@@ -393,6 +418,7 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
   m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("last_refusal", &last_refusal);
+  m.def("name_places", &name_places);
   m.def("alternatives", &list_alternatives);
   bind_captured_step(m);
   bind_remat(m);

@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -16,8 +19,9 @@ struct Audit {
   // position.
   std::set<std::pair<std::string, size_t>> writes;
   std::vector<bool> draws;  // by call: whether it advanced a random generator
-  // These are values whose bytes the host wrote without an operator, as at::tensor({1, 2, 3}) does.
-  std::set<int32_t> host_written;
+  // These are values whose bytes the host wrote without an operator, as at::tensor({1, 2, 3}) does,
+  // with the bytes that the first operation read.
+  std::map<int32_t, HostBytes> host_written;
   uint64_t begun = 0;  // the allocator's serial number at the begin of the run
 };
 

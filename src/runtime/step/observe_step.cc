@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/device/backward_queue.h"
+#include "runtime/step/places.h"
 #include "runtime/step/storage_bytes.h"
 #include "runtime/state/random_state.h"
 #include "reprise/model/errors.h"
@@ -63,52 +64,69 @@ bool plain_number(const c10::IValue& value) {
          value.isBoolList() || value.isString();
 }
 
-// Says whether two runs have the same literals in an argument. The host puts literals into tensors
-// of its own, such as the numbers of Python in arithmetic with tensors.
-bool same_literals(const Recording& a, const Argument& x, const Recording& b, const Argument& y) {
+std::string at_place(const Call& call) {
+  return call.place.empty() ? "" : fmt::format(" ({})", call.place);
+}
+
+const External* external_of(const Recording& recording, const TensorRef& ref) {
+  if (ref.memory != Memory::kExternal) return nullptr;
+  const External& external = recording.externals[static_cast<size_t>(ref.index)];
+  return external.input >= 0 || !external.tensor.defined() ? nullptr : &external;
+}
+
+// Says whether two runs have the same host data in an argument. The host writes literals into
+// tensors of its own, such as the numbers of Python in arithmetic with tensors. It may also make
+// memory without PyTorch's allocator, as torch.from_numpy() of a new array does. Such memory is a
+// literal, too, and `b` keeps a copy of it.
+bool same_host_data(const Recording& a, const Argument& x, Recording& b, const Argument& y) {
   for (size_t i = 0; i < std::min(x.tensors.size(), y.tensors.size()); ++i) {
-    const TensorRef &p = x.tensors[i], &q = y.tensors[i];
-    if (p.memory != Memory::kExternal || q.memory != Memory::kExternal) continue;
-    const External& before = a.externals[static_cast<size_t>(p.index)];
-    const External& after = b.externals[static_cast<size_t>(q.index)];
-    if (!before.is_constant || !after.is_constant) continue;
-    if (copy_to_host(before.tensor.storage()) != copy_to_host(after.tensor.storage())) return false;
+    const External* before = external_of(a, x.tensors[i]);
+    const External* after = external_of(b, y.tensors[i]);
+    if (before == nullptr || after == nullptr) continue;
+    const c10::Storage &then = before->tensor.storage(), &now = after->tensor.storage();
+    if (then.data() == now.data()) continue;  // Both runs read the same memory.
+    if (copy_to_host(then) != copy_to_host(now)) return false;
+    if (after->is_constant) continue;
+    if (now.nbytes() > kLargestLiteral) return false;
+    b.externals[static_cast<size_t>(y.tensors[i].index)] = literal_of(after->tensor);
   }
   return true;
 }
 
+[[noreturn]] void refuse_changes(const Call& call, size_t c, size_t argument,
+                                 const std::string& change) {
+  throw InputError(fmt::format(
+      "the argument {} of operation {} ({}) {}: a captured step would keep the first one{}",
+      call.op.schema().arguments()[argument].name(), c, call.name(), change, at_place(call)));
+}
+
 // Throws InputError if the runs differ. Numbers are replayed as they were captured, so one that
-// changes from run to run would be wrong.
-void compare_calls(const Recording& a, const Recording& b) {
+// changes from run to run would be wrong. `b` keeps literals that it does not own yet.
+void compare_calls(const Recording& a, Recording& b) {
   const size_t common = std::min(a.calls.size(), b.calls.size());
   for (size_t c = 0; c < common; ++c) {
     const Call &x = a.calls[c], &y = b.calls[c];
     if (x.op.operator_name() != y.op.operator_name()) {
       throw InputError(
-          fmt::format("the step does not do the same work twice: operation {} was {} and then {}; "
-                      "a captured step "
-                      "must not depend on what changes from step to step",
-                      c, x.name(), y.name()));
+          fmt::format("the step does not do the same work twice: operation {} was {}{} and then "
+                      "{}{}; a captured step must not depend on what changes from step to step",
+                      c, x.name(), at_place(x), y.name(), at_place(y)));
     }
     for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
-      if (!same_literals(a, x.arguments[i], b, y.arguments[i])) {
-        throw InputError(
-            fmt::format("the argument {} of operation {} ({}) is a number that changes from run to "
-                        "run: a captured step would keep the first one",
-                        x.op.schema().arguments()[i].name(), c, x.name()));
+      if (!same_host_data(a, x.arguments[i], b, y.arguments[i])) {
+        refuse_changes(y, c, i, "is a number that changes from run to run");
       }
       const c10::IValue &p = x.arguments[i].constant, &q = y.arguments[i].constant;
       if (!plain_number(p) || text_of(p) == text_of(q)) continue;
-      throw InputError(
-          fmt::format("the argument {} of operation {} ({}) changes from run to run, from {} to "
-                      "{}: a captured step "
-                      "would keep the first one",
-                      x.op.schema().arguments()[i].name(), c, x.name(), text_of(p), text_of(q)));
+      refuse_changes(y, c, i,
+                     fmt::format("changes from run to run, from {} to {}", text_of(p), text_of(q)));
     }
   }
   if (a.calls.size() != b.calls.size()) {
-    throw InputError(fmt::format("the step does not do the same work twice: {} operations, then {}",
-                                 a.calls.size(), b.calls.size()));
+    const Call& more = a.calls.size() > common ? a.calls[common] : b.calls[common];
+    throw InputError(
+        fmt::format("the step does not do the same work twice: {} operations, then {}{}",
+                    a.calls.size(), b.calls.size(), at_place(more)));
   }
 }
 

@@ -16,6 +16,22 @@ namespace reprise::runtime::internal::step {
 using device::counted_bytes;
 using device::kBlockAlignment;
 
+External literal_of(const at::Tensor& tensor) {
+  const HostBytes bytes = copy_to_host(tensor.storage());
+  c10::DataPtr memory;
+  if (tensor.device().is_cpu()) {
+    const int64_t counted = counted_bytes(static_cast<int64_t>(bytes.size()));
+    void* data = std::aligned_alloc(kBlockAlignment, static_cast<size_t>(counted));
+    if (data == nullptr && !bytes.empty()) throw std::bad_alloc();
+    memory = c10::DataPtr(data, data, &std::free, tensor.device());
+  } else {
+    memory = c10::GetAllocator(tensor.device().type())->allocate(bytes.size());
+  }
+  c10::Storage copy(c10::Storage::use_byte_size_t(), bytes.size(), std::move(memory));
+  copy_from_host(bytes, copy);
+  return {.tensor = tensor_on(copy, geometry_of(tensor)), .is_constant = true};
+}
+
 Places::Places(Recording& recording, const Tensors& inputs, BeforeImages& images,
                const Audit* learn, const Audit* known, Problems& problems)
     : recording_(recording),
@@ -61,6 +77,12 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
   } else if (tracked.bytes != storage.nbytes()) {
     problems_.refuse(call, "uses memory that was resized inside the step");
   } else if (!is_result && is_literal(tracked)) {
+    if (copy_to_host(storage) != known_->host_written.at(tracked.place.index)) {
+      problems_.refuse(call,
+                       "reads a number that the program writes into a tensor, and that changes "
+                       "from run to run: a captured step would keep the last one. Make it an "
+                       "input of the step");
+    }
     tracked.place = {Memory::kExternal, add_literal(tensor, call), {}};
   }
   TensorRef ref = tracked.place;
@@ -97,8 +119,6 @@ int32_t Places::add(External external) {
   return static_cast<int32_t>(recording_.externals.size()) - 1;
 }
 
-// Adds a constant with the bytes as they are now. On the CPU it lies in memory that no budget
-// counts, because the step itself has this memory only for a moment.
 int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
   if (saved_by_hooks_ && call.phase == Phase::kBackward) {
     problems_.refuse(
@@ -106,19 +126,7 @@ int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
         "reads what a function of torch.autograd.graph.saved_tensors_hooks made, which no "
         "operation shows; leave it to the plan what is kept");
   }
-  const HostBytes bytes = copy_to_host(tensor.storage());
-  c10::DataPtr memory;
-  if (tensor.device().is_cpu()) {
-    const int64_t counted = counted_bytes(static_cast<int64_t>(bytes.size()));
-    void* data = std::aligned_alloc(kBlockAlignment, static_cast<size_t>(counted));
-    if (data == nullptr && !bytes.empty()) throw std::bad_alloc();
-    memory = c10::DataPtr(data, data, &std::free, tensor.device());
-  } else {
-    memory = c10::GetAllocator(tensor.device().type())->allocate(bytes.size());
-  }
-  c10::Storage copy(c10::Storage::use_byte_size_t(), bytes.size(), std::move(memory));
-  copy_from_host(bytes, copy);
-  return add({.tensor = tensor_on(copy, geometry_of(tensor)), .is_constant = true});
+  return add(literal_of(tensor));
 }
 
 int32_t Places::add_external(const at::Tensor& tensor, const Call& call) {

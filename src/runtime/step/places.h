@@ -20,6 +20,10 @@ namespace reprise::runtime::internal::step {
 // taken for the result of code that the capture cannot see.
 inline constexpr size_t kLargestLiteral = 16384;
 
+// Returns an external with the tensor's bytes as they are now. On the CPU it lies in memory that no
+// budget counts, because the step itself has this memory only for a moment.
+External literal_of(const at::Tensor& tensor);
+
 // Places fill the recording's values and externals. They know storages by their address; a weak
 // reference keeps the address from being used again. They keep in `images` what the step writes
 // outside itself.

@@ -16,7 +16,8 @@ class Problems {
   // Notes that the call, which is the operation at hand, does what the reason says.
   void refuse(const Call& call, const std::string& reason) {
     fail("operation " + std::to_string(operation_) + " (" + call.name() +
-         (call.node.empty() ? "" : ", in " + call.node) + ") " + reason);
+         (call.node.empty() ? "" : ", in " + call.node) + ") " + reason +
+         (call.place.empty() ? "" : " (" + call.place + ")"));
   }
   void next_operation() { ++operation_; }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/step/operators.h"
+#include "runtime/step/source_place.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 
@@ -59,6 +60,7 @@ std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
   auto context = std::make_unique<LeafContext>(op);
   Call& call = context->call;
   call.grad_mode = at::GradMode::is_enabled();
+  call.place = source_place();
   call.phase = in_backward() ? Phase::kBackward : Phase::kForward;
   if (call.phase == Phase::kBackward) {
     if (const auto node = torch::autograd::get_current_node()) call.node = node->name();
@@ -246,7 +248,7 @@ void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
                                    "calls no operation",
                                    watched.storage.nbytes()));
     }
-    learn_->host_written.insert(ref.index);
+    learn_->host_written.try_emplace(ref.index, copy_to_host(watched.storage));
   }
   context.watched.push_back(std::move(watched));
 }

@@ -92,6 +92,7 @@ struct Call {
   bool grad_mode = false;
   std::string node;    // the node of autograd, in a backward pass: "ConvolutionBackward0"
   std::string module;  // path of the caller's module that it belongs to; empty if it is not known
+  std::string place;   // where the caller's program called it: "train.py:41"; empty if not known
 
   // Returns a short name, such as "convolution_backward" or "add_.Tensor".
   std::string name() const;
