@@ -1,5 +1,5 @@
-// How long it takes to plan a chain, in how much memory, and how good the plan is: Reprise's
-// planners beside the published solver, on the same chains, in one run.
+// Measures how long it takes to plan a chain, in how much memory, and how good the plan is.
+// Reprise's planners stand beside the published solver, on the same chains, in one run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -96,7 +96,7 @@ class Bench {
   }
 
  private:
-  // A chain, or a profile of one: then with what it was measured on.
+  // Reads a chain or the profile of one. A profile also says on what machine it was measured.
   void measure_file(const std::string& file) {
     const Problem problem = load_problem(file);
     if (problem.chain() == nullptr) throw InputError(file + " holds no chain");
@@ -160,7 +160,7 @@ class Bench {
     write();
   }
 
-  // One chain that fails does not take the others' figures with it.
+  // A chain that fails leaves the other chains' figures alone.
   void measure_one(const Chain& chain, const std::string& origin = {}) {
     try {
       results_.chains.push_back(measure(chain, a_.measure));
@@ -169,7 +169,7 @@ class Bench {
       std::cerr << chain.name << ": " << e.what() << "\n";
       failed_ = true;
     }
-    write();  // after every chain: an interrupted run keeps what it has
+    write();  // after every chain, so that an interrupted run keeps what it has
   }
 
   void write() const {

@@ -1,4 +1,4 @@
-// Chains to plan, made up from a seed: the same numbers on every machine.
+// Makes up chains from a seed. The numbers are the same on every machine.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace reprise::bench {
 // noisy     equal sizes, times +-2 %: a uniform chain as measured
 const std::vector<std::string>& family_names();
 
-// One option a stage, gradients as large as activations, weight gradients outside: the model of the
-// published solver. Throws InputError for an unknown family.
+// Each stage has one option, gradients are as large as activations, and weight gradients are
+// outside: this is the model of the published solver. Throws InputError for an unknown family.
 Chain make_chain(const std::string& family, size_t stages, uint64_t seed);
 
 }  // namespace reprise::bench

@@ -28,7 +28,8 @@ double over(Nanos time, Nanos plain) {
   return static_cast<double>(time.count()) / static_cast<double>(plain.count()) - 1;
 }
 
-// Additions a second of the published solver's inner loop, for the estimate only.
+// The inner loop of the published solver does so many additions a second. The number serves the
+// estimate only.
 constexpr double kPublishedRate = 2e8;
 
 size_t count_different(std::vector<Stage> stages) {
@@ -99,8 +100,8 @@ class Measurement {
     return row;
   }
 
-  // The published schedule may be over the budget, which is noted; anything else that is wrong with
-  // it is our mistake.
+  // The published schedule may be over the budget, and the row notes it. Any other fault of it is
+  // our own mistake.
   void judge(const std::vector<Action>& actions, Bytes budget, Row& row) const {
     const Timeline timeline = simulate(graph_, actions);
     Plan plan;

@@ -11,7 +11,7 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr long kKeep = -1;
 
-// The chain in slots. Index L is the loss; everything behind it is 0.
+// The chain in slots. Index L is the loss. Everything behind it is 0.
 struct Slots {
   size_t stages = 0;
   std::vector<long> x, kept, forward_space, backward_space;  // kept[i + 1]: saved and output of i
@@ -19,7 +19,8 @@ struct Slots {
 };
 
 Slots in_slots(const Chain& chain, int64_t unit) {
-  // The loops over memory read the plane at m - x_j: a size of 0 would read the plane at work.
+  // The loops over memory read the plane at m - x_j. With a size of 0 they would read the plane
+  // that they are filling.
   const auto slots = [unit](Bytes bytes) {
     return std::max<long>(1, (bytes.count() + unit - 1) / unit);
   };
@@ -72,7 +73,7 @@ class Tables {
 
   double time(long m, size_t i, size_t l) const { return opt_[at(m, i, l)]; }
 
-  // Recursive, as published.
+  // The recursion is as published.
   void schedule(long m, size_t i, size_t l, std::vector<Run>& runs) const {
     const ChainIndex index{s_.stages};
     const long what = what_[at(m, i, l)];

@@ -31,7 +31,8 @@ std::string line(const Row& row) {
                      percent(row.bound), percent(gap), note);
 }
 
-// The row of a method at a budget; of several time limits the last. nullptr: none.
+// Returns the row of a method at a budget, the last one if there are several time limits. nullptr:
+// there is no row.
 const Row* row_of(const ChainResult& result, const std::string& method, double budget) {
   const Row* found = nullptr;
   for (const Row& row : result.rows) {
@@ -46,7 +47,7 @@ std::string overhead_at_a_glance(const Row* row) {
   return row->overhead ? percent(row->overhead) : row->termination;
 }
 
-// Overhead, gap and time of a planner that proves a bound.
+// Returns overhead, gap and time of a planner that proves a bound.
 std::string search_at_a_glance(const Row* row) {
   if (row == nullptr) return " | | ";
   const std::optional<double> gap =
@@ -63,7 +64,7 @@ std::string glance_table(const std::vector<ChainResult>& chains) {
       "with dropped inputs | gap | s |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (const ChainResult& chain : chains) {
     for (const Row& row : chain.rows) {
-      if (row.method != "published") continue;  // one row a budget
+      if (row.method != "published") continue;  // one row for each budget
       const auto of = [&](const char* method) { return row_of(chain, method, row.budget); };
       fmt::format_to(std::back_inserter(text), "| {} | {} | {:.0f} % | {} | {} | {} | {} |\n",
                      chain.name, chain.stages, 100 * row.budget, overhead_at_a_glance(&row),

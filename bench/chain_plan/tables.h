@@ -1,4 +1,4 @@
-// Results as Markdown for people and as JSON for programs.
+// Writes results as Markdown for people and as JSON for programs.
 #pragma once
 
 #include <string>

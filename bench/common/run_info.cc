@@ -24,8 +24,8 @@ RunInfo run_info(const std::string& program, int argc, char** argv, const std::s
 }
 
 std::string as_code_block(const std::string& command) {
-  constexpr size_t kColumns = 98;  // without the mark of a line that goes on
-  std::vector<std::string> parts;  // an option with its value is one
+  constexpr size_t kColumns = 98;  // without the backslash of a line that goes on
+  std::vector<std::string> parts;  // an option and its value are one part
   std::istringstream words(command);
   for (std::string word; words >> word;) {
     const bool is_value = !parts.empty() && parts.back().starts_with('-') &&

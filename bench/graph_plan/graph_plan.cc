@@ -1,5 +1,5 @@
-// How long it takes to plan a graph of operations, and how good the plan is: the planners of graphs
-// on training steps of known networks, or on files, in one run.
+// Measures how long it takes to plan a graph of operations, and how good the plan is. The planners
+// of graphs run on training steps of known networks, or on files, in one run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -82,7 +82,7 @@ class Bench {
     return 0;
   }
 
-  // One graph that fails does not take the others' figures with it.
+  // A graph that fails leaves the other graphs' figures alone.
   void measure_one(const Graph& graph) {
     try {
       results_.push_back(measure(graph, a_.measure));
@@ -90,7 +90,7 @@ class Bench {
       std::cerr << graph.name << ": " << e.what() << "\n";
       failed_ = true;
     }
-    // After every graph: an interrupted run keeps what it has.
+    // The results are written after every graph, so that an interrupted run keeps what it has.
     if (!a_.output.empty()) write_file(a_.output, markdown(info_, results_));
     if (!a_.json_output.empty()) write_file(a_.json_output, json(info_, results_));
   }

@@ -40,7 +40,7 @@ Graph gpt(const std::string& name, int layers, const TextShape& s) {
   return tape.cross_entropy(tape.linear("head", x, rows, s.width, s.vocabulary, false), rows);
 }
 
-// A batch of square images of some channels.
+// Makes a batch of square images of some channels.
 struct Image {
   Tensor tensor;
   int64_t channels = 0, side = 0;
@@ -62,7 +62,7 @@ class Images {
                               depthwise ? x.channels : 1),
             out, side};
   }
-  // Convolution, batch norm, ReLU.
+  // Adds a convolution, a batch norm and a ReLU.
   Image unit(const std::string& name, const Image& x, int64_t out, int64_t kernel,
              int64_t stride = 1, bool relu = true, bool depthwise = false) {
     Image y = convolution(name, x, out, kernel, stride, depthwise);
@@ -85,7 +85,7 @@ class Images {
   Image joined(const std::string& name, const Image& a, const Image& b) {
     return {tape_.concatenate(name, a.tensor, b.tensor), a.channels + b.channels, a.side};
   }
-  // Mean over space, a linear layer, the loss.
+  // Adds the mean over space, a linear layer and the loss.
   Graph classes(const Image& x, int64_t count) {
     const Tensor mean = tape_.average_pool("mean", x.tensor, x.side);
     return tape_.cross_entropy(tape_.linear("head", mean, batch_, x.channels, count), batch_);
@@ -162,7 +162,7 @@ Graph mobilenet(const std::string& name) {
   return net.classes(x, 100);
 }
 
-// Five levels down and up again, with long skips or without.
+// Makes five levels down and up again, with long skips or without.
 Graph down_and_up(const std::string& name, bool skips) {
   Images net(name, 16, 224);
   Image x = net.image();
@@ -183,7 +183,8 @@ Graph down_and_up(const std::string& name, bool skips) {
   return net.classes_of_pixels(x, 16);
 }
 
-// Group norm, SiLU, convolution, twice; a 1x1 convolution as shortcut where the width changes.
+// Adds group norm, SiLU and convolution, twice. A 1x1 convolution is the shortcut where the width
+// changes.
 Image smooth_unit(Images& net, const std::string& id, const Image& x, int64_t out) {
   Tape& tape = net.tape();
   Image y = x;

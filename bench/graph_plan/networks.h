@@ -1,5 +1,5 @@
-// Training graphs to plan, written down again operation by operation from what is published of the
-// networks: the same numbers on every machine.
+// Writes training graphs down operation by operation, from what is published of the networks. The
+// numbers are the same on every machine.
 #pragma once
 
 #include <string>
@@ -18,7 +18,8 @@ namespace reprise::bench {
 //                        64 x 64, 32 x 64 x 64 and 16 x 64 x 64 images
 const std::vector<std::string>& network_names();
 
-// Of the names above; gpt takes any number of layers. Throws InputError for an unknown one.
+// Makes the graph of one of the names above. gpt takes any number of layers. Throws InputError for
+// an unknown name.
 Graph make_network(const std::string& name);
 
 }  // namespace reprise::bench

@@ -41,7 +41,7 @@ struct Sum {
   double gap = 0, worst_gap = 0, seconds = 0, slowest = 0;
 };
 
-// Over all graphs, of the planner with a bound.
+// Sums up the planner that has a bound, over all graphs.
 std::string summary(const std::vector<GraphResult>& results) {
   std::map<double, Sum, std::greater<>> sums;
   for (const GraphResult& result : results) {

@@ -107,7 +107,7 @@ Tensor Tape::relu(const std::string& name, Tensor x) {
   return forward(name, 0, {x}, x.elements, {}, 0, {{"backward", 0, {output}, {x.elements}, 0, 0}});
 }
 
-// The gradient of a sum is that of its terms: no operation at all.
+// The gradient of a sum is also the gradient of each term, so the backward needs no operation.
 Tensor Tape::add(const std::string& name, Tensor a, Tensor b) {
   return forward(name, 0, {a, b}, a.elements, {}, 0, {});
 }
@@ -146,7 +146,7 @@ Tensor Tape::embedding(const std::string& name, Tensor x, int64_t rows, int64_t 
                  {{"backward", 0, {x.value}, {0}, entries * width, 0}});
 }
 
-// The gradient that came is that of the input, or is added to what is there.
+// The gradient that came is the input's gradient, or it is added to the one that is there.
 void Tape::accumulate(const Tensor& input, ValueIndex gradient) {
   ValueIndex& before = gradient_of_[static_cast<size_t>(input.value)];
   if (before < 0) {

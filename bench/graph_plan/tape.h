@@ -31,38 +31,40 @@ class Tape {
   explicit Tape(std::string name) { graph_.name = std::move(name); }
 
   Tensor input(const std::string& name, int64_t elements);
-  // y = x W + b: `rows` times `in` by `out`. Saves x.
+  // Computes y = x W + b, where x has `rows` rows of `in` numbers and y has `rows` rows of `out`.
+  // The operation saves x.
   Tensor linear(const std::string& name, Tensor x, int64_t rows, int64_t in, int64_t out,
                 bool bias = true);
-  // Square kernel; `pixels` of the output (of the input where it is transposed) in the whole batch.
-  // `groups`: depthwise where it equals the channels. Saves x.
+  // The kernel is square. `pixels` counts those of the output in the whole batch, or those of the
+  // input for a transposed convolution. With `groups` equal to the channels the convolution is
+  // depthwise. The operation saves x.
   Tensor convolution(const std::string& name, Tensor x, int64_t pixels, int64_t in, int64_t out,
                      int64_t kernel, int64_t groups = 1);
   Tensor transposed_convolution(const std::string& name, Tensor x, int64_t pixels, int64_t in,
                                 int64_t out, int64_t kernel);
-  // Batch, group or layer norm: saves x and two numbers a statistic.
+  // A batch, group or layer norm saves x and two numbers for each statistic.
   Tensor norm(const std::string& name, Tensor x, int64_t statistics, int64_t weights,
               bool backward_copies = false);
-  Tensor smooth(const std::string& name, Tensor x);  // GELU, SiLU: saves x
+  Tensor smooth(const std::string& name, Tensor x);  // GELU or SiLU; saves x
   Tensor relu(const std::string& name, Tensor x);    // saves its output
   Tensor add(const std::string& name, Tensor a, Tensor b);
   Tensor concatenate(const std::string& name, Tensor a, Tensor b);
   Tensor max_pool(const std::string& name, Tensor x, int64_t factor);  // saves x and indices
   Tensor average_pool(const std::string& name, Tensor x, int64_t factor);
-  // Saves its three parts of x (as one value), its output and a number a row.
+  // Saves three parts of x (as one value), the output, and a number for each row.
   Tensor attention(const std::string& name, Tensor x, int64_t batch, int64_t tokens, int64_t width,
                    int64_t heads);
   Tensor embedding(const std::string& name, Tensor x, int64_t rows, int64_t width, int64_t entries);
 
-  // Soft-max and the loss, then everything backward. The tape ends here.
+  // Adds the soft-max and the loss, then the whole backward pass. The tape ends here.
   Graph cross_entropy(Tensor logits, int64_t rows);
 
  private:
   struct Gradient {
-    std::string name;  // of the operation that makes it
+    std::string name;  // name of the operation that makes it
     double flops = 0;
-    std::vector<ValueIndex> reads;  // beside the gradient of the output
-    std::vector<int64_t> outputs;   // elements, by input of the forward operation; 0: none
+    std::vector<ValueIndex> reads;  // read beside the gradient of the output
+    std::vector<int64_t> outputs;   // elements for each forward input; 0: none
     int64_t weights = 0;            // elements of a weight gradient that it writes
     int64_t workspace = 0;          // bytes
   };

@@ -1,5 +1,6 @@
-// How low blocks of memory are packed and how long that takes: Reprise's pack() beside what an allocator
-// does that serves each request when it comes, on plans and on random blocks, in one run.
+// Measures how low blocks of memory are packed and how long that takes, on plans and on random
+// blocks, in one run. Reprise's pack() stands beside an allocator that serves each request when it
+// comes.
 #include "reprise/pack/pack.h"
 
 #include <fmt/format.h>
@@ -84,7 +85,7 @@ Instance random_instance(int count, int64_t longest) {
   return instance;
 }
 
-// As many bytes at every time: the hardest there is.
+// The same number of bytes is live at every time. No instance is harder.
 Instance full_instance(int64_t times, int64_t bytes, int64_t longest) {
   std::mt19937_64 random(1);
   Instance instance{fmt::format("full, lives up to {}", longest), {}};
@@ -123,7 +124,8 @@ std::vector<Instance> instances_of(const std::string& folder, bool fast) {
   return instances;
 }
 
-// Each block at the lowest gap when it is asked for, in order of time, knowing nothing of what comes.
+// Puts each block at the lowest gap when it is asked for, in order of time. Nothing is known of
+// later requests.
 Bytes online_first_fit(const std::vector<Block>& blocks) {
   std::vector<size_t> order;
   for (size_t k = 0; k < blocks.size(); ++k) {
@@ -131,7 +133,7 @@ Bytes online_first_fit(const std::vector<Block>& blocks) {
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  std::set<std::pair<int64_t, size_t>> live;  // by offset
+  std::set<std::pair<int64_t, size_t>> live;  // sorted by offset
   std::set<std::pair<int64_t, size_t>> ends;
   std::vector<int64_t> offsets(blocks.size());
   const auto rounded = [&](size_t k) { return (blocks[k].bytes.count() + 63) / 64 * 64; };
@@ -154,7 +156,7 @@ Bytes online_first_fit(const std::vector<Block>& blocks) {
   return Bytes(height);
 }
 
-// The best of three where that is quick.
+// Returns the best of three runs, or of fewer if the runs are slow.
 template <class Work>
 double milliseconds(Work&& work) {
   double best = 1e12, total = 0;
@@ -168,7 +170,7 @@ double milliseconds(Work&& work) {
   return best;
 }
 
-// Throws InternalError for a packing that is not valid; pack() and in_pages() themselves do, too.
+// Throws InternalError for a packing that is not valid, as pack() and in_pages() themselves do.
 std::string row(const Instance& instance) {
   PackOptions quick;
   quick.steps = 0;

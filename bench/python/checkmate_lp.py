@@ -31,7 +31,7 @@ import milp  # noqa: E402
 
 Json = dict[str, Any]
 
-ALLOWANCES = (0.0, 0.05, 0.1, 0.2)  # of the budget; the paper has 0.1
+ALLOWANCES = (0.0, 0.05, 0.1, 0.2)  # share of the budget; the paper has 0.1
 THRESHOLDS = (0.3, 0.5, 0.7)  # the paper has 0.5
 
 
@@ -44,12 +44,12 @@ class Row(NamedTuple):
 
 
 def ops_of(realization: Any) -> list[str]:
-    """The ids of its operations, in either version of the format."""
+    """Returns the ids of the operations, in either version of the format."""
     return realization["ops"] if isinstance(realization, dict) else realization
 
 
 def first_variants(graph: Json) -> Json:
-    """The graph as it was written or captured, without other ways to run it."""
+    """Returns the graph as it was written or captured, without other ways to run it."""
     choices = [[ops_of(r) for r in c["realizations"]] for c in graph.get("choices", [])]
     chosen = {op for c in choices for op in c[0]}
     others = {op for c in choices for r in c for op in r} - chosen
@@ -60,7 +60,7 @@ def first_variants(graph: Json) -> Json:
 
 
 class Schedule:
-    """Two-phase rounding: what is kept is given, what runs follows."""
+    """Returns the second phase of the rounding: the kept values are given, the runs follow."""
 
     def __init__(self, graph: Json, keep: list[set[str]]) -> None:
         self.ops = graph["ops"]
@@ -86,7 +86,7 @@ class Schedule:
         return list(self.ops[op]["variants"][0]["writes"])
 
     def _runs(self, missing: set[str], live: set[str]) -> list[int]:
-        """The operations that make these values from those that are there, in order."""
+        """Returns the operations that make these values from those that are there, in order."""
         runs: set[int] = set()
         stack = list(missing)
         while stack:
@@ -97,7 +97,7 @@ class Schedule:
         return sorted(runs)
 
     def actions(self) -> list[reprise.Action]:
-        """Every value is freed when it was read for the last time before it is made again."""
+        """Frees every value after it was read for the last time before it is made again."""
         end_of_use: dict[int, list[str]] = {}
         last: dict[str, int] = {}
         for position, op in enumerate(self.order):

@@ -138,7 +138,7 @@ def vgg16_bn(small: bool) -> Network:
 
 
 class Unit(nn.Module):
-    """A residual unit; with attention in the deepest level."""
+    """A residual unit. The deepest level has attention, too."""
 
     def __init__(self, inside: int, width: int, attention: bool) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Unit(nn.Module):
 
 
 def unet(small: bool) -> Network:
-    """Its stages hand the skips on; the last tensor of a tuple is the one that goes through."""
+    """A U-Net whose stages hand the skips on; the last tensor of a tuple goes through."""
     batch, base = (2, 8) if small else (8, 32)
     widths = [base, 2 * base, 4 * base, 6 * base]
     module = nn.ModuleList()

@@ -33,7 +33,8 @@ Prepare = Callable[[Network], Step]
 
 SEGMENTS = (2, 3, 4, 6, 8)
 SAVED_SHARES = (0.5, 0.3, 0.1)
-# Peaks of other tools that are closer than this share of plain training's are one budget.
+# Budgets from other tools' peaks that differ by less than this share of plain training's peak are
+# one budget.
 CLOSE = 0.03
 
 
@@ -41,11 +42,11 @@ CLOSE = 0.03
 class Row:
     tool: str
     asked: str
-    peak: int = 0  # above the level
+    peak: int = 0  # bytes above the level
     seconds: float = 0.0
     same: bool = False
     failed: str = ""
-    smallest: int = 0  # what more than was asked a plan needs
+    smallest: int = 0  # bytes beyond the asked budget that a plan needs
 
 
 class Bench:
@@ -85,7 +86,7 @@ class Bench:
             step()
             seconds = time.perf_counter() - begin
             if repeat == 0:
-                continue  # caches, compilers
+                continue  # the first step fills caches and runs compilers
             row.seconds = min(row.seconds or seconds, seconds)
             row.peak = max(row.peak, reprise.peak_bytes() - level)
         gradients = [p.grad.clone() for p in parameters if p.grad is not None]
@@ -220,7 +221,7 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
 
 
 def keep_freed_pages() -> None:
-    """glibc neither maps blocks one by one nor gives pages back: no page faults in steps."""
+    """Tells glibc not to map blocks singly nor to give pages back, so that steps fault no page."""
     trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
     libc = ctypes.CDLL(None)
     libc.mallopt(mmap_threshold, largest)

@@ -22,7 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Recomputed gradients of a model in float32 may be rounded differently, not more.
+// Gradients of a model in float32 may be rounded differently when they are recomputed. A larger
+// difference is a fault.
 constexpr double kLargestGradientError = 1e-3;
 
 double milliseconds_since(Clock::time_point start) {
@@ -43,7 +44,8 @@ runtime::RematOptions remat_options(const Workload& work, const BenchOptions& op
   return result;
 }
 
-// Segment counts from 1 to all stages: every one, or a dozen, denser where there are few segments.
+// Returns segment counts from 1 to the number of stages: all of them, or a dozen that are denser
+// where there are few segments.
 std::vector<int64_t> segment_counts(int64_t stages, bool all) {
   constexpr int kCounts = 12;
   std::set<int64_t> counts;
@@ -57,7 +59,7 @@ std::vector<int64_t> segment_counts(int64_t stages, bool all) {
 
 using MakeLoss = std::function<at::Tensor()>;
 
-// One step from the state as it is. The time is that of everything up to the end of the graph.
+// Runs one step from the state as it is. The time ends when the step's graph is freed.
 double timed_step(const Workload& work, const MakeLoss& loss) {
   work.drop_gradients();
   const auto start = Clock::now();
@@ -65,7 +67,8 @@ double timed_step(const Workload& work, const MakeLoss& loss) {
   return milliseconds_since(start);
 }
 
-// The mean time of some steps. Leaves no gradients: a plan counts what is live when it is made.
+// Returns the mean time of some steps. It leaves no gradients, because a plan counts what is live
+// when it is made.
 double sample(const Workload& work, const MakeLoss& loss, int64_t steps) {
   double sum = 0;
   for (int64_t i = 0; i < steps; ++i) sum += timed_step(work, loss);
@@ -73,7 +76,8 @@ double sample(const Workload& work, const MakeLoss& loss, int64_t steps) {
   return sum / static_cast<double>(steps);
 }
 
-// One step from `initial`, which is put back; what it left behind, and its peak into `setting`.
+// Puts `initial` back and runs one step from it. Returns the state behind the step, and writes the
+// peak into `setting`.
 Snapshot observed_step(const Workload& work, const Snapshot& initial, const MakeLoss& make_loss,
                        Setting& setting) {
   work.restore(initial);
@@ -94,7 +98,7 @@ Snapshot observed_step(const Workload& work, const Snapshot& initial, const Make
   return after;
 }
 
-// A Reprise step at the present budget against plain training's.
+// Compares a Reprise step at the present budget with plain training's.
 void verify_reprise(const Workload& work, const Snapshot& initial, const Snapshot& plain,
                     runtime::Remat& remat, Setting& setting) {
   const MakeLoss loss = [&] { return work.model.loss(remat.forward(work.input), work.target); };
@@ -114,7 +118,7 @@ void verify_reprise(const Workload& work, const Snapshot& initial, const Snapsho
   }
 }
 
-// Samples of both, one after the other, in alternating order.
+// Samples of both settings, one after the other, in alternating order.
 struct Pairs {
   std::vector<double> first, second;  // ms
 };
@@ -311,7 +315,7 @@ class ModelBench {
       use(result_.settings[s]);
       verify_reprise(work_, initial_, plain_, *remat_, result_.settings[s]);
     }
-    // No limit, for the cost of the executor.
+    // The cost of the executor is measured without a limit.
     remat_->set_budget({});
     remat_->plan_for({work_.input});
     budget_ = -1;
@@ -319,7 +323,7 @@ class ModelBench {
     verify_reprise(work_, initial_, plain_, *remat_, unlimited);
   }
 
-  // Plain first; each periodic setting stands beside the plan for its peak.
+  // Plain training comes first. Each periodic setting stands beside the plan for its peak.
   std::vector<size_t> order() const {
     std::vector<size_t> result{0};
     std::set<size_t> placed{0};
@@ -350,8 +354,8 @@ class ModelBench {
     }
   }
 
-  // Where the rounds do not say that Reprise is faster: a few rounds cannot tell a per cent from nothing,
-  // and the best of several periodic settings was lucky in them.
+  // Times pairs where the rounds do not say that Reprise is faster. A few rounds cannot tell one
+  // per cent from nothing, and the best of several periodic settings was lucky in them.
   void time_pairs_of_the_rest() {
     for (const Comparison& c : comparisons(result_)) {
       if (c.ratio.empty() || std::string_view(verdict(c.ratio)) == "faster") continue;
@@ -381,7 +385,7 @@ class ModelBench {
   Snapshot plain_;
   std::vector<std::vector<Action>> plans_;  // of the settings from first_plan_ on
   size_t first_plan_ = 0;
-  int64_t budget_ = -1;  // that remat_ has now
+  int64_t budget_ = -1;  // the budget that remat_ has now
   ModelResult result_;
 };
 

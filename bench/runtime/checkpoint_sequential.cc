@@ -17,7 +17,7 @@ at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
 }  // namespace
 
 struct CheckpointSegment : torch::autograd::Function<CheckpointSegment> {
-  // Function turns gradients off while this runs.
+  // Function turns gradients off while this function runs.
   static variable_list forward(AutogradContext* ctx, const at::Tensor& /*dummy*/,
                                at::TensorList inputs, const CheckpointSequential* model,
                                int64_t first, int64_t last) {
@@ -60,9 +60,9 @@ struct CheckpointSegment : torch::autograd::Function<CheckpointSegment> {
       root_gradients.push_back(gradients[e]);
     }
     torch::autograd::backward(roots, root_gradients);
-    variable_list result{at::Tensor()};  // of the dummy
+    variable_list result{at::Tensor()};  // the dummy's gradient
     for (const at::Tensor& x : inputs) result.push_back(x.grad());
-    result.resize(result.size() + 3);  // of model, first, last
+    result.resize(result.size() + 3);  // places of model, first and last
     return result;
   }
 };

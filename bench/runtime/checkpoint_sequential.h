@@ -1,15 +1,18 @@
-// Periodic recomputation as PyTorch's users have it today: torch.utils.checkpoint_sequential with
-// use_reentrant=True (torch/utils/checkpoint.py, class CheckpointFunction), in C++. Independent of
-// Reprise's planner and executor: this is what they are compared with.
+// This is periodic recomputation as PyTorch's users have it today:
+// torch.utils.checkpoint_sequential with use_reentrant=True (torch/utils/checkpoint.py, class
+// CheckpointFunction), in C++. It is independent of Reprise's planner and executor, which are
+// compared with it.
 //
-// Semantics: n stages in k segments of n / k (rounded down) stages; the last segment takes the rest
-// and runs as in plain training. Every other one runs without gradients, keeps its inputs and the
-// random state, and on the way back runs again with gradients and calls backward() inside.
-// As in PyTorch, batch-norm statistics advance twice and hooks of parameters fire inside.
+// There are n stages in k segments. Each segment has n / k (rounded down) stages; the last one also
+// takes the rest, and runs as in plain training. Every other segment runs without gradients, and
+// keeps its inputs and the random state. On the way back it runs again with gradients and calls
+// backward() inside. As in PyTorch, batch-norm statistics advance twice and hooks of parameters
+// fire inside.
 //
-// Two things are kinder than PyTorch: tensors that carry no gradient in plain training (the inputs of
-// later time steps of the LSTM) get none here, and a first segment whose input needs no gradient works,
-// with the least of the usual workarounds: one more input of one element that requires a gradient.
+// Two things are kinder than PyTorch. Tensors that carry no gradient in plain training (the inputs
+// of later time steps of the LSTM) get none here. A first segment whose input needs no gradient
+// works, with the least of the usual workarounds: one more input of one element that requires a
+// gradient.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,8 @@ class CheckpointSequential {
   // Runs the stages once, to see which outputs carry a gradient.
   CheckpointSequential(std::vector<runtime::Stage> stages, const runtime::Tensors& sample);
 
-  // 1 <= segments <= stages; 1 is plain training. The result keeps a pointer to *this until its
-  // backward has run.
+  // The number of segments is from 1 to the number of stages; 1 is plain training. The result keeps
+  // a pointer to *this until its backward has run.
   runtime::Tensors forward(runtime::Tensors x, int64_t segments) const;
 
  private:

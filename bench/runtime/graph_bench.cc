@@ -22,13 +22,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using training::ModelConfig;
 
-// Of the search for the smallest peak, which takes longer than plans: there is no end to it in long graphs.
+// The search for the smallest peak may take this long. It takes longer than a plan, and in long
+// graphs it has no end.
 const Nanos kFloorLimit(10'000'000'000);
-// A step that rounds otherwise is so far from plain training at most: of the largest number, or so many times what the last
-// bits of the parameters do (near kinks rounding decides who gets a gradient, and more from layer to layer).
+// A step that rounds otherwise may differ from plain training by at most kRounding of the largest
+// number, or kTimesLastBit times the difference that the last bits of the parameters make. (Near
+// kinks rounding decides which element gets a gradient, and the difference grows from layer to
+// layer.)
 constexpr double kRounding = 1e-4, kTimesLastBit = 10;
 
-// Parameters and momentum, and their values from before.
+// The parameters and their momentum, and the values that both had before.
 class Descent {
  public:
   explicit Descent(const std::vector<at::Tensor>& parameters)
@@ -150,7 +153,7 @@ class ModelBench {
     return 1000 * seconds_since(start);
   }
 
-  // Pairs of a plain and a planned step.
+  // Times pairs of a plain and a planned step.
   template <class Step>
   std::vector<double> ratios(Step&& step) {
     std::vector<double> result;
@@ -163,7 +166,7 @@ class ModelBench {
     return result;
   }
 
-  // Loss, gradients, buffers, random state of one step from the stored state.
+  // Checks loss, gradients, buffers and random state of one step from the stored state.
   template <class Step>
   void verify(const std::string& what, Step&& step) {
     restore();
@@ -183,7 +186,7 @@ class ModelBench {
       throw std::runtime_error(what + " differs from plain training: " + different);
   }
 
-  // Of a step that just ran.
+  // Returns the error of the step that just ran.
   double error_of(const Snapshot& now) const {
     const std::vector<std::vector<char>> values =
         descent_ ? descent_->values() : std::vector<std::vector<char>>{};
@@ -192,7 +195,7 @@ class ModelBench {
                      largest_error(expected_values_, values)});
   }
 
-  // Of a plain step from parameters that are next to the real ones.
+  // Returns the error of a plain step from parameters that are next to the real ones.
   double last_bit_error() {
     restore();
     at::NoGradGuard no_grad;
@@ -254,7 +257,7 @@ class ModelBench {
     return options;
   }
 
-  // Each budget with the number of parts that is chosen for it.
+  // Runs each budget with the number of parts that is chosen for it.
   void in_parts() {
     const runtime::Tensors inputs{work_.input, work_.target};
     for (GraphRow& row : result_.rows) {
@@ -314,11 +317,11 @@ class ModelBench {
     run_row(captured, row);
   }
 
-  // A step with a plan: verified, then timed.
+  // Verifies a step with a plan, then times it.
   void run_row(runtime::CapturedStep& captured, GraphRow& row) {
     auto step = [&] { return captured.run({work_.input, work_.target}); };
-    // Recorded, then from the arena, whose pages are new at first; again for each plan that is tried for its
-    // placement.
+    // The first step is recorded, the next ones come from the arena, whose pages are new at first.
+    // Both begin again for each plan that is tried for its placement.
     for (int alike = 0, steps = 0; alike < 3; ++steps) {
       if (steps > 30) throw std::runtime_error("every step has another plan");
       const runtime::CapturedStepReport before = captured.last_step();
@@ -351,10 +354,10 @@ class ModelBench {
   Snapshot start_, expected_;
   std::optional<Descent> descent_;
   std::vector<std::vector<char>> expected_values_;
-  double tolerance_ = 0;  // where rounding is allowed
+  double tolerance_ = 0;  // used where rounding is allowed
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   runtime::MeasureOptions measure_;
-  std::vector<double> times_;  // plain, ms
+  std::vector<double> times_;  // times of plain steps, ms
   GraphResult result_;
 };
 

@@ -1,5 +1,5 @@
-// Step time and peak of graph mode and chain mode beside plain training, on the models of the zoo at
-// several budgets, in one run. docs/benchmarks.md says what it measures.
+// Measures step time and peak of graph mode and chain mode beside plain training, on the models of
+// the zoo at several budgets, in one run. docs/benchmarks.md says what it measures.
 //
 // Exit codes: 0; 1 when a verification failed; 2 for wrong arguments.
 #include <ATen/Parallel.h>
@@ -102,7 +102,8 @@ int run(int argc, char** argv) {
   std::erase_if(wanted, [&](const Spec& spec) {
     return !names.empty() && std::find(names.begin(), names.end(), spec.full.model) == names.end();
   });
-  // First of all, and of all models: malloc does not come back to this.
+  // The default malloc comes first, for all models: once its settings are changed, they stay
+  // changed.
   std::vector<double> default_times;
   for (const Spec& spec : wanted) {
     default_times.push_back(plain_step_time(options.quick ? spec.quick : spec.full, options));

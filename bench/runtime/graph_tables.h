@@ -1,4 +1,4 @@
-// Results of graph_bench.h as Markdown for people and as JSON for programs.
+// Writes results of graph_bench.h as Markdown for people and as JSON for programs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace reprise::bench {
 
-// A section with a table: a row a budget.
+// A section with a table that has a row for each budget.
 std::string markdown(const GraphResult& result);
-// Of steps in parts along the batch.
+// The same for steps in parts along the batch.
 std::string markdown_of_parts(const GraphResult& result);
-// Every sample included.
+// Includes every sample.
 nlohmann::ordered_json to_json(const GraphResult& result);
 
 }  // namespace reprise::bench

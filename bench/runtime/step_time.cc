@@ -1,5 +1,6 @@
-// Step time and peak of every model of the zoo: plain training, periodic recomputation as PyTorch's
-// users have it, and Reprise at many budgets, in one run. docs/benchmarks.md says what it measures.
+// Measures step time and peak of every model of the zoo, in one run: plain training, periodic
+// recomputation as PyTorch's users have it, and Reprise at many budgets. docs/benchmarks.md says
+// what it measures.
 //
 // Exit codes: 0; 1 when a verification failed (that model shows no figures); 2 for wrong arguments.
 #include <ATen/Parallel.h>
@@ -28,9 +29,9 @@ namespace {
 using training::ModelConfig;
 
 struct Spec {
-  ModelConfig full;                        // a few tenths of a second a step on two cores
-  ModelConfig quick;                       // milliseconds
-  std::vector<ModelConfig> executor = {};  // more sizes for the cost of the executor
+  ModelConfig full;                        // a step takes a few tenths of a second on two cores
+  ModelConfig quick;                       // steps take milliseconds
+  std::vector<ModelConfig> executor = {};  // further sizes, for the cost of the executor
 };
 
 std::vector<Spec> specs() {
@@ -146,7 +147,7 @@ int run(int argc, char** argv) {
       results.push_back({.config = quick ? spec.quick : spec.full, .failure = e.what()});
       failed = true;
     }
-    write();  // after every model: an interrupted run keeps what it has
+    write();  // after every model, so that an interrupted run keeps what it has
   }
   if (output.empty()) fmt::print("{}", markdown(info, results));
   return failed ? 1 : 0;

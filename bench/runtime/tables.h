@@ -1,4 +1,4 @@
-// Results as Markdown for people and as JSON for programs.
+// Writes results as Markdown for people and as JSON for programs.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct StepRunInfo {
 std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& results);
 std::string json(const StepRunInfo& info, const std::vector<ModelResult>& results);
 
-// "resnet18, 64x3x64x64, width 32"
+// Returns a text such as "resnet18, 64x3x64x64, width 32".
 std::string describe(const training::ModelConfig& config);
 
 }  // namespace reprise::bench

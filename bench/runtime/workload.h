@@ -1,4 +1,4 @@
-// A model, one batch, and plain steps on it.
+// A workload is a model, one batch, and plain steps on it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace reprise::bench {
 
-// What a step leaves behind, or starts from, in host memory that the allocator does not count.
+// The state before or after a step, in host memory that the allocator does not count.
 struct Snapshot {
   std::vector<char> loss;
   std::vector<std::vector<char>> gradients;  // empty where there is none
@@ -25,8 +25,8 @@ struct Snapshot {
 struct Workload {
   training::Model model;
   at::Tensor input, target;
-  std::vector<at::Tensor> parameters, buffers;  // each once
-  int64_t level = 0;  // live bytes with nothing but these: parameters, buffers, batch
+  std::vector<at::Tensor> parameters, buffers;  // each tensor once
+  int64_t level = 0;  // live bytes of parameters, buffers and batch alone
 
   // Installs the counting allocator. The seed is always the same.
   explicit Workload(const training::ModelConfig& config);
@@ -35,20 +35,22 @@ struct Workload {
   at::Tensor plain_loss() const;  // forward and loss, as plain training runs them
   void drop_gradients() const;
 
-  // The last argument may be undefined.
+  // `loss` may be undefined.
   Snapshot snapshot(const at::Tensor& loss = {}) const;
-  // Buffers and random state; drops all gradients.
+  // Puts buffers and random state back, and drops all gradients.
   void restore(const Snapshot& state) const;
 };
 
-// Parts of two snapshots that differ in a bit ("gradient 3; "), at most a few; empty when none does.
+// Names the parts of two snapshots that differ in a bit ("gradient 3; "), at most a few. Empty if
+// none differs.
 std::string difference(const Snapshot& a, const Snapshot& b);
-// Largest difference of an element over the largest element of all (float32); infinite if one is no number.
+// Returns the largest difference of an element over the largest element of all (float32). Infinite
+// if an element of either is not finite.
 double largest_error(const std::vector<std::vector<char>>& a,
                      const std::vector<std::vector<char>>& b);
 
-// From now on malloc keeps freed pages mapped, so that no step pays for faulting them in again: what an
-// arena does anyway, and a favour to plain training.
+// From now on malloc keeps freed pages mapped, so that no step pays for faulting them in again. An
+// arena does so anyway; here it favours plain training.
 void keep_freed_pages();
 
 }  // namespace reprise::bench

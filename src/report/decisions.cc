@@ -89,12 +89,12 @@ std::string reason(const Decision& decision) {
                          price(decision.once, decision.plan_held));
     case Verdict::kRecomputed:
       if (freed > Bytes(0)) return freed_for(freed, decision.extra);
-      return fmt::format("others that were dropped need its output again, for {}",
+      return fmt::format("dropped stages need its output again, for {}",
                          format_duration(decision.extra));
     case Verdict::kLighter:
       return freed_for(freed, decision.extra);
     case Verdict::kPassing:
-      return "the backward needs nothing of it";
+      return "the backward needs none of its values";
   }
   return "";
 }

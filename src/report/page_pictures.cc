@@ -110,9 +110,9 @@ TimeScale time_scale(const Facts& facts) {
 std::string memory_section(const Facts& facts) {
   const MemoryScale scale = memory_scale(facts);
   std::string text =
-      "<section>\n<h2>Memory over the step</h2>\n<p>The height is what the device holds while an "
-      "operation runs, the colours are what for; the dot is the peak. Both pictures have the same "
-      "axes.</p>\n";
+      "<section>\n<h2>Memory over the step</h2>\n<p>The height shows how much the device holds "
+      "while an operation runs. The colours show what the bytes are for. The dot marks the peak. "
+      "Both pictures have the same axes.</p>\n";
   text += memory_legend(facts, scale.show_budget) + kZoomBar;
   text += figure("This plan",
                  fmt::format("peak {}, {}", format_bytes(facts.plan.timeline.peak),
@@ -133,8 +133,8 @@ std::string schedule_section(const Facts& facts) {
   const TimeScale scale = time_scale(facts);
   std::string text =
       "<section>\n<h2>What runs when</h2>\n<p>Forward climbs from the input to the loss, backward "
-      "comes down again. What was not kept is computed a second time when the backward gets there: "
-      "the red parts.</p>\n";
+      "comes down again. A value that was not kept is computed again when the backward needs it. "
+      "The red parts show this work.</p>\n";
   text += "<ul class=\"legend\">";
   std::array<bool, kPurposes> used = {};
   for (const RunSpan& moment : facts.plan.spans) used[static_cast<size_t>(moment.purpose)] = true;
@@ -197,9 +197,9 @@ std::string arena_section(const Facts& facts) {
   const ArenaPicture picture = arena_picture(facts.graph, facts.input.plan.actions, facts.plan,
                                              facts.names, time_scale(facts));
   std::string text =
-      "<section>\n<h2>Where the blocks stand</h2>\n<p>Every value and workspace of the plan at an "
-      "offset of one arena, such that nothing overlaps. What is resident all through stands "
-      "elsewhere and is not shown.</p>\n";
+      "<section>\n<h2>Where the blocks stand</h2>\n<p>Every value and workspace of the plan has "
+      "an offset in one arena, so that nothing overlaps. The bytes that are resident during the "
+      "whole step stand elsewhere and are not shown.</p>\n";
   if (picture.svg.empty()) {
     return text +
            fmt::format(

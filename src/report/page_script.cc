@@ -74,7 +74,7 @@ std::string_view page_script() {
     button("←", "earlier", () => about(1, -0.4));
     button("→", "later", () => about(1, 0.4));
     button("whole step", "show the whole step", () => show(0, end));
-    bar.append("or drag across a picture; double-click for the whole step");
+    bar.append("Or drag across a picture. A double-click shows the whole step.");
     bar.hidden = false;
   }
 
@@ -124,7 +124,7 @@ std::string_view page_script() {
   }
   for (const chart of charts) {
     const plot = chart.querySelector(".plot");
-    // Something to point at everywhere.
+    // The pointer meets this rectangle wherever no shape is.
     plot.prepend(make("rect", {width: WIDE, height: 1000, "fill-opacity": 0}));
     plot.classList.add("drag");
     const cross = make("path", {class: "cross", visibility: "hidden"}, plot);

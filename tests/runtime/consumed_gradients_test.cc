@@ -8,6 +8,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/runtime/capture.h"
