@@ -92,6 +92,7 @@ class CapturedStep:
         on_miss: str,
         alternatives: Sequence[str] | None,
         optimizer: torch.optim.Optimizer | None,
+        unguarded: Sequence[str],
         name: str,
         observer: Observer | None,
     ) -> None:
@@ -102,6 +103,7 @@ class CapturedStep:
         self._recapture = on_miss == "recapture"
         self._alternatives = alternatives
         self._optimizer = None if optimizer is None else ParameterSteps(optimizer)
+        self._unguarded = tuple(unguarded)
         self._name = name
         self._observer = observer
         self._plan_options: dict[str, Any] | None = None
@@ -147,14 +149,26 @@ class CapturedStep:
     def _record(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> tuple[_runtime.CapturedStep, Guards]:
-        """Records the step once. It is also planned if a plan was asked for before."""
-        guards = Guards(self._step, self._modules)
+        """Records the step once, and watches what it reads from Python."""
+        guards = Guards(self._functions(), self._modules, self._unguarded)
         recorded.after_run = guards.after_run
-        native = _runtime.CapturedStep(recorded, tensors, modules=self._modules, **options)
+        with guards.recording():
+            native = self._make(recorded, tensors, options | {"modules": self._modules})
         guards.settle()
+        return native, guards
+
+    def _functions(self) -> list[Callable[..., Any]]:
+        """Returns the user's functions that a call stands for."""
+        return [self._step]
+
+    def _make(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> _runtime.CapturedStep:
+        """Makes the recording. It is planned, too, if a plan was asked for before."""
+        native = _runtime.CapturedStep(recorded, tensors, **options)
         if self._plan_options is not None:
             native.plan(**self._plan_options)
-        return native, guards
+        return native
 
     def plan(
         self,
@@ -324,6 +338,7 @@ def capture(
     on_miss: str = "refuse",
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    unguarded: Sequence[str] = (),
     name: str = "step",
     observer: Observer | None = None,
     **keywords: Any,
@@ -354,6 +369,10 @@ def capture(
             before and after the step. The bits are those of `optimizer.step()` behind the step.
             Clipping by the norm of all gradients is not possible. If a step fails half-way, the
             exception names the parameters that were updated.
+        unguarded: The names of Python state that may change without an effect on the step, as
+            messages and `guards()` write them: "calls" or "trainer.log". The names stand for all
+            that is inside them, too. They are neither compared before a call, nor refused if the
+            step changes them itself. The replay does not change them.
         name: The name of the graph in reports.
         observer: A function that is called with `Progress`.
         **keywords: The keyword arguments that the function is recorded with.
@@ -363,7 +382,9 @@ def capture(
 
     Raises:
         InputError: The step cannot be replayed, because sizes or branches depend on data, numbers
-            are read out of tensors, or parameters are written. The message names the operation.
+            are read out of tensors, or parameters are written. The message names the operation
+            and the line of the program. The step is also refused if each call changes what it
+            reads from Python (`self.calls += 1`), or draws from a generator of Python or NumPy.
 
     Examples:
         >>> def train(x, y):
@@ -382,6 +403,7 @@ def capture(
         on_miss,
         alternatives,
         optimizer,
+        unguarded,
         name,
         observer,
     )

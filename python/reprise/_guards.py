@@ -8,6 +8,7 @@ all modules.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
@@ -17,7 +18,7 @@ import sysconfig
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any
 
@@ -28,8 +29,12 @@ from .errors import InputError
 
 # A container with more items is watched by its length only.
 LARGEST_CONTAINER = 1024
+# An array of NumPy with more bytes is not watched.
+LARGEST_ARRAY = 16384
 # Names that code reads the environment by.
 ENVIRONMENT = {"environ", "environb", "getenv"}
+# Names by which code reads attributes whose names it computes.
+BY_NAME = {"getattr", "vars", "__dict__", "attrgetter"}
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
@@ -64,6 +69,8 @@ def _same(before: Any, now: Any) -> bool:
     """Says whether two values are interchangeable for a program that reads them."""
     if before is now:
         return True
+    if type(before) is tuple and type(now) is tuple and _all_simple(before):
+        return before == now and list(map(type, before)) == list(map(type, now))
     return type(before) is type(now) and _is_simple(before) and bool(before == now)
 
 
@@ -201,16 +208,17 @@ class _Walk:
         elif isinstance(value, (set, frozenset)):
             self._watch(path, lambda: _members(value))
         elif isinstance(value, types.ModuleType):
-            root = value.__name__.partition(".")[0]
-            file = getattr(value, "__file__", None)
-            if root not in sys.stdlib_module_names and (file is None or not _is_library(file)):
-                self._attributes(value, path)
+            self._python_module(value, path)
+        elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+            self._array(value, path)
         elif isinstance(value, contextvars.ContextVar):
             self._watch(path, lambda: (("",), (value.get(None),)))
         elif not self._generator(value, path):
             self._object(value, path)
 
-    def _watch(self, path: str, read: Callable[[], tuple[tuple[str, ...], tuple[Any, ...]]]) -> None:
+    def _watch(
+        self, path: str, read: Callable[[], tuple[tuple[str, ...], tuple[Any, ...]]]
+    ) -> None:
         watch = _Watch(path, read)
         self.watches.append(watch)
         for name, value in zip(watch.names, watch.values, strict=True):
@@ -224,6 +232,8 @@ class _Walk:
     def _function(self, function: types.FunctionType, path: str) -> None:
         code = function.__code__
         # A decorator of a library, such as torch.no_grad(), has the user's function in its closure.
+        if function.__dict__:
+            self._attributes(function, path)
         if not _is_library(code.co_filename):
             self._code(code)
             names = tuple(
@@ -284,7 +294,9 @@ class _Walk:
         kind = type(module)
         skipped = {*OF_TENSORS, *HOOKS, "_non_persistent_buffers_set", "_is_full_backward_hook"}
         skipped |= {name for name in own if name.startswith("_forward") and name.endswith("kwargs")}
-        skipped |= {name for name in own if "_state_dict_" in name or name.endswith("always_called")}
+        skipped |= {
+            name for name in own if "_state_dict_" in name or name.endswith("always_called")
+        }
         keys = tuple(name for name in own if name not in skipped)
         labels = tuple(f".{name}" for name in keys) + (".__class__", ".forward")
         parameters = own.get("_parameters", {})
@@ -304,7 +316,7 @@ class _Walk:
             tuple(p.requires_grad for p in parameters.values() if p is not None),
         ))  # fmt: skip
         self._watch(path, lambda: (
-            tuple(f".{name}[{i}]" for name, table in zip(HOOKS, hooks) for i in range(len(table))),
+            tuple(f".{name}[{i}]" for name in HOOKS for i in range(len(own.get(name, ())))),
             tuple(hook for table in hooks for hook in table.values()),
         ))  # fmt: skip
         self._class(kind, path)
@@ -323,14 +335,19 @@ class _Walk:
                 if isinstance(item, types.FunctionType) and called:
                     self.visit(item, f"{base.__qualname__}.{name}")
             self._attributes(base, base.__qualname__)
+        meta = type(kind)
+        if meta is not type and not _is_library(_file_of(meta)) and id(meta) not in self._seen:
+            self._seen[id(meta)] = meta
+            self._class(meta, path)
 
     def _attributes(self, value: Any, path: str) -> None:
         """Watches the attributes that the code names, those that come later included."""
         known = self.known
+        every = bool(known & BY_NAME)  # The code reads attributes by names that it computes.
 
         def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
             own = vars(value)
-            names = [name for name in own if name in known and not name.startswith("__")]
+            names = [name for name in own if (name in known or every) and not name.startswith("__")]
             return tuple(f".{name}" for name in names), tuple(own[name] for name in names)
 
         self._watch(path, read)
@@ -348,6 +365,25 @@ class _Walk:
         else:
             return False
         return True
+
+    def _python_module(self, value: types.ModuleType, path: str) -> None:
+        root = value.__name__.partition(".")[0]
+        file = getattr(value, "__file__", None)
+        if root not in sys.stdlib_module_names and (file is None or not _is_library(file)):
+            self._attributes(value, path)
+            return
+        # A library stays as it is, but for a function of it that the program replaces.
+        own = vars(value)
+        names = tuple(name for name in own if name in self.known)
+        labels = tuple(f".{name}" for name in names)
+        self.watches.append(
+            _Watch(path, lambda: (labels, tuple(own.get(name, MISSING) for name in names)))
+        )
+
+    def _array(self, value: Any, path: str) -> None:
+        """Watches the content of a small array, from which the step may take numbers."""
+        if value.nbytes <= LARGEST_ARRAY and not value.dtype.hasobject:
+            self._watch(path, lambda: ((".tobytes()",), (value.tobytes(),)))
 
     def _object(self, value: Any, path: str) -> None:
         if isinstance(value, type):
@@ -467,13 +503,21 @@ class Guards:
     whose Python matters, so the step is refused.
 
     Args:
-        step: The function.
-        modules: The modules of the step, beside those that the function shows.
+        functions: The functions that a call of the recording stands for.
+        modules: The modules of the step, beside those that the functions show.
+        unguarded: The names of state that may change.
     """
 
-    def __init__(self, step: Callable[..., Any], modules: list[torch.nn.Module]) -> None:
-        self._step = step
+    def __init__(
+        self,
+        functions: list[Callable[..., Any]],
+        modules: list[torch.nn.Module],
+        unguarded: tuple[str, ...],
+    ) -> None:
+        self._functions = functions
         self._modules = modules
+        self._unguarded = unguarded
+        self._files: set[str] = set()
         self._watches: list[_Watch] | None = None
         self._generators: list[tuple[str, Callable[[], Any], Any]] = []
         self._shared = _shared_generators()
@@ -495,6 +539,8 @@ class Guards:
                 if watch.holds():
                     continue
                 for name, before, now in watch.changes():
+                    if self._may_change(name):
+                        continue
                     if _matters(before, now):
                         self._changed[name] = before, now
                     else:
@@ -505,7 +551,8 @@ class Guards:
         names: set[str] = set()
         while True:
             walk = _Walk(names)
-            walk.visit(self._step, getattr(self._step, "__name__", "the step"))
+            for function in self._functions:
+                walk.visit(function, getattr(function, "__name__", "step"))
             for i, module in enumerate(self._modules):
                 walk.visit(module, f"modules[{i}]")
             if walk.names <= names:
@@ -547,10 +594,31 @@ class Guards:
                 "the step, or make it a tensor that the step writes in place"
             )
         assert self._watches is not None
+        for path in sorted(self._files):
+            self._watches.append(_Watch(path, lambda path=path: _state_of_file(path)))
         for watch in self._watches:
-            lost = {name for name in self._lost if name.startswith(watch.path)}
+            lost = {
+                watch.path + name
+                for name in watch.names
+                if watch.path + name in self._lost or self._may_change(watch.path + name)
+            }
             if lost:
                 watch.forget(lost)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Notes the files that the functions read in the scope."""
+        _note_opened_files()
+        before, _opened.now = _opened.now, self._files
+        try:
+            yield
+        finally:
+            _opened.now = before
+
+    def _may_change(self, name: str) -> bool:
+        return any(
+            name == free or name.startswith((f"{free}.", f"{free}[")) for free in self._unguarded
+        )
 
     def difference(self) -> str:
         """Says in words what differs from the capture. The text is empty if nothing does."""
@@ -567,6 +635,39 @@ class Guards:
         """Returns the names of all that is compared before each call."""
         assert self._watches is not None
         return [watch.path + name for watch in self._watches for name in watch.names]
+
+
+class _Opened(threading.local):
+    """The set that gets the names of the files that this thread opens to read, or None."""
+
+    now: set[str] | None = None
+
+
+_opened = _Opened()
+
+
+def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or _opened.now is None:
+        return
+    path, mode = arguments[:2]
+    if not isinstance(path, str) or not isinstance(mode, str) or set(mode) & set("wax+"):
+        return
+    if not path.endswith((".py", ".pyc", ".so")) and not path.startswith(("/proc", "/sys", "/dev")):
+        _opened.now.add(os.path.abspath(path))
+
+
+@functools.cache
+def _note_opened_files() -> None:
+    """Begins to hear which files are opened. Python has no way to end that."""
+    sys.addaudithook(_on_audit)
+
+
+def _state_of_file(path: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (" (modified)",), (None,)
+    return (" (modified)",), ((found.st_mtime_ns, found.st_size),)
 
 
 def _matters(before: Any, now: Any) -> bool:

@@ -55,7 +55,10 @@ class MicroBatchedStep(CapturedStep):
         self._first_plan = plan
         super().__init__(**capture)
 
-    def _record(
+    def _functions(self) -> list[Callable[..., Any]]:
+        return super()._functions() + ([] if self._body is None else [self._body])
+
+    def _make(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> _runtime.CapturedStep:
         """Records and plans the step in each number of parts, and keeps the fastest plan."""
@@ -63,7 +66,10 @@ class MicroBatchedStep(CapturedStep):
         if plan is None:
             budget = budget_for(self._budget, tensors[0].device)
             plan = plan_options(budget=budget, **self._first_plan)
-        body = None if self._body is None else RecordedFunction(self._body, recorded.inputs)
+        body = None
+        if self._body is not None:
+            body = RecordedFunction(self._body, recorded.inputs)
+            body.after_run = recorded.after_run
         part = recorded.part if body is None else functools.partial(recorded.behind, body)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
             part, body, tensors, parts=self._numbers, plan=plan, **options
@@ -91,6 +97,7 @@ def micro_batches(
     on_miss: str = "refuse",
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    unguarded: Sequence[str] = (),
     name: str = "step",
     observer: Observer | None = None,
     **keywords: Any,
@@ -132,6 +139,7 @@ def micro_batches(
         on_miss: As for `capture()`.
         alternatives: As for `capture()`.
         optimizer: As for `capture()`.
+        unguarded: As for `capture()`.
         name: As for `capture()`.
         observer: As for `capture()`.
         **keywords: The keyword arguments that the functions are recorded with.
@@ -175,6 +183,7 @@ def micro_batches(
         on_miss=on_miss,
         alternatives=alternatives,
         optimizer=optimizer,
+        unguarded=unguarded,
         name=name,
         observer=observer,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,8 +42,7 @@ class RecordedFunction:
         assert body.outputs is not None
         results = rebuild(body.outputs, tensors)
         results = results if isinstance(results, (tuple, list)) else (results,)
-        outputs, self.outputs = flatten(self.step(*results, share=share), "what the step returns")
-        return self._added_up(outputs)
+        return self._added_up(self._call(results, {"share": share}))
 
     def _added_up(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the outputs. Raises InputError if they cannot be added up over the parts."""
@@ -56,7 +55,9 @@ class RecordedFunction:
 
     def _run(self, tensors: list[torch.Tensor], more: dict[str, Any]) -> list[torch.Tensor]:
         arguments, keywords = rebuild(self.inputs, tensors)
-        keywords = keywords | more
+        return self._call(arguments, keywords | more)
+
+    def _call(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[torch.Tensor]:
         outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
         if self.after_run is not None:
             self.after_run()

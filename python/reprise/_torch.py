@@ -53,4 +53,6 @@ from . import _runtime as _runtime  # noqa: E402 - The check above comes first.
 
 errors._last_refusal = _runtime.last_refusal
 # Messages name the place in the user's program, not in these two packages.
-_runtime.name_places([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
+hasattr(_runtime, "name_places") and _runtime.name_places(
+    [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep]
+)

@@ -123,8 +123,8 @@ def double(model: Any) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (thaw, freeze, "no longer wants a gradient"),
-        (freeze, thaw, "wants a gradient"),
+        (thaw, freeze, "requires_grad was True and is False"),
+        (freeze, thaw, "requires_grad was False and is True"),
         (thaw, double, "is Double"),
     ],
 )
@@ -210,7 +210,7 @@ def test_modules_that_the_function_does_not_show_are_watched() -> None:
     captured = reprise.capture(step, x, y)
     captured(x, y)
     holder["model"].eval()
-    with pytest.raises(reprise.InputError, match="evaluation"):
+    with pytest.raises(reprise.InputError, match=r"training was True and is False"):
         captured(x, y)
 
 
@@ -358,7 +358,7 @@ def test_a_loss_made_at_each_call_is_no_hidden_module() -> None:
         loss.backward()
         return loss
 
-    reprise.capture(step, *data())
+    reprise.capture(step, *data(), unguarded=["runs"])
     assert runs == 4
 
 
