@@ -53,6 +53,4 @@ from . import _runtime as _runtime  # noqa: E402 - The check above comes first.
 
 errors._last_refusal = _runtime.last_refusal
 # Messages name the place in the user's program, not in these two packages.
-hasattr(_runtime, "name_places") and _runtime.name_places(
-    [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep]
-)
+_runtime.name_places([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])

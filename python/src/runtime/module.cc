@@ -13,6 +13,7 @@
 #include "../errors.h"
 #include "../results.h"
 #include "mirror.h"
+#include "watched.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/alternatives.h"
@@ -419,6 +420,11 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("last_refusal", &last_refusal);
   m.def("name_places", &name_places);
+  py::class_<Watched>(m, "Watched")
+      .def(py::init<>())
+      .def("add", &Watched::add)
+      .def("changed", &Watched::changed)
+      .def("renew", &Watched::renew);
   m.def("alternatives", &list_alternatives);
   bind_captured_step(m);
   bind_remat(m);
