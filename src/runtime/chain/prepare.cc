@@ -3,6 +3,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/state/random_state.h"
 #include "runtime/state/value_keeper.h"
@@ -17,6 +19,7 @@
 
 namespace reprise::runtime::internal::chain {
 
+using device::require_plain;
 using state::RandomScope;
 using state::RandomState;
 using state::ValueKeeper;
@@ -119,6 +122,7 @@ class StageWatcher {
     seen_.aliases.clear();
     for (const at::Tensor& output : outputs) {
       if (!output.defined()) reject(piece_.stage, "returns an undefined tensor");
+      require_plain(output, fmt::format("what stage '{}' returns", piece_.stage.name));
       if (output.device() != model_.device) {
         reject(piece_.stage, "returns a tensor on " + output.device().str() + " where " +
                                  model_.device.str() + " was given; use one device");
@@ -263,6 +267,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     throw;
   }
   for (const at::Tensor& leaf : seen.other_leaves) {
+    require_plain(leaf, fmt::format("a parameter that stage '{}' uses", piece.stage.name));
     register_parameter(leaf, model, known, prepared.parameters);
   }
   if (seen.changes_input && share_memory(x)) {

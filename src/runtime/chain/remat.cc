@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/activity.h"
@@ -44,6 +45,7 @@ using internal::device::StepUnderWay;
 using internal::device::drain_backward_queue;
 using internal::device::limits;
 using internal::device::make_node;
+using internal::device::require_plain;
 using internal::device::uncounted_bytes;
 using internal::modules::register_stages;
 
@@ -296,14 +298,10 @@ int64_t Remat::State::ready(const Tensors& inputs, const ModelContents& contents
   if (inputs.empty()) throw InputError("the model was given no input");
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) throw InputError("the model was given an undefined tensor");
-    if (input.layout() != at::kStrided || input.is_nested() || !input.has_storage() ||
-        input.is_meta()) {
-      throw InputError(fmt::format(
-          "the sample input has a tensor without memory of its own (sparse, nested, meta, or of a "
-          "function transform such as torch.func.grad): {}. Dense tensors on a device are planned "
-          "for",
-          input.toString()));
-    }
+    require_plain(input, "an input");
+  }
+  for (const Stage& stage : stages) {
+    if (stage.module) require_plain(*stage.module, fmt::format(" of stage '{}'", stage.name));
   }
   if (inputs[0].device().is_cpu()) install_cpu_allocator();
   Instance& instance = instance_for(inputs, contents);

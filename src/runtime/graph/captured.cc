@@ -73,6 +73,9 @@ Captured::Captured(Circumstances now, StepProgram made)
       effects(program.step.recording),
       maybe_uncounted(externals_of(program.step.recording)),
       residents(program.step.recording) {
+  for (const step::GradientFlag& flag : program.step.recording.flags) {
+    if (flag.at_start) circumstances.allow_flag(static_cast<size_t>(flag.input));
+  }
   program.updater->keep_room(program.state_bytes);
 }
 

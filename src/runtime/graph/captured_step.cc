@@ -44,6 +44,7 @@ using internal::graph::device_of;
 using internal::graph::room_of;
 using internal::graph::search_smaller;
 using internal::graph::search_step;
+using internal::graph::set_flags;
 using internal::state::RandomState;
 using internal::step::Circumstances;
 using internal::step::Recording;
@@ -288,6 +289,7 @@ Tensors CapturedStep::State::run(const Tensors& inputs) {
   }
   // From here on nothing fails.
   deliver(gradients);
+  set_flags(recording(), inputs);
   captured->replay.clear();
   ++report.steps;
   return outputs;

@@ -9,6 +9,7 @@
 namespace reprise::runtime::internal::graph {
 
 using step::Arrival;
+using step::GradientFlag;
 using step::LeafGradient;
 using step::Memory;
 using step::Recording;
@@ -17,7 +18,8 @@ using step::Updates;
 
 namespace {
 
-const at::Tensor& target_of(const LeafGradient& leaf, const Tensors& inputs) {
+template <class Leaf>
+const at::Tensor& target_of(const Leaf& leaf, const Tensors& inputs) {
   return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
 }
 
@@ -69,6 +71,13 @@ void deliver(std::vector<Delivery>& gradients) {
     } else {
       grad = std::move(next.gradient);
     }
+  }
+}
+
+void set_flags(const Recording& recording, const Tensors& inputs) {
+  for (const GradientFlag& flag : recording.flags) {
+    const at::Tensor& target = target_of(flag, inputs);
+    if (target.requires_grad() != flag.wanted) target.set_requires_grad(flag.wanted);
   }
 }
 

@@ -32,4 +32,7 @@ std::vector<Delivery> deliveries(const step::Recording& recording, const step::U
 // place.
 void deliver(std::vector<Delivery>& gradients);
 
+// Says of parameters and inputs whether they want a gradient, as the step does.
+void set_flags(const step::Recording& recording, const Tensors& inputs);
+
 }  // namespace reprise::runtime::internal::graph

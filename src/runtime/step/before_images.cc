@@ -17,6 +17,19 @@ bool BeforeImages::moved() const {
                      [](const auto& kept) { return !lies_at(kept.first, kept.second); });
 }
 
+void BeforeImages::keep_flag(const at::Tensor& tensor) {
+  flags_.try_emplace(tensor.unsafeGetTensorImpl(), tensor, tensor.requires_grad());
+}
+
+std::vector<at::Tensor> BeforeImages::flipped() const {
+  std::vector<at::Tensor> all;
+  for (const auto& [address, kept] : flags_) {
+    const auto& [tensor, flag] = kept;
+    if (tensor.is_leaf() && tensor.requires_grad() != flag) all.push_back(tensor);
+  }
+  return all;
+}
+
 void BeforeImages::keep(const at::Tensor& tensor, HostBytes bytes) {
   images_.try_emplace(tensor.storage().unsafeGetStorageImpl(), tensor, std::move(bytes));
 }
@@ -32,6 +45,7 @@ void BeforeImages::restore() const {
     if (!lies_at(kept->first, kept->second)) kept->first.set_data(kept->second);
   }
   for (const auto& [memory, image] : images_) copy_from_host(image.second, image.first.storage());
+  for (const at::Tensor& tensor : flipped()) tensor.set_requires_grad(!tensor.requires_grad());
   for (const auto& [leaf, gradient] : gradients_) leaf.mutable_grad() = gradient;
 }
 

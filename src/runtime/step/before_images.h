@@ -20,6 +20,10 @@ class BeforeImages {
   // Says whether a tensor lies elsewhere than when its place was kept.
   bool moved() const;
   void keep_gradient(const at::Tensor& leaf) { gradients_.emplace_back(leaf, leaf.grad()); }
+  // Keeps whether the tensor wants a gradient. The tensor is a parameter or an input.
+  void keep_flag(const at::Tensor& tensor);
+  // Returns the tensors whose flag is another one now, each once.
+  std::vector<at::Tensor> flipped() const;
   void keep(const at::Tensor& tensor, HostBytes bytes);
   bool has(const at::Tensor& tensor) const;
   void restore() const;
@@ -28,6 +32,7 @@ class BeforeImages {
   std::map<const void*, std::pair<at::Tensor, HostBytes>> images_;  // by storage
   std::vector<std::pair<at::Tensor, at::Tensor>> places_;           // tensor, and its place
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;        // leaf, and its .grad
+  std::map<const void*, std::pair<at::Tensor, bool>> flags_;        // by tensor: it, and its flag
 };
 
 }  // namespace reprise::runtime::internal::step

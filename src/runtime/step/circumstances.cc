@@ -7,12 +7,14 @@
 
 #include <algorithm>
 
+#include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::step {
 
 using device::kBlockAlignment;
+using device::require_plain;
 
 namespace {
 
@@ -37,6 +39,7 @@ Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& option
   for (const at::Tensor& tensor : inputs) {
     Input& input = inputs_.emplace_back();
     if (!tensor.defined()) continue;
+    require_plain(tensor, fmt::format("input {} of the step", inputs_.size() - 1));
     if (tensor.requires_grad() && !tensor.is_leaf()) {
       throw InputError(fmt::format(
           "input {} has a history, which a captured step does not continue: detach() it, or take "
@@ -51,6 +54,7 @@ Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& option
         static_cast<size_t>(std::find_if(inputs.begin(), inputs.end(), same) - inputs.begin());
   }
   for (const auto& root : options.modules) {
+    require_plain(*root, "");
     for (const auto& module : root->modules()) {
       ModuleState& state = modules_.emplace_back();
       state.training = module->is_training();
@@ -82,6 +86,8 @@ std::string Circumstances::difference_of_input(size_t i, const Circumstances& no
   Input moved = given;
   moved.geometry.offset = then.geometry.offset;
   moved.owner = then.owner;
+  if (then.any_flag) moved.requires_grad = then.requires_grad;
+  moved.any_flag = then.any_flag;
   if (!(then == moved) || shift(then.geometry, given.geometry) % kBlockAlignment != 0) {
     return fmt::format("input {} is {} instead of {}", i, text_of(given), text_of(then));
   }

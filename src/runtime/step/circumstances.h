@@ -18,12 +18,15 @@ class Circumstances {
   // Says in words what differs from `now`. The text is empty if nothing does. Inputs may begin at
   // other offsets of the same alignment, as batches do that are parts of one tensor.
   std::string difference(const Circumstances& now) const;
+  // Lets an input want a gradient or not, because the step does the same for both.
+  void allow_flag(size_t input) { inputs_[input].any_flag = true; }
 
  private:
   struct Input {
     Geometry geometry;
     std::string device;
     bool defined = false, requires_grad = false;
+    bool any_flag = false;  // whether `requires_grad` may differ
     size_t owner = 0;  // position of the first input with the same storage
 
     bool operator==(const Input&) const = default;

@@ -138,17 +138,34 @@ struct Subject {
   const std::vector<at::Tensor>& parameters;
 };
 
+int32_t position_of(const at::Tensor& tensor, const Tensors& inputs) {
+  const auto found = std::find_if(inputs.begin(), inputs.end(),
+                                  [&](const at::Tensor& input) { return input.is_same(tensor); });
+  return found == inputs.end() ? -1 : static_cast<int32_t>(found - inputs.begin());
+}
+
 // Records one run. Puts back everything that the run wrote outside the step, except gradients that
 // it does not read.
 Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
   const c10::Device device = subject.device;
   BeforeImages images;
-  for (const at::Tensor& parameter : subject.parameters) images.keep_place(parameter);
+  for (const at::Tensor& parameter : subject.parameters) {
+    images.keep_place(parameter);
+    images.keep_flag(parameter);
+  }
+  for (const at::Tensor& input : subject.inputs) {
+    if (input.defined()) images.keep_flag(input);
+  }
   const RandomScope random(device);
   // The cache of the caller's autocast may hold weights that an earlier run has cast.
   at::autocast::clear_cache();
   try {
     Recording recording = record(subject.step, subject.inputs, device, images, learn, known);
+    for (const at::Tensor& tensor : images.flipped()) {
+      recording.flags.push_back({.target = tensor,
+                                 .input = position_of(tensor, subject.inputs),
+                                 .wanted = tensor.requires_grad()});
+    }
     images.restore();
     return recording;
   } catch (...) {
@@ -208,6 +225,58 @@ std::vector<at::Tensor> targets_of(const Recording& recording) {
   return targets;
 }
 
+// Lets inputs begin a run with the flag that the step gives them, as at a second call with them.
+class InputsWithFlags {
+ public:
+  explicit InputsWithFlags(const Recording& recording) {
+    for (const GradientFlag& flag : recording.flags) {
+      if (flag.input < 0 || !flag.wanted) continue;
+      inputs_.push_back(flag.target);
+      flag.target.set_requires_grad(true);
+    }
+  }
+  ~InputsWithFlags() {
+    for (const at::Tensor& input : inputs_) input.set_requires_grad(false);
+  }
+  InputsWithFlags(const InputsWithFlags&) = delete;
+  InputsWithFlags& operator=(const InputsWithFlags&) = delete;
+
+ private:
+  std::vector<at::Tensor> inputs_;
+};
+
+std::vector<std::string> names_of_forward(const Recording& recording) {
+  std::vector<std::string> names;
+  for (const Call& call : recording.calls) {
+    const std::string name = call.name();
+    // zero_grad() calls these operations only if there are gradients.
+    const bool zeroes = name.find("zero_") != std::string::npos;
+    if (call.phase == Phase::kForward && !zeroes) names.push_back(name);
+  }
+  return names;
+}
+
+// Notes for each input that the step gives its flag whether it may have the flag already. `run`
+// began with all these flags.
+void note_flags_at_start(Recording& recording, const Recording& run) {
+  const bool same = names_of_forward(recording) == names_of_forward(run);
+  for (GradientFlag& flag : recording.flags) {
+    flag.at_start = same && flag.input >= 0 && flag.wanted &&
+                    !recording.read_without_gradient.contains(flag.input);
+  }
+}
+
+// Drops leaves that the last run made by a call that is no operation (.data). A leaf from before
+// the step is the same tensor in both runs.
+void drop_made_leaves(const Recording& before, Recording& last) {
+  std::erase_if(last.gradients, [&](const LeafGradient& leaf) {
+    return leaf.input < 0 && std::none_of(before.gradients.begin(), before.gradients.end(),
+                                          [&](const LeafGradient& other) {
+                                            return other.target.is_same(leaf.target);
+                                          });
+  });
+}
+
 // Returns the recording with what the step does to gradients that are there when it begins. A run
 // without gradients does not show it, so one more run begins with gradients of zeros. Parameters
 // that the step does not reach have one, too, because zero_grad() drops it.
@@ -220,6 +289,7 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
     const bool fresh = reached.insert(parameter.unsafeGetTensorImpl()).second;
     if (fresh) recording.gradients.push_back({.target = parameter});
   }
+  const InputsWithFlags flags(recording);
   const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros);
   std::vector<at::Tensor> given;
   for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
@@ -232,6 +302,7 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
     for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
     return recording;
   }
+  note_flags_at_start(recording, run);
   for (size_t l = 0; l < given.size(); ++l) {
     LeafGradient& leaf = recording.gradients[l];
     const auto seen =
@@ -267,6 +338,7 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   audit.writes.insert(first.writes.begin(), first.writes.end());
   Recording last = run_once(subject, nullptr, &audit);
   compare_calls(recording, last);
+  drop_made_leaves(recording, last);
   refuse_gradients_read_elsewhere(aside, last);
   refuse_gradients_read_elsewhere(none, last);
   return with_arrivals(subject, std::move(last));

@@ -53,13 +53,15 @@ Places::Places(Recording& recording, const Tensors& inputs, BeforeImages& images
 
 TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& call) {
   if (!tensor.defined()) return {};
+  if (tensor.key_set().has(c10::DispatchKey::Python)) {
+    problems_.refuse(call,
+                     "uses a tensor of a class written in Python (a DTensor, or another wrapper of "
+                     "tensors), whose memory the capture does not see; give it plain tensors");
+    return {};
+  }
   if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
     problems_.refuse(call,
                      fmt::format("uses a tensor of layout {}", c10::toString(tensor.layout())));
-    return {};
-  }
-  if (tensor.key_set().has(c10::DispatchKey::Python)) {
-    problems_.refuse(call, "uses a tensor of a class written in Python");
     return {};
   }
   const c10::Storage& storage = tensor.storage();
@@ -202,6 +204,11 @@ int32_t Places::note_leaf(const at::Tensor& tensor) {
   }
   const auto input = input_tensors_.find(tensor.unsafeGetTensorImpl());
   return input == input_tensors_.end() ? -1 : input->second;
+}
+
+void Places::note_read_without_gradient(const at::Tensor& tensor) {
+  const auto input = input_tensors_.find(tensor.unsafeGetTensorImpl());
+  if (input != input_tensors_.end()) recording_.read_without_gradient.insert(input->second);
 }
 
 bool Places::made_in_step(const c10::Storage& storage) const {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/device/plain_tensors.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/source_place.h"
 #include "reprise/model/errors.h"
@@ -16,6 +17,7 @@
 
 namespace reprise::runtime::internal::step {
 
+using device::is_plain;
 using state::RandomState;
 
 namespace {
@@ -35,7 +37,7 @@ bool gives_unwritten_memory(const c10::OperatorHandle& op) {
 void mark_unwritten(const c10::IValue& result) {
   constexpr int kUnlikely = 0xA5;
   for_each_tensor(result, [](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu()) return;
+    if (!tensor.defined() || !is_plain(tensor) || !tensor.device().is_cpu()) return;
     const c10::Storage& storage = tensor.storage();
     if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnlikely, storage.nbytes());
   });
@@ -98,6 +100,7 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
       const size_t before = recording_.values.size();
       list.push_back(places_.refer(tensor, true, call));
       kept = kept || recording_.values.size() > before;
+      note_made(context, tensor);
     });
   }
   for (size_t a = 0; a < call.arguments.size(); ++a) {
@@ -180,8 +183,9 @@ void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& 
   if (argument.kind == ArgumentKind::kConstant) argument.constant = value;
   for_each_tensor(value, [&](const at::Tensor& tensor) {
     argument.tensors.push_back(places_.refer(tensor, false, call));
-    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (!tensor.defined() || !is_plain(tensor)) return;
     if (learn_ != nullptr) watch(context, a, tensor, argument.tensors.back());
+    context.operands.insert(tensor.unsafeGetTensorImpl());
     note_leaf(tensor);
   });
   call.arguments.push_back(std::move(argument));
@@ -197,15 +201,29 @@ bool Recorder::writes(const Call& call, size_t a) const {
 
 void Recorder::note_written(LeafContext& context, size_t a, const c10::IValue& value) {
   for_each_tensor(value, [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (!tensor.defined() || !is_plain(tensor)) return;
     context.written.emplace_back(tensor.storage(), a);
     places_.keep_image(tensor.storage(), [&] { return copy_to_host(tensor.storage()); });
   });
 }
 
-// Notes a leaf tensor that will want its gradient in .grad.
+// Notes a tensor that the step makes, be it a view of memory from before the step. An operation in
+// place returns its operand, which it has not made. A tensor from before the step keeps its address
+// until the step ends, so an address in `made_` stays one of a tensor that the step made.
+void Recorder::note_made(const LeafContext& context, const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const void* address = tensor.unsafeGetTensorImpl();
+  if (!context.operands.contains(address)) made_.insert(address);
+}
+
+// Notes a leaf tensor that will want its gradient in .grad. The gradient of a leaf that the step
+// makes dies with the step.
 void Recorder::note_leaf(const at::Tensor& tensor) {
-  if (!tensor.requires_grad() || !tensor.is_leaf()) return;
+  if (!tensor.requires_grad()) {
+    if (at::GradMode::is_enabled()) places_.note_read_without_gradient(tensor);
+    return;
+  }
+  if (!tensor.is_leaf() || made_.contains(tensor.unsafeGetTensorImpl())) return;
   if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second) return;
   images_.keep_place(tensor);
   images_.keep_gradient(tensor);

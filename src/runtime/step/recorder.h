@@ -35,6 +35,7 @@ struct LeafContext final : at::ObserverContext {
   bool within_leaf = false;
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage and argument
   std::vector<Watched> watched;
+  std::set<const void*> operands;  // the tensors that it was given
   std::optional<state::RandomState> random;  // the state at the begin
 };
 
@@ -59,6 +60,7 @@ class Recorder {
   bool writes(const Call& call, size_t a) const;
   void note_written(LeafContext& context, size_t a, const c10::IValue& value);
   void note_leaf(const at::Tensor& tensor);
+  void note_made(const LeafContext& context, const at::Tensor& tensor);
   void look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments);
   bool draws(const LeafContext& context);
   bool write_values(LeafContext& context);
@@ -76,6 +78,7 @@ class Recorder {
   Recording recording_;
   Places places_;
   std::set<const void*> leaves_;
+  std::set<const void*> made_;  // tensors that operations of the step returned
   // The random state after the last call that drew. It is set only if there is `learn_`.
   std::optional<state::RandomState> random_;
 };

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,14 @@ struct LeafGradient {
   Arrival arrival = Arrival::kAdded;
 };
 
+// A GradientFlag is a tensor whose requires_grad is another one after the step than before it.
+struct GradientFlag {
+  at::Tensor target;      // the parameter, or the caller's input at capture
+  int32_t input = -1;     // position among the caller's inputs; -1 for a parameter
+  bool wanted = false;    // whether the tensor wants a gradient after the step
+  bool at_start = false;  // whether the step does the same if the tensor has the flag already
+};
+
 struct Recording {
   c10::Device device = c10::kCPU;
   std::vector<Call> calls;
@@ -121,7 +130,9 @@ struct Recording {
   std::vector<External> externals;
   std::vector<TensorRef> outputs;  // the tensors that the step returned
   std::vector<LeafGradient> gradients;
-  std::vector<int64_t> input_offsets;  // in bytes: where inputs began in their storages
+  std::vector<GradientFlag> flags;
+  std::set<int32_t> read_without_gradient;  // inputs that were read while they wanted no gradient
+  std::vector<int64_t> input_offsets;       // in bytes: where inputs began in their storages
 };
 
 // Calls `visit` for every tensor in an argument or a return, undefined ones included.
