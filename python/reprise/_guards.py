@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from ._torch import _runtime
 from ._tree import SIMPLE
 from .errors import InputError
 
@@ -61,6 +62,12 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+# Names behind a path, and the values that they stand for.
+_State = tuple[tuple[str, ...], tuple[Any, ...]]
+# Dicts, objects whose classes matter, and tensors.
+_Sources = tuple[list[dict[str, Any]], list[Any], list[torch.Tensor]]
+
+
 def _is_simple(value: Any) -> bool:
     return isinstance(value, (*SIMPLE, range, torch.Size, frozenset))
 
@@ -96,15 +103,19 @@ class _Watch:
     Attributes:
         path: The name of what holds the values.
         read: It returns the names and the values as they are now.
+        sources: The dicts, objects and tensors that `read` reads, if these are all that it reads.
         names: The names, as the program writes them behind the path.
         values: The values as they were.
     """
 
-    __slots__ = ("names", "path", "read", "values")
+    __slots__ = ("names", "path", "read", "sources", "values")
 
-    def __init__(self, path: str, read: Callable[[], tuple[tuple[str, ...], tuple[Any, ...]]]):
+    def __init__(
+        self, path: str, read: Callable[[], _State], sources: _Sources | None = None
+    ) -> None:
         self.path = path
         self.read = read
+        self.sources = sources
         self.names, self.values = read()
 
     def holds(self) -> bool:
@@ -127,11 +138,20 @@ class _Watch:
             if name not in before or name not in now or not _same(before[name], now[name])
         ]
 
+    def difference(self) -> str:
+        """Says in words what has changed. The text is empty if nothing has."""
+        if self.holds():
+            return ""
+        for name, before, now in self.changes():
+            return f"{name} was {_text(before)} and is {_text(now)}"
+        self.names, self.values = self.read()
+        return ""
+
     def forget(self, lost: set[str]) -> None:
         """Watches no longer the values with these names."""
         inner, path = self.read, self.path
 
-        def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        def read() -> _State:
             names, values = inner()
             kept = [i for i, name in enumerate(names) if path + name not in lost]
             return tuple(names[i] for i in kept), tuple(values[i] for i in kept)
@@ -180,6 +200,8 @@ class _Walk:
         self.watches: list[_Watch] = []
         self.generators: list[tuple[str, Callable[[], Any]]] = []
         self._seen: dict[int, Any] = {}
+        self._kinds: set[type] = set()  # of modules
+        self._kinds_seen: set[type] = set()
 
     def visit(self, value: Any, path: str) -> None:
         """Watches a value and all values that can be reached from it."""
@@ -203,6 +225,9 @@ class _Walk:
                 self.visit(getattr(value, part), f"{path}.{part}")
         elif isinstance(value, Mapping):
             self._mapping(value, path)
+        elif type(value) is tuple:
+            for i, item in enumerate(value):  # Nothing but its items can change.
+                self.visit(item, f"{path}[{i}]")
         elif isinstance(value, (list, tuple, deque)):
             self._sequence(value, path)
         elif isinstance(value, (set, frozenset)):
@@ -217,9 +242,9 @@ class _Walk:
             self._object(value, path)
 
     def _watch(
-        self, path: str, read: Callable[[], tuple[tuple[str, ...], tuple[Any, ...]]]
+        self, path: str, read: Callable[[], _State], sources: _Sources | None = None
     ) -> None:
-        watch = _Watch(path, read)
+        watch = _Watch(path, read, sources)
         self.watches.append(watch)
         for name, value in zip(watch.names, watch.values, strict=True):
             self.visit(value, path + name)
@@ -249,7 +274,8 @@ class _Walk:
             self._watch(path, lambda: ((".__code__",), (function.__code__,)))
             self._watch(path, lambda: _defaults(function))
         cells = function.__closure__ or ()
-        self._watch("", lambda: (code.co_freevars, tuple(map(_contents, cells))))
+        if cells:
+            self._watch("", lambda: (code.co_freevars, tuple(map(_contents, cells))))
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if len(value) > LARGEST_CONTAINER:
@@ -258,6 +284,7 @@ class _Walk:
             self._watch(
                 path,
                 lambda: (tuple(f"[{key!r}]" for key in value), tuple(value.values())),
+                ([value], [], []) if type(value) is dict else None,
             )
 
     def _sequence(self, value: Any, path: str) -> None:
@@ -283,49 +310,37 @@ class _Walk:
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         if not value.is_leaf:
             return  # A result of an earlier operation has no state of its own.
-        self._watch(path, lambda: _hooks_of_tensor(value))
-        if value.__dict__:
-            self._attributes(value, path)
+        own = value.__dict__
+        self._watch(path, lambda: _of_tensor(value, self.known), ([own], [], [value]))
 
     def _module(self, module: torch.nn.Module, path: str) -> None:
         own = module.__dict__
-        tables = tuple(own[name] for name in OF_TENSORS if name in own)
-        hooks = tuple(own[name] for name in HOOKS if name in own)
+        tables = [own[name] for name in OF_TENSORS if name in own]
+        hooks = [own[name] for name in HOOKS if name in own]
+
+        def read() -> _State:
+            named = {f".{name}": value for name, value in own.items() if not _is_record(name)}
+            for table in tables:
+                named.update((f".{name}", item) for name, item in table.items())
+            for name in HOOKS:
+                of_kind = enumerate(own.get(name, {}).values())
+                named.update((f".{name}[{i}]", hook) for i, hook in of_kind)
+            named[".__class__"] = type(module)
+            return tuple(named), tuple(named.values())
+
+        self._watch(path, read, ([own, *tables, *hooks], [module], []))
         kind = type(module)
-        skipped = {*OF_TENSORS, *HOOKS, "_non_persistent_buffers_set", "_is_full_backward_hook"}
-        skipped |= {name for name in own if name.startswith("_forward") and name.endswith("kwargs")}
-        skipped |= {
-            name for name in own if "_state_dict_" in name or name.endswith("always_called")
-        }
-        keys = tuple(name for name in own if name not in skipped)
-        labels = tuple(f".{name}" for name in keys) + (".__class__", ".forward")
-        parameters = own.get("_parameters", {})
-
-        def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
-            now = type(module)
-            forward = own.get("forward") or now.forward
-            return labels, (*(own.get(key, MISSING) for key in keys), now, forward)
-
-        self._watch(path, read)
-        self._watch(path, lambda: (
-            tuple(f".{name}" for table in tables for name in table),
-            tuple(item for table in tables for item in table.values()),
-        ))  # fmt: skip
-        self._watch(path, lambda: (
-            tuple(f".{name}.requires_grad" for name, p in parameters.items() if p is not None),
-            tuple(p.requires_grad for p in parameters.values() if p is not None),
-        ))  # fmt: skip
-        self._watch(path, lambda: (
-            tuple(f".{name}[{i}]" for name in HOOKS for i in range(len(own.get(name, ())))),
-            tuple(hook for table in hooks for hook in table.values()),
-        ))  # fmt: skip
-        self._class(kind, path)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._watch(kind.__qualname__, lambda: ((".forward",), (kind.forward,)))
+            self._class(kind, path)
 
     def _class(self, kind: type, path: str) -> None:
         """Watches the attributes of a user's class that the code names."""
         for base in kind.__mro__:
-            if base is object or _is_library(_file_of(base)):
+            if base is object or base in self._kinds_seen or _is_library(_file_of(base)):
                 continue
+            self._kinds_seen.add(base)
             for name, item in tuple(vars(base).items()):
                 if isinstance(item, property) and name in self.known:
                     item = item.fget
@@ -345,7 +360,7 @@ class _Walk:
         known = self.known
         every = bool(known & BY_NAME)  # The code reads attributes by names that it computes.
 
-        def read() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        def read() -> _State:
             own = vars(value)
             names = [name for name in own if (name in known or every) and not name.startswith("__")]
             return tuple(f".{name}" for name in names), tuple(own[name] for name in names)
@@ -432,17 +447,25 @@ def _contents(cell: types.CellType) -> Any:
         return MISSING
 
 
-def _hooks_of_tensor(tensor: torch.Tensor) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    tables: dict[str, dict[int, Any] | None] = {
-        "_backward_hooks": tensor._backward_hooks,
-        "_post_accumulate_grad_hooks": getattr(tensor, "_post_accumulate_grad_hooks", None),
-    }
-    hooks = [(name, i, hook) for name, table in tables.items()
-             for i, hook in enumerate((table or {}).values())]  # fmt: skip
-    return tuple(f".{name}[{i}]" for name, i, _ in hooks), tuple(hook for _, _, hook in hooks)
+def _of_tensor(tensor: torch.Tensor, known: set[str]) -> _State:
+    named: dict[str, Any] = {".requires_grad": tensor.requires_grad}
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        table = getattr(tensor, name, None) or {}
+        named.update((f".{name}[{i}]", hook) for i, hook in enumerate(table.values()))
+    named.update((f".{name}", v) for name, v in tensor.__dict__.items() if name in known)
+    return tuple(named), tuple(named.values())
 
 
-def _defaults(function: types.FunctionType) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def _is_record(name: str) -> bool:
+    """Says whether an attribute of a module is one of PyTorch's own tables about hooks and state."""
+    return (
+        name in (*OF_TENSORS, *HOOKS, "_non_persistent_buffers_set", "_is_full_backward_hook")
+        or "_state_dict_" in name
+        or name.endswith(("_always_called", "_with_kwargs"))
+    )
+
+
+def _defaults(function: types.FunctionType) -> _State:
     code, defaults = function.__code__, function.__defaults__ or ()
     arguments = code.co_varnames[: code.co_argcount]
     keywords = function.__kwdefaults__ or {}
@@ -450,13 +473,13 @@ def _defaults(function: types.FunctionType) -> tuple[tuple[str, ...], tuple[Any,
     return tuple(f"({name}=)" for name in names), (*defaults, *keywords.values())
 
 
-def _members(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def _members(value: Any) -> _State:
     if _all_simple(value):
         return ("",), (frozenset(value),)
     return (".__len__()",), (len(value),)
 
 
-def _global_hooks() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def _global_hooks() -> _State:
     of_all = torch.nn.modules.module
     hooks = [
         (name, i, hook)
@@ -518,6 +541,8 @@ class Guards:
         self._modules = modules
         self._unguarded = unguarded
         self._files: set[str] = set()
+        self._watched = _runtime.Watched()
+        self._fast: dict[int, _Watch] = {}  # by number in `_watched`
         self._watches: list[_Watch] | None = None
         self._generators: list[tuple[str, Callable[[], Any], Any]] = []
         self._shared = _shared_generators()
@@ -594,9 +619,15 @@ class Guards:
                 "the step, or make it a tensor that the step writes in place"
             )
         assert self._watches is not None
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            if watch.sources is None:
+                self._watches.append(watch)
+            else:
+                self._fast[self._watched.add(*watch.sources)] = watch
         for path in sorted(self._files):
             self._watches.append(_Watch(path, lambda path=path: _state_of_file(path)))
-        for watch in self._watches:
+        for watch in [*self._watches, *self._fast.values()]:
             lost = {
                 watch.path + name
                 for name in watch.names
@@ -623,18 +654,20 @@ class Guards:
     def difference(self) -> str:
         """Says in words what differs from the capture. The text is empty if nothing does."""
         assert self._watches is not None
+        for number in self._watched.changed():
+            if text := self._fast[number].difference():
+                return text
+            self._watched.renew(number)
         for watch in self._watches:
-            if watch.holds():
-                continue
-            for name, before, now in watch.changes():
-                return f"{name} was {_text(before)} and is {_text(now)}"
-            watch.names, watch.values = watch.read()
+            if text := watch.difference():
+                return text
         return ""
 
     def names(self) -> list[str]:
         """Returns the names of all that is compared before each call."""
         assert self._watches is not None
-        return [watch.path + name for watch in self._watches for name in watch.names]
+        watches = [*self._watches, *self._fast.values()]
+        return sorted({watch.path + name for watch in watches for name in watch.names})
 
 
 class _Opened(threading.local):
@@ -662,7 +695,7 @@ def _note_opened_files() -> None:
     sys.addaudithook(_on_audit)
 
 
-def _state_of_file(path: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def _state_of_file(path: str) -> _State:
     try:
         found = os.stat(path)
     except OSError:

@@ -27,6 +27,22 @@ def alternatives() -> list[tuple[str, str, str, bool, bool]]:
 def last_refusal() -> tuple[str, int, int, int] | None:
     """Returns the message and the budget, live and requested bytes of the last refused request."""
 
+def name_places(inside: list[str]) -> None:
+    """Lets messages name the user's innermost line outside these folders."""
+
+class Watched:
+    """Dicts, classes of objects, and tensors whose changes are noticed by identity."""
+
+    def __init__(self) -> None: ...
+    def add(self, dicts: list[dict[str, Any]], objects: list[Any], tensors: list[Tensor], /) -> int:
+        """Watches these under the number that is returned."""
+
+    def changed(self) -> list[int]:
+        """Returns the numbers of those in which something has changed."""
+
+    def renew(self, number: int, /) -> None:
+        """Takes the state as it is now."""
+
 class CapturedStep:
     """A recorded step between lists of tensors."""
 
@@ -168,13 +184,3 @@ def profile(
     observer: Callable[[str, float, str], None] | None,
 ) -> str:
     """Measures stages into a chain and returns the profile."""
-
-def name_places(inside: list[str]) -> None: ...
-
-class Watched:
-    def __init__(self) -> None: ...
-    def add(
-        self, dicts: list[dict[str, Any]], objects: list[Any], tensors: list[Any], /
-    ) -> int: ...
-    def changed(self) -> list[int]: ...
-    def renew(self, number: int, /) -> None: ...
