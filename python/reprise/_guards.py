@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import io
 import os
 import random
 import sys
@@ -346,7 +347,7 @@ class _Walk:
                     item = item.fget
                 elif isinstance(item, (staticmethod, classmethod)):
                     item = item.__func__
-                called = name in self.known or name in ("forward", "__call__")
+                called = name in self.known or name == "forward" or name.startswith("__")
                 if isinstance(item, types.FunctionType) and called:
                     self.visit(item, f"{base.__qualname__}.{name}")
             self._attributes(base, base.__qualname__)
@@ -457,7 +458,7 @@ def _of_tensor(tensor: torch.Tensor, known: set[str]) -> _State:
 
 
 def _is_record(name: str) -> bool:
-    """Says whether an attribute of a module is one of PyTorch's own tables about hooks and state."""
+    """Says whether an attribute of a module is one of PyTorch's tables of hooks and states."""
     return (
         name in (*OF_TENSORS, *HOOKS, "_non_persistent_buffers_set", "_is_full_backward_hook")
         or "_state_dict_" in name
@@ -496,10 +497,12 @@ def _place_of(generator: types.GeneratorType[Any, Any, Any]) -> Any:
 
 
 def _reduced(iterator: Any) -> str:
-    """Returns a text of how far an iterator is. The text says nothing of one without a copy."""
+    """Returns a text of how far an iterator is. It is empty for an iterator that cannot say it."""
+    if isinstance(iterator, io.IOBase):
+        return ""
     try:
         return repr(iterator.__reduce__())
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - The iterator is the user's own, and may raise anything.
         return ""
 
 
