@@ -1,4 +1,4 @@
-"""Leaves that a captured step makes, and tensors whose `requires_grad` the step or its caller sets."""
+"""Leaves that a captured step makes, and flags of tensors that the step or its caller sets."""
 
 from __future__ import annotations
 

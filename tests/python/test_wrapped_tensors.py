@@ -66,9 +66,9 @@ def test_parameters(way: str, mesh: Any) -> None:
     model = distribute_module(nn.Sequential(counted, *net()), mesh)
     x = distribute_tensor(torch.randn(4, 8), mesh, [Replicate()])
     # The first complaint may be about the input, so the second model is given a plain one.
-    with pytest.raises(reprise.InputError, match="input.*class written in Python.*to_local"):
+    with pytest.raises(reprise.InputError, match=r"input.*class written in Python.*to_local"):
         WAYS[way](model, x)
-    with pytest.raises(reprise.InputError, match="parameter '.*weight'.*class written in Python"):
+    with pytest.raises(reprise.InputError, match=r"parameter '.*weight'.*class written in Python"):
         WAYS[way](model, torch.randn(4, 8))
     assert counted.calls == 0
 
@@ -76,7 +76,7 @@ def test_parameters(way: str, mesh: Any) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_an_input_of_a_plain_model(way: str, mesh: Any) -> None:
     x = distribute_tensor(torch.randn(4, 8), mesh, [Replicate()])
-    with pytest.raises(reprise.InputError, match="input.*class written in Python"):
+    with pytest.raises(reprise.InputError, match=r"input.*class written in Python"):
         WAYS[way](net(), x)
 
 
@@ -97,7 +97,7 @@ class Unwrap(nn.Module):
 @pytest.mark.parametrize("way", WAYS)
 def test_activations(way: str, mesh: Any) -> None:
     model = net(Wrap(mesh), nn.ReLU(), Unwrap())
-    with pytest.raises(reprise.InputError, match="class written in Python"):
+    with pytest.raises(reprise.InputError, match=r"class written in Python"):
         WAYS[way](model, torch.randn(4, 8))
 
 
@@ -105,12 +105,12 @@ def test_an_input_of_a_captured_step(mesh: Any) -> None:
     x = torch.randn(4, 8)
     step = captured(net(), x)
     step(x)
-    with pytest.raises(reprise.InputError, match="input 0.*class written in Python"):
+    with pytest.raises(reprise.InputError, match=r"input 0.*class written in Python"):
         step(distribute_tensor(x, mesh, [Replicate()]))
 
 
 def test_an_input_of_a_planned_model(mesh: Any) -> None:
     x = torch.randn(4, 8)
     model = reprise.remat(net(), x)
-    with pytest.raises(reprise.InputError, match="input.*class written in Python"):
+    with pytest.raises(reprise.InputError, match=r"input.*class written in Python"):
         model(distribute_tensor(x, mesh, [Replicate()]))

@@ -298,7 +298,7 @@ int64_t Remat::State::ready(const Tensors& inputs, const ModelContents& contents
   if (inputs.empty()) throw InputError("the model was given no input");
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) throw InputError("the model was given an undefined tensor");
-    require_plain(input, "an input");
+    require_plain(input, instances.empty() ? "the sample input" : "an input");
   }
   for (const Stage& stage : stages) {
     if (stage.module) require_plain(*stage.module, fmt::format(" of stage '{}'", stage.name));
