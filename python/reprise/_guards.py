@@ -182,7 +182,7 @@ def _folder(module: types.ModuleType) -> str:
     return os.path.dirname(os.path.realpath(module.__file__ or "")) + os.sep
 
 
-_PACKAGES = (_folder(torch), os.path.dirname(os.path.realpath(__file__)) + os.sep)
+_PACKAGES: tuple[str, ...] = (_folder(torch), os.path.dirname(os.path.realpath(__file__)) + os.sep)
 if "numpy" in sys.modules:
     _PACKAGES += (_folder(sys.modules["numpy"]),)
 
@@ -300,19 +300,16 @@ class _Walk:
         """Watches only what the code names, because schedules change hyperparameters elsewhere."""
         for i, group in enumerate(value.param_groups):
             keys = tuple(k for k in group if k in self.known and k != "params")
-            labels = tuple(f"[{key!r}]" for key in keys)
             self._watch(
                 f"{path}.param_groups[{i}]",
-                lambda group=group, keys=keys, labels=labels: (
-                    labels, tuple(group.get(key, MISSING) for key in keys)
-                ),
+                functools.partial(_entries, group, keys),
             )  # fmt: skip
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         if not value.is_leaf:
             return  # A result of an earlier operation has no state of its own.
         own = value.__dict__
-        self._watch(path, lambda: _of_tensor(value, self.known), ([own], [], [value]))
+        self._watch(path, functools.partial(_of_tensor, value, self.known), ([own], [], [value]))
 
     def _module(self, module: torch.nn.Module, path: str) -> None:
         own = module.__dict__
@@ -466,6 +463,10 @@ def _is_record(name: str) -> bool:
     )
 
 
+def _entries(table: dict[str, Any], keys: tuple[str, ...]) -> _State:
+    return tuple(f"[{key!r}]" for key in keys), tuple(table.get(key, MISSING) for key in keys)
+
+
 def _defaults(function: types.FunctionType) -> _State:
     code, defaults = function.__code__, function.__defaults__ or ()
     arguments = code.co_varnames[: code.co_argcount]
@@ -502,7 +503,7 @@ def _reduced(iterator: Any) -> str:
         return ""
     try:
         return repr(iterator.__reduce__())
-    except Exception:  # noqa: BLE001 - The iterator is the user's own, and may raise anything.
+    except Exception:  # The iterator is the user's own, and may raise anything.
         return ""
 
 
@@ -629,7 +630,7 @@ class Guards:
             else:
                 self._fast[self._watched.add(*watch.sources)] = watch
         for path in sorted(self._files):
-            self._watches.append(_Watch(path, lambda path=path: _state_of_file(path)))
+            self._watches.append(_Watch(path, functools.partial(_state_of_file, path)))
         for watch in [*self._watches, *self._fast.values()]:
             lost = {
                 watch.path + name

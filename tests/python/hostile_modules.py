@@ -158,7 +158,7 @@ changed_model("child_is_added", "tree", r"Tanh|Sequential", perceptron, one_more
 changed_model(
     "child_is_set_to_eval",
     "tree",
-    r"Dropout",
+    r"training",
     lambda: perceptron(nn.Dropout(0.5)),
     eval_of_a_child,
 )

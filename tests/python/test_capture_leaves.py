@@ -198,7 +198,11 @@ def test_parameters_frozen_or_unfrozen_between_calls(at_capture: bool) -> None:
             net_.zero_grad()
             net_[2].requires_grad_(wanted)
         if wanted != at_capture:
-            said = "wants a gradient" if wanted else "no longer wants a gradient"
+            said = (
+                "requires_grad was False and is True"
+                if wanted
+                else "requires_grad was True and is False"
+            )
             with pytest.raises(reprise.InputError, match=said):
                 refuses(x)
             assert all(p.grad is None for p in model.parameters())
