@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("runtime")
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[Any]:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    store = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     distributed.destroy_process_group()
 
