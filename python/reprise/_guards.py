@@ -178,6 +178,11 @@ def _is_library(file: str | None) -> bool:
     return path.startswith(_PACKAGES)
 
 
+def _is_installed(file: str | None) -> bool:
+    """Says whether a file belongs to a library, an installed one included."""
+    return _is_library(file) or "site-packages" in str(file) or "dist-packages" in str(file)
+
+
 def _folder(module: types.ModuleType) -> str:
     return os.path.dirname(os.path.realpath(module.__file__ or "")) + os.sep
 
@@ -202,6 +207,7 @@ class _Walk:
         self.generators: list[tuple[str, Callable[[], Any]]] = []
         self._seen: dict[int, Any] = {}
         self._kinds: set[type] = set()  # of modules
+        self._in_module = False
         self._kinds_seen: set[type] = set()
 
     def visit(self, value: Any, path: str) -> None:
@@ -260,7 +266,7 @@ class _Walk:
         # A decorator of a library, such as torch.no_grad(), has the user's function in its closure.
         if function.__dict__:
             self._attributes(function, path)
-        if not _is_library(code.co_filename):
+        if not _is_installed(code.co_filename):
             self._code(code)
             names = tuple(
                 sorted(
@@ -326,7 +332,9 @@ class _Walk:
             named[".__class__"] = type(module)
             return tuple(named), tuple(named.values())
 
+        outside, self._in_module = self._in_module, True
         self._watch(path, read, ([own, *tables, *hooks], [module], []))
+        self._in_module = outside
         kind = type(module)
         if kind not in self._kinds:
             self._kinds.add(kind)
@@ -336,7 +344,7 @@ class _Walk:
     def _class(self, kind: type, path: str) -> None:
         """Watches the attributes of a user's class that the code names."""
         for base in kind.__mro__:
-            if base is object or base in self._kinds_seen or _is_library(_file_of(base)):
+            if base is object or base in self._kinds_seen or _is_installed(_file_of(base)):
                 continue
             self._kinds_seen.add(base)
             for name, item in tuple(vars(base).items()):
@@ -349,14 +357,18 @@ class _Walk:
                     self.visit(item, f"{base.__qualname__}.{name}")
             self._attributes(base, base.__qualname__)
         meta = type(kind)
-        if meta is not type and not _is_library(_file_of(meta)) and id(meta) not in self._seen:
+        if meta is not type and not _is_installed(_file_of(meta)) and id(meta) not in self._seen:
             self._seen[id(meta)] = meta
             self._class(meta, path)
 
     def _attributes(self, value: Any, path: str) -> None:
         """Watches the attributes that the code names, those that come later included."""
         known = self.known
-        every = bool(known & BY_NAME)  # The code reads attributes by names that it computes.
+        # The code may read attributes by names that it computes, and the code of an installed
+        # library, whose names are not known, reads those of objects in its modules.
+        every = bool(known & BY_NAME) or (
+            self._in_module and _is_installed(_file_of(type(value))) and not isinstance(value, type)
+        )
 
         def read() -> _State:
             own = vars(value)
@@ -382,7 +394,7 @@ class _Walk:
     def _python_module(self, value: types.ModuleType, path: str) -> None:
         root = value.__name__.partition(".")[0]
         file = getattr(value, "__file__", None)
-        if root not in sys.stdlib_module_names and (file is None or not _is_library(file)):
+        if root not in sys.stdlib_module_names and (file is None or not _is_installed(file)):
             self._attributes(value, path)
             return
         # A library stays as it is, but for a function of it that the program replaces.
