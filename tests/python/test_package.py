@@ -48,7 +48,9 @@ def test_style() -> None:
 def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
     # Classes of pybind11 have a metaclass of its own; their members are compared all the same.
     allowed = tmp_path / "allowed"
-    allowed.write_text("reprise._runtime.CapturedStep\nreprise._runtime.Remat\n")
+    allowed.write_text(
+        "reprise._runtime.CapturedStep\nreprise._runtime.Remat\nreprise._runtime.Watched\n"
+    )
     # PyTorch's types do not matter here, and to read them takes long.
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\nignore_errors = True\n")

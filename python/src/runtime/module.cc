@@ -419,12 +419,12 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
   m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("last_refusal", &last_refusal);
-  m.def("name_places", &name_places);
+  m.def("name_places", &name_places, py::arg("inside"));
   py::class_<Watched>(m, "Watched")
       .def(py::init<>())
-      .def("add", &Watched::add)
+      .def("add", &Watched::add, py::arg("dicts"), py::arg("objects"), py::arg("tensors"))
       .def("changed", &Watched::changed)
-      .def("renew", &Watched::renew);
+      .def("renew", &Watched::renew, py::arg("number"));
   m.def("alternatives", &list_alternatives);
   bind_captured_step(m);
   bind_remat(m);
