@@ -40,7 +40,7 @@ class Watched:
     def changed(self) -> list[int]:
         """Returns the numbers of those in which something has changed."""
 
-    def renew(self, number: int, /) -> None:
+    def renew(self, number: int) -> None:
         """Takes the state as it is now."""
 
 class CapturedStep:
