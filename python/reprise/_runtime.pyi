@@ -34,7 +34,7 @@ class Watched:
     """Dicts, classes of objects, and tensors whose changes are noticed by identity."""
 
     def __init__(self) -> None: ...
-    def add(self, dicts: list[dict[str, Any]], objects: list[Any], tensors: list[Tensor], /) -> int:
+    def add(self, dicts: list[dict[str, Any]], objects: list[Any], tensors: list[Tensor]) -> int:
         """Watches these under the number that is returned."""
 
     def changed(self) -> list[int]:
