@@ -1,4 +1,4 @@
-# How every target of this project is compiled.
+# This file says how every target of this project is compiled.
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -23,10 +23,10 @@ if(REPRISE_SANITIZE)
   add_link_options(-fsanitize=${REPRISE_SANITIZE})
 endif()
 
-# Compiles files of a target together: those whose path in the project matches the first expression are one translation
-# unit, those that match the second another one, and so on; the others stay alone. Nearly all the time of a small file goes into
-# headers, so that a first build takes a third of the time, and a build after a change takes longer. Names in unnamed
-# namespaces must differ within an expression.
+# Compiles files of a target together. Files whose path in the project matches the first expression are one
+# translation unit, files that match the second are another one, and so on. The other files stay alone.
+# Nearly all the time of a small file goes into headers. So a first build takes a third of the time, and a
+# build after a change takes longer. Names in unnamed namespaces must differ within an expression.
 option(REPRISE_UNITY "Compile the files of a room together: faster at first, slower after a change" OFF)
 function(reprise_unity target)
   if(NOT REPRISE_UNITY)
@@ -34,7 +34,8 @@ function(reprise_unity target)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # It takes the members of a class to be of another file when they are of an unnamed namespace of an included one.
+    # GCC takes the members of a class for those of another file if the class is in an unnamed namespace of an
+    # included file.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
   get_target_property(sources ${target} SOURCES)
@@ -56,13 +57,13 @@ function(reprise_warnings target)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
                                              -Wnon-virtual-dtor -Werror)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # False alarms of GCC 12 on std::string operator+ (GCC bug 105651).
+      # GCC 12 gives false alarms on std::string operator+ (GCC bug 105651).
       target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)
       if(REPRISE_SANITIZE)  # its instrumentation hides from GCC what is initialised
         target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
       endif()
     elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-      # std::stable_sort of libstdc++ 12 uses what it calls deprecated itself.
+      # std::stable_sort of libstdc++ 12 itself uses a function that libstdc++ calls deprecated.
       target_compile_options(${target} PRIVATE -Wno-deprecated-declarations)
     endif()
   endif()

@@ -1,15 +1,15 @@
 # Makes LibTorch the imported target Reprise::torch. Reprise's own build and the installed RepriseConfig.cmake
 # share this file.
 #
-# LibTorch's own TorchConfig.cmake is not loaded. The one of a build for CUDA stops unless the CUDA toolkit is
-# installed, although Reprise compiles against none of its headers. Every package of PyTorch has the same folders
-# and libraries, with which PyTorch builds C++ extensions; this file relies on those alone.
+# LibTorch's own TorchConfig.cmake is not loaded. In a build for CUDA it stops unless the CUDA toolkit is
+# installed, although Reprise compiles against none of the toolkit's headers. Every package of PyTorch has the
+# same folders and libraries, with which PyTorch builds C++ extensions. This file relies on those alone.
 
-# The oldest LibTorch that src/runtime/device/compat.h knows.
+# This is the oldest LibTorch that src/runtime/device/compat.h knows.
 set(REPRISE_OLDEST_TORCH 2.11)
 
-# Sets `result` to the folder of the package torch of a Python; to nothing if there is none. The package is not
-# imported: that would take seconds, and would load CUDA's libraries.
+# Sets `result` to the folder of the package torch of a Python, or to nothing if there is none. The package is
+# not imported, because that would take seconds and would load CUDA's libraries.
 function(reprise_torch_of_python python result)
   execute_process(COMMAND ${python} -c "from importlib.util import find_spec; \
 print(find_spec('torch').submodule_search_locations[0])"
@@ -67,8 +67,8 @@ unpacked LibTorch: the folder that has include/torch and lib/libtorch.so.")
   set_target_properties(Reprise::torch PROPERTIES
     INTERFACE_COMPILE_FEATURES cxx_std_20
     INTERFACE_INCLUDE_DIRECTORIES "${root}/include;${root}/include/torch/csrc/api/include")
-  # libtorch.so has no symbols of its own, so a linker may drop it. It has to stay: through it a program loads the
-  # kernels for CUDA, which register themselves.
+  # libtorch.so has no symbols of its own, so a linker may drop it. It has to stay, because a program loads
+  # the kernels for CUDA through it, and these register themselves.
   set_property(TARGET Reprise::torch PROPERTY INTERFACE_LINK_LIBRARIES
     "-Wl,--push-state,--no-as-needed,\"${root}/lib/libtorch.so\",--pop-state"
     "${root}/lib/libtorch_cpu.so" "${root}/lib/libc10.so")

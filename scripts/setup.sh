@@ -6,8 +6,9 @@
 #      are printed and you install them.
 #   2. LibTorch: a Python environment in .venv with the torch package that requirements.txt names.
 #      Nothing outside .venv is touched.
-#   3. What the Python package is built and tested with (requirements-python.txt), and SciPy, with whose solver a
-#      test compares plans (requirements-test.txt): in .venv, too. Without them everything else is built and tested.
+#   3. More Python packages in .venv: those that the Python package is built and tested with
+#      (requirements-python.txt), and SciPy, with whose solver a test compares plans (requirements-test.txt).
+#      Without them everything else is built and tested.
 #
 # Safe to run again: what is there already is left alone, and then no root is needed. With --quiet
 # nothing is printed unless something has to be done. With --clang only Clang is looked after, which `make
@@ -73,14 +74,14 @@ libclang-rt-19-dev   | file /usr/lib/llvm-19/lib/clang/19/lib/linux | its run-ti
 fi
 if [ "$demo" = 1 ]; then needs=$(grep -vE '^(ccache|libgtest|librapidcheck|libbenchmark|python3-dev) *' <<<"$needs"); fi
 compiler=${CXX:-g++}  # as CMake chooses it
-# Without them, training uses synthetic data, and the Python package is not built.
+# Without these data, training uses synthetic data. Without these headers, the Python package is not built.
 optional='dataset-fashion-mnist python3-dev'
 
-installed() {  # package: does dpkg know it as installed?
+installed() {  # takes a package: does dpkg know it as installed?
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# The interpreters that could make .venv, best first, one path a line.
+# Prints the interpreters that could make .venv, best first, one path a line.
 pythons() {
   if [ -n "${REPRISE_PYTHON:-}" ]; then
     say "$REPRISE_PYTHON"
@@ -89,7 +90,7 @@ pythons() {
   local name path seen=' '
   for name in python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; do
     path=$(command -v "$name" 2>/dev/null) || continue
-    # The interpreter itself: version managers put launchers on PATH that need not work.
+    # Asks the interpreter itself, because version managers put launchers on PATH that need not work.
     path=$("$path" -c 'import sys; print(sys.executable)' 2>/dev/null) || continue
     case "$seen" in *" $path "*) continue ;; esac
     seen="$seen$path "
@@ -104,7 +105,7 @@ can_make_venv() {
 version_of() { "$1" --version 2>/dev/null | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1 || true; }
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
-# package, kind, argument, version: is the need met?
+# Takes package, kind, argument and version. Tells whether the need is met.
 met() {
   local path program
   case "$2" in
@@ -249,7 +250,8 @@ wanted_torch() {
   fi
 }
 
-# The version in $venv without its "+cpu" or "+cu126" part; empty if there is none or it has no headers.
+# Prints the version in $venv without its "+cpu" or "+cu126" part. Prints nothing if there is none or if it
+# has no headers.
 torch_in_venv() {
   local file
   for file in $venv/lib/python3*/site-packages/torch/version.py; do
@@ -261,15 +263,17 @@ torch_in_venv() {
 }
 
 pip_install() {
-  # PIP_NO_INPUT: never wait for a password. The index, proxy and cache are pip's usual settings. Python compiles what it
-  # imports when it does so: to compile all of torch beforehand takes longer than the rest of its installation.
+  # PIP_NO_INPUT: pip never waits for a password. The index, proxy and cache are pip's usual settings. Python
+  # compiles a module when it first imports it. To compile all of torch beforehand takes longer than the rest
+  # of its installation.
   PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 $venv/bin/python -m pip install --no-compile \
     --progress-bar off \
     ${REPRISE_TORCH_INDEX:+--extra-index-url "$REPRISE_TORCH_INDEX"} "$@" </dev/null
 }
 
-# Installs torch into a fresh $venv: the build for CPUs where pip's index has it, which is ten times smaller,
-# otherwise the standard build. Reprise is built against either, and never needs the CUDA toolkit.
+# Installs torch into a fresh $venv. It takes the build for CPUs where pip's index has it, because that one is
+# ten times smaller, and otherwise the standard build. Reprise is built against either, and never needs the
+# CUDA toolkit.
 install_torch() {
   local version
   version=$(wanted_torch)
@@ -333,7 +337,7 @@ missing_of() {
   done <"$1"
 }
 
-# requirements file, what for, what there is not without them
+# Takes the requirements file, what it is for, and what is missing without it.
 more_packages() {
   local file=$1 purpose=$2 without=$3 missing mark
   mark=build/.setup$venv-${file%.txt}
@@ -343,7 +347,7 @@ more_packages() {
     detail "3. $purpose: in $venv."
     return
   fi
-  # An index that has not got them is no reason to talk on every run.
+  # If an index does not have these packages, that is no reason to talk on every run.
   if [ "$quiet" = 1 ] && [ "$mark" -nt "$file" ]; then return; fi
   say "3. $purpose, into $venv:" $missing
   if pip_install --quiet -r "$file" 2>$venv/setup.log; then

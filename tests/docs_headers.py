@@ -75,7 +75,8 @@ void deep();
 }  // namespace reprise
 """
 
-# kind, name, code, comment above, comment behind, shares the comment before; members below.
+# Each row is kind, name, code, comment above, comment behind, and whether the comment before is
+# shared. Members stand below.
 EXPECTED = [
     ("remark", "", "", "A remark that belongs to nothing.", "", False),
     ("record", "Size", "struct Size", "A size.", "", False),

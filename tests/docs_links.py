@@ -35,7 +35,7 @@ def documents(root):
 
 
 def fences(lines):
-    """For each line the language of the code block it stands in; None outside, "```" for the marks."""
+    """Returns for each line the language of its code block: None outside, "```" for the marks."""
     language = None
     for line in lines:
         if line.lstrip().startswith("```"):
@@ -46,7 +46,7 @@ def fences(lines):
 
 
 def anchors(path):
-    """The anchors of the headings of a document, as code hosts make them."""
+    """Returns the anchors of the headings of a document, as code hosts make them."""
     lines = path.read_text(encoding="utf-8").splitlines()
     seen, result = {}, set()
     for line, fence in zip(lines, fences(lines)):
@@ -74,7 +74,7 @@ def check_link(path, target):
 
 
 def check_snippet(root, lines, number, match):
-    """lines[number] is the marker; compares the block behind it with the example."""
+    """Compares the code block behind the marker in lines[number] with the example."""
     file, name = match.groups()
     if not (root / file).is_file():
         return f"snippet of {file}, which is not there"
@@ -136,7 +136,7 @@ def check(root, program=None):
 
 
 def self_test():
-    """Every rule is broken once; the script must name exactly those lines."""
+    """Breaks every rule once; the script must name exactly those lines."""
     tree = {
         "README.md": "# One `two`\n[a](docs/a.md) [b](docs/b.md)\n[c](#one-two) [d](#three)\n"
                      "[e](https://example.org/x) `[f](nowhere)`\n[`g`](docs/h.md)\n",

@@ -36,7 +36,8 @@ UMBRELLAS = {"reprise/reprise.h": 3, "reprise/runtime.h": 4}
 USERS = ("cli", "python", "bench", "examples", "tests")
 USER_FLOOR = 6
 
-# The rooms of a floor that has several, each with the rooms of that floor that its files may include.
+# These are the rooms of a floor that has several. Each has the rooms of that floor that its files
+# may include.
 ROOMS = {
     "plan/common": (),
     "plan/baselines": ("plan/common",),
@@ -66,7 +67,7 @@ SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".inc"}
 
 
 def floor_of_file(path):
-    """The floor of a source file, by its path inside the project; None: in no folder of the design."""
+    """Returns the floor of a source file by its path, or None outside the folders of the design."""
     parts = path.parts
     if parts[:2] == ("include", "reprise"):
         inside = "/".join(parts[1:])
@@ -77,7 +78,7 @@ def floor_of_file(path):
 
 
 def floor_of_include(name):
-    """The floor of what is included; None: no header of this project."""
+    """Returns the floor of an included header, or None for a header of another project."""
     if name in UMBRELLAS:
         return UMBRELLAS[name]
     parts = name.split("/")
@@ -87,7 +88,7 @@ def floor_of_include(name):
 
 
 def room_of(path):
-    """The room of a path below src: the longest row of ROOMS that it lies in; None: its floor has one room."""
+    """Returns the room of a path below src: the longest row of ROOMS that it lies in, or None."""
     parts = path.split("/")[:-1]
     for length in range(len(parts), 0, -1):
         room = "/".join(parts[:length])
@@ -106,7 +107,7 @@ def may_include_all_of_torch(path):
 
 
 def wrong_room(path, name):
-    """Why a file of a room may not include a header of another room, or None."""
+    """Says why a file of a room may not include a header of another room, or returns None."""
     if path.parts[0] != "src" or name.startswith("reprise/"):
         return None
     mine, theirs = room_of("/".join(path.parts[1:])), room_of(name)
@@ -119,7 +120,7 @@ def wrong_room(path, name):
 
 
 def check_line(path, name, quoted, headers):
-    """What is wrong with this include, or None."""
+    """Says what is wrong with this include, or returns None."""
     if TORCH.match(name):
         if not may_include_torch(path):
             return f"{name}: LibTorch is for the runtime only"
@@ -138,7 +139,7 @@ def check_line(path, name, quoted, headers):
 
 
 def circle(uses):
-    """A circle in the table of rooms, as a list of rooms; empty: there is none."""
+    """Returns a circle in the table of rooms as a list of rooms, or an empty list."""
     done = set()
 
     def visit(room, way):
@@ -165,7 +166,7 @@ TYPE = re.compile(r"^(?:template <[^;{]*>\s*)?(?:struct|class|enum(?: class)?)\s
 
 
 def types_of(text):
-    """(namespace, type, line) of every definition at namespace level. Google style: neither is indented."""
+    """Finds definitions at namespace level, which is not indented: (namespace, type, line)."""
     found, inside = [], []
     for number, line in enumerate(text.splitlines(), 1):
         opened = NAMESPACE.match(line)
@@ -181,7 +182,7 @@ def types_of(text):
 
 
 def check_types(files):
-    """Faults: types that two headers of one namespace define. files: (path, text)."""
+    """Returns faults: types that two headers of one namespace define. files: (path, text)."""
     faults, first = [], {}
     for path, text in files:
         if path.suffix not in (".h", ".hpp") or path.parts[0] not in ("include", "src", "cli", "python"):
@@ -197,7 +198,7 @@ PYTHON_PACKAGE = "python/reprise"
 
 
 def python_imports(text, package, modules):
-    """(module, line) of each import of one of the package's modules, anywhere in a source text."""
+    """Finds each import of one of the package's modules in a source text: (module, line)."""
     found = []
     for node in ast.walk(ast.parse(text)):
         names = []
@@ -215,7 +216,7 @@ def python_imports(text, package, modules):
 
 
 def check_python(root):
-    """Faults: circles between the modules of the Python package. A stub stands for its extension module."""
+    """Returns faults: circles between modules of the package. A stub stands for its extension."""
     package = pathlib.PurePosixPath(PYTHON_PACKAGE).name
     files = {package if file.stem == "__init__" else f"{package}.{file.stem}": file
              for file in sorted((root / PYTHON_PACKAGE).iterdir()) if file.suffix in (".py", ".pyi")}
@@ -247,7 +248,7 @@ def check(root):
 
 
 def self_test():
-    """Every rule is broken once; the script must name exactly those lines."""
+    """Breaks every rule once; the script must name exactly those lines."""
     tree = {
         "include/reprise/model/a.h": '#include "reprise/check/simulate.h"\n',
         "include/reprise/reprise.h": '#include "reprise/plan/plan.h"\n',
@@ -272,7 +273,8 @@ def self_test():
         "src/runtime/rewrite/norm/r.cc": '#include "runtime/step/q.h"\n',
         "src/runtime/step/s.cc": '#include "runtime/rewrite/norm/t.h"\n',
         "src/runtime/rewrite/norm/t.h": "#include <vector>\n",
-        # Python: b and c, d and e, f and g, and i and j import each other; what a, h and k import is in order.
+        # In Python, b and c, d and e, f and g, and i and j import each other. The imports of a, h
+        # and k are in order.
         "python/reprise/__init__.py": "from ._a import x\nimport os\n",
         "python/reprise/_a.py": "from ._b import x\nfrom . import _h, _d\nimport reprise._f\n",
         "python/reprise/_b.py": "import os\nfrom ._c import x\n",

@@ -30,7 +30,7 @@ def without_comments(text):
 
 
 def blocks(text):
-    """(namespace, is unnamed, text) of what stands directly in each namespace, with the lines kept whole."""
+    """Yields (namespace, is unnamed, text) directly in each namespace, with whole lines."""
     inside, pieces = [], {}
     for line in text.splitlines():
         opened = NAMESPACE.match(line)
@@ -45,13 +45,13 @@ def blocks(text):
 
 
 def parameters(text):
-    """The types of a parameter list: names and default values do not tell functions apart."""
+    """Returns the types of a parameter list: names and defaults do not tell functions apart."""
     text = re.sub(r"\s+", " ", re.sub(r"=[^,]*", "", text)).strip()
     return re.sub(r"(?<=[\w>&*\]]) ?\b[a-z_]\w*(?=,|$)(?<!int)(?<!bool)(?<!double)", "", text)
 
 
 def definitions(text):
-    """The names that the unnamed namespaces of a text define: (namespace, name): what two files may say alike."""
+    """Returns by (namespace, name) what unnamed namespaces define and two files may say alike."""
     found = {}
     for namespace, unnamed, body in blocks(text):
         if not unnamed:
@@ -72,7 +72,7 @@ def definitions(text):
 
 
 def brought_in(text):
-    """The names that using-declarations bring into a namespace."""
+    """Returns the names that using-declarations bring into a namespace."""
     found = set()
     for namespace, unnamed, body in blocks(text):
         found |= {(namespace, match.group(1)) for line in body.splitlines() if (match := USING.match(line))}
@@ -80,7 +80,7 @@ def brought_in(text):
 
 
 def clashes(files):
-    """Faults among files that are compiled together. files: (path, text)."""
+    """Returns faults among files that are compiled together. files: (path, text)."""
     faults, owner, users = [], {}, {}
     for path, text in files:
         for name in brought_in(text):
@@ -99,7 +99,7 @@ def clashes(files):
 
 
 def groups(root):
-    """The files of each expression, as reprise_unity() in cmake/RepriseCompile.cmake takes them."""
+    """Returns the files of each expression, as reprise_unity() in RepriseCompile takes them."""
     for cmake in [root / "CMakeLists.txt", *sorted(root.glob("*/**/CMakeLists.txt"))]:
         if "build" in cmake.relative_to(root).parts:
             continue

@@ -24,8 +24,7 @@ struct Shape {
 class Draw {
  public:
   explicit Draw(uint64_t seed) : random_(seed) {}
-  // The arithmetic is written here and not taken from std distributions: those differ between
-  // libraries.
+  // The arithmetic is written here, because std distributions differ between libraries.
   double between(double low, double high) {
     return low + (high - low) * static_cast<double>(random_() >> 11) * 0x1p-53;
   }

@@ -28,7 +28,7 @@ double over(Nanos time, Nanos plain) {
   return static_cast<double>(time.count()) / static_cast<double>(plain.count()) - 1;
 }
 
-// The inner loop of the published solver does so many additions a second. The number serves the
+// The inner loop of the published solver does this many additions a second. The number serves the
 // estimate only.
 constexpr double kPublishedRate = 2e8;
 

@@ -23,7 +23,7 @@ struct MeasureOptions {
   std::function<void(const std::string&)> progress = {};
 };
 
-// The answer of one planner to one budget.
+// This is the answer of one planner to one budget.
 struct Row {
   std::string method = {};              // the planner and its class
   std::string planner = {};             // the method with its time limit

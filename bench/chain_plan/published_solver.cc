@@ -11,7 +11,7 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr long kKeep = -1;
 
-// The chain in slots. Index L is the loss. Everything behind it is 0.
+// This is the chain in slots. Index L is the loss. Everything behind it is 0.
 struct Slots {
   size_t stages = 0;
   std::vector<long> x, kept, forward_space, backward_space;  // kept[i + 1]: saved and output of i

@@ -31,8 +31,8 @@ std::string line(const Row& row) {
                      percent(row.bound), percent(gap), note);
 }
 
-// Returns the row of a method at a budget, the last one if there are several time limits. nullptr:
-// there is no row.
+// Returns the row of a method at a budget, and the last one if there are several time limits.
+// Returns nullptr if there is no row.
 const Row* row_of(const ChainResult& result, const std::string& method, double budget) {
   const Row* found = nullptr;
   for (const Row& row : result.rows) {

@@ -21,7 +21,7 @@ struct MeasureOptions {
   std::function<void(const std::string&)> progress = {};
 };
 
-// The answer of one planner to one budget.
+// This is the answer of one planner to one budget.
 struct Row {
   std::string planner = {};
   double budget = 0;  // share of plain training's peak

@@ -146,7 +146,7 @@ Tensor Tape::embedding(const std::string& name, Tensor x, int64_t rows, int64_t 
                  {{"backward", 0, {x.value}, {0}, entries * width, 0}});
 }
 
-// The gradient that came is the input's gradient, or it is added to the one that is there.
+// The gradient that came is the input's gradient, or it is added to the one that is there already.
 void Tape::accumulate(const Tensor& input, ValueIndex gradient) {
   ValueIndex& before = gradient_of_[static_cast<size_t>(input.value)];
   if (before < 0) {

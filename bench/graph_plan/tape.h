@@ -68,7 +68,7 @@ class Tape {
     int64_t weights = 0;            // elements of a weight gradient that it writes
     int64_t workspace = 0;          // bytes
   };
-  // A forward operation, with the backward operations that belong to it, in their order.
+  // A forward operation has its backward operations with it, in their order.
   struct Entry {
     std::vector<Tensor> inputs;
     ValueIndex output = -1;

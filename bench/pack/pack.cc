@@ -85,7 +85,7 @@ Instance random_instance(int count, int64_t longest) {
   return instance;
 }
 
-// The same number of bytes is live at every time. No instance is harder.
+// Every time has the same number of live bytes. No instance is harder.
 Instance full_instance(int64_t times, int64_t bytes, int64_t longest) {
   std::mt19937_64 random(1);
   Instance instance{fmt::format("full, lives up to {}", longest), {}};

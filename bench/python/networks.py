@@ -50,7 +50,7 @@ class Embed(nn.Module):
 
 
 class Residual(nn.Module):
-    """The basic block of two convolutions, or the bottleneck of three."""
+    """Makes the basic block of two convolutions, or the bottleneck of three."""
 
     def __init__(self, inside: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def vgg16_bn(small: bool) -> Network:
 
 
 class Unit(nn.Module):
-    """A residual unit. The deepest level has attention, too."""
+    """A residual unit, to which the deepest level adds attention."""
 
     def __init__(self, inside: int, width: int, attention: bool) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Unit(nn.Module):
 
 
 def unet(small: bool) -> Network:
-    """A U-Net whose stages hand the skips on; the last tensor of a tuple goes through."""
+    """A U-Net whose stages hand the skips on. The last tensor of a tuple goes through."""
     batch, base = (2, 8) if small else (8, 32)
     widths = [base, 2 * base, 4 * base, 6 * base]
     module = nn.ModuleList()

@@ -1,4 +1,4 @@
-"""What users of PyTorch pick today beside Reprise, at equal measured peak.
+"""Compares Reprise with what users of PyTorch pick today, at equal measured peak.
 
 Of each network: plain training; torch.utils.checkpoint per stage; checkpoint_sequential;
 torch.compile(backend="aot_eager") with activation_memory_budget; then Reprise in chain and in graph
@@ -50,7 +50,7 @@ class Row:
 
 
 class Bench:
-    """The rows of one network. Every row trains a network of its own, from the same seed."""
+    """Measures the rows of one network. Each trains a network of its own, from the same seed."""
 
     def __init__(self, make: Callable[[bool], Network], small: bool, repeats: int) -> None:
         self.make, self.small, self.repeats = make, small, repeats

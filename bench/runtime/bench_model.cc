@@ -118,7 +118,7 @@ void verify_reprise(const Workload& work, const Snapshot& initial, const Snapsho
   }
 }
 
-// Samples of both settings, one after the other, in alternating order.
+// Holds the samples of both settings, which were taken one after the other in alternating order.
 struct Pairs {
   std::vector<double> first, second;  // ms
 };

@@ -22,8 +22,8 @@ struct BenchOptions {
 
 enum class Kind { kPlain, kPeriodic, kReprise };
 
-// One way to run a step. Bytes are live bytes of the device. Times are milliseconds, one for each
-// round.
+// This is one way to run a step. Bytes are live bytes of the device. Times are milliseconds, one
+// for each round.
 struct Setting {
   Kind kind = Kind::kPlain;
   int64_t segments = 0;           // for kPeriodic
@@ -39,7 +39,7 @@ struct Setting {
   bool operator==(const Setting&) const = default;
 };
 
-// One budget that Reprise is asked to plan for.
+// This is one budget that Reprise is asked to plan for.
 struct Request {
   std::optional<double> share = {};     // share of plain's measured peak, or
   std::optional<size_t> periodic = {};  // index of the setting whose peak it is
@@ -65,7 +65,7 @@ struct ExecutorCost {
   bool operator==(const ExecutorCost&) const = default;
 };
 
-// The times of a plan beside those of a periodic setting, sample by sample.
+// These are the times of a plan beside those of a periodic setting, sample by sample.
 struct PairedRun {
   size_t periodic = 0, reprise = 0;  // indices in settings
   std::vector<double> ratios = {};   // reprise / periodic, one for each pair

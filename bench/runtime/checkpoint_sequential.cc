@@ -17,7 +17,7 @@ at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
 }  // namespace
 
 struct CheckpointSegment : torch::autograd::Function<CheckpointSegment> {
-  // Function turns gradients off while this function runs.
+  // torch::autograd::Function switches gradients off while forward() runs.
   static variable_list forward(AutogradContext* ctx, const at::Tensor& /*dummy*/,
                                at::TensorList inputs, const CheckpointSequential* model,
                                int64_t first, int64_t last) {

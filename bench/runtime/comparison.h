@@ -20,8 +20,8 @@ struct Comparison {
 // Returns a comparison for each distinct peak. Pairs replace the rounds where they were measured.
 std::vector<Comparison> comparisons(const ModelResult& result);
 
-// Says how a setting compares with another, from the ratios of many rounds or pairs: "slower" or
-// "faster" if at least three quarters of them say so, otherwise "same".
+// Says how a setting compares with another, from the ratios of many rounds or pairs. It is "slower"
+// or "faster" if at least three quarters of them say so, and otherwise "same".
 const char* verdict(const std::vector<double>& ratios);
 
 }  // namespace reprise::bench

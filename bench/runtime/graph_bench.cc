@@ -31,7 +31,7 @@ const Nanos kFloorLimit(10'000'000'000);
 // layer.)
 constexpr double kRounding = 1e-4, kTimesLastBit = 10;
 
-// The parameters and their momentum, and the values that both had before.
+// Holds the parameters and their momentum, and the values that both had before.
 class Descent {
  public:
   explicit Descent(const std::vector<at::Tensor>& parameters)

@@ -19,7 +19,7 @@ struct GraphBenchOptions {
   bool micro_batches = false;  // graph mode chooses a number of parts for each budget
 };
 
-// One mode at one budget. Ratios are over plain training's step of the same round.
+// This is one mode at one budget. Ratios are over plain training's step of the same round.
 struct GraphRow {
   double share = 0;
   int64_t parts = 1;

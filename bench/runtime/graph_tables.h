@@ -8,9 +8,9 @@
 
 namespace reprise::bench {
 
-// A section with a table that has a row for each budget.
+// Writes a section with a table that has a row for each budget.
 std::string markdown(const GraphResult& result);
-// The same for steps in parts along the batch.
+// Writes the same for steps in parts along the batch.
 std::string markdown_of_parts(const GraphResult& result);
 // Includes every sample.
 nlohmann::ordered_json to_json(const GraphResult& result);

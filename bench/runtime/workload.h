@@ -12,7 +12,7 @@
 
 namespace reprise::bench {
 
-// The state before or after a step, in host memory that the allocator does not count.
+// This is the state before or after a step, in host memory that the allocator does not count.
 struct Snapshot {
   std::vector<char> loss;
   std::vector<std::vector<char>> gradients;  // empty where there is none
@@ -41,11 +41,11 @@ struct Workload {
   void restore(const Snapshot& state) const;
 };
 
-// Names the parts of two snapshots that differ in a bit ("gradient 3; "), at most a few. Empty if
-// none differs.
+// Names the parts of two snapshots that differ in a bit ("gradient 3; "), but only a few of them.
+// The text is empty if nothing differs.
 std::string difference(const Snapshot& a, const Snapshot& b);
-// Returns the largest difference of an element over the largest element of all (float32). Infinite
-// if an element of either is not finite.
+// Returns the largest difference of an element over the largest element of all (float32). The
+// result is infinite if an element of either tensor is not finite.
 double largest_error(const std::vector<std::vector<char>>& a,
                      const std::vector<std::vector<char>>& b);
 

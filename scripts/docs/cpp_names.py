@@ -1,4 +1,4 @@
-"""Where each C++ name is explained; signatures and comments with links to there."""
+"""Knows where each C++ name is explained, and links signatures and comments to there."""
 
 import html
 import pathlib
@@ -32,7 +32,7 @@ class Place:
 
 
 class Index:
-    """Every name that the pages explain."""
+    """Knows every name that the pages explain."""
 
     def __init__(self, headers):
         self.headers = {header.path: room_of(header.path) for header in headers}
@@ -57,7 +57,7 @@ class Index:
             known.append(target)
 
     def find(self, name, place):
-        """What a name in a comment means: a type, a member (Plan::peak), or a function (plan())."""
+        """Says what a name in a comment means: a type, a member (Plan::peak), a function."""
         name, call = name.removesuffix("()"), name.endswith("()")
         *qualifiers, last = name.split("::")
         qualifiers = [part for part in qualifiers if part not in NAMESPACES]
@@ -83,7 +83,7 @@ class Index:
 
 
 def visible(targets, place):
-    """The one that C++ finds, going outwards through the namespaces; or the only one there is."""
+    """Returns the name that C++ finds, going outwards through the namespaces, or the only one."""
     namespace = place.namespace
     while namespace:
         here = [target for target in targets if target.namespace == namespace]
@@ -94,7 +94,7 @@ def visible(targets, place):
 
 
 def room_of(path):
-    """The folder of a header: "model" for "reprise/model/units.h", "" for "reprise/reprise.h"."""
+    """Returns the folder of a header: "model" for "reprise/model/units.h", "" for the umbrella."""
     parts = pathlib.PurePosixPath(path).parts
     return parts[1] if len(parts) > 2 else ""
 
@@ -118,7 +118,7 @@ def names_of(declaration):
 
 
 def signature(code, place, index):
-    """Code in colours, its types with links, as a block of HTML."""
+    """Returns code in colours, its types with links, as a block of HTML."""
     spans, before = [], ["", ""]
     for kind, text in lex(code, CppLexer(stripnl=False, ensurenl=False)):
         shown = html.escape(text)
@@ -155,7 +155,7 @@ SPECIAL = re.compile(r"([\\`*_\[\]#|$~])")
 
 
 def markdown(lines, place, index):
-    """A comment as Markdown. Lines that stand further to the right are code."""
+    """Returns a comment as Markdown. Lines that stand further to the right are code."""
     return "\n\n".join(
         "```cpp\n" + "\n".join(dedented(block)) + "\n```" if code else prose(block, place, index)
         for code, block in blocks(lines)
@@ -163,7 +163,7 @@ def markdown(lines, place, index):
 
 
 def blocks(lines):
-    """The paragraphs and the blocks of code: for each whether it is code, and its lines."""
+    """Yields the paragraphs and the blocks of code: for each whether it is code, and its lines."""
     result, in_list, fresh = [], False, True
     for line in lines:
         if not line.strip():
@@ -187,7 +187,7 @@ def dedented(block):
 
 
 def prose(block, place, index):
-    """A paragraph, a list, or one after the other."""
+    """Writes a paragraph, a list, or one after the other."""
     items = [[]]
     for line in block:
         if ITEM.match(line):
@@ -199,7 +199,7 @@ def prose(block, place, index):
 
 
 def inline(text, place, index):
-    """Text in which names are code, and links where they are explained."""
+    """Returns text in which names are code, and links where they are explained."""
     result, at = [], 0
     for match in CODE.finditer(text):
         result += [escaped(text[at : match.start()]), name_in_text(match, place, index)]

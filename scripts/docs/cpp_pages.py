@@ -23,14 +23,14 @@ from cpp_names import (
 )
 
 FOLDER = "reference/cpp"
-# Each builds on those before it. Other rooms follow by name.
+# Each room builds on those before it. Other rooms follow by name.
 ROOMS = ["model", "io", "check", "pack", "run", "plan", "report", "runtime"]
 # A reader knows what these mean: equality by value, no copies, destruction.
 SELF_EVIDENT = re.compile(r"~\w+\(\)|=\s*(?:delete|default)$")
 
 
 def pages(root):
-    """The Markdown of each page by its path in the site, and the tables for the overview."""
+    """Returns the Markdown of each page by its path in the site, and tables for the overview."""
     folder = root / "include"
     found = [
         headers.parse(path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ def pages(root):
 
 
 def overview(room, found, index):
-    """The headers of a room with the first sentence of each."""
+    """Lists the headers of a room with the first sentence of each."""
     rows = [f"### [{room}](cpp/{room}.md)", "", "| header | what it is |", "|---|---|"]
     for header in found:
         text = " ".join(itertools.takewhile(str.strip, header.intro))
@@ -77,7 +77,7 @@ def chapter(header, index):
 
 
 def groups(declarations):
-    """The sections of a header. Functions of one name, and what shares a comment, are in one."""
+    """Groups declarations into sections: functions that share a name or a comment are one."""
     result = []
     for declaration in declarations:
         before = result[-1][-1] if result else declaration
@@ -95,7 +95,7 @@ def groups(declarations):
 
 
 def section(path, group, index):
-    """A heading, and what there is to say about one type or some functions."""
+    """Writes a heading, and what there is to say about one type or some functions."""
     first = group[0]
     place = Place(path, first.namespace, first.name if first.kind == "record" else "")
     if first.kind == "remark":
@@ -119,7 +119,7 @@ def mark(anchor):
 
 
 def type_parts(declaration, place, index):
-    """What a record or an enum is, and its members."""
+    """Describes a record or an enum with its members."""
     parts = []
     if re.search(r"template|:", declaration.code):
         parts.append(signature(declaration.code, place, index))
@@ -135,7 +135,7 @@ def self_evident(member):
 
 
 def entries(group, place, index, record=""):
-    """Signatures, each with what its comment says below."""
+    """Writes signatures, each with its comment below."""
     parts, marked = [], set()
     for run in runs(group):
         anchors = []
@@ -159,7 +159,7 @@ def entries(group, place, index, record=""):
 
 
 def runs(group):
-    """What is shown as one block: functions that share a comment, and fields that have none."""
+    """Yields what one block shows: functions that share a comment, and fields that have none."""
     result = []
     for one in group:
         before = result[-1][-1] if result else one
@@ -173,7 +173,7 @@ def runs(group):
 
 
 def comment_of(run):
-    """The comment above, then that behind."""
+    """Returns the comment above, then the comment behind."""
     lines = []
     for one in run:
         lines += [""] * bool(lines and one.comment) + one.comment
@@ -182,7 +182,7 @@ def comment_of(run):
 
 
 def as_sentence(lines):
-    """Comments behind a declaration begin small and end without a full stop; a text does not."""
+    """Makes a text of a comment behind a declaration, which begins small and has no full stop."""
     text = " ".join(lines)
     if re.match(r"[a-z]+\b(?!\s*[=<>]|[:(.]\w|::)", text):
         text = text[0].upper() + text[1:]

@@ -49,7 +49,7 @@ TOKEN = re.compile(
       | (?P<punctuation>::|.)""",
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
-# Marks for other programs, which are of no use to readers.
+# These marks are for other programs, and of no use to readers.
 MARKS = re.compile(r"\s*(?:NOLINT\w*(?:\([^)]*\))?:?|IWYU pragma:.*|clang-format (?:on|off))\s*")
 
 TEMPLATE = r"(?:template\s*<[^;{]*?>\s*)?"
@@ -63,9 +63,9 @@ FUNCTION = re.compile(r"[^=(]*?(~?\w+)\s*\((?!\*)", re.DOTALL)
 BODY_FOLLOWS = re.compile(
     r"\)\s*(?:(?:const|noexcept|override|final|&&?)\s*)*(?:->[^=]*|:[^:].*)?$", re.DOTALL
 )
-# In the initializers of a constructor: the brace belongs to a member.
+# In the initializers of a constructor, the brace belongs to a member.
 MEMBER_FOLLOWS = re.compile(r"\)\s*:[^:].*\w$", re.DOTALL)
-# Forward declarations, inherited constructors, checks.
+# These are forward declarations, inherited constructors and checks.
 NOT_SHOWN = re.compile(
     TEMPLATE + r"(?:using\b[^=]*$|static_assert\b"
     r"|(?:friend\s+)?(?:struct|class|union|enum(?:\s+class)?)\s+[\w:]+$)",
@@ -74,7 +74,7 @@ NOT_SHOWN = re.compile(
 
 
 def parse(path, text):
-    """The header `path` (as it is included) with this text."""
+    """Reads the header `path` (as it is included) with this text."""
     scanner = Scanner(path, text)
     intro = []
     while scanner.at("comment"):
@@ -86,13 +86,13 @@ def parse(path, text):
 
 
 def plain(comment):
-    """The text of a // comment."""
+    """Returns the text of a // comment."""
     text = comment.removeprefix("//").rstrip()
     return MARKS.sub("", text, count=1).removeprefix(" ")
 
 
 class Scanner:
-    """The tokens of a header, one after the other."""
+    """Goes through the tokens of a header, one after the other."""
 
     def __init__(self, path, text):
         self.path = path
@@ -112,11 +112,11 @@ class Scanner:
 
     @property
     def line_before(self):
-        """Where the token that was taken last stands."""
+        """Returns the place of the token that was taken last."""
         return self.line_of(self.tokens[self.position - 1][2])
 
     def at(self, *expected):
-        """Whether the next token is of one of these kinds, or has one of these texts."""
+        """Tells whether the next token is of one of these kinds, or has one of these texts."""
         return self.token is not None and (self.token[0] in expected or self.token[1] in expected)
 
     def take(self):
@@ -140,7 +140,7 @@ class Scanner:
         return offset - self.line_starts[self.line_of(offset) - 1]
 
     def source(self, start):
-        """The text from token `start` to the next one, without comments, moved to the left."""
+        """Returns the text from token `start` to the next one, without comments and indent."""
         text, at = "", self.tokens[start][2]
         for kind, token, offset in self.tokens[start : self.position]:
             if kind == "comment":
@@ -152,7 +152,7 @@ class Scanner:
         return "\n".join(line.removeprefix(indent).rstrip() for line in text.split("\n"))
 
     def skip_braces(self):
-        """Behind the brace that closes the one that stands here."""
+        """Goes behind the brace that closes the one that stands here."""
         depth = 0
         while True:
             depth += {"{": 1, "}": -1}.get(self.take(), 0)
@@ -172,7 +172,7 @@ class Comments:
         self.trailing = (0, 0)  # line and column of the last comment behind a declaration
 
     def add(self):
-        """A comment stands here. Returns the remark that it shows the waiting one to be."""
+        """Notes a comment that stands here. Returns the waiting one, if it is now a remark."""
         line, column = self.scanner.line, self.scanner.column_of(self.scanner.token[2])
         text = plain(self.scanner.take())
         if line == self.before_line or self.trailing == (line - 1, column):
@@ -186,14 +186,14 @@ class Comments:
         return remark
 
     def remark(self, next_line):
-        """The waiting comment, as a list of no or one remark, if it does not reach to this line."""
+        """Returns a list with the waiting comment as a remark, if it ends above this line."""
         if not self.waiting or self.waiting_line == next_line - 1:
             return []
         found, self.waiting = self.waiting, []
         return [Declaration("remark", "", "", "", found)] if any(found) else []
 
     def attach(self, declaration, line):
-        """The waiting comment is that of a declaration that began on this line and ends here."""
+        """Gives the waiting comment to the declaration that began on its line and ends here."""
         if declaration is not None:
             declaration.comment = self.waiting
             near = self.before is not None and self.before_line >= line - 1
@@ -207,7 +207,7 @@ class Comments:
 
 
 def scope(scanner, namespace, record):
-    """The declarations up to the closing brace of a namespace or record, or the end of the header.
+    """Reads declarations up to the closing brace of a namespace or record, or the header's end.
 
     `record` is the keyword of the record ("class"), and empty in namespaces."""
     comments, result, shown = Comments(scanner), [], record != "class"
@@ -263,7 +263,7 @@ def enumerator(scanner):
 
 
 def statement(scanner, namespace):
-    """One declaration, behind which the scanner then stands. None for one that is not shown."""
+    """Reads one declaration and goes behind it. Returns None for one that is not shown."""
     start, line, depth = scanner.position, scanner.line, 0
     while True:
         if depth == 0 and scanner.at(";"):
@@ -282,7 +282,7 @@ def statement(scanner, namespace):
 
 
 def with_members(scanner, head, namespace):
-    """A record or an enum with its body."""
+    """Reads a record or an enum with its body."""
     keyword, name = TYPE.match(head).groups()
     if not name:
         scanner.fail("a type without a name")
@@ -295,7 +295,7 @@ def with_members(scanner, head, namespace):
 
 
 def simple(scanner, head, namespace, line):
-    """A declaration without members."""
+    """Reads a declaration without members."""
     if NOT_SHOWN.match(head):
         return None
     alias = re.match(TEMPLATE + r"using\s+(\w+)\s*=", head, re.DOTALL)
@@ -323,7 +323,7 @@ def without_template_arguments(code):
 
 
 def without_initializers(head):
-    """The signature of a constructor without what it does with its members."""
+    """Returns the signature of a constructor without what it does with its members."""
     depth = 0
     for position, letter in enumerate(head):
         depth += {"(": 1, ")": -1}.get(letter, 0)

@@ -69,7 +69,7 @@ def shape(found):
 
 
 def constructor(found):
-    """The constructor of a NamedTuple, as the one of a dataclass."""
+    """Returns the constructor of a NamedTuple, in the form of a dataclass's."""
     kind = griffe.ParameterKind.positional_or_keyword
     parameters = [griffe.Parameter("self", kind=kind)]
     for field in found.members.values():

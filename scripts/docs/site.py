@@ -1,4 +1,4 @@
-"""What mkdocs does not do by itself.
+"""Adds what mkdocs does not do by itself.
 
 Files outside docs/: the documents are written for the source tree, where links to such files work.
 For the site, every linked file outside docs/ is added under project/: documents as pages, sources
@@ -115,7 +115,7 @@ def on_post_build(config):
 
 
 def with_reference(markdown, root):
-    """With tables of headers and descriptions of Python names where the page asks for them."""
+    """Fills in the tables of headers and the descriptions of names that the page asks for."""
     markdown = markdown.replace(HEADERS, tables)
     listed = [name for names in NAMES.findall(markdown) for name in names.split()]
     if not listed:
@@ -136,7 +136,7 @@ def with_reference(markdown, root):
 
 
 def python_names(root):
-    """By name: the path in the package, and whether the package exports it."""
+    """Returns by name the path in the package, and whether the package exports it."""
     package = root / "python" / "reprise"
     found = {}
     for file in sorted(package.glob("*.py")):
@@ -153,14 +153,14 @@ def python_names(root):
 
 
 def targets(source, text, root):
-    """The files in the project that a document links to, outside its code."""
+    """Yields the files in the project that a document links to, outside its code."""
     prose = "".join(FENCE.split(text)[::2])
     found = (resolved(source, match.group(2), root) for match in LINK.finditer(prose))
     return [target for target in found if target is not None]
 
 
 def resolved(source, link, root):
-    """The file of the project that a link leads to; None for what is elsewhere, or not there."""
+    """Returns the file of the project that a link leads to, or None if there is none."""
     if re.match(r"[a-z][a-z0-9+.-]*:", link):
         return None
     target = (source.parent / link).resolve()
@@ -170,7 +170,7 @@ def resolved(source, link, root):
 
 
 def site_uri(source, root):
-    """Where the site has a file of the project."""
+    """Returns where the site has a file of the project."""
     path = source.relative_to(root)
     if path == pathlib.Path("README.md"):
         return START
@@ -180,7 +180,7 @@ def site_uri(source, root):
 
 
 def source_of(uri, root):
-    """The other way round, for pages."""
+    """Maps places in the site to files of the project, for pages."""
     if uri == START:
         return root / "README.md"
     if uri.startswith("project/"):

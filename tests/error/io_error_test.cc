@@ -1,5 +1,5 @@
-// Malformed documents are refused with InputError that names file, JSON pointer and line. A test
-// here fails when the refusal is anything else, an InternalError too.
+// Malformed documents are refused with an InputError that names file, JSON pointer and line. A test
+// here fails when the refusal is any other error, an InternalError too.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -295,7 +295,7 @@ TEST(NotJson, MessagesStayShortAndPrintable) {
 TEST(NotJson, LimitsAreChecked) {
   EXPECT_THROW(parse_problem("[\"" + std::string(2'000'000, 'k') + "\"]"), InputError);
   EXPECT_THROW(parse_problem("{\"" + std::string(5'000, 'k') + "\": 1}"), InputError);
-  // Deep nesting costs no stack.
+  // Deep nesting takes no stack space.
   EXPECT_THROW(parse_problem(std::string(10'000'000, '[')), InputError);
 }
 

@@ -33,7 +33,7 @@ struct Case {
   std::function<void(Model&)> damage;
 };
 
-// The pointer of the InputError that `check` throws; anything else fails the test.
+// Returns the pointer of the InputError that `check` throws. Any other error fails the test.
 template <class Model>
 std::string refusal(const Model& model, const std::function<void(const Model&)>& check) {
   try {
@@ -74,7 +74,7 @@ TEST(ModelError, MalformedChainsAreRefusedAtTheirFault) {
       {"/loss/ns", [](Chain& c) { c.loss.cost.time = Nanos(-1); }},
       {"/loss/workspace_bytes", [](Chain& c) { c.loss.cost.workspace = Bytes(-1); }},
       {"/loss/consumes", [](Chain& c) { c.loss.consumes = true; }},
-      // Sums: the pointer is where 64 bits are exceeded.
+      // Of a sum that does not fit, the pointer names the term at which 64 bits are exceeded.
       {"/stages/1/output_gradient_bytes",
        [](Chain& c) { c.stages[1].output = Bytes(kLargest - 200); }},
       {"/stages/0/options/0/forward/ns",
@@ -89,7 +89,7 @@ TEST(ModelError, MalformedChainsAreRefusedAtTheirFault) {
   }
 }
 
-// Nothing may read it later: not the caller, and no option of the stage before.
+// Nothing may read a consumed input later: neither the caller nor an option of the stage before.
 TEST(ModelError, AConsumedInputIsRefusedUnlessTheStageIsItsLastReader) {
   const auto place = [](const Chain& chain) {
     return refusal<Chain>(chain, [](const Chain& c) { validate(c); });
@@ -123,7 +123,7 @@ TEST(ModelError, AConsumingLossIsRefusedIfAnyLastOptionReadsTheOutput) {
   EXPECT_NO_THROW(validate(chain));
 }
 
-// A sum of exactly the largest number is legal, in the chain and in its graph.
+// A sum of exactly the largest number is legal in the chain and in its graph.
 TEST(ModelError, SumsUpTo64BitsAreAccepted) {
   Chain chain = example_chain();
   const Graph graph = lower(chain);
@@ -176,7 +176,7 @@ std::vector<Case<Graph>> bad_uses() {
        [](Graph& g) {
          g.ops[0].variants[0].writes = {1, 1};
        }},
-      // A cycle: a reads what b, which reads what a writes, writes.
+      // This is a cycle: a reads what b writes, and b reads what a writes.
       {"/ops/0/variants/0/reads", [](Graph& g) { g.ops[0].variants[0].reads = {2}; }},
       {"/ops/0/variants/0/reads", [](Graph& g) { g.ops[0].variants[0].reads = {1}; }},
       {"/ops/1/variants/0/writes",

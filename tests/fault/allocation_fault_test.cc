@@ -1,5 +1,6 @@
-// No memory, at every allocation there is: the k-th one fails, for every k until a call comes through.
-// Then std::bad_alloc arrives and nothing else, nothing is lost, and the next call is right.
+// There is no memory, at every allocation there is: the k-th one fails, for every k until a call
+// comes through. Then std::bad_alloc arrives and no other error, nothing is lost, and the next call
+// is right.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -29,9 +30,10 @@
 namespace reprise::testing {
 namespace {
 
-enum class Which { kEvery, kSome };  // kSome: ever wider apart, some forty in all
+enum class Which { kEvery, kSome };  // kSome: ever further apart, some forty in all
 
-// work() returns what is to be the same at every call. Any exception but std::bad_alloc ends the test.
+// work() returns a value that must be the same at every call. Any exception but std::bad_alloc ends
+// the test.
 template <class Work>
 void fails_at_allocations(Which which, const char* what, const Work& work) {
   SCOPED_TRACE(what);
@@ -45,7 +47,8 @@ void fails_at_allocations(Which which, const char* what, const Work& work) {
       const AllocationFault fault(k);
       const auto result = work();
       happened = fault.happened();
-      // Some can do without what they asked for: std::stable_sort without its buffer.
+      // Some code does without the memory that it asked for, such as std::stable_sort without its
+      // buffer.
       EXPECT_EQ(result, right) << "allocation " << k;
     } catch (const std::bad_alloc&) {
     }
@@ -60,18 +63,18 @@ void fails_at_every_allocation(const char* what, const Work& work) {
   fails_at_allocations(Which::kEvery, what, work);
 }
 
-// What of an answer does not depend on the clock.
+// This is the part of an answer that does not depend on the clock.
 using Told = std::tuple<Termination, std::vector<Action>, Nanos, std::optional<Bytes>>;
 Told told(const PlanResult& result) {
   return {result.termination, result.plan ? result.plan->actions : std::vector<Action>(),
           result.lower_bound, result.smallest_budget};
 }
 
-// The smallest budget at which there is a plan: with re-runs.
+// Returns the smallest budget at which there is a plan, one with re-runs.
 Bytes tight_budget() { return frontier(example_chain()).points.at(0).budget; }
 Plan tight_plan() { return plan(example_chain(), {.budget = tight_budget()}).plan.value(); }
 
-// A row of ops with a backward for each: what a small U-Net would be.
+// Returns a row of ops with a backward for each, as a small U-Net would have.
 Graph row_graph(int ops) {
   Graph graph;
   graph.name = "row";
@@ -101,7 +104,8 @@ TEST(AllocationFaults, Loaders) {
   fails_at_every_allocation("parse_run_log", [] { return parse_run_log(kRunLogText); });
   fails_at_every_allocation("parse_frontier", [&] { return parse_frontier(frontier); });
   fails_at_every_allocation("parse_problem", [] { return parse_problem(kChainText).id; });
-  // A refusal takes memory, too: the message may be lost, but not for another kind of error.
+  // A refusal takes memory, too. Its message may be lost, but it may not become another kind of
+  // error.
   fails_at_every_allocation("refusal", [] {
     try {
       parse_chain(replaced(kChainText, "\"saved_bytes\": 3", "\"saved_bytes\": -3"), "file.json");
@@ -146,7 +150,7 @@ TEST(AllocationFaults, Packing) {
   fails_at_every_allocation("plan_blocks", [&] { return plan_blocks(graph, plan.actions); });
   const std::vector<Block> blocks = plan_blocks(graph, plan.actions);
   fails_at_every_allocation("pack", [&] { return pack(blocks, {.alignment = Bytes(1)}); });
-  // Heights of 4 and 5 that only the exact search tells apart.
+  // Only the exact search tells whether the least height is 4 or 5.
   const std::vector<Block> hard = {{Bytes(2), 0, 3}, {Bytes(1), 2, 5}, {Bytes(2), 4, 8},
                                    {Bytes(1), 1, 7}, {Bytes(1), 6, 9}, {Bytes(3), 8, 10}};
   const Packing easy = pack(hard, {.alignment = Bytes(1), .steps = 0});
@@ -185,7 +189,8 @@ TEST(AllocationFaults, EveryPlannerOfGraphs) {
   }
 }
 
-// Large enough that several threads work: one of them has no memory, or cannot start for want of it.
+// The chain is so long that several threads work. One of them has no memory, or cannot start
+// because there is none.
 TEST(AllocationFaults, PlannersOnSeveralThreads) {
   Chain chain;
   chain.input = {Bytes(30), Bytes(30)};
@@ -200,7 +205,8 @@ TEST(AllocationFaults, PlannersOnSeveralThreads) {
   const PlanOptions options{.budget = "50%", .time_limit = no_limit, .threads = 3};
   fails_at_allocations(Which::kSome, "chain, threads at work",
                        [&] { return told(plan(chain, options)); });
-  // Where the clock ends the search, only that there is a plan is always the same.
+  // Where the clock ends the search, the answers differ. Only that there is a plan is always the
+  // same.
   const Graph graph = row_graph(120);
   const PlanOptions hasty{.budget = "60%", .time_limit = Nanos(50'000'000), .threads = 3};
   fails_at_allocations(Which::kSome, "graph, threads at work",
@@ -220,7 +226,7 @@ TEST(AllocationFaults, WorkInLevels) {
   }
 }
 
-// Fewer threads than were asked for: slower, and the same answer.
+// With fewer threads than were asked for, a planner is slower and gives the same answer.
 TEST(ThreadFaults, PlannersDoWithTheThreadsThatThereAre) {
   const Chain chain = example_chain();
   const Graph graph = row_graph(3);

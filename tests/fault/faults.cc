@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// Counts down; true once, at zero.
+// Counts down, and is true once, at zero.
 struct Countdown {
   std::atomic<int64_t> left = kNever;
   std::atomic<bool> happened = false;
@@ -68,7 +68,7 @@ void release(void* memory) {
   while (true) ::pause();
 }
 
-// What to do instead of the call; the call itself when nothing is due.
+// Does the fault that is due in place of the call, or the call itself when no fault is due.
 template <class Call>
 auto faulty(const Call& call) -> decltype(call()) {
   if (!calls.hit()) return call();
@@ -123,7 +123,7 @@ void* operator new(size_t size, std::align_val_t alignment) {
 void* operator new[](size_t size, std::align_val_t alignment) {
   return allocate(size, static_cast<size_t>(alignment));
 }
-// std::stable_sort asks for its buffer in this way and does without when there is none.
+// std::stable_sort asks for its buffer in this way, and does without it when there is none.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   try {
     return allocate(size, 1);
@@ -145,7 +145,8 @@ void operator delete[](void* memory, size_t, std::align_val_t) noexcept { releas
 void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
 void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
 
-// The calls of src/io/file.cc. Defined in the program, they go before those of the C library.
+// These are the calls of src/io/file.cc. They are defined in the program, so they go before those
+// of the C library.
 extern "C" {
 
 int open(const char* path, int flags, ...) {
@@ -196,7 +197,7 @@ int rename(const char* from, const char* to) noexcept {
 int unlink(const char* path) noexcept {
   return faulty([&] { return static_cast<int>(::syscall(SYS_unlink, path)); });
 }
-// A failed close has closed the file all the same.
+// A close() that fails has closed the file all the same.
 int close(int fd) {
   bool really = false;
   const int result = faulty([&] {

@@ -1,5 +1,5 @@
-// Faults on demand, in a program that replaces operator new and the system calls of files by its own:
-// the k-th of them fails, or kills the process.
+// Makes faults on demand, in a program that replaces operator new and the system calls of files by
+// its own: the k-th of them fails, or kills the process.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 namespace reprise::testing {
 
 // --- Memory -------------------------------------------------------------------------------------------
-// While it lives, allocation number `fails_at` (from 0, of all threads) throws std::bad_alloc.
+// While an AllocationFault lives, allocation number `fails_at` (from 0, of all threads) throws
+// std::bad_alloc.
 class AllocationFault {
  public:
   explicit AllocationFault(int64_t fails_at);
@@ -21,7 +22,7 @@ class AllocationFault {
 int64_t live_allocations();  // made by operator new and not deleted, of the whole program
 
 // --- Files --------------------------------------------------------------------------------------------
-// open, write, fsync, fchmod, flock, rename, unlink, close, each counts one.
+// Each call of open, write, fsync, fchmod, flock, rename, unlink and close counts one.
 enum class FileFault {
   kError,       // the call fails with the given errno and does nothing
   kShort,       // a write writes half of it, the next one fails

@@ -1,5 +1,5 @@
-// write_file() under faults at every system call that it makes: the file is the old one or the new one,
-// and what a killed process left is gone after the next write.
+// write_file() meets faults at every system call that it makes. The file is then the old one or the
+// new one, and what a killed process left behind is gone after the next write.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 const std::string kOld(3'000, 'o'), kNew(5'000, 'n');
 
-// A folder with the old file in it.
+// The fixture has a folder with the old file in it.
 class FileFaults : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -46,7 +46,7 @@ class FileFaults : public ::testing::Test {
   fs::path folder_, file_;
 };
 
-// Ends the child process: 0 if the file was written.
+// Ends the child process, with exit code 0 if the file was written.
 [[noreturn]] void write_in_child(const fs::path& file, const std::string& content, int times = 1) {
   try {
     for (int time = 0; time < times; ++time) write_file(file, content);
@@ -56,7 +56,8 @@ class FileFaults : public ::testing::Test {
   ::_exit(0);
 }
 
-// In a child process: true if it was killed, false if it came to the end of the write.
+// Writes in a child process. Returns true if the child was killed, and false if it came to the end
+// of the write.
 bool killed_while_writing(const fs::path& file, FileFault fault, int64_t call) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,4 +1,5 @@
-// libFuzzer's entry. REPRISE_FUZZ_TARGET in the environment names the target: one program for all.
+// This is libFuzzer's entry. All targets share one program: REPRISE_FUZZ_TARGET in the environment
+// names the target.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

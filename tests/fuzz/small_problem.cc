@@ -25,7 +25,7 @@ StageOption some_option(Dice& dice, int64_t number) {
   return option;
 }
 
-// Different values among the first `count`.
+// Returns at most `most` different values among the first `count`.
 std::vector<ValueIndex> some_values(Dice& dice, int64_t count, int64_t most) {
   std::vector<ValueIndex> values;
   for (int64_t k = dice.below(most + 1); k > 0 && count > 0; --k) {
@@ -88,7 +88,7 @@ Chain small_chain(Dice& dice) {
   return chain;
 }
 
-// Operation k writes value k + 1; value 0 is the input.
+// Operation k writes value k + 1. Value 0 is the input.
 Graph small_graph(Dice& dice) {
   Graph graph;
   graph.name = "fuzz";

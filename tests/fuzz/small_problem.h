@@ -1,4 +1,4 @@
-// Small problems out of any bytes: what a fuzzer changes in the bytes changes the problem.
+// Makes small problems out of any bytes. A fuzzer that changes the bytes changes the problem.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace reprise::fuzz {
 
-// Numbers from bytes, zero when they have run out.
+// Dice draws numbers from bytes, and zero when the bytes have run out.
 class Dice {
  public:
   explicit Dice(std::string_view bytes) : bytes_(bytes) {}
 
   bool empty() const { return bytes_.empty(); }
-  // 0..count-1; count is at most 256.
+  // Returns a number in 0..count-1; count is at most 256.
   int64_t below(int64_t count);
   bool coin() { return below(2) == 1; }
-  // Mostly small; some as large as a sum of twenty of them still fits 64 bits.
+  // Most numbers are small. The largest ones still let a sum of twenty fit 64 bits.
   int64_t size();
 
  private:

@@ -29,7 +29,7 @@ void require_place(const InputError& error) {
   promise(error.where().line > 0, "the refusal names no line: " + std::string(error.what()));
 }
 
-// What is read is written and read back equal.
+// A value that is read is written and read back equal.
 template <auto kParse>
 void load(std::string_view bytes) {
   try {
@@ -40,7 +40,7 @@ void load(std::string_view bytes) {
   }
 }
 
-// A plan that nobody promised anything about: every judge says something of it, and they agree.
+// Nobody promised anything about this plan. Every judge says something of it, and they agree.
 void judge(const Graph& graph, const Plan& plan) {
   const std::vector<Violation> violations = verify(graph, plan, plan.budget);
   std::string refusal;
@@ -66,7 +66,7 @@ void judge(const Graph& graph, const Plan& plan) {
   }
 }
 
-// A small graph with what graphs can say.
+// Returns a small graph that uses all that a graph file can say.
 const Graph& fixed_graph() {
   static const Graph graph =
       parse_graph(R"({"format": "reprise.graph", "version": 2, "name": "small",
@@ -115,7 +115,7 @@ void plan_problem(std::string_view bytes) {
           problem.graph());
     }
   } catch (const InputError&) {
-    // Valid, but with no plain training, or sums of several runs beyond 64 bits.
+    // The problem is valid, but it has no plain training, or a sum of several runs exceeds 64 bits.
   }
 }
 
@@ -168,11 +168,11 @@ void pack_blocks(std::string_view bytes) {
     promise(verify_pages(blocks, paged, pages).empty(), "invalid extents");
     promise(paged.height <= packing.height, "pages made it higher");
   } catch (const InputError&) {
-    // A negative length, an alignment of 0, a sum beyond 64 bits.
+    // A length is negative, an alignment is 0, or a sum exceeds 64 bits.
   }
 }
 
-// What people write for budgets and durations.
+// These are texts that people write for budgets and durations.
 void quantities(std::string_view bytes) {
   const auto refuse = [](const auto& read) {
     try {

@@ -1,6 +1,6 @@
-// What is fuzzed: each function takes any bytes, and throws when a promise is broken. A refusal of the
-// input with a place in it is no failure; any other exception is. `make fuzz` searches inputs with
-// libFuzzer; regress/fuzz_corpus_test.cc runs those that were kept.
+// Each target is a function that takes any bytes and throws when a promise is broken. A refusal of
+// the input with a place in it is no failure; any other exception is one. `make fuzz` searches
+// inputs with libFuzzer, and regress/fuzz_corpus_test.cc runs those that were kept.
 #pragma once
 
 #include <span>
@@ -18,11 +18,12 @@ struct Target {
   void (*run)(std::string_view bytes);
 };
 
-// One a loader, the texts of budgets and durations, and what uses what was loaded:
-// check    a plan file against a fixed graph: verify, simulate, explain, blocks, interpreter;
-// problem  a problem file, then planned with plain training;
-// search   bytes that say a small valid problem, asked of every planner;
-// pack     bytes that say blocks, packed and verified.
+// There is a target for each loader, one for the texts of budgets and durations, and these, which
+// use a value that was loaded:
+//   check    reads a plan file for a fixed graph: verify, simulate, explain, blocks, interpreter;
+//   problem  reads a problem file, and plans it with plain training;
+//   search   makes a small valid problem of the bytes, and asks every planner;
+//   pack     makes blocks of the bytes, which are packed and verified.
 std::span<const Target> targets();
 
 }  // namespace reprise::fuzz

@@ -1,4 +1,4 @@
-"""Every command and every exit code, on good files."""
+"""Runs every command, and reaches every exit code, on good files."""
 
 import json
 import re
@@ -132,7 +132,7 @@ class PlanTest(ProgramTest):
         self.assertEqual(result.stdout, "")
 
     def long_chain(self, stages=400):
-        """Unequal stages, so that no search is quick."""
+        """Makes unequal stages, so that no search is quick."""
         def cost(ns):
             return {"ns": ns}
         return self.write("long.json", {

@@ -29,7 +29,7 @@ class DocumentationTest(ProgramTest):
         self.assertEqual(len(seen), 6)
 
     def test_command_examples(self):
-        """In the order of the pages: later commands use files of earlier ones."""
+        """Runs commands in the order of the pages: later ones use files of earlier ones."""
         text = "".join((SOURCE / "docs" / name).read_text(encoding="utf-8")
                        for name in ("commands.md", "report.md"))
         commands = re.findall(r"(?m)^    (?:\$ )?reprise ((?:plan|frontier|check|explain|report) data/.*)$",

@@ -15,7 +15,7 @@ DONE, BROKEN, BAD_INPUT, INFEASIBLE, OUT_OF_TIME, INTERNAL = 0, 1, 2, 3, 4, 70
 
 
 class ProgramTest(unittest.TestCase):
-    """A test with a folder of its own and the program at hand."""
+    """A test has a folder of its own and the program at hand."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -44,5 +44,5 @@ class ProgramTest(unittest.TestCase):
         return path
 
     def files(self):
-        """Names and contents of everything in the folder, hidden files too."""
+        """Returns names and contents of everything in the folder, hidden files too."""
         return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}

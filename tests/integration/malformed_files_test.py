@@ -1,4 +1,4 @@
-"""Malformed files: exit 2, and the message names the file and the place. Never a crash."""
+"""Malformed files end with exit code 2 and a message with file and place, never in a crash."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ REMOVED = object()
 
 
 def changed(document, pointer, value):
-    """A copy with the member at `pointer` set, or removed."""
+    """Returns a copy with the member at `pointer` set, or removed."""
     document = copy.deepcopy(document)
     *parents, last = pointer.strip("/").split("/")
     at = document
@@ -52,7 +52,8 @@ def changed(document, pointer, value):
     return document
 
 
-# (document, member to change, new value, pointer in the message: the member itself unless given)
+# Each row is a document, the member to change, its new value, and the pointer in the message, if
+# this is not the member itself.
 STAGE = "/stages/0"
 OPTION = "/stages/0/options/0"
 PROBLEMS = [

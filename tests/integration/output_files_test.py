@@ -1,4 +1,4 @@
-"""Outputs that cannot be written: exit 2, the path is named, and what was there before stays."""
+"""Outputs that cannot be written: exit code 2, the path is named, and old files stay."""
 
 import os
 import unittest

@@ -55,7 +55,7 @@ class Page(html.parser.HTMLParser):
 
 
 def graph_of_blocks(blocks, name="blocks"):
-    """A forward and a backward op a block."""
+    """Makes a graph with a forward and a backward op a block."""
     values = [{"id": "x", "bytes": 512, "kind": "input"}]
     ops = []
     for i in range(blocks):
@@ -88,7 +88,7 @@ class ReportTest(ProgramTest):
         return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
     def run_log(self, problem, plan):
-        """What a run that goes exactly as planned would log."""
+        """Returns what a run that goes exactly as planned would log."""
         document = json.loads(plan.read_text())
         entries = []
         for event in self.trace(problem, plan):

@@ -206,7 +206,7 @@ class TrainTest(ProgramTest):
         self.assertIn("/no/such/data", result.stderr)
 
     def test_killed_at_any_moment(self):
-        """Files are the old ones or the new ones, whole, and what was left behind goes with the next run."""
+        """Files are the old or the new ones, and the next run removes what was left behind."""
         names = ("plan.json", "profile.json", "page.html")
         plan, profile, page = (self.folder / name for name in names)
         arguments = [*SMALL, *GPT, "--no-check", "--steps", "1", "--budget", "90%", "--save", plan,
@@ -221,7 +221,7 @@ class TrainTest(ProgramTest):
             with self.subTest(case=case):
                 process = subprocess.Popen([PROGRAM, *map(str, arguments)],
                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                # Files are written at the end: most of the moments are there.
+                # Files are written at the end of a run, where most of the interesting moments are.
                 time.sleep(whole * random_moments.uniform(0.6 if case % 3 else 0.0, 1.0))
                 process.send_signal((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[case % 3])
                 process.wait(timeout=60)
@@ -323,7 +323,8 @@ class ProfileTest(ProgramTest):
         self.assertIn("chain", wrong.stderr)
         wrong = self.run_program("profile", *small, "--allow", "rounding", expect=BAD_INPUT)
         self.assertIn("--mode graph", wrong.stderr)
-        # Plain training's way made slow, so that the planner's choice does not hang on this machine.
+        # The variant of plain training is made slow, so that the planner's choice does not depend
+        # on this machine.
         self.run_program("profile", *small, "-o", profile, expect=DONE)
         with open(profile) as file:
             problem = json.load(file)

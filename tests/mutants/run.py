@@ -29,7 +29,7 @@ def compile_commands(build):
 
 
 def link_commands(build, program):
-    """What Ninja would run to link the program."""
+    """Returns the command with which Ninja would link the program."""
     lines = subprocess.run(["ninja", "-C", build, "-t", "commands", "-s", program], check=True,
                            capture_output=True, text=True).stdout.splitlines()
     return lines[-1]
@@ -55,7 +55,8 @@ class Builder:
         flags = [word for word in words if word != "-Werror"]
         flags[flags.index("-o") + 1] = str(folder / "mutant.o")
         flags[flags.index("-c") + 1] = str(changed)
-        # Nearly all the time goes into optimising; whether a test fails does not depend on it.
+        # Nearly all the time of a compilation goes into optimising. Whether a test fails does not
+        # depend on it.
         flags += ["-O0", "-w"]
         self.call(flags, "does not compile")
         link = shlex.split(self.links[program].replace(": && ", "").replace(" && :", ""))
@@ -72,7 +73,7 @@ class Builder:
 
 
 def passes(program, tests, folder):
-    """Whether the tests ran and none failed."""
+    """Tells whether the tests ran and none failed."""
     try:
         done = subprocess.run([program, f"--gtest_filter={tests}", "--gtest_brief=1",
                                "--gtest_break_on_failure=0", "--gtest_fail_fast"],

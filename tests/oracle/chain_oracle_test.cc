@@ -28,7 +28,7 @@
 namespace reprise::testing {
 namespace {
 
-// More schedules than this and the chain is passed over.
+// A chain with more schedules than this is passed over.
 constexpr size_t kScheduleLimit = 1500;
 
 struct Family {
@@ -76,7 +76,7 @@ std::vector<Family> families() {
 constexpr internal::chain::Dropping kClasses[] = {internal::chain::Dropping::kNothing,
                                            internal::chain::Dropping::kInputs};
 
-// The best time of a curve that has a point within the budget.
+// Returns the best time of a curve that has a point within the budget.
 int64_t time_within(const Frontier& curve, Bytes budget) {
   int64_t best = INT64_MAX;
   for (const FrontierPoint& point : curve.points) {
@@ -92,7 +92,7 @@ std::string context(const Family& family, int number, const Chain& chain) {
          ", chain " + std::to_string(number) + ": " + describe(chain);
 }
 
-// One budget: the planner's answer against the persistent frontier.
+// Compares the planner's answer for one budget with the persistent frontier.
 void expect_best(const Chain& chain, const Graph& graph, const std::vector<PeakAndTime>& frontier,
                  int64_t budget) {
   const PlanResult result = plan(chain, {.budget = Bytes(budget), .schedule_class = "persistent"});
@@ -170,7 +170,8 @@ TEST_P(ChainOracle, NeverBelowTheBestOfAllSchedulesAndMostlyEqual) {
   EXPECT_GT(equal, points * 9 / 10);
 }
 
-// The larger class budget by budget: the plans are real, and never behind the persistent ones.
+// The larger class is asked budget by budget. Its plans are real, and never slower than the
+// persistent ones.
 TEST_P(ChainOracle, DroppedInputsNeverLoseAgainstPersistentSchedules) {
   const Family& family = GetParam();
   std::mt19937_64 random(family.seed + 3000);
@@ -195,7 +196,7 @@ TEST_P(ChainOracle, DroppedInputsNeverLoseAgainstPersistentSchedules) {
   }
 }
 
-// Some stages more, repeated so that there are equal cells to share.
+// Adds some stages, repeated so that there are equal cells to share.
 Chain with_repeats(Chain chain) {
   const std::vector<Stage> block(chain.stages.begin(),
                                  chain.stages.begin() + 1 + (chain.stages.size() > 1));
@@ -203,7 +204,7 @@ Chain with_repeats(Chain chain) {
   return chain;
 }
 
-// Switches of the search: sharing equal cells, the bound of a known plan on the cost, the cap on
+// The search has switches: sharing equal cells, the bound of a known plan on the cost, the cap on
 // the memory. None of them may change the answer.
 TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
   const Family& family = GetParam();
@@ -236,8 +237,8 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
   }
 }
 
-// Bounds and surroundings leave out only what no plan within the limit on the cost has: with the
-// optimum as the limit the answer is the same, below it there is none.
+// Bounds and surroundings leave out only cells that no plan within the limit on the cost has. With
+// the optimum as the limit the answer is the same; below the optimum there is none.
 TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
   const Family& family = GetParam();
   std::mt19937_64 random(family.seed + 3000);
@@ -274,8 +275,8 @@ TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
   }
 }
 
-// The passes from coarse to fine, with the bounds of each on the next, end where the one exact pass
-// does; and no bound is above the optimum.
+// The passes go from coarse to fine, and each gives its bounds to the next. They end where the one
+// exact pass does, and no bound is above the optimum.
 TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
   const Family& family = GetParam();
   std::mt19937_64 random(family.seed + 4000);

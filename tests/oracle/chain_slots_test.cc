@@ -24,14 +24,14 @@ namespace {
 
 using internal::chain::kInfeasible;
 
-// Sizes and times that no unit divides.
+// Makes sizes and times that no unit divides.
 RandomChainOptions uneven(RandomChainOptions options) {
   options.max_size = 100'003;
   options.max_time = 1'000'003;
   return options;
 }
 
-// Some stages repeated, so that there is something to share.
+// Repeats some stages, so that there is something to share.
 Chain with_repeats(Chain chain) {
   const std::vector<Stage> block = chain.stages;
   chain.stages.insert(chain.stages.begin(), block.begin(), block.end());
@@ -47,7 +47,7 @@ struct Tables {
   int64_t largest_cost;
 };
 
-// Lower table <= exact <= upper table.
+// The lower table is at most the exact one, and this is at most the upper table.
 void expect_between(const Tables& tables, const internal::chain::Cell& cell, int64_t m) {
   const int64_t exact = internal::chain::cost_at(tables.exact.curve(cell.slot), m);
   const int64_t upper = tables.upper.cost(cell, m);
@@ -56,7 +56,7 @@ void expect_between(const Tables& tables, const internal::chain::Cell& cell, int
     EXPECT_EQ(upper, kInfeasible);
     return;
   }
-  // Dearer than any plan of interest counts as infeasible.
+  // A cell that costs more than any plan of interest counts as infeasible.
   if (exact <= tables.largest_cost) {
     EXPECT_LE(lower, exact);
   }
@@ -103,7 +103,7 @@ TEST(ChainSlots, TablesBoundEveryCellFromBothSides) {
   }
 }
 
-// Lengths around multiples of a tile's side.
+// The lengths are around multiples of a tile's side.
 TEST(ChainSlots, TilesAndThreadsChangeNothing) {
   RandomChainOptions options = uneven(one_option(41));
   for (const int stages : {7, 8, 9, 16, 41}) {
@@ -161,7 +161,7 @@ TEST(ChainSlots, BoundAndPlanEncloseTheExactOptimum) {
   EXPECT_GT(proven, compared / 4);
 }
 
-// Sizes of a few bytes: the grid's unit divides them all, nothing is rounded.
+// Sizes are a few bytes, so the grid's unit divides them all, and nothing is rounded.
 TEST(ChainSlots, IsExactWhereNothingIsRounded) {
   for_chains(33, 60, any_chain(10), [](const Chain& chain, std::mt19937_64& random) {
     const auto plain = static_cast<uint64_t>(baseline(lower(chain)).peak.count());
@@ -196,8 +196,8 @@ TEST(ChainSlots, ThreadsChangeNothing) {
   }
 }
 
-// All memory of plain training, with one option a stage: keeping everything falls on points of the
-// grid, however few there are.
+// The budget is all memory of plain training, and each stage has one option. Keeping everything
+// then falls on points of the grid, however few there are.
 TEST(ChainSlots, FindsPlainTraining) {
   for_chains(35, 40, uneven(one_option(30)), [](const Chain& chain, std::mt19937_64&) {
     const PlanResult result = plan(chain, with("chain_slots", baseline(lower(chain)).peak));

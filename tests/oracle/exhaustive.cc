@@ -10,7 +10,7 @@
 namespace reprise::testing {
 namespace {
 
-using Set = uint64_t;  // of values or of ops
+using Set = uint64_t;  // a set of values or of ops
 
 struct Move {
   size_t op = 0;
@@ -21,7 +21,7 @@ struct Move {
 
 struct State {
   Set live = 0;
-  Set ran = 0;    // of the ops that are followed
+  Set ran = 0;    // among the ops that are followed
   int last = -1;  // the last ordered op that has run
 
   bool operator==(const State&) const = default;
@@ -118,8 +118,9 @@ class Search {
     }
   }
 
-  // Of an op that surely runs it need not be known whether it has, unless its roles or its choice
-  // depend on it. It surely runs if it alone writes what another such op, or a result, needs.
+  // Whether an op has run need not be known if it surely runs, unless its roles or its choice
+  // depend on it. It surely runs if it alone writes a value that another such op, or a result,
+  // needs.
   void find_followed() {
     Set sure = 0;
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
@@ -154,7 +155,8 @@ class Search {
     }
   }
 
-  // What may still be read once an ordered op has run. Anything else can be freed at once.
+  // Finds the values that may still be read once an ordered op has run. All others can be freed at
+  // once.
   void find_useful() {
     useful_.assign(graph_.ops.size() + 1, 0);
     for (size_t last = 0; last <= graph_.ops.size(); ++last) {
@@ -246,11 +248,11 @@ class Search {
   std::vector<int64_t> bytes_;
   std::vector<Move> moves_;
   Set inputs_ = 0, results_ = 0;
-  Set in_choice_ = 0;        // ops of which others may run instead
+  Set in_choice_ = 0;        // ops in place of which others may run
   std::vector<Set> others_;  // by op: the ops that run instead
   Set random_ = 0;           // ops that draw random numbers
-  Set followed_ = 0;         // ops of which it matters whether they have run
-  std::vector<Set> useful_;  // by 1 + the last ordered op
+  Set followed_ = 0;         // ops for which it matters whether they have run
+  std::vector<Set> useful_;  // by 1 + the last ordered op that has run
   std::unordered_map<State, int64_t, StateHash> best_;
   std::priority_queue<Entry, std::vector<Entry>, Later> queue_;
 };

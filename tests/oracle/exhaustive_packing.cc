@@ -13,7 +13,8 @@ bool clash(const Block& a, int64_t offset_a, const Block& b, int64_t offset_b) {
   return in_time && in_space;
 }
 
-// Whether blocks next, next + 1, ... can be placed within `height` beside those that are.
+// Tells whether blocks next, next + 1, ... can be placed within `height` beside those that are
+// placed.
 bool fits(const std::vector<Block>& blocks, std::vector<int64_t>& offsets, int64_t height) {
   const size_t next = offsets.size();
   if (next == blocks.size()) return true;
@@ -35,7 +36,7 @@ bool fits(const std::vector<Block>& blocks, std::vector<int64_t>& offsets, int64
 }  // namespace
 
 int64_t least_height_of_any_packing(std::vector<Block> blocks) {
-  // In order of time a clash is found early.
+  // In order of time, the search meets a clash early.
   std::sort(blocks.begin(), blocks.end(),
             [](const Block& a, const Block& b) { return a.begin < b.begin; });
   int64_t height = 0;

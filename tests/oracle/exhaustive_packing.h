@@ -1,4 +1,5 @@
-// The least height of any packing, by trying every offset of every block. Small numbers only.
+// Finds the least height of any packing, by trying every offset of every block. It is for few and
+// small blocks.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace reprise::testing {
 
-// Alignment 1. Shares nothing with the library: no sections, no order of placement; heights are tried from
-// the most bytes that are live at one time upwards.
+// The alignment is 1. The search shares nothing with the library: it has no sections and no order
+// of placement. It tries heights upwards, from the most bytes that are live at one time.
 int64_t least_height_of_any_packing(std::vector<Block> blocks);
 
 }  // namespace reprise::testing

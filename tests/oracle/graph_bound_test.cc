@@ -1,5 +1,5 @@
-// The bound on every plan of a graph against exhaustive search: never above the least time of any
-// plan, at every budget, and never a word about infeasibility that is not true.
+// Compares the bound on every plan of a graph with exhaustive search. At every budget the bound is
+// never above the least time of any plan, and it says "infeasible" only where that is true.
 #include "plan/graph/bound/bound.h"
 
 #include <gtest/gtest.h>
@@ -31,14 +31,14 @@ internal::bound::GraphBound bound_of(const Graph& graph, int64_t budget) {
   return internal::bound::bound_graph(graph, Bytes(budget), untimed);
 }
 
-// The same, raised by cases.
+// Returns the same bound, raised by cases.
 int64_t split_bound_of(const Graph& graph, int64_t budget) {
   internal::common::SearchControl untimed = internal::common::SearchControl({}, "test").untimed();
   const internal::bound::GraphBound root = internal::bound::bound_graph(graph, Bytes(budget), untimed);
   return internal::bound::split_bound(internal::common::GraphFacts(graph), Bytes(budget), root, untimed).count();
 }
 
-// How good the bounds are, for the record.
+// Counts how good the bounds are, for the record.
 struct Record {
   int64_t asked = 0, exact = 0, exact_split = 0, refused = 0, infeasible = 0;
   double gap = 0, split_gap = 0;
@@ -95,8 +95,9 @@ TEST_P(GraphBound, IsNeverAboveTheLeastTimeOfAnyPlan) {
 INSTANTIATE_TEST_SUITE_P(Families, GraphBound, ::testing::ValuesIn(graph_families()),
                          [](const auto& family) { return std::string(family.param.name); });
 
-// Of three realizations the backward of one reads X, of the others what these made of it: p1, or p2, of which
-// one also makes v again, which is needed for certain. The bytes of p2 are counted for v, and not as the place of X.
+// The choice has three realizations. The backward of the first one reads X. The backwards of the
+// others read what these made of X: p1, or p2. The realization with p2 also makes v again, which is
+// needed for certain. So the bytes of p2 are counted for v, and not as the place of X.
 TEST(GraphBoundOfChoices, APlaceThatIsNeededAnywayIsCountedOnce) {
   const Graph graph = parse_graph(R"(
 {"format": "reprise.graph", "version": 1, "name": "two places", "values": [
@@ -127,7 +128,8 @@ TEST(GraphBoundOfChoices, APlaceThatIsNeededAnywayIsCountedOnce) {
   }
 }
 
-// o has two makers, of which a plan runs one. Whichever it was, c was there for it: made again, it costs its maker's time.
+// o has two makers, of which a plan runs one. Both of them read c, so c was there: to make c again
+// costs the time of its maker.
 TEST(GraphBoundOfChoices, WhatAllMakersOfAValueReadWasThere) {
   const Graph graph = parse_graph(R"(
 {"format": "reprise.graph", "version": 1, "name": "two makers", "values": [
@@ -149,7 +151,8 @@ TEST(GraphBoundOfChoices, WhatAllMakersOfAValueReadWasThere) {
   EXPECT_EQ(bound_of(graph, 141).time.count(), 16);
 }
 
-// What is live at D is not known at A, which is before it: v is made for the first time in between.
+// v is live at D, which says nothing about A, which is before D: v is made for the first time in
+// between.
 TEST(GraphBoundOfCases, WhatALaterOpForcesHasNotRunAtAnEarlierOne) {
   const Graph graph = parse_graph(R"(
 {"format": "reprise.graph", "version": 1, "name": "later", "values": [
@@ -182,7 +185,8 @@ TEST(GraphBoundOfCases, WhatALaterOpForcesHasNotRunAtAnEarlierOne) {
   EXPECT_LE(split_bound_of(graph, 100), time);
 }
 
-// The same where D is an op of a choice, of which the other one is before A: v is live at the one or the other.
+// This is the same case, but D is an op of a choice whose other op is before A. So v is live at one
+// of the two.
 TEST(GraphBoundOfCases, WhatALaterOpOfAChoiceForcesHasNotRunAtAnEarlierOne) {
   const Graph graph = parse_graph(R"(
 {"format": "reprise.graph", "version": 1, "name": "span", "values": [
@@ -212,7 +216,7 @@ TEST(GraphBoundOfCases, WhatALaterOpOfAChoiceForcesHasNotRunAtAnEarlierOne) {
   EXPECT_LE(split_bound_of(graph, 100), *best);
 }
 
-// Chains are graphs whose values are all wanted twice, with many variants an op.
+// Chains become graphs whose values are all wanted twice, with many variants an op.
 TEST(GraphBoundOfChains, IsNeverAboveTheLeastTimeOfAnyPlan) {
   RandomChainOptions options;
   options.max_stages = 4;
@@ -248,7 +252,7 @@ TEST(GraphBoundLaws, HugeNumbersAreExact) {
     const internal::bound::GraphBound small = bound_of(graph, budget);
     const internal::bound::GraphBound large = bound_of(scaled(graph, kBytes, kTimes), budget * kBytes);
     EXPECT_EQ(large.least_peak, small.least_peak * kBytes);
-    // Rounded up to whole nanoseconds both times.
+    // Both times are rounded up to whole nanoseconds.
     EXPECT_LE(large.time, small.time * kTimes);
     EXPECT_GT(large.time, (small.time - Nanos(1)) * kTimes);
   });

@@ -25,10 +25,11 @@ using internal::schedule::ScheduleLedger;
 using internal::schedule::ScheduleModel;
 using internal::common::SearchControl;
 
-// What is made again by the fastest way stays what it is.
+// A variant that takes this much longer is never the fastest. So ops that run again keep their
+// fastest variant.
 constexpr Nanos kLonger(1'000'000);
 
-// Without what rounds; none if something else has no other way.
+// Removes variants that round. Returns nothing if that leaves an op without a variant.
 std::optional<Graph> exact(const Graph& graph) {
   try {
     Graph rest = internal::common::restrict_exactness(graph, Exactness::kBitwise);

@@ -1,5 +1,6 @@
-// The curve of a graph: each point lies between the optimum of its budget and what the planner
-// claims, more memory never costs time, and it reaches from plain training to the smallest peak.
+// Checks the curve of a graph. Each point lies between the optimum of its budget and the planner's
+// claim, more memory never costs time, and the curve reaches from plain training to the smallest
+// peak.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What moments, stretches of time and pairs of moments demand, against exhaustive search over all plans, of a case those
-// that its assumptions are true of.
+// Compares the demands of moments, stretches of time and pairs of moments with exhaustive search
+// over all plans. Given assumptions, the search is over the plans for which these are true.
 #include "plan/graph/bound/moment.h"
 
 #include <gtest/gtest.h>
@@ -30,17 +30,18 @@ using internal::bound::MomentCost;
 
 struct Case {
   std::vector<Assumption> assumptions;
-  std::vector<Condition> conditions;  // the same
+  std::vector<Condition> conditions;  // the assumptions as conditions
 };
 
-// Any of the ordered ops of a realization may be meant.
+// Lets the assumption mean any of the ordered ops of a realization.
 void mean_any(std::mt19937_64& random, Moment& moment) {
   for (Moment::Realization& realization : moment.realizations) {
     realization.at = realization.ops[random() % realization.ops.size()];
   }
 }
 
-// What is live in a plan when its ops run, without what they take; by op, none if it did not run.
+// Returns by op which values are live when it runs in a plan, without those that it takes. The
+// entry is empty if the op did not run.
 std::vector<std::optional<std::vector<char>>> live_in(const Graph& graph,
                                                       const std::vector<Run>& runs) {
   std::vector<std::optional<std::vector<char>>> at(graph.ops.size());
@@ -65,7 +66,7 @@ std::vector<std::optional<std::vector<char>>> live_in(const Graph& graph,
   return at;
 }
 
-// Up to three assumptions that are true of a random plan.
+// Makes up to three assumptions that are true for a random plan.
 Case random_case(std::mt19937_64& random, const Graph& graph, const std::vector<Moment>& moments,
                  const std::vector<Run>& runs) {
   const auto live = live_in(graph, runs);
@@ -93,7 +94,7 @@ struct Record {
 
 class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
  protected:
-  // Of each moment on its own, and of all pairs of stretches.
+  // Checks each moment on its own, and all pairs of stretches.
   void expect_bounds(const Graph& graph, const std::vector<Moment>& moments, const Case& one,
                      int64_t budget) {
     const GraphFacts facts(graph);
@@ -123,7 +124,7 @@ class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
     record_.exact += most == extra;
   }
 
-  // Of all pairs.
+  // Checks all pairs of moments.
   void expect_bounds_of_pairs(const Graph& graph, const std::vector<Moment>& moments,
                               int64_t budget) {
     const GraphFacts facts(graph);
@@ -177,7 +178,7 @@ TEST_P(GraphMoments, DemandNoMoreThanThePlansOfTheirCase) {
     for (int question = 0; question < 12; ++question) {
       const std::vector<reprise::Run> runs = random_runs(random, graph, 8);
       const Case one = random_case(random, graph, moments, runs);
-      // Around the peak of that plan, and below.
+      // The budget is around the peak of that plan, or below it.
       const int64_t peak = simulate(graph, with_frees(graph, runs)).peak.count();
       const auto budget = peak + 2 - static_cast<int64_t>(random() % 8);
       std::string text = "budget " + std::to_string(budget);
@@ -195,8 +196,8 @@ TEST_P(GraphMoments, DemandNoMoreThanThePlansOfTheirCase) {
   EXPECT_GT(record_.exact, 0);
 }
 
-// A choice whose ops A and B have Q between them: what an assumption about it says, it says of A or of B. The loss,
-// or Q, and the last op read v, which M makes in 7 ns.
+// A and B are ops of a choice, and Q is between them. An assumption about the choice speaks of A or
+// of B. The last op reads v, and so does the loss or Q; M makes v in 7 ns.
 constexpr OpIndex kM = 0, kLoss = 1, kZ = 2, kA = 3, kQ = 4, kB = 5, kD = 6;
 constexpr ValueIndex kX = 0, kV = 1;
 
@@ -243,7 +244,8 @@ const Moment& moment_of(const std::vector<Moment>& moments, OpIndex first) {
   return *std::ranges::find(moments, first, &Moment::first);
 }
 
-// v is made for Q for the first time, after A. It was not gone before D because it was not live at A.
+// v is made for Q for the first time, after A. That it was not live at A does not mean that it was
+// gone before D.
 TEST(GraphMomentsOfChoices, WhatRunsBeforeTheLastOfTheirOpsMayRunAfterTheFirst) {
   const Graph graph = with_a_choice_around_q(kQ, 0);
   const GraphFacts facts(graph);
@@ -256,7 +258,7 @@ TEST(GraphMomentsOfChoices, WhatRunsBeforeTheLastOfTheirOpsMayRunAfterTheFirst) 
   EXPECT_EQ(cost->time, 0);
 }
 
-// v is live at B and not at Q: it is made between them for the first time, and was not gone at Q.
+// v is live at B and not at Q. It is made between them for the first time, so it was not gone at Q.
 TEST(GraphMomentsOfChoices, WhatIsLiveAtTheLastOfTheirOpsMayBeMadeAfterOthers) {
   const Graph graph = with_a_choice_around_q(-1, 0);
   const GraphFacts facts(graph);

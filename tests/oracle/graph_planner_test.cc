@@ -1,5 +1,5 @@
-// The planner of graphs against exhaustive search: bound <= optimum <= plan <= budget; how often
-// the plan is the optimum is printed, and is four times of five at least.
+// Compares the planner of graphs with exhaustive search: bound <= optimum <= plan <= budget. The
+// test prints how often the plan is the optimum, which must be at least four times of five.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -37,7 +37,7 @@ TEST_P(GraphOracle, ThePlanLiesBetweenTheOptimumAndTheBudget) {
       const PlanResult result = plan(graph, with("graph", Bytes(budget)));
       if (!best) {
         ASSERT_FALSE(result.plan.has_value());
-        break;  // nothing smaller fits, either
+        break;  // a smaller budget fits neither
       }
       ++feasible;
       ASSERT_NE(result.termination, Termination::kInfeasible);
@@ -66,8 +66,8 @@ TEST_P(GraphOracle, ThePlanLiesBetweenTheOptimumAndTheBudget) {
 INSTANTIATE_TEST_SUITE_P(Families, GraphOracle, ::testing::ValuesIn(graph_families()),
                          [](const auto& family) { return std::string(family.param.name); });
 
-// A lowered chain is a graph like any other: its bound is below what the exact planner of chains
-// finds, and its plan is near it.
+// A lowered chain is a graph like any other. Its bound is below the plan of the exact planner of
+// chains, and its plan is near that one.
 TEST(GraphPlannerOnChains, IsNearTheChainPlanner) {
   RandomChainOptions options;
   options.max_stages = 6;

@@ -1,5 +1,5 @@
-// What is left out of a graph for a budget: never anything that some plan within the budget needs to be
-// as fast as it is.
+// Checks which variants are left out of a graph for a budget. The rest still has every plan within
+// the budget that is as fast as any.
 #include "plan/graph/possible.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_P(PossibleGraphs, HaveTheFastestPlanOfTheWholeGraph) {
     }
   });
   RecordProperty("budgets_with_less", static_cast<int>(smaller));
-  // Families of one variant have nothing to leave out.
+  // Families of one variant have nothing that could be left out.
   const RandomGraphOptions& options = GetParam().options;
   EXPECT_TRUE(smaller > 0 || !options.variants);
 }
@@ -54,7 +54,7 @@ TEST_P(PossibleGraphs, HaveTheFastestPlanOfTheWholeGraph) {
 INSTANTIATE_TEST_SUITE_P(Families, PossibleGraphs, ::testing::ValuesIn(graph_families()),
                          [](const auto& family) { return std::string(family.param.name); });
 
-// A fast way that needs more than there is, and a slow one.
+// One variant is fast and needs more memory than there is; the other one is slow.
 TEST(PossibleGraph, LeavesOutWhatDoesNotFit) {
   std::mt19937_64 random(1);
   Graph graph = random_graph(random, {});

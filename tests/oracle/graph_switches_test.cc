@@ -1,6 +1,7 @@
-// The planner of graphs with its heuristics and pruning rules switched off: each alone, in pairs, at
-// random, and all together. Plans verify, bounds are never above the optimum of exhaustive search, and
-// what is called optimal is the optimum. Failures print the switches, the seed and the instance.
+// Runs the planner of graphs with its heuristics and pruning rules switched off: each alone, in
+// pairs, at random, and all together. Plans verify, bounds are never above the optimum of
+// exhaustive search, and a plan that is called optimal is the optimum. Failures print the switches,
+// the seed and the instance.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -33,11 +34,11 @@ struct Question {
   std::string name;  // with the seed and the instance
   Graph graph;
   Bytes budget;
-  std::optional<int64_t> best;  // the optimum; none: no plan fits
+  std::optional<int64_t> best;  // the optimum, if any plan fits
 };
 
-// Three budgets: the smallest one that has a plan, one byte less, and the middle between the smallest and
-// plain training's.
+// Returns three budgets: the smallest one that has a plan, one byte less, and the middle between
+// the smallest one and plain training's.
 void add_budgets(const std::string& name, const Graph& graph, std::vector<Question>& questions) {
   const int64_t plain = baseline(graph).peak.count();
   int64_t smallest = plain;
@@ -65,7 +66,7 @@ std::vector<Question> questions_of_all_families(uint64_t seed, int graphs) {
   return questions;
 }
 
-// A small graph treated as one of this size: 0 small, 1 neither, 2 large. Rounds are short.
+// Treats a small graph as one of this size: 0 is small, 1 is neither, 2 is large. Rounds are short.
 GraphSearchParams params_for(int size) {
   GraphSearchParams params;
   params.search.small_graph = size == 0 ? 100 : 0;
@@ -181,7 +182,7 @@ TEST_F(GraphSwitches, OffAllTogetherLeavePlansValidAndBoundsTrue) {
   }
 }
 
-// At random, half of them off.
+// Half of the switches are off, at random.
 TEST_F(GraphSwitches, OffAtRandomLeavePlansValidAndBoundsTrue) {
   std::mt19937_64 random(32);
   for (int k = 0; k < test_scale(200); ++k) {
@@ -195,7 +196,8 @@ TEST_F(GraphSwitches, OffAtRandomLeavePlansValidAndBoundsTrue) {
   std::cout << "seeds 31 and 32: switches at random, " << asked_ << " questions\n";
 }
 
-// What the default settings prove, a combination that calls its plan optimal must have found, too.
+// Where the default settings prove the optimum, a combination that calls its plan optimal must have
+// found it, too.
 TEST_F(GraphSwitches, OffNeverProveAnotherOptimum) {
   std::mt19937_64 random(33);
   int both = 0;
@@ -217,8 +219,8 @@ TEST_F(GraphSwitches, OffNeverProveAnotherOptimum) {
   EXPECT_GT(both, 0);
 }
 
-// Settings in which different parts decide the answer: the usual ones in three sizes; a rough search and a
-// rough bound; and no search behind the starts.
+// These settings let different parts decide the answer: the usual ones in three sizes, a rough
+// search with a rough bound, and no search behind the starts.
 std::vector<GraphSearchParams> settings_in_which_parts_matter() {
   std::vector<GraphSearchParams> settings = {params_for(0), params_for(1), params_for(2)};
   GraphSearchParams rough = params_for(1);
@@ -245,7 +247,7 @@ bool same(const Answer& a, const Answer& b) {
          a.smallest_budget == b.smallest_budget;
 }
 
-// A switch that does nothing would be no switch.
+// A switch that changes nothing would be no switch.
 TEST_F(GraphSwitches, OffChangeSomeAnswer) {
   const std::vector<GraphSearchParams> settings = settings_in_which_parts_matter();
   std::vector<std::vector<Answer>> usual;
@@ -254,7 +256,8 @@ TEST_F(GraphSwitches, OffChangeSomeAnswer) {
     for (const Question& question : questions_) usual.back().push_back(ask(question, params));
   }
   for (const Switch& one : switches()) {
-    // It saves time only: what it gives up is not among the schedules that are annealed.
+    // This switch only saves time: the schedules that it gives up are not among those that are
+    // annealed.
     if (one.name == "search.hopeless") continue;
     bool changed = false;
     for (size_t k = 0; k < settings.size() && !changed; ++k) {

@@ -1,5 +1,5 @@
-// The stored instances: what data/instances/manifest.json says of them is proven again, by
-// the search for one budget, by the whole curve, and by another planner's bound.
+// Proves again what data/instances/manifest.json says of the stored instances: by the search for
+// one budget, by the whole curve, and by another planner's bound.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -74,7 +74,8 @@ TEST(Instances, HaveTheOptimaThatTheManifestSays) {
   }
 }
 
-// Another table, rounded the other way: its bound is never above, its plan never below.
+// The other planner has a table that is rounded the other way. Its bound is never above the
+// optimum, and its plan never below.
 TEST(Instances, AgreeWithTheSlotTables) {
   for (const auto& row : manifest()) {
     const auto file = row.at("file").get<std::string>();

@@ -29,12 +29,12 @@ def runs_once(op):
 
 
 def stages_of(graph):
-    """Operations that end a stage, by index."""
+    """Returns the operations that end a stage, by index."""
     return [k for k, op in enumerate(graph["ops"]) if runs_once(op)]
 
 
 def rows_of_plan(graph, plan):
-    """How many ascending rows of operations a plan has in each stage, at least one each."""
+    """Counts the ascending rows of operations that a plan has in each stage, at least one each."""
     index = {op["id"]: k for k, op in enumerate(graph["ops"])}
     once = {k for k in stages_of(graph)}
     in_choice = {name for c in graph.get("choices", []) for r in c["realizations"] for name in r}
@@ -44,7 +44,7 @@ def rows_of_plan(graph, plan):
             continue
         op = index[action[1]]
         if op in once:
-            # Of a choice only some of the operations run: the stages of the others stay empty.
+            # Only some of a choice's operations run. The stages of the others stay empty.
             ended = len(rows) - 1
             position = sorted(once).index(op)
             assert action[1] in in_choice or position >= ended
@@ -58,7 +58,7 @@ def rows_of_plan(graph, plan):
 
 
 class _Program:
-    """Columns and rows of min c x, low <= A x <= high, x in {0, 1}."""
+    """Holds the columns and rows of min c x, low <= A x <= high, x in {0, 1}."""
 
     def __init__(self):
         self.cost, self.low, self.high = [], [], []
@@ -121,7 +121,7 @@ class _Writer:
         return self.program
 
     def slot(self, op):
-        """A place where the operation may run, with one of its variants."""
+        """A slot is a place where the operation may run, with one of its variants."""
         variants = self.graph["ops"][op]["variants"]
         run = [self.program.column(v["ns"]) for v in variants]
         self.program.row([(column, 1) for column in run], high=1)
@@ -179,7 +179,9 @@ Relaxed = collections.namedtuple("Relaxed", "time live")  # ns; by stage, how mu
 
 
 def relax(graph, budget, seconds):
-    """The linear relaxation with a row a stage and all first runs in their turn, as Checkmate has it.
+    """Solves the linear relaxation with a row a stage and all first runs in their turn, as
+    Checkmate has it. It is for graphs whose operations have one variant each, without choices.
+    Returns None if the problem is infeasible or time runs out.
     None: infeasible, or out of time. Of graphs whose operations have one variant each, without choices."""
     assert all(len(op["variants"]) == 1 for op in graph["ops"]) and not graph.get("choices")
     ends = stages_of(graph)
@@ -197,7 +199,7 @@ def relax(graph, budget, seconds):
 
 
 def solve(graph, budget, rows, seconds):
-    """None when time ran out with neither a plan nor a bound."""
+    """Returns None when time ran out with neither a plan nor a bound."""
     result = _Writer(graph, budget, rows).write().solve(seconds)
     if result.status == 2:  # infeasible
         return Answer(None, numpy.inf)

@@ -1,4 +1,4 @@
-"""Small training graphs for the oracle: random ones, and some with the structure of networks."""
+"""Makes small training graphs for the oracle: random ones, and some like networks."""
 
 import random
 
@@ -55,7 +55,7 @@ def training_graph(name, forward, rng):
 
 
 def add_ways(graph, rng):
-    """Second variants, roles, in-place operations, choices."""
+    """Adds second variants, roles, in-place operations, choices."""
     readers = {}
     sizes = {v["id"]: v["bytes"] for v in graph["values"]}
     for op in graph["ops"]:
@@ -119,7 +119,9 @@ def residual(rng, blocks):
 
 
 def recurrent(rng, steps):
-    """A state of 2 and gates of 6 a step: long rows of operations to make a state again."""
+    """Makes a state of 2 and gates of 6 a step: to make a state again takes long rows of
+    operations.
+    """
     forward = [([], 2, 1)]
     for _ in range(steps):
         state = len(forward) - 1
@@ -129,7 +131,7 @@ def recurrent(rng, steps):
 
 
 def cases(seed, full):
-    """(graph, share of what lies between the smallest and plain training's peak)."""
+    """Yields (graph, share of what lies between the smallest and plain training's peak)."""
     rng = random.Random(seed)
     shapes = [("random", lambda: random_forward(rng, rng.randint(4, 8)))] * (40 if full else 8)
     shapes += [("chain", lambda: chain(rng, 10)), ("u-net", lambda: u_net(rng, 2)),

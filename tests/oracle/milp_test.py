@@ -30,7 +30,7 @@ class Planner:
         self.program, self.folder = program, pathlib.Path(folder)
 
     def plan(self, graph, budget):
-        """The plan, or the exit code and the number on stderr of an answer without one."""
+        """Returns the plan, or the exit code and the number on stderr of an answer without one."""
         problem = self.folder / "graph.json"
         problem.write_text(json.dumps(graph), encoding="utf-8")
         result = subprocess.run(
@@ -44,7 +44,7 @@ class Planner:
         raise RuntimeError(f"reprise plan: exit {result.returncode}: {result.stderr}")
 
     def range_of(self, graph):
-        """The smallest peak that the planner finds, and that of plain training."""
+        """Returns the smallest peak that the planner finds, and that of plain training."""
         problem = self.folder / "graph.json"
         problem.write_text(json.dumps(graph), encoding="utf-8")
         result = subprocess.run([self.program, "frontier", problem, "--json", "--quiet"],
@@ -67,7 +67,7 @@ class Record:
 
 
 def check(planner, graph, budget, seconds, record):
-    """What is wrong, or None."""
+    """Says what is wrong, or returns None."""
     plan, code = planner.plan(graph, budget)
     rows = milp.rows_of_plan(graph, plan or {"actions": []})
     answer = milp.solve(graph, budget, rows, seconds)

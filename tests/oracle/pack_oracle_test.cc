@@ -1,4 +1,4 @@
-// Packings and the exact search against exhaustive search over all offsets.
+// Compares packings and the exact search with exhaustive search over all offsets.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -103,7 +103,7 @@ TEST(PackOracle, HeightsAreTheLeast) {
   EXPECT_GE(above, static_cast<int64_t>(above_the_live_bytes().size()));
 }
 
-// The blocks as a part, with times for sections: the search needs no reduction.
+// Makes a part of the blocks with times for sections, since the search needs no reduction.
 internal::packing::Part part_of(const std::vector<Block>& blocks, int32_t times) {
   internal::packing::Part part;
   part.sections = times;
@@ -115,7 +115,7 @@ internal::packing::Part part_of(const std::vector<Block>& blocks, int32_t times)
   return part;
 }
 
-// Every rule off alone, every rule on alone, all, none.
+// The rules are switched in these ways: each off alone, each on alone, all on, and all off.
 std::vector<ExactRules> rule_sets() {
   std::vector<ExactRules> sets;
   for (int set = 0; set < 16; ++set) {

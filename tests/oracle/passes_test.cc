@@ -1,4 +1,4 @@
-// Steps that go forward and backward several times, as those in parts along the batch do.
+// These steps go forward and backward several times, as steps in parts along the batch do.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Passes {
     graph_.name = "passes";
     const ValueIndex input = value("x", 0, ValueKind::kInput);
     for (int pass = 0; pass < count; ++pass) add_pass("pass" + std::to_string(pass) + ".", input);
-    // Behind all of them, so that what each of them counts is read late, as the sum of their losses is.
+    // This op is behind all passes and reads a value of each, as the sum of their losses does.
     op("sum", Phase::kForward, 1, counts_, value("all", 0, ValueKind::kActivation));
     graph_.results.push_back(static_cast<ValueIndex>(graph_.values.size() - 1));
     validate(graph_);
@@ -80,7 +80,7 @@ class Passes {
   std::vector<ValueIndex> counts_;
 };
 
-// Its one op behind all passes aside.
+// Leaves out the one op behind all passes.
 int64_t least_time_of_one_pass(int64_t budget) {
   return *least_time_of_any_plan(Passes(1).graph(), budget) - 1;
 }
@@ -101,7 +101,7 @@ TEST_P(StepsOfPasses, ArePlannedAsWellAsOnePass) {
   }
 }
 
-// The start of the search, without any search.
+// The search starts near the best schedule, before it improves anything.
 TEST_P(StepsOfPasses, StartNearTheBest) {
   const Graph graph = Passes(GetParam()).graph();
   const internal::schedule::ScheduleModel model(graph);
@@ -119,7 +119,7 @@ TEST_P(StepsOfPasses, StartNearTheBest) {
   }
 }
 
-// What is made again in one pass is not what is made again in another.
+// Each pass makes values of its own again, so the bounds of the passes add up.
 TEST_P(StepsOfPasses, HaveBoundsThatAddUp) {
   const Graph graph = Passes(GetParam()).graph();
   const int64_t budget = 36;

@@ -28,8 +28,8 @@ class Generator {
   std::vector<PeakAndTime> found;
 
  private:
-  // At stage k of a pass that ends at stage `end` (the number of stages: at the loss). x_k is live;
-  // it must be stored if stage k is swept and `must_store`.
+  // Goes on from stage k in a pass that ends at stage `end`; the number of stages stands for the
+  // loss. x_k is live, and it must be stored if stage k is swept and `must_store`.
   void pass(size_t k, size_t end, bool must_store) {
     if (count_ > limit_) return;
     if (k == index_.stages) {
@@ -68,7 +68,7 @@ class Generator {
     }
   }
 
-  // Everything from stage `end` on is reversed: runs the backwards that can run, then the next
+  // Everything from stage `end` on is reversed. Runs the backwards that can run, then the next
   // pass.
   void reverse_from(size_t end) {
     const size_t before = runs_.size();
@@ -82,15 +82,15 @@ class Generator {
     } else {
       size_t start = next - 1;
       while (!stored_[start]) --start;
-      // Stages that were reversed stay marked as kept while the recursion is below: none is looked
-      // at.
+      // Stages that were reversed stay marked as kept while the recursion is below. Nothing looks
+      // at them there.
       pass(start, next - 1, true);
     }
     runs_.resize(before);
   }
 
-  // All variants but those that another beats in both time and memory, or that give back the input, which is
-  // stored or may be.
+  // Returns all variants but two kinds: those that another one beats in both time and memory, and
+  // those that give back the input, which is stored or may be.
   std::vector<int32_t> sweep_variants(size_t k) const {
     const std::vector<Variant>& all = graph_.ops[k].variants;
     const auto memory = [&](const Variant& variant) {

@@ -1,4 +1,4 @@
-// Every persistent schedule of a small chain, one after the other, each costed by the simulator.
+// Goes through every persistent schedule of a small chain. The simulator computes the cost of each.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ struct PeakAndTime {
 };
 
 // A persistent schedule is a series of forward passes. A pass starts at the last activation that is
-// still stored and ends at the stage whose backward is next (the first pass: at the loss). Every
-// stage on the way is either kept for its backward, with one of its options, or swept, in any
-// variant that gives nothing back; the input of a swept stage may be stored, and is if the stage before it was kept. What
-// is stored or kept stays until its stage is reversed. After a pass every backward that can run
-// does.
+// still stored, and ends at the stage whose backward is next; the first pass ends at the loss.
+// Every stage on the way is kept for its backward, with one of its options, or it is swept, in any
+// variant that gives nothing back. The input of a swept stage may be stored, and it is stored if
+// the stage before was kept. A stored or kept value stays until its stage is reversed. After a
+// pass, every backward that can run does.
 //
-// The pairs that no other schedule beats in peak and time, peak ascending. None if there are more
-// than `limit` schedules.
+// Returns the pairs of peak and time that no other schedule beats, peak ascending. Returns nothing
+// if there are more than `limit` schedules.
 std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit);
 
-// Least time within a budget; none if nothing fits.
+// Returns the least time within a budget, or nothing if no schedule fits.
 std::optional<int64_t> best_within(const std::vector<PeakAndTime>& frontier, int64_t budget);
 
 }  // namespace reprise::testing

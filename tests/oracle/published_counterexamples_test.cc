@@ -1,5 +1,5 @@
-// Two chains on which the feasibility tests of the published recurrence (as implemented by its
-// authors) go wrong: one plan over budget, one feasible budget refused.
+// The feasibility tests of the published recurrence, as implemented by its authors, go wrong on two
+// chains: one plan is over budget, and one feasible budget is refused.
 #include <gtest/gtest.h>
 
 #include "oracle/persistent.h"
@@ -9,8 +9,8 @@
 namespace reprise::testing {
 namespace {
 
-// Founding model, f = 1, b = 2: x[i] goes into stage i, kept[i] stays of it (output included),
-// workspace[i] is its forward's.
+// This is the founding model with f = 1 and b = 2. x[i] goes into stage i, kept[i] stays of it
+// (output included), and workspace[i] is the workspace of its forward.
 Chain founding_chain(const std::vector<int64_t>& x, const std::vector<int64_t>& kept,
                      const std::vector<int64_t>& workspace) {
   Chain chain;

@@ -1,5 +1,5 @@
-// What a ledger says a schedule costs, after any number of changes and of changes taken back, is
-// what the simulator says.
+// A ledger says what a schedule costs, after any number of changes and of changes taken back. The
+// simulator must say the same.
 #include "plan/graph/schedule/ledger.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +101,8 @@ class RandomChange {
   std::mt19937_64& random_;
 };
 
-// First runs of ops that draw random numbers keep the order of the graph, put off or not.
+// First runs of ops that draw random numbers keep the order of the graph, whether they are put off
+// or not.
 void expect_random_numbers_of_plain_training(const Graph& graph, const ScheduleLedger& ledger) {
   std::vector<char> has_run(graph.ops.size(), 0);
   OpIndex last = -1;

@@ -1,4 +1,4 @@
-// What the exact chain planner promises beyond what every planner does.
+// Checks promises of the exact chain planner that go beyond those of every planner.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TEST(ChainPlanner, EnoughMemoryMeansNoRecomputation) {
     const Baseline plain = baseline(lower(chain));
     const PlanResult result = plan(chain, with("chain", plain.peak));
     ASSERT_TRUE(result.plan.has_value());
-    // Zero times are frequent here: equally fast plans with re-runs exist.
+    // Zero times are frequent here, so there are plans with re-runs that are equally fast.
     EXPECT_EQ(run_count(*result.plan), 2 * chain.stages.size() + 1);
     EXPECT_EQ(result.plan->time, plain.time);
   });
@@ -88,7 +88,8 @@ RandomChainOptions long_chain(int stages) {
   return options;
 }
 
-// Long enough for merged chains, bounds and coarse passes to take part; the curve does without them.
+// The chain is long enough for merged chains, bounds and coarse passes to take part. The curve does
+// without them.
 TEST(ChainPlanner, TheSearchForOneBudgetAgreesWithTheCurve) {
   for_chains(14, 4, long_chain(96), [](const Chain& chain, std::mt19937_64& random) {
     for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
@@ -108,7 +109,7 @@ TEST(ChainPlanner, TheSearchForOneBudgetAgreesWithTheCurve) {
   });
 }
 
-// From the smallest feasible budget to plain training's peak.
+// Returns a budget between the smallest feasible one and plain training's peak.
 Bytes budget_at(const Chain& chain, double share) {
   const PlanResult none = plan(chain, {.budget = Bytes(), .time_limit = kPatience});
   const auto least = static_cast<double>(none.smallest_budget.value().count());
@@ -132,7 +133,7 @@ TEST(ChainPlanner, ThreadsChangeNothing) {
   });
 }
 
-// A plan of a merged chain is a plan of the chain: no more memory, the same time.
+// A plan of a merged chain is also a plan of the chain, with no more memory and the same time.
 TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
   for_chains(16, 60, any_chain(24), [](const Chain& chain, std::mt19937_64& random) {
     const Graph graph = lower(chain);
@@ -185,7 +186,7 @@ TEST(ChainPlanner, TenThousandStagesHaveAPlanAndABound) {
   EXPECT_LT(result.plan->time.count() - result.lower_bound.count(), result.plan->time.count() / 50);
 }
 
-// The whole chain again and again: the same segment at many places.
+// Repeats the whole chain, so that the same segment is at many places.
 Chain repeated(Chain chain, size_t stages) {
   const std::vector<Stage> block = chain.stages;
   while (chain.stages.size() < stages) {
@@ -223,7 +224,7 @@ TEST(ChainPlanner, RepeatedStagesAreSearchedLikeOthers) {
   });
 }
 
-// Blocks of four stages, as networks repeat them.
+// Makes blocks of four stages, as networks repeat them.
 Chain blocks_of_four(size_t stages) {
   Chain block;
   block.name = "blocks";

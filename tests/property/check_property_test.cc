@@ -1,6 +1,6 @@
 // Simulator, verifier, bookkeeping backend and a naive oracle (support/naive_check.h) agree on
-// random problems: on valid plans about every number, on damaged plans about whether they are
-// valid.
+// random problems. On valid plans they agree about every number, on damaged plans about whether
+// they are valid.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -121,8 +121,8 @@ RC_GTEST_PROP(CheckProperty, BudgetsBelowThePeakAreViolatedByTheExactNumber, ())
   RC_ASSERT(found == expected);
 }
 
-// Frees are as early as they can be: any of them one place earlier breaks the plan (or changes
-// nothing, when the place before is another free).
+// Frees are as early as they can be. Moving any of them one place earlier breaks the plan, or
+// changes nothing if the place before is another free.
 RC_GTEST_PROP(CheckProperty, WithFreesFreesAsEarlyAsPossible, ()) {
   std::mt19937_64 random = random_engine();
   const Graph graph = any_graph(random);
@@ -147,7 +147,7 @@ Action random_action(std::mt19937_64& random, const Graph& graph) {
   return {ActionKind::kRun, op.id, op.variants[random() % op.variants.size()].name};
 }
 
-// Changes one thing. Some changes leave the plan as good as it was: the oracle says which.
+// Changes one thing. Some changes leave the plan as good as it was, and the oracle says which.
 void damage(std::mt19937_64& random, const Graph& graph, Plan& plan) {
   std::vector<Action>& actions = plan.actions;
   const size_t at = random() % actions.size();
@@ -215,8 +215,8 @@ RC_GTEST_PROP(CheckProperty, DamagedPlansAreRefusedExactlyWhenTheOracleRefusesTh
   }
 }
 
-// The claims follow the damage here, so that only the actions decide: numbers of still valid plans
-// agree, and plans that simulate() refuses are refused by verify() at the same action.
+// The claims follow the damage here, so that only the actions decide. The numbers of plans that are
+// still valid agree. Plans that simulate() refuses are refused by verify() at the same action.
 RC_GTEST_PROP(CheckProperty, DamagedActionsAreSimulatedOrRefusedByAll, ()) {
   std::mt19937_64 random = random_engine();
   for (int k = 0; k < 40; ++k) {
@@ -240,7 +240,7 @@ RC_GTEST_PROP(CheckProperty, DamagedActionsAreSimulatedOrRefusedByAll, ()) {
   }
 }
 
-// Any bytes at all in place of the actions: an answer, never a crash or an exception.
+// The actions may be any bytes at all. The answer is a judgement, never a crash or an exception.
 RC_GTEST_PROP(CheckProperty, RandomActionsAreAlwaysJudged, ()) {
   std::mt19937_64 random = random_engine();
   const Graph graph = any_graph(random);
@@ -251,7 +251,7 @@ RC_GTEST_PROP(CheckProperty, RandomActionsAreAlwaysJudged, ()) {
   RC_ASSERT(verify(graph, plan, Bytes(1'000'000)).empty() == naive_accepts(graph, plan, 1'000'000));
 }
 
-// The properties above are worth as much as what the generators reach.
+// The properties above are only worth something if the generators reach these features.
 TEST(CheckProperty, TheGeneratorsReachEveryFeature) {
   std::mt19937_64 random(1);
   int reruns = 0, second_realizations = 0, reuses = 0, consumes = 0, replays = 0, still_valid = 0;

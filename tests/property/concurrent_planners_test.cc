@@ -1,5 +1,5 @@
-// Several planners at work in one process, and one planner with several threads: the answers are those
-// of one planner alone with one thread. Run under the thread sanitizer, too.
+// Several planners work in one process, or one planner works with several threads. The answers are
+// those of one planner alone with one thread. The test also runs under the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr Nanos kNoLimit(3'600'000'000'000);  // however busy the machine is
 
-// What of an answer does not depend on the clock.
+// Returns the part of an answer that does not depend on the clock.
 std::string told(const PlanResult& result) {
   std::string text = to_string(result.termination);
   text += " " + std::to_string(result.lower_bound.count());
@@ -33,7 +33,7 @@ std::string told(const PlanResult& result) {
   return text;
 }
 
-// A question for a planner, and everything that is done with its answer.
+// A question goes to a planner, and everything that is done with its answer belongs to it.
 using Question = std::function<std::string(int threads)>;
 
 template <class Problem>
@@ -93,7 +93,7 @@ TEST(ConcurrentPlanners, SeveralAtOnceAnswerAsOneAlone) {
     std::vector<std::jthread> askers;
     for (size_t asker = 0; asker < at_once.size(); ++asker) {
       askers.emplace_back([&, asker] {
-        // Each from another question on, so that different planners meet.
+        // Each thread begins with another question, so that different planners meet.
         std::vector<Question> mine = all;
         std::rotate(mine.begin(), mine.begin() + static_cast<std::ptrdiff_t>(3 * asker),
                     mine.end());

@@ -1,6 +1,6 @@
-// Every truncation and every change of one byte of small files of every format: refused with the place,
-// or read as something that keeps the promises of tests/fuzz/targets.h (a plan is one that verify()
-// judges), in little time and memory.
+// Tries every truncation and every change of one byte of small files of every format. Each is
+// refused with the place, or read as a value that keeps the promises of tests/fuzz/targets.h (a
+// plan is one that verify() judges), in little time and memory.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -17,13 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What ends numbers, strings and containers, what begins others, and what is no text at all.
+// These bytes end numbers, strings and containers, begin others, or are no text at all.
 constexpr unsigned char kBytes[] = {'"', '\\', '{', '}', '[',  ']',  ',',  ':',  '-',  '.', '0',
                                     '9', 'e',  'x', ' ', '\n', 0x00, 0x7f, 0x80, 0xc3, 0xff};
 
 class DamagedFiles : public ::testing::TestWithParam<const char*> {
  protected:
-  // Counts, and fails when a promise is broken or one input takes long.
+  // Counts the inputs. Fails when a promise is broken or one input takes long.
   void run(const Target& target, const std::string& bytes) {
     const auto start = std::chrono::steady_clock::now();
     ++inputs_;
@@ -46,7 +46,8 @@ TEST_P(DamagedFiles, AreRefusedOrKeepThePromises) {
     if (std::string(target.name) != GetParam()) continue;
     const fs::path folder = fs::path(REPRISE_SOURCE_DIR) / "tests/fuzz/corpus" / target.name;
     for (const auto& entry : fs::directory_iterator(folder)) {
-      // Written by hand; what the fuzzer found has other names.
+      // Files with this extension were written by hand. Files that the fuzzer found have other
+      // names.
       if (entry.path().extension() != ".json") continue;
       const std::string good = read_file(entry.path());
       if (good.size() > 1'200) continue;

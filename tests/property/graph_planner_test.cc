@@ -1,5 +1,5 @@
-// What every planner of graphs promises, on random graphs; rows in support/planner_matrix.h.
-// Failures print the seed and the instance as JSON.
+// Checks what every planner of graphs promises, on random graphs. support/planner_matrix.h has the
+// planners as rows. Failures print the seed and the instance as JSON.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,8 @@ void expect_sound_refusal(const Graph& graph, const PlanResult& result) {
   EXPECT_TRUE(found(enough));
 }
 
-// What is allowed in addition makes no plan slower, and is not used where it is not allowed.
+// A variant that is allowed in addition makes no plan slower, and none is used where it is not
+// allowed.
 TEST(GraphPlanner, AllowingMoreIsNeverSlower) {
   int both = 0, faster = 0;
   for (GraphFamily family : graph_families()) {
@@ -94,14 +95,14 @@ TEST_P(GraphPlanners, PlansFitAndAreVerified) {
   }
 }
 
-// What is said of all plans is said of the whole budget.
+// A planner's statements about all plans speak of the whole budget.
 TEST_P(GraphPlanners, LeaveAReserveWhereSomePlanDoes) {
   int left = 0;
   for (GraphFamily family : graph_families()) {
     family.graphs /= 10;
     for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
-      // Above plain training's peak, too: for a planner that has no other plan.
+      // The budget may be above plain training's peak, for a planner that has no other plan.
       const Bytes budget(static_cast<int64_t>(random() % (plain + plain / 2 + 2)));
       const Bytes reserve(static_cast<int64_t>(random() % (plain / 3 + 1)));
       const Bytes goal = budget - std::min(budget, reserve);
@@ -211,7 +212,8 @@ TEST(GraphPlanner, IsNeverSlowerThanTheSimplerOnes) {
             << alone << " are for budgets at which dtr has none\n";
 }
 
-// Forward and backward of equal blocks of three ops; the second is cheap and its output is large.
+// Makes the forward and backward of equal blocks of three ops. The second op is cheap, and its
+// output is large.
 Graph equal_blocks(int blocks) {
   Graph graph;
   ValueIndex x = add_value(graph, "x", 4, ValueKind::kInput);

@@ -1,5 +1,5 @@
-// Files: what is written is read back equal, and no damage to a file does anything but InputError
-// or another valid problem.
+// A file that is written is read back equal. A damaged file gives an InputError or another valid
+// problem, and nothing else.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -53,7 +53,7 @@ RC_GTEST_PROP(IoProperty, GraphsAndPlansAreReadBackEqual, ()) {
   RC_ASSERT(parse_plan(to_json(plan)) == plan);
 }
 
-// Names are whatever the user's modules are called.
+// Names are what users call their modules, so they may be any text.
 RC_GTEST_PROP(IoProperty, AnyNameIsReadBackOrRefused, (const std::string& name)) {
   Chain chain = parse_chain(kChainText);
   chain.name = name;
@@ -66,8 +66,8 @@ RC_GTEST_PROP(IoProperty, AnyNameIsReadBackOrRefused, (const std::string& name))
   RC_ASSERT(parse_chain(text) == chain);
 }
 
-// Reads `text`. True if it was accepted; then what was read must be valid and be read back equal.
-// Anything but InputError escapes and fails the test.
+// Reads `text`. Returns true if it was accepted; the value must then be valid and be read back
+// equal. Anything but InputError escapes and fails the test.
 bool accepted(const std::string& text) {
   try {
     const Chain chain = parse_chain(text);

@@ -1,4 +1,4 @@
-// Laws of packings, on random blocks, on training steps, and on the plans of planners.
+// Checks laws of packings on random blocks, on training steps, and on the plans of planners.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ PackOptions quick(Bytes alignment = Bytes(64)) {
   return options;
 }
 
-// How low the packings of one kind are, for the record.
+// Counts how low the packings of one kind are, for the record.
 struct Record {
   int64_t cases = 0, at_bound = 0, blocks = 0;
   double worst = 1;
@@ -50,7 +50,7 @@ struct Record {
   }
 };
 
-// Pair by pair: neither verify_packing() nor its sweep.
+// Compares blocks pair by pair, and uses neither verify_packing() nor its sweep.
 void expect_apart(const std::vector<Block>& blocks, const Packing& packing) {
   for (size_t a = 0; a < blocks.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
@@ -116,14 +116,16 @@ TEST(PackProperty, TrainingStepsAreAtTheLiveBytes) {
   }
 }
 
-// Blocks of plans: the live bytes are the simulator's peak, and the packing needs no more.
+// The blocks are those of plans: the live bytes are the simulator's peak, and the packing needs no
+// more.
 TEST(PackProperty, PlansArePackedIntoTheirPeak) {
   Record record;
   RandomChainOptions chains;
   chains.min_stages = 8;
   chains.max_stages = 20;
   chains.max_size = 1000;
-  // So many that a tenth of them, as under sanitizers, are enough for a share.
+  // There are so many chains that even a tenth of them, as under sanitizers, give a meaningful
+  // share.
   for_chains(5, 150, chains, [&](const Chain& chain, std::mt19937_64&) {
     const Graph graph = lower(chain);
     const Bytes plain = baseline(graph).peak;

@@ -1,4 +1,4 @@
-// Laws of placements in pages, on random blocks and on training steps.
+// Checks laws of placements in pages, on random blocks and on training steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 namespace reprise::testing {
 namespace {
 
-// Byte ranges against byte ranges: neither verify_pages() nor its sweep.
+// Compares byte ranges with byte ranges, and uses neither verify_pages() nor its sweep.
 void expect_apart(const std::vector<Block>& blocks, const PagedPacking& paged) {
   for (size_t a = 0; a < blocks.size(); ++a) {
     Bytes sum;
@@ -78,7 +78,7 @@ void expect_laws(const std::vector<Block>& blocks, const PageOptions& options, R
   }
 }
 
-// Of pages as large as the alignment, and larger ones.
+// Checks pages that are as large as the alignment, and larger ones.
 void expect_laws(const char* name, int cases, int least_moved,
                  const std::function<std::vector<Block>(std::mt19937_64&)>& draw) {
   for (const int64_t page : {64, 256, 4096}) {
@@ -122,7 +122,7 @@ TEST(PagesProperty, TrainingSteps) {
               [](std::mt19937_64& random) { return training_blocks(random, 25, 3); });
 }
 
-// Against a flag for each integer.
+// Compares ranges with a flag for each integer.
 TEST(PagesProperty, RangesAreSets) {
   using internal::packing::Range;
   constexpr int64_t kMost = 60;

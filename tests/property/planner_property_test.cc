@@ -1,5 +1,5 @@
-// What every planner of chains promises, on random chains; rows in support/planner_matrix.h. Failures print
-// the seed and the instance as JSON.
+// Checks what every planner of chains promises, on random chains. support/planner_matrix.h has the
+// planners as rows. Failures print the seed and the instance as JSON.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Reports of random problems and random schedules: the bytes by kind add up to the simulator's (walk()
-// throws otherwise), the decisions of a chain account for all of its time, and nothing else throws.
+// Makes reports of random problems and random schedules. The bytes by kind add up to the
+// simulator's (otherwise walk() throws), the decisions of a chain account for all of its time, and
+// nothing else throws.
 #include <gtest/gtest.h>
 
 #include <random>

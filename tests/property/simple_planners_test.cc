@@ -1,4 +1,4 @@
-// The families of schedules that the simpler planners try.
+// Checks the families of schedules that the simpler planners try.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@
 namespace reprise::testing {
 namespace {
 
-// t(n, s): fast runs that reversing n equal steps takes with s slots, the input in one of them.
+// t(n, s) is the number of fast runs that reversing n equal steps takes with s slots, one of which
+// holds the input.
 std::vector<std::vector<int64_t>> least_fast_runs(size_t most) {
   std::vector<std::vector<int64_t>> t(most + 1, std::vector<int64_t>(most + 1, 0));
   for (size_t n = 2; n <= most; ++n) {
@@ -45,7 +46,7 @@ TEST(Revolve, SchedulesAreOptimal) {
   }
 }
 
-// Stages of unit time and size: the slots of a schedule are what it holds.
+// Stages have unit time and size, so the bytes that a schedule holds are its slots.
 Chain unit_chain(size_t stages, std::vector<int64_t> kept = {}) {
   Chain chain;
   chain.name = "unit";
@@ -68,7 +69,7 @@ TEST(Revolve, SchedulesHoldNoMoreThanTheirSlots) {
   const Graph graph = lower(chain);
   for (size_t slots = 1; slots <= 30; ++slots) {
     const auto actions = with_frees(graph, internal::baselines::revolve_runs(30, slots));
-    // Besides the slots: the state that a forward reads and the one that it writes.
+    // Two states come on top of the slots: the one that a forward reads and the one that it writes.
     EXPECT_LE(simulate(graph, actions).peak.count(), static_cast<int64_t>(slots) + 2);
   }
 }
@@ -76,7 +77,7 @@ TEST(Revolve, SchedulesHoldNoMoreThanTheirSlots) {
 TEST(Periodic, TriesEveryCutThatAThresholdOnKeptBytesGives) {
   const std::vector<int64_t> kept{5, 1, 1, 9, 2, 4, 4, 1};
   const Chain chain = unit_chain(kept.size(), kept);
-  // The peaks and times of every greedy cut, by trying every threshold.
+  // Collects the peaks and times of every greedy cut, by trying every threshold.
   std::set<std::pair<int64_t, int64_t>> tried;
   PlanOptions options;
   options.planner = "periodic";
@@ -101,14 +102,14 @@ TEST(Periodic, TriesEveryCutThatAThresholdOnKeptBytesGives) {
       for (size_t i = cuts[c + 1]; i-- > cuts[c];) runs.push_back({index.backward(i), 0});
     }
     const Timeline timeline = simulate(graph, with_frees(graph, runs));
-    // The planner has this cut or a better one at this budget.
+    // The planner found this cut or a better one at this budget.
     options.budget = timeline.peak;
     ASSERT_LE(plan(chain, options).plan->time, timeline.time) << "threshold " << threshold;
   }
   EXPECT_GT(tried.size(), 2u);
 }
 
-// y is made by op "a" or, in one piece with z, by "b"; both have an approximate variant first.
+// y is made by op "a", or together with z by op "b". Both ops have an approximate variant first.
 Graph graph_with_a_choice() {
   Graph graph;
   graph.name = "choice";
@@ -152,7 +153,8 @@ TEST(KeepAll, RunsOnlyVariantsAndRealizationsThatAreAllowed) {
   EXPECT_THROW(plan(without, options), InputError);
 }
 
-// The rough way leaves a mask beside its result, and one of two readers of it needs nothing else.
+// The rough variant leaves a mask beside its result. One of the two readers of the result needs
+// only the mask.
 TEST(GraphPlanner, WaysThatReadWhatNoAllowedOneWritesAreLeftOut) {
   Graph graph = two_op_graph();
   const ValueIndex x = 0, y = 1, z = 2, mask = add_value(graph, "mask", 1);

@@ -44,7 +44,8 @@ def test_a_path_a_dict_and_a_value_are_the_same_problem(tmp_path: pathlib.Path) 
         assert plan.actions == plans[0].actions  # type: ignore[union-attr]
         assert plan.problem == plans[0].problem  # type: ignore[union-attr]
         assert reprise.verify(FILE, plan) == []
-    # A chain that is saved has its defaults filled in: another text with the same values.
+    # A chain that is saved has its defaults filled in. The text differs, and the values are the
+    # same.
     chain.save(tmp_path / "chain.json")
     assert reprise.load(tmp_path / "chain.json") == chain
 

@@ -1,4 +1,4 @@
-"""What a captured step compares, and that looking at it leaves no trace."""
+"""Checks what a captured step compares, and that looking at it leaves no trace."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_the_budget_is_enforced_and_nothing_is_lost(moment: str) -> None:
     if moment == "between":  # The caller has to drop the step that was begun.
         del output
         return
-    output = loss = None  # Else their bytes would be part of the next step's budget.
+    output = loss = None  # Otherwise their bytes would be part of the next step's budget.
     del error, caught
     gc.collect()  # Tracebacks and frames hold each other, and the frames hold tensors of the step.
     assert_same_bits(state_of(model), before)

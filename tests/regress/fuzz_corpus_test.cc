@@ -1,5 +1,5 @@
-// Inputs that a fuzzer found worth keeping, and those that broke a promise once: no promise is broken
-// by any of them today.
+// These are inputs that a fuzzer found worth keeping, and inputs that broke a promise once. No
+// promise is broken by any of them today.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Defects that were in the schedules of graphs once.
+// These defects were in the schedules of graphs once.
 #include <gtest/gtest.h>
 
 #include "plan/graph/schedule/ledger.h"
@@ -8,8 +8,8 @@
 namespace reprise::testing {
 namespace {
 
-// d reads p and r. p is there, r is made again from q, and q by a variant that consumes p: d then ran
-// without p.
+// d reads p and r. p is live, r is made again from q, and q by a variant that consumes p. d then
+// ran without p.
 TEST(GraphSchedule, WhatAReRunTakesIsMadeAgainForARunThatWaits) {
   Graph graph;
   const ValueIndex x = add_value(graph, "x", 1, ValueKind::kInput);
@@ -37,8 +37,9 @@ TEST(GraphSchedule, WhatAReRunTakesIsMadeAgainForARunThatWaits) {
   EXPECT_EQ(timeline.time.count(), ledger.time());
 }
 
-// A gradient that one realization uses up where it appears, and plain training's at the end: equally fast.
-// The choice was not seen as one that frees memory, because the first one has more runs.
+// One realization uses up a gradient where it appears, and plain training's does so at the end.
+// Both are equally fast. The choice was not seen as one that frees memory, because the first
+// realization has more runs.
 TEST(GraphSchedule, LeanSchedulesTakeRealizationsThatCostNothingAndHoldLess) {
   for (const int64_t update : {5, 6}) {
     Graph graph;

@@ -58,8 +58,9 @@ TEST(Allocator, TheLimitIsSharp) {
   EXPECT_EQ(live(), before);
 }
 
-// Each thread of this operation takes scratch of its own. When they meet, more is live at once than when
-// one is done before the other begins: left to chance, and yet the count is the same in every run.
+// Each thread of this operation takes scratch memory of its own. When the threads meet, more is
+// live at once than when one ends before the other begins. This depends on chance, and yet the
+// count is the same in every run.
 TEST(Allocator, ThreadsOfAnOperationCountAsIfTheyMet) {
   install_cpu_allocator();
   const int threads = at::get_num_threads();

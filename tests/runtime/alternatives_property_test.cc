@@ -1,5 +1,5 @@
-// Alternatives leave the bits of the operations that they stand for: random shapes, types and layouts, and
-// every kind of number around the kinks of each activation.
+// Alternatives leave the bits of the operations that they stand for. The tests take random shapes,
+// types and layouts, and every kind of number around the kinks of each activation.
 #include <torch/torch.h>
 
 #include <random>
@@ -81,7 +81,8 @@ TEST_F(AlternativesProperty, ActivationsAroundTheirKinks) {
       expect_same_bits(
           module, {x},
           [&](const Tensors& in) {
-            // Twice: a result that the backward reads, and one that ends there.
+            // The activation runs twice: the backward reads the first result, and the second one
+            // ends here.
             const at::Tensor y = activation.apply(activation.apply(in[0] + shift) - shift);
             const at::Tensor loss = (y * y).sum();
             loss.backward();
@@ -151,7 +152,8 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
   }
 }
 
-// Factors that look like dropout's and are not: what would be put in their place is something else.
+// These factors look like dropout's and are not. What an alternative would put in their place
+// differs.
 TEST_F(AlternativesProperty, FactorsThatAreNoneOfDropout) {
   const std::vector<std::pair<const char*, Function>> factors = {
       {"rounded",
@@ -183,7 +185,7 @@ TEST_F(AlternativesProperty, FactorsThatAreNoneOfDropout) {
   }
 }
 
-// More weights than activations.
+// These layers have more weights than activations.
 TEST_F(AlternativesProperty, NarrowLayersOfRandomShapes) {
   Random random(6);
   Coverage coverage;
@@ -212,8 +214,9 @@ TEST_F(AlternativesProperty, NarrowLayersOfRandomShapes) {
   }
 }
 
-// More samples than weights, of one to three dimensions, there and back; weights that want no gradient; numbers that
-// are none; an input that is one sample again and again.
+// These convolutions have more samples than weights and one to three dimensions, there and back.
+// Some weights want no gradient, some numbers are NaN, and some inputs are one sample again and
+// again.
 TEST_F(AlternativesProperty, ConvolutionsOfManySamples) {
   Random random(9);
   Coverage coverage;
@@ -261,11 +264,12 @@ TEST_F(AlternativesProperty, ConvolutionsOfManySamples) {
   }
   EXPECT_GT(coverage.uses["convolution-by-samples of float32"], 4U);
   EXPECT_GT(coverage.uses["convolution-by-samples of float32 frozen"], 0U);
-  // Too few bits to see another order.
+  // bfloat16 has too few bits to show another order.
   EXPECT_EQ(coverage.uses["convolution-by-samples of bfloat16"], 0U);
 }
 
-// A long skip connection around layers: the gradient of the concatenation is cut, along any dimension.
+// A long skip connection leads around layers. The gradient of the concatenation is cut, along any
+// dimension.
 TEST_F(AlternativesProperty, SkipsOfRandomShapes) {
   Random random(5);
   Coverage coverage;
@@ -284,7 +288,8 @@ TEST_F(AlternativesProperty, SkipsOfRandomShapes) {
         [&](const Tensors& in) {
           const at::Tensor before = at::silu(in[0] * scale);
           const at::Tensor inner = at::tanh(at::gelu(before * scale));
-          // Ends with a function, which must see its numbers where they are, or with a sum, which need not.
+          // The part ends with a function, whose numbers must stay where they are, or with a sum,
+          // whose numbers need not.
           const at::Tensor other = k / 3 % 2 == 0 ? at::gelu(at::silu(before)) : before;
           const at::Tensor joined = at::sigmoid(at::cat({inner, other}, along));
           const at::Tensor loss = (joined * joined * scale).sum();
@@ -298,8 +303,8 @@ TEST_F(AlternativesProperty, SkipsOfRandomShapes) {
   }
 }
 
-// Masks and places that are kept in fewer bits. The numbers around the kinks, infinite ones and some that are
-// none get gradients of their own, those of the input, which look the same.
+// Masks and indices are kept in fewer bits. Numbers around the kinks, infinite numbers and NaNs get
+// gradients of their own. The gradients of the input look the same.
 TEST_F(AlternativesProperty, KeptInFewerBits) {
   Random random(8);
   Coverage coverage;
@@ -350,7 +355,7 @@ TEST_F(AlternativesProperty, KeptInFewerBits) {
           } else {
             y = at::max_pool2d(y, size, stride, padding);
           }
-          // Gradients of all kinds.
+          // The gradients have numbers of all kinds.
           if (!weights.defined()) {
             weights = at::randn(y.sizes()).to(scalar);
             if (k % 4 >= 2) strew(weights);

@@ -1,5 +1,5 @@
-// The promise of alternatives: whichever of them a plan uses, forced one kind at a time and all together, a
-// step leaves the bits of plain training, in the predicted bytes.
+// This is the promise of alternatives. Whichever of them a plan uses, forced one kind at a time and
+// all together, a step leaves the bits of plain training, in the predicted bytes.
 #include "forced_alternatives.h"
 #include "reprise/model/errors.h"
 #include "training/zoo.h"
@@ -37,7 +37,7 @@ TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
     drop_gradients(model.stages, {inputs[0]});
     const Bits expected = bits_now(model.stages, {inputs[0]}, step(inputs));
 
-    // Of each choice there are up to three late realizations.
+    // Each choice has up to three late realizations.
     const bool has_many = GetParam().empty() || GetParam() == "late-gradient";
     for (size_t pick = 0; pick < (has_many ? 4 : 2); ++pick) {
       SCOPED_TRACE(fmt::format("way {}", pick));
@@ -102,7 +102,7 @@ TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
     return capture(step, inputs, {.measure = quick(), .alternatives = std::move(options)}).graph();
   };
   EXPECT_EQ(kinds_in(graph({.only = {"two-call-convolution"}})), Names{"two-call-convolution"});
-  // Whether a convolution may run by samples, a batch norm in two steps, depends on the machine.
+  // Whether a convolution may run by samples, or a batch norm in two steps, depends on the machine.
   const Names some =
       kinds_in(graph({.without = {"in-place", "cross-entropy-by-rows", "convolution-by-samples",
                                   "two-step-batch-norm"}}));
@@ -116,8 +116,8 @@ TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
   }
 }
 
-// Wide activations first, wide weights last: plain training holds gradients of the last layers while it needs
-// the memory for the first one.
+// Wide activations come first, wide weights last. So plain training holds gradients of the last
+// layers while it needs the memory for the first one.
 TEST(LateGradients, OfWeightsMakeRoomForActivations) {
   install_cpu_allocator();
   at::manual_seed(7);
@@ -133,7 +133,7 @@ TEST(LateGradients, OfWeightsMakeRoomForActivations) {
     return Tensors{loss, at::relu(y.detach()).sum()};  // something behind the backward pass
   };
   const StepState state(stages, inputs);
-  // The only way that costs nothing.
+  // This is the only alternative that costs no time.
   CapturedStep captured(
       step, inputs,
       {.measure = quick(), .alternatives = {.only = {"late-gradient"}, .without = {}}});

@@ -1,4 +1,5 @@
-// Activations whose backward asks their result leave the bits of asking the input.
+// The backward of some activations can ask their result instead of their input. Both leave the same
+// bits.
 #include "same_bits.h"
 
 namespace reprise::runtime::testing {
@@ -6,7 +7,7 @@ namespace {
 
 class BackwardByResult : public RuntimeTest {};
 
-// Infinite numbers and none at all, at every place of a vector register and behind the last.
+// Infinite numbers and NaNs stand at every place of a vector register and behind the last one.
 TEST_F(BackwardByResult, TellsTheSideOfAKink) {
   const std::vector<Activation> all = {
       {"relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); }, {0, 6}},
@@ -21,7 +22,7 @@ TEST_F(BackwardByResult, TellsTheSideOfAKink) {
        {-0.1, 0.3}},
       {"leaky_relu", [](const at::Tensor& x) { return at::leaky_relu(x, 0.1); }, {0}},
       {"leaky_relu of no slope", [](const at::Tensor& x) { return at::leaky_relu(x, 0); }, {0}},
-      // Nothing is to be had from these.
+      // These activations have no backward by their result.
       {"leaky_relu that turns", [](const at::Tensor& x) { return at::leaky_relu(x, -1); }, {0}},
       {"hardtanh of one value", [](const at::Tensor& x) { return at::hardtanh(x, 1, 1); }, {1}},
   };

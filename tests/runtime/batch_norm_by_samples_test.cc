@@ -1,5 +1,6 @@
-// A convolution with its batch norm in parts along the batch: the statistics are those of the whole batch, so that loss,
-// gradients and running statistics are plain training's up to rounding, in the predicted bytes.
+// A convolution runs with its batch norm in parts along the batch. The statistics are those of the
+// whole batch, so that loss, gradients and running statistics are plain training's up to rounding,
+// in the predicted bytes.
 #include <torch/torch.h>
 
 #include <random>
@@ -65,7 +66,8 @@ Case random_case(Random& random) {
           .of_double = coin()};
 }
 
-// The parameters' sizes are such that nothing else in the step is larger than the convolution's result.
+// The parameters have such sizes that nothing else in the step is larger than the convolution's
+// result.
 struct Layer : nn::Module {
   explicit Layer(const Case& one) : one_(one) {
     const int64_t k = one.kernel;
@@ -93,7 +95,8 @@ struct Layer : nn::Module {
   nn::BatchNorm2d norm_{nullptr};
 };
 
-// A bias in front of a batch norm has a gradient of rounding errors only: differences are over the largest of all.
+// A bias in front of a batch norm has a gradient of rounding errors only. So differences are
+// compared with the largest number of all.
 void expect_close(const Tensors& expected, const Tensors& now, double tolerance) {
   ASSERT_EQ(expected.size(), now.size());
   double largest = 1e-20;
@@ -170,7 +173,8 @@ TEST(BatchNormBySamples, IsPlainTrainingsUpToRounding) {
   EXPECT_GT(pooled, 20U);
 }
 
-// A stem: what is between its convolution and its pooling is most of the memory of the step.
+// This is a stem: the tensors between its convolution and its pooling are most of the memory of the
+// step.
 struct Stem : nn::Module {
   Stem() {
     convolution = register_module("convolution",
@@ -209,7 +213,8 @@ class StemInParts : public ::testing::Test {
                         std::move(options));
   }
 
-  // Every operation takes as long as any other: measured times lead the search elsewhere each time.
+  // Every operation gets the same time, because measured times lead the search to another place
+  // each time.
   static Bytes least(const CapturedStep& captured, Exactness allow) {
     Graph graph = captured.graph();
     for (Op& op : graph.ops) {
@@ -231,7 +236,7 @@ TEST_F(StemInParts, NeverHasTheWidestTensorAsAWhole) {
   EXPECT_LT(least(captured, Exactness::kRounding).count(), widest * 3 / 4);
 }
 
-// What else can be done to its operations is there as before, one by one and together.
+// The other alternatives of its operations are there as before, one by one and together.
 TEST_F(StemInParts, TakesNothingFromTheOthers) {
   const CapturedStep with = capture(rounding_allowed()), without = capture({.measure = quick()});
   const Choice* stem = nullptr;
@@ -287,8 +292,9 @@ TEST_F(StemInParts, IsThereOnlyWhereItIsAllowed) {
   EXPECT_TRUE(has(capture(rounding_allowed())));
 }
 
-// Statistics that something else in the step reads, weights that are written behind the forward pass, a batch norm in
-// evaluation, results that somebody else wants: all stay as they are.
+// All of these stay as they are: statistics that another operation in the step reads, weights that
+// are written behind the forward pass, a batch norm in evaluation, and results that somebody else
+// wants.
 TEST_F(StemInParts, IsNotTriedWhereItWouldBeSomethingElse) {
   const auto is_found = [&](const std::function<at::Tensor(const Tensors&)>& loss_of) {
     const StepFunction step = [&](const Tensors& in) {
@@ -320,7 +326,7 @@ TEST_F(StemInParts, IsNotTriedWhereItWouldBeSomethingElse) {
   })) << "running statistics";
 }
 
-// What is allowed in addition is never a reason for a slower plan.
+// An alternative that is allowed in addition is never a reason for a slower plan.
 TEST_F(StemInParts, IsNeverSlowerThanWithout) {
   const CapturedStep captured = capture(rounding_allowed());
   const Bytes level = captured.graph().fixed, peak = baseline(captured.graph()).peak;

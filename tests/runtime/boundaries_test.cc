@@ -1,4 +1,5 @@
-// What may go from one stage to the next: tuples, views, tensors passed on or changed in place.
+// Checks what may go from one stage to the next: tuples, views, and tensors that are passed on or
+// changed in place.
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
@@ -104,8 +105,8 @@ TEST_F(BoundaryTest, PartsOfOneTensorAsATuple) {
   expect_same_steps(stages, {rows_});
 }
 
-// A sequence that gets shorter: the backward reads the state, and the rest goes with the forward. That is where
-// most memory is needed.
+// The sequence gets shorter. The backward reads the state, and the rest is only needed until the
+// forward ends. There most memory is needed.
 TEST_F(BoundaryTest, ATupleOfWhichTheBackwardReadsASmallPart) {
   std::vector<Stage> stages;
   for (int i = 0; i < 5; ++i) {
@@ -133,7 +134,8 @@ TEST_F(BoundaryTest, ATupleOfWhichTheBackwardReadsASmallPart) {
 
 TEST_F(BoundaryTest, AFirstOperationInPlace) {
   const Stage relu = layer("relu", nn::ReLU(nn::ReLUOptions(true)));
-  // On the first stage plain training changes the caller's tensor; a planned step works on a copy.
+  // Where the first stage works in place, plain training changes the caller's tensor. A planned
+  // step works on a copy.
   std::vector<Stage> stages = conv_stages();
   stages.insert(stages.begin(), relu);
   const at::Tensor kept = images_.clone();
@@ -147,7 +149,7 @@ TEST_F(BoundaryTest, AFirstOperationInPlace) {
   const Tensors copy{images_.clone()};
   EXPECT_EQ(difference(plain_steps(stages, copy, mean_square, 1)[0], planned), "");
 
-  // Stages that change their input in place and work on.
+  // These stages change their input in place and work on with it.
   std::vector<Stage> mixed{layer("linear0", nn::Linear(64, 64))};
   for (int i = 1; i < 6; ++i) {
     nn::Linear linear(64, 64);
@@ -159,16 +161,17 @@ TEST_F(BoundaryTest, AFirstOperationInPlace) {
   expect_same_steps(mixed, {rows_});
 }
 
-// The caller's output stays while the last stage, whose backward reads an output, makes another one.
+// The caller holds the output while the last stage makes another one, because its backward reads an
+// output.
 TEST_F(BoundaryTest, AHeldOutputBesideTheOneThatIsMadeAgainForTheBackward) {
   std::vector<Stage> stages = dense_stages(2);
   nn::Sequential wide(nn::Linear(64, 4096), nn::ReLU(), nn::Linear(4096, 64), nn::Sigmoid());
   stages.push_back({"wide", wide.ptr(), [wide](const Tensors& x) mutable {
-                      // What the forward needs for a moment is more than what the backward needs.
+                      // The forward needs more for a moment than the backward does.
                       const at::Tensor scale = x[0].detach().repeat({1, 400}).mean(1, true);
                       return Tensors{wide->forward(x[0] * scale)};
                     }});
-  // The loss needs so much that the last stage had better keep nothing over it.
+  // The loss needs so much that it is better if the last stage keeps nothing meanwhile.
   const Loss distances = [](const Tensors& y) {
     const at::Tensor some = y[0].narrow(1, 0, 20).contiguous();
     return (some.unsqueeze(0) - some.unsqueeze(1)).square().mean();

@@ -1,5 +1,5 @@
-// Promises of captured steps (runtime/capture.h) beyond the zoo: what training code does around the usual
-// layers, what is refused and why, and that a failed step leaves nothing behind.
+// Checks promises of captured steps (runtime/capture.h) beyond the zoo: what training code does
+// around the usual layers, what is refused and why, and that a failed step leaves nothing behind.
 #include "reprise/runtime/capture.h"
 
 #include "reprise/check/simulate.h"
@@ -121,7 +121,7 @@ TEST_F(CaptureTest, SeveralOutputsAndBackwardPasses) {
   EXPECT_TRUE(gradient.equal(layer->weight.grad()));
 }
 
-// The message of the InputError that capturing throws.
+// Returns the message of the InputError that capturing throws.
 std::string refusal(const std::function<at::Tensor(const Tensors&)>& step, const Tensors& inputs) {
   try {
     capture(step, inputs, {.measure = quick()});
@@ -176,7 +176,7 @@ TEST_F(CaptureTest, WhatCannotBeReplayedIsRefusedByName) {
   EXPECT_PRED2(contains,
                refusal(with([](at::Tensor y) { return y.to_sparse().to_dense(); }), inputs),
                "cannot be captured");
-  // Nothing of all that is left behind.
+  // The refused steps leave nothing behind.
   EXPECT_FALSE(layer->weight.grad().defined());
 }
 
@@ -202,7 +202,7 @@ TEST_F(CaptureTest, OtherCircumstancesAreRefusedOrCapturedAgain) {
     at::NoGradGuard no_grad;
     EXPECT_PRED2(contains, message(work.inputs), "gradients are switched off");
   }
-  // Other algorithms, which may add in another order.
+  // Another number of threads may add in another order, and so may other kernels.
   const int threads = at::get_num_threads();
   at::set_num_threads(threads + 1);
   EXPECT_PRED2(contains, message(work.inputs),
@@ -243,8 +243,9 @@ TEST_F(CaptureTest, AfterARefusedBudgetThePlanBeforeStays) {
   EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
 }
 
-// Optimizer state, say. What the budget leaves is used to the last byte; beyond it the step is planned
-// again, or refused before it changes anything, and runs again when there is room.
+// Other memory may come, such as optimizer state. The step uses what the budget leaves to the last
+// byte. Beyond that, the step is planned again, or refused before it changes anything, and it runs
+// again when there is room.
 TEST_F(CaptureTest, OtherMemoryThatComesIsPartOfTheBudget) {
   const Case work = in_place();
   const std::vector<Stage> stages = as_stages(work);
@@ -273,12 +274,13 @@ TEST_F(CaptureTest, OtherMemoryThatComesIsPartOfTheBudget) {
   for (int n = 0; n < 2; ++n) runs_right();
 }
 
-// Every allocation of a step refused in turn: nothing has changed, and the next step is right.
+// Every allocation of a step is refused in turn. Then nothing has changed, and the next step is
+// right.
 TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   const Case work = shared_norm();
   const std::vector<Stage> stages = as_stages(work);
   const StepState state(stages, work.inputs);
-  // Without modules: of those it allows no other buffers.
+  // The step is captured without modules, because a step with modules allows no other buffers.
   CapturedStep step = capture([&](const Tensors& in) { return eager(work, in); }, work.inputs,
                               {.measure = quick()});
   const Bits expected = [&] {
@@ -292,7 +294,7 @@ TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   const int64_t peak = step.last_step().measured_peak.count();
   EXPECT_EQ(peak, step.last_step().predicted_peak.count());
   state.restore();
-  // Until there is room; returns the limit that was enough.
+  // Raises the limit until there is room, and returns the limit that was enough.
   const auto fail_at_each_request = [&] {
     const Bits before = bits_now(stages, {});
     const int64_t level = live();
@@ -313,7 +315,7 @@ TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   state.restore();
   drop_gradients(stages, {});
   EXPECT_EQ(difference(expected, bits_now(stages, {}, step.run(work.inputs))), "");
-  // What is put back is what is there now, not what was there at the capture.
+  // A failed step puts back the buffers of now, not those of the capture.
   drop_gradients(stages, {});
   for (const Stage& stage : stages) {
     for (at::Tensor& buffer : stage.module->buffers()) buffer.set_data(buffer + 1);
@@ -321,8 +323,8 @@ TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   fail_at_each_request();
 }
 
-// Every row of the table of arguments that are read for their shape (operators.cc): other bytes there
-// change nothing.
+// Every row of the table of arguments that are read for their shape (operators.cc) is tried: other
+// bytes in such an argument change nothing.
 TEST(CaptureOperators, ArgumentsReadForTheirShapeMayHoldAnything) {
   auto same = [](const char* name, auto&& run, const at::Tensor& self) {
     SCOPED_TRACE(name);

@@ -1,5 +1,6 @@
-// The promise of graph mode for every model of the zoo: a captured step, replayed inside a budget, leaves
-// loss, gradients, buffers and random state with the bits of plain training, in the predicted bytes.
+// This is the promise of graph mode for every model of the zoo. A captured step, replayed inside a
+// budget, leaves loss, gradients, buffers and random state with the bits of plain training, in the
+// predicted bytes.
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
@@ -15,7 +16,7 @@ using training::models;
 
 namespace {
 
-// A peak that some plan reaches.
+// Returns a peak that some plan reaches.
 int64_t smallest_peak(CapturedStep& captured) {
   const PlanResult result = plan(captured.graph(), {.budget = Bytes(captured.graph().fixed.count()),
                                                     .time_limit = Nanos(500'000'000)});
@@ -42,8 +43,8 @@ class CaptureZoo : public ::testing::TestWithParam<std::string> {
   }
   Bits bits(const at::Tensor& loss) { return bits_now(model_.stages, {inputs_[0]}, loss); }
 
-  // Steps at budgets between plain training's peak (0) and the smallest one (5). How many of the plans
-  // run something again.
+  // Runs steps at budgets between plain training's peak (0) and the smallest one (5). Returns how
+  // many of the plans run something again.
   int steps_at_budgets(CapturedStep& captured, const std::vector<int>& fifths) {
     const Baseline plain = baseline(captured.graph());
     const int64_t floor = smallest_peak(captured);
@@ -93,7 +94,8 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
   CapturedStep with_all = captured({});
   EXPECT_EQ(difference(before, bits_now(model_.stages, {inputs_[0]})), "")
       << "changed by capturing";
-  // Small models hold little but gradients: with late ones their smallest peaks need no operation twice.
+  // Small models hold little but gradients. With late gradients, their smallest peaks need no
+  // operation twice.
   CapturedStep without_late = captured({.without = {"late-gradient"}});
 
   step(inputs_);  // warm
@@ -118,8 +120,8 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
       << "nothing ran again: the test shows nothing";
 }
 
-// Steps may plan again, for places that the budget has no room for. What they leave, a saved plan and its
-// log, belongs together.
+// Steps may plan again, for places that the budget has no room for. The saved plan and the log that
+// they leave belong together.
 TEST_P(CaptureZoo, ThePlanInForceIsTheOneThatRanLast) {
   CapturedStep step = captured({});
   const Bytes plain = baseline(step.graph()).peak;

@@ -1,4 +1,5 @@
-// The kernels of batch norms leave the bits of ATen's: statistics, normalising, the backward over either operand.
+// The kernels of batch norms leave the bits of ATen's: statistics, normalising, and the backward
+// over either operand.
 #include "runtime/rewrite/norm/channel_norm.h"
 
 #include <array>
@@ -20,7 +21,8 @@ using internal::rewrite::normalise_row;
 
 namespace {
 
-// Zeros of both signs, subnormal and large numbers, and what is none.
+// These are zeros of both signs, subnormal and large numbers, and then an infinite number and a
+// NaN.
 constexpr std::array kSpecial{0.0F,
                               -0.0F,
                               1e-40F,
@@ -50,7 +52,8 @@ struct Parameters {
   at::Tensor weight, bias, mean, inverse;
 };
 
-// Mean and inverse deviation as the channel's statistics say, then the output: in place where it is asked for.
+// Computes mean and inverse deviation from the channel's statistics, and then the output, in place
+// if that is asked for.
 Tensors forward_by_kernel(const Case& c, const at::Tensor& input, const Parameters& p) {
   const int64_t samples = c.sizes[0], channels = c.sizes[1];
   const int64_t pixels = input.numel() / samples / channels;
@@ -72,7 +75,8 @@ Tensors forward_by_kernel(const Case& c, const at::Tensor& input, const Paramete
   return {output, mean, inverse};
 }
 
-// Gradients of input, weight and bias, the first over `over` (0: the gradient, 1: the input).
+// Returns the gradients of input, weight and bias. The first is written over `over` (0: the
+// gradient, 1: the input).
 Tensors backward_by_kernel(const Case& c, size_t over, const Tensors& operands,
                            const Parameters& p) {
   Tensors own;
@@ -152,7 +156,8 @@ TEST_F(ChannelNormTest, HasAtensBitsForRandomShapes) {
   }
 }
 
-// Without them there is no second step, and the way over an operand copies channels, for which it needs room.
+// Without these kernels there is no second step. The variant over an operand copies channels, for
+// which it needs room.
 TEST_F(ChannelNormTest, IsWhatTheAlternativesRunOn) {
   nn::Sequential model(nn::Conv2d(nn::Conv2dOptions(3, 32, 3).padding(1)), nn::BatchNorm2d(32),
                        nn::ReLU(), nn::Flatten(), nn::Linear(32 * 64, 3));

@@ -1,6 +1,6 @@
-// The promise of CaptureOptions::optimizer: a step that updates each parameter as soon as its gradient is
-// complete leaves parameters, optimizer state, loss, buffers and random state with the bits of plain
-// training and a separate optimizer step, in the predicted bytes.
+// This is the promise of CaptureOptions::optimizer. A step that updates each parameter as soon as
+// its gradient is complete leaves parameters, optimizer state, loss, buffers and random state with
+// the bits of plain training and a separate optimizer step, in the predicted bytes.
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -40,7 +40,7 @@ Rule rule(const std::string& name, const Options& options) {
   return {name, [options](const Parameters& p) { return std::make_unique<Kind>(p, options); }};
 }
 
-// The second half of the parameters in a group of its own.
+// Puts the second half of the parameters into a group of its own.
 Rule groups() {
   return {"groups", [](const Parameters& p) {
             const auto half = p.begin() + static_cast<std::ptrdiff_t>(p.size() / 2);
@@ -74,7 +74,7 @@ Rule rule_called(const std::string& name) {
   throw std::logic_error(name);
 }
 
-// State of every parameter, as far as it is there.
+// Adds the state of every parameter, where there is one.
 void put_state(Bits& bits, optim::Optimizer& optimizer) {
   size_t k = 0;
   for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -106,7 +106,7 @@ void put_state(Bits& bits, optim::Optimizer& optimizer) {
   }
 }
 
-// A model, its inputs and its optimizer, the same whenever it is made.
+// This is a model with its inputs and its optimizer. It is the same whenever it is made.
 struct Training {
   std::vector<Stage> stages;
   Tensors inputs;
@@ -171,7 +171,7 @@ int64_t smallest_peak(const Graph& graph) {
       .count();
 }
 
-// The largest workspace of an op that no variant of the op can do without.
+// Returns the largest workspace of an op, where each op has the variant that needs the least.
 int64_t least_scratch(const Graph& graph) {
   int64_t largest = 0;
   for (const Op& op : graph.ops) {
@@ -187,8 +187,8 @@ bool consumes_early(const Plan& plan) {
   });
 }
 
-// Several steps at plain training's memory, at the smallest and between: on the heap, recorded, and from
-// the arena.
+// Runs several steps at plain training's memory, at the smallest memory and between: on the heap,
+// recorded, and from the arena.
 void expect_same_training(const MakeTraining& make, bool recomputes) {
   constexpr int kSteps = 4;
   std::vector<Bits> expected;
@@ -225,7 +225,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
       EXPECT_EQ(difference(expected[static_cast<size_t>(n)], training.bits(loss)).substr(0, 200),
                 "");
       const CapturedStepReport report = step.last_step();
-      // The updates that make state are not those that were measured: they need less.
+      // The updates that make state are not those that were measured. They need less.
       EXPECT_LE(report.measured_peak, report.predicted_peak);
       if (n > 0) {
         EXPECT_EQ(report.predicted_peak, report.measured_peak);
@@ -233,7 +233,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
       EXPECT_LE(report.measured_peak, report.budget);
       EXPECT_EQ(report.fallbacks, 0);
     }
-    // The first step made the state, the second one was recorded.
+    // The first step made the state. The second one was recorded.
     served += step.last_step().served;
   }
   EXPECT_GT(planned, 1);
@@ -263,7 +263,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class ConsumedGradients : public RuntimeTest {};
 
-// Tied weights, recurrent layers, attention, autocast, functions of one's own.
+// The cases have tied weights, recurrent layers, attention, autocast, and functions of one's own.
 TEST_F(ConsumedGradients, WhatTrainingCodeDoesEqualsASeparateOptimizer) {
   const size_t count = cases().size();
   for (size_t number = 0; number < count; ++number) {
@@ -279,7 +279,7 @@ TEST_F(ConsumedGradients, TheSmallestPeakNoLongerHoldsAllGradients) {
   CapturedStep used_up = training.capture();
   CapturedStep held = runtime::capture(training.step, training.inputs, {.measure = quick()});
   const int64_t fixed = held.graph().fixed.count();
-  // Plain training is the same.
+  // Plain training's peak is the same.
   EXPECT_EQ(baseline(used_up.graph()).peak.count() - used_up.graph().fixed.count(),
             baseline(held.graph()).peak.count() - fixed);
   int64_t gradients = 0;
@@ -294,7 +294,7 @@ TEST_F(ConsumedGradients, TheSmallestPeakNoLongerHoldsAllGradients) {
             std::max(gradients / 2, gradients / 4 + scratch));
 }
 
-// Whoever makes a plan: nothing that reads a parameter may run after its update.
+// Nothing that reads a parameter may run after its update, whoever makes the plan.
 TEST_F(ConsumedGradients, APlanThatReadsAnUpdatedParameterIsRefused) {
   const Training training = zoo_training("mlp", rule_called("sgd").make);
   CapturedStep step = training.capture();
@@ -302,7 +302,7 @@ TEST_F(ConsumedGradients, APlanThatReadsAnUpdatedParameterIsRefused) {
   Plan plan = *step.planned().plan;
   ASSERT_TRUE(consumes_early(plan));
   const Graph& graph = step.graph();
-  // The last update, and the first operation that reads its parameter.
+  // The test takes the last update, and the first operation that reads its parameter.
   const auto update = std::find_if(plan.actions.rbegin(), plan.actions.rend(), [](const Action& a) {
     return a.id.find(":update.") != std::string::npos;
   });
@@ -411,7 +411,8 @@ TEST_F(ConsumedGradients, TwoParametersInOneMemoryAreRefused) {
                "same memory");
 }
 
-// Gradients of inputs come out as ever; a learning rate that changes is the optimizer's own business.
+// Gradients of inputs are the same as without an optimizer in the step. A learning rate that
+// changes is the optimizer's own business.
 TEST_F(ConsumedGradients, GradientsOfInputsAndSchedulesWorkAsEver) {
   auto run = [&](bool consumed) {
     at::manual_seed(3);
@@ -448,7 +449,7 @@ TEST_F(ConsumedGradients, GradientsOfInputsAndSchedulesWorkAsEver) {
   EXPECT_EQ(difference(run(false), run(true)), "");
 }
 
-// Plain descent that fails at an update.
+// This optimizer is plain descent that fails at an update.
 class Failing final : public ParameterOptimizer {
  public:
   Failing(Parameters parameters, int at) : parameters_(std::move(parameters)), left_(at) {}

@@ -1,5 +1,6 @@
-// Promises of the data sets (runtime/data.h): what the files say arrives in the batches, every kind
-// of damage is an InputError that names the file, and nothing is random but by the stream's seed.
+// Checks promises of the data sets (training/data.h). The contents of the files arrive in the
+// batches, every kind of damage is an InputError that names the file, and nothing is random but by
+// the stream's seed.
 #include "training/data.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +91,7 @@ class Data : public testing::Test {
     write("train-labels-idx1-ubyte", label_file());
   }
 
-  // The message with which the folder (or a file in it) is refused.
+  // Returns the message with which the folder (or a file in it) is refused.
   std::string refusal(const Model& model, const std::string& file = "",
                       Split split = Split::kTrain) const {
     try {
@@ -181,7 +182,8 @@ TEST_F(Data, DamagedImageFilesAreRefused) {
   expect_refused(name, "0x00000801");
   write(name, good.substr(0, 8) + word(0) + good.substr(12));
   expect_refused(name, "rows");
-  // Claims that exceed what is there by far must not be believed (nor allocated).
+  // A header that claims far more than the file holds must not be believed, and no memory may be
+  // taken for it.
   write(name, word(0x803) + word(0xffffffff) + good.substr(8));
   expect_refused(name, "impossible number of images");
   write(name, word(0x803) + word(10'000'000) + word(4096) + word(4096));

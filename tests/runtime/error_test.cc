@@ -1,4 +1,4 @@
-// What fails is named, and leaves the model as it was.
+// A fault is named, and the model is left as it was.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "fixture.h"
@@ -99,7 +99,7 @@ TEST_F(ErrorTest, AnExceptionInAStageReachesTheCallerAndUndoesTheStep) {
   EXPECT_EQ(difference(expected, planned_step(*remat, stages, {images_}, mean_square)), "");
   const int runs = calls_;
   ASSERT_GT(runs, 1) << "the stage never runs again";
-  // One failure for each run, and one in its backward.
+  // Every run fails once, and so does a run in the backward.
   for (int fail = 1; fail <= runs + 1; ++fail) {
     SCOPED_TRACE(fmt::format("failure {} of {}", fail, runs + 1));
     state.restore();
@@ -132,8 +132,8 @@ TEST_F(ErrorTest, ASecondBackwardAndDoubleBackwardAreRefused) {
 }
 
 TEST_F(ErrorTest, ChangesBetweenForwardAndBackwardAreNoticed) {
-  // The last stage's backward needs so much that the smallest budget leaves no room for anything of
-  // the other stages beside it: they all run again.
+  // The last stage's backward needs so much that the smallest budget leaves no room beside it for
+  // the other stages. They all run again.
   std::vector<Stage> stages = fragile_stages();
   stages.push_back(layer("wide", conv(8, 64)));
   auto remat =

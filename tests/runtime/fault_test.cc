@@ -1,6 +1,6 @@
-// What a step promises when it fails, whoever failed: parameters, gradients, buffers and random state are
-// as before the step, nothing stays behind, and the next step is right. Every request for memory fails in
-// turn, in every stage of both modes; so does user code.
+// A step promises this when it fails, whoever failed: parameters, gradients, buffers and random
+// state are as before the step, nothing stays behind, and the next step is right. Every request for
+// memory fails in turn, in every stage of both modes. User code fails, too.
 #include "faulty_allocator.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
@@ -16,7 +16,7 @@ using training::make_model;
 
 namespace {
 
-// A model with what its step is made of.
+// This is a model with what its step is made of.
 struct Subject {
   std::string name;
   std::vector<Stage> stages;
@@ -50,7 +50,7 @@ at::Tensor plain(const Subject& subject) {
   return loss;
 }
 
-// What is there before a step: all of it, and how much memory is live.
+// This is the state before a step: all of it, and how much memory is live.
 struct Before {
   explicit Before(const Subject& s)
       : subject(s), bits(bits_now(s.stages, s.inputs)), level(live()) {}
@@ -71,7 +71,8 @@ class FaultTest : public RuntimeTest, public ::testing::WithParamInterface<Fault
     RecordProperty("failures", std::to_string(failures_));
     RuntimeTest::TearDown();
   }
-  // All requests in the slow tier, every so manyth of the many that captured steps make elsewhere.
+  // The slow tier tries all requests. Elsewhere every so manyth is tried of the many requests that
+  // captured steps make.
   static int stride(int quick) { return reprise::testing::test_scale(1) > 1 ? 1 : quick; }
 
   static constexpr int kOfCapture = 7, kOfReplay = 41;
@@ -141,7 +142,7 @@ TEST_P(FaultTest, AStepOfAChain) {
   EXPECT_GT(failures_, 500);
 }
 
-// The same models as steps, and cases that only graph mode takes.
+// These are the same models as steps, and cases that only graph mode takes.
 struct StepSubject {
   Subject subject;
   std::function<at::Tensor(const Tensors&)> step;  // forward, loss, backward
@@ -185,7 +186,7 @@ TEST_P(FaultTest, CapturingAStep) {
   EXPECT_GT(failures_, 1000 / stride(kOfCapture));
 }
 
-// How the memory of a replayed step is served.
+// This says how the memory of a replayed step is served.
 enum class Served { kHeap, kRecorded, kArena };
 
 TEST_P(FaultTest, ReplayingAStep) {
@@ -244,7 +245,8 @@ TEST_P(FaultTest, ReplayingAStep) {
   EXPECT_GT(failures_, 1000 / stride(kOfReplay));
 }
 
-// Memory as it comes from a heap that gave it out before: with the bytes of a literal of the step.
+// This memory looks as if a heap had given it out before: it has the bytes of a literal of the
+// step.
 class UsedMemory final : public BlockSource {
  public:
   void* take(int64_t bytes) override {
@@ -279,13 +281,13 @@ TEST_F(RuntimeTest, ALiteralIsFoundInMemoryThatHeldItBefore) {
   }
 }
 
-// Code of the user that throws.
+// User code throws this exception.
 struct Boom : std::runtime_error {
   Boom() : std::runtime_error("boom") {}
 };
 
-// Calls `attempt` with a counter that throws at its first call, then at its second, and so on, until it
-// succeeds; after each failure `check`. Returns the number of failures.
+// Calls `attempt` with a counter that throws at its first call, then at its second, and so on,
+// until `attempt` succeeds. Calls `check` after each failure. Returns the number of failures.
 template <class Attempt, class Check>
 int throw_at_each_call(Attempt&& attempt, Check&& check) {
   for (int at = 1;; ++at) {
@@ -382,8 +384,8 @@ TEST_F(UserCodeTest, AnObserverThatThrowsWhileAStepIsPlannedLeavesThePlanBefore)
   EXPECT_GT(thrown, 0);
 }
 
-// Between the two halves of a step the caller's code runs, and an exception of its own is as in plain
-// training: the forward pass has happened.
+// The caller's code runs between the two halves of a step. An exception in it has the same effect
+// as in plain training: the forward pass has happened.
 TEST_F(UserCodeTest, ALossThatThrowsLeavesWhatPlainTrainingLeaves) {
   const Subject subject = convolutions_and_dropout();
   const StepState state(subject.stages, subject.inputs);
@@ -428,8 +430,8 @@ TEST_F(UserCodeTest, ALossThatThrowsLeavesWhatPlainTrainingLeaves) {
   }
 }
 
-// Hooks of parameters run when the step is over: what they throw leaves it done, but for the gradients
-// that autograd had not come to.
+// Hooks of parameters run when the step is over. If a hook throws, the step is done, but for the
+// gradients that autograd had not come to.
 TEST_F(UserCodeTest, AHookOfAParameterThatThrowsLeavesBuffersAndRandomStateOfADoneStep) {
   const Subject subject = convolutions_and_dropout();
   const StepState state(subject.stages, subject.inputs);

@@ -1,4 +1,4 @@
-// A CPU allocator that fails when a test says so, by the paths on which the real one fails.
+// This CPU allocator fails when a test says so, on the same paths on which the real one fails.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -18,8 +18,8 @@ enum class Fault {
   kMachine,  // the machine has no memory left: std::bad_alloc
 };
 
-// Stands before the counting allocator for a scope; the k-th request after arm(k) fails. Requests of no
-// bytes do not count.
+// Stands before the counting allocator for a scope. The k-th request after arm(k) fails. Requests
+// of no bytes do not count.
 class FaultyAllocator final : public c10::Allocator {
  public:
   FaultyAllocator() {
@@ -61,9 +61,10 @@ class FaultyAllocator final : public c10::Allocator {
   bool failed_ = false;
 };
 
-// Calls `attempt` with its first request failing, then its second, and so on, until it succeeds; before
-// each `prepare`, after each failure `check`. The failure must reach the caller as it was thrown. With a
-// stride, only every so manyth request fails. Returns the number of failures.
+// Calls `attempt` with its first request failing, then its second, and so on, until it succeeds.
+// Calls `prepare` before each attempt, and `check` after each failure. The failure must reach the
+// caller as it was thrown. With a stride, only every so manyth request fails. Returns the number of
+// failures.
 template <class Prepare, class Attempt, class Check>
 int64_t fail_each_request(Fault fault, int stride, Prepare&& prepare, Attempt&& attempt,
                           Check&& check) {

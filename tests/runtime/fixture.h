@@ -1,4 +1,4 @@
-// Models that the runtime's tests share, and the fixture they run in.
+// The runtime's tests share these models, and the fixture that they run in.
 #pragma once
 
 #include "tight_step.h"
@@ -11,7 +11,7 @@ inline nn::Conv2d conv(int64_t from, int64_t to = 8) {
   return nn::Conv2d(nn::Conv2dOptions(from, to, 3).padding(1));
 }
 
-// Linear stages with an activation function each.
+// Makes linear stages with an activation function each.
 inline Stage dense(const std::string& name, nn::Linear linear) {
   return {name, linear.ptr(),
           [linear](const Tensors& x) mutable { return Tensors{linear->forward(x.at(0)).tanh()}; }};
@@ -25,7 +25,8 @@ inline std::vector<Stage> dense_stages(int count, int64_t width = 64) {
   return stages;
 }
 
-// Convolutions, batch norm, dropout, in-place activations, pooling, a view: what training code has.
+// Makes stages with what training code has: convolutions, batch norm, dropout, in-place
+// activations, pooling, a view.
 inline std::vector<Stage> conv_stages() {
   return {layer("conv1", conv(3, 8)),
           layer("bn1", nn::BatchNorm2d(8)),

@@ -1,4 +1,4 @@
-// Plans that use alternatives wherever they can, whether they pay or not.
+// Makes plans that use alternatives wherever they can, whether they pay or not.
 #pragma once
 
 #include <set>
@@ -15,7 +15,7 @@ inline bool is_of(const Variant& variant, const std::string& kind) {
   return kind.empty() ? !variant.alternative.empty() : variant.alternative == kind;
 }
 
-// Realizations of this kind (empty: of any), but for plain training's.
+// Returns the realizations of this kind (empty: of any), without plain training's.
 inline std::vector<size_t> realizations_of(const Choice& choice, const std::string& kind) {
   std::vector<size_t> all;
   for (size_t r = 1; r < choice.realizations.size(); ++r) {
@@ -24,8 +24,9 @@ inline std::vector<size_t> realizations_of(const Choice& choice, const std::stri
   return all;
 }
 
-// The graph with alternatives of this kind (empty: of any) that take no time, so that a plan without a
-// limit uses them wherever it can. Of several for one operation the `pick`-th; no others.
+// Returns the graph with alternatives of this kind (empty: of any) that take no time, so that a
+// plan without a limit uses them wherever it can. If an operation has several, the `pick`-th takes
+// no time, and the others are left out or too slow to be used.
 inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
   for (Op& op : graph.ops) {
     size_t others = 0;
@@ -54,7 +55,7 @@ inline Graph favouring(Graph graph, const std::string& kind, size_t pick) {
   return graph;
 }
 
-// How many runs of the plan are alternatives of this kind.
+// Counts the runs of the plan that are alternatives of this kind.
 inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string& kind) {
   std::set<OpIndex> replaced;
   for (const Choice& choice : step.graph().choices) {
@@ -72,15 +73,15 @@ inline size_t uses(const CapturedStep& step, const Plan& plan, const std::string
   return count;
 }
 
-// Largest difference over the largest element.
+// Returns the largest difference over the largest element.
 inline double apart(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() != b.defined()) return 1;
   if (!a.defined()) return 0;
   return ((a - b).abs().max() / a.abs().max().clamp_min(1e-20)).item<double>();
 }
 
-// A plan without a limit that uses this kind (empty: all of them) wherever it can; of several ways for one
-// operation the `pick`-th.
+// Returns a plan without a limit that uses this kind (empty: all of them) wherever it can. If an
+// operation has several, the plan uses the `pick`-th.
 inline Plan forced(const CapturedStep& step, const std::string& kind, size_t pick) {
   const Graph graph = favouring(step.graph(), kind, pick);
   const PlanResult result = plan(

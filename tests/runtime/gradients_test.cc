@@ -1,5 +1,5 @@
-// Every gradient of a step is plain training's, handed over once: accumulated, shared, frozen,
-// of the input, seen by hooks.
+// Every gradient of a step is plain training's and is handed over once: accumulated, shared,
+// frozen, of the input, or seen by hooks.
 #include <torch/csrc/autograd/function_hook.h>
 
 #include "fixture.h"
@@ -38,7 +38,7 @@ TEST_F(GradientTest, GradientsAccumulateOverThreeBackwardPasses) {
     };
     for (int k = 0; k < 3; ++k) backward();
     Bits bits = bits_now(plain, {rows_});
-    // The same with gradients that are zero instead of absent.
+    // The same holds for gradients that are zero instead of absent.
     for (const at::Tensor& p : testing::parameters_of(plain)) p.mutable_grad().zero_();
     backward();
     for (auto& [name, bytes] : bits_now(plain, {rows_})) bits["zeroed " + name] = bytes;

@@ -1,5 +1,5 @@
-// Options of stages: what a stage keeps in less memory leaves the same bits, in the predicted bytes, and
-// what must not be touched is not.
+// Options of stages keep something in less memory. They leave the same bits, in the predicted
+// bytes, and do not touch what must not be touched.
 #include "runtime/chain/saved/keep_less.h"
 
 #include <ATen/autocast_mode.h>
@@ -38,7 +38,8 @@ using testing::quick;
 const SavedForm kSmaller{.one_bit_mask = true, .small_indices = true};
 const SavedForm kRebuild{.one_bit_mask = true, .small_indices = true, .rebuild = true};
 
-// What a stage's run keeps beside its output, and what its backward makes of gradients of ones.
+// Holds what a stage's run keeps beside its output, and what its backward makes of gradients of
+// ones.
 struct StageRun {
   int64_t kept = 0;
   Bits bits;
@@ -68,7 +69,8 @@ class KeepLessTest : public testing::RuntimeTest {
     return result;
   }
 
-  // The bytes that are kept in fewer than plain training keeps, once it is shown that nothing else differs.
+  // Returns how many bytes less are kept than in plain training, after it has shown that nothing
+  // else differs.
   static int64_t saved(const Stage& stage, const at::Tensor& x, const SavedForm& saved_form) {
     const PreparedModel model = prepared(stage, x);
     run(model, x, {});  // warm up
@@ -79,7 +81,7 @@ class KeepLessTest : public testing::RuntimeTest {
   }
 };
 
-// A stage of one input and one output.
+// Makes a stage of one input and one output.
 template <class Forward>
 Stage stage_of(std::shared_ptr<nn::Module> module, Forward forward) {
   return {"stage", std::move(module),
@@ -93,7 +95,7 @@ struct ConvNormActivation : nn::Module {
   nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(8));
   nn::Conv2d second = register_module("second", conv(8));
 
-  // A function between norm and second convolution.
+  // Puts a function between the norm and the second convolution.
   Stage with(const std::function<at::Tensor(at::Tensor)>& activation) {
     return stage_of(shared_from_this(), [this, activation](const at::Tensor& x) {
       return second->forward(activation(norm->forward(first->forward(x))));
@@ -112,7 +114,8 @@ TEST_F(KeepLessTest, ActivationsBehindABatchNormAreMadeAgainFromItsInput) {
     EXPECT_EQ(saved(net->with(activation), images_, kRebuild), kImages);
     EXPECT_EQ(saved(net->with(activation), images_, kSmaller), 0);
   }
-  // Those that are differentiated from their input keep it, too: that is a copy for those in place.
+  // Activations that are differentiated from their input keep it, too. Those in place keep a copy
+  // of it.
   const std::map<std::string, std::function<at::Tensor(at::Tensor)>> of_input = {
       {"relu6", [](at::Tensor y) { return at::hardtanh(y, 0, 6); }},
       {"relu6_", [](at::Tensor y) { return at::hardtanh_(y, 0, 6); }},
@@ -128,7 +131,7 @@ TEST_F(KeepLessTest, ActivationsBehindABatchNormAreMadeAgainFromItsInput) {
   }
 }
 
-// One pixel: which layout that is, in place and out of place do not agree on.
+// With one pixel, operations in place and out of place do not agree which layout that is.
 TEST_F(KeepLessTest, AnImageOfOnePixelInRows) {
   nn::Sequential net(nn::AdaptiveAvgPool2d(1), nn::Conv2d(nn::Conv2dOptions(3, 64, 1)),
                      nn::BatchNorm2d(64));
@@ -156,7 +159,7 @@ TEST_F(KeepLessTest, OtherLayoutsAndTypes) {
   EXPECT_EQ(saved(stage, images_.to(at::kDouble), kRebuild), 2 * kImages);
 }
 
-// What is made again is given back while the stage still runs, not when it is over.
+// A tensor that is made again is given back while the stage still runs, not when it is over.
 TEST_F(KeepLessTest, TheForwardPassNeedsLessToo) {
   nn::Sequential net;
   for (int k = 0; k < 6; ++k) {
@@ -195,7 +198,7 @@ TEST_F(KeepLessTest, AStageWithinAStageIsKeptAsItIsAsked) {
   EXPECT_EQ(kept, plainly);
 }
 
-// How many batch norms run meanwhile, on this thread.
+// Counts the batch norms that run meanwhile on this thread.
 template <class Work>
 int batch_norms_in(Work&& work) {
   static thread_local int count;
@@ -222,7 +225,8 @@ TEST_F(KeepLessTest, NothingIsMadeTwiceAndOutputsAreNotMade) {
                    book);
     });
   };
-  // The norm's result and the activation's were both saved, the second one made from the first.
+  // Both results were saved, the norm's and the activation's, and the second was made from the
+  // first.
   EXPECT_EQ(backward_of(net->with([](at::Tensor y) { return at::silu(y); })), 1);
   const Stage output = stage_of(net, [net = net.get()](const at::Tensor& x) {
     return net->norm->forward(net->first->forward(x)).relu();
@@ -260,7 +264,8 @@ TEST_F(KeepLessTest, BatchNormsWithoutTheirParameters) {
   EXPECT_EQ(saved(only_bias, images_, kRebuild), kImages);
 }
 
-// Writes without history leave the tensor's node in place: nothing is made from what the node made.
+// Writes without history leave the tensor's node in place. So nothing is made again from what the
+// node made.
 TEST_F(KeepLessTest, WritesThatAutogradDoesNotRecord) {
   auto net = std::make_shared<ConvNormActivation>();
   const auto stage_with = [&](const std::function<void(at::Tensor)>& write) {
@@ -273,13 +278,13 @@ TEST_F(KeepLessTest, WritesThatAutogradDoesNotRecord) {
   };
   EXPECT_EQ(saved(stage_with([](at::Tensor) {}), images_, kRebuild), kImages);
   EXPECT_EQ(saved(stage_with([](at::Tensor y) { y.clamp_(-0.5, 0.5); }), images_, kRebuild), 0);
-  // That does nothing on this sample, but might on another.
+  // This write changes nothing on this sample, but might on another.
   EXPECT_EQ(saved(stage_with([](at::Tensor y) { y.clamp_(-1e9, 1e9); }), images_, kRebuild), 0);
   EXPECT_EQ(saved(stage_with([](at::Tensor y) { y.view({-1}).mul_(2); }), images_, kRebuild), 0);
-  // Of such a view autograd refuses to tell the history.
+  // Autograd refuses to tell the history of such a view.
   const auto twice_written = [](at::Tensor y) { y.view({-1}).mul_(2).add_(1); };
   EXPECT_EQ(saved(stage_with(twice_written), images_, kRebuild), 0);
-  // The copy that an operation in place takes has been written to.
+  // The operation in place takes a copy, and something has been written to it.
   const Stage in_place = net->with([](at::Tensor y) {
     {
       at::NoGradGuard no_grad;
@@ -289,7 +294,7 @@ TEST_F(KeepLessTest, WritesThatAutogradDoesNotRecord) {
   });
   EXPECT_EQ(saved(in_place, images_, kRebuild), 0);
 
-  // The first reader got what the norm made, the second what was written.
+  // The first reader got the norm's result, and the second one what was written over it.
   const Stage twice = stage_of(net, [net = net.get()](const at::Tensor& x) {
     const at::Tensor y = net->norm->forward(net->first->forward(x));
     const at::Tensor a = y.exp();
@@ -311,7 +316,7 @@ TEST_F(KeepLessTest, ATensorThatSeveralReadIsMadeOnce) {
   EXPECT_EQ(saved(stage, images_, kRebuild), kImages);
 }
 
-// The first stage's input wants no gradient: autograd does not know where it came from.
+// The first stage's input wants no gradient, so autograd does not know where it came from.
 TEST_F(KeepLessTest, AnInputWithoutAGradient) {
   auto net = std::make_shared<ConvNormActivation>();
   const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
@@ -325,7 +330,8 @@ TEST_F(KeepLessTest, AnInputWithoutAGradient) {
   EXPECT_EQ(plain.kept - other.kept, kImages);
 }
 
-// A perceptron behind a layer norm, as in a transformer; linear layers see their input as a matrix.
+// This is a perceptron behind a layer norm, as in a transformer. Linear layers see their input as a
+// matrix.
 Stage perceptron(double epsilon, bool affine = true, int64_t width = 32) {
   nn::Sequential net(
       nn::LayerNorm(nn::LayerNormOptions({width}).eps(epsilon).elementwise_affine(affine)),
@@ -339,7 +345,7 @@ TEST_F(KeepLessTest, LayerNormsAndLinearLayers) {
   for (const double epsilon : {1e-5, 1e-6, 1e-12, 3.7e-5, 0.0}) {
     SCOPED_TRACE(epsilon);
     EXPECT_EQ(saved(perceptron(epsilon), x, kRebuild), 5 * bytes);
-    // Rows whose deviation is nearly the epsilon's.
+    // The deviation of these rows is nearly the epsilon's.
     EXPECT_EQ(saved(perceptron(epsilon), x * 1e-3, kRebuild), 5 * bytes);
   }
   EXPECT_EQ(saved(perceptron(1e-5, false), x, kRebuild), 5 * bytes);
@@ -359,7 +365,7 @@ TEST_F(KeepLessTest, IndicesOfMaxPooling) {
       stage_of(nullptr, [pool](const at::Tensor& x) mutable { return pool->forward(x); });
   const int64_t places = 8 * 3 * 8 * 8;
   EXPECT_EQ(saved(stage, images_, kSmaller), 6 * places) << "two bytes in place of eight";
-  // A plane of more elements than two bytes count; the last one is the largest.
+  // This plane has more elements than two bytes can count, and the last one is the largest.
   const at::Tensor wide = at::arange(190 * 190, at::kFloat).view({1, 1, 190, 190});
   EXPECT_EQ(saved(stage, wide, kSmaller), 4 * 95 * 95 / 64 * 64);
 }
@@ -392,7 +398,8 @@ TEST_F(KeepLessTest, FactorsOfDropout) {
   EXPECT_EQ(saved(by_hand, images_, kSmaller), 0) << "might have other values another time";
 }
 
-// What plain training would refuse is refused; what it would not notice because it reads a copy, too.
+// What plain training would refuse is refused. A change that plain training would not notice,
+// because it reads a copy, is refused, too.
 TEST_F(KeepLessTest, WhatATensorIsMadeFromMayNotChange) {
   auto net = std::make_shared<ConvNormActivation>();
   const Stage stage = net->with([](at::Tensor y) { return y.relu(); });
@@ -404,7 +411,7 @@ TEST_F(KeepLessTest, WhatATensorIsMadeFromMayNotChange) {
   EXPECT_THROW(run(model, images_, kRebuild, change_bias), InputError);
   drain_backward_queue();
 
-  // Input of a norm: given by the stage before.
+  // The input of this norm is given by the stage before.
   const Stage norm_first = stage_of(net, [net = net.get()](const at::Tensor& x) {
     return net->second->forward(net->norm->forward(x).relu());
   });
@@ -418,7 +425,7 @@ TEST_F(KeepLessTest, WhatATensorIsMadeFromMayNotChange) {
   drain_backward_queue();
 }
 
-// Autograd refuses such a stage, so that no option of it is ever asked for.
+// Autograd refuses such a stage, so no option of it is ever asked for.
 TEST_F(KeepLessTest, AStageThatWritesToWhatItSavedIsRefusedWhenItIsMeasured) {
   auto net = std::make_shared<ConvNormActivation>();
   const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
@@ -431,7 +438,7 @@ TEST_F(KeepLessTest, AStageThatWritesToWhatItSavedIsRefusedWhenItIsMeasured) {
                c10::Error);
 }
 
-// A stage that writes to its input is given a copy, whose first values are gone.
+// A stage that writes to its input is given a copy, and the first values of the copy are gone.
 TEST_F(KeepLessTest, AnInputThatIsWrittenToIsNotReadAgain) {
   auto net = std::make_shared<ConvNormActivation>();
   const Stage stage = stage_of(net, [net = net.get()](at::Tensor x) {

@@ -1,5 +1,5 @@
-// Every model of the zoo with each of its stages kept in the same way: the bits of plain training, in the predicted
-// bytes.
+// Every model of the zoo runs with each of its stages kept in the same way. It leaves the bits of
+// plain training, in the predicted bytes.
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "runtime/chain/execute.h"
@@ -41,7 +41,7 @@ struct Half final : torch::autograd::Node {
   }
 };
 
-// Every stage kept in the same way, where it has it; the planner is not asked.
+// Every stage is kept in the same way, if it has that option. The planner is not asked.
 class EveryModelKeepsLess : public testing::RuntimeTest,
                             public ::testing::WithParamInterface<std::string> {};
 

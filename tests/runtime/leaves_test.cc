@@ -12,7 +12,7 @@ namespace nn = torch::nn;
 struct LeavesTest : testing::RuntimeTest {
   using Leaf = std::function<at::Tensor(const at::Tensor&)>;
 
-  // A step that also returns the sum of the gradient that its leaf gets.
+  // Makes a step that also returns the sum of the gradient that its leaf gets.
   static StepFunction step_with(nn::Linear layer, const Leaf& leaf) {
     return [layer, leaf](const Tensors& inputs) mutable -> Tensors {
       const at::Tensor x = leaf(inputs[0]);

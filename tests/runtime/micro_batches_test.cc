@@ -1,5 +1,5 @@
-// Promises of steps in parts (runtime/micro_batches.h): the bits of accumulation by hand, the bytes of the plan,
-// the number of parts that is the fastest within the budget.
+// Checks promises of steps in parts (runtime/micro_batches.h): the bits of accumulation by hand,
+// the bytes of the plan, and the number of parts that is the fastest within the budget.
 #include "reprise/runtime/micro_batches.h"
 
 #include <torch/optim/sgd.h>
@@ -12,7 +12,8 @@ namespace {
 
 class MicroBatchesTest : public RuntimeTest {
  protected:
-  // Dropout and batch norms: what parts do must happen in their order. The mask is not of the batch.
+  // The model has dropout and batch norms, which must run in the order of the parts. The mask is no
+  // part of the batch.
   MicroBatchesTest() : stages_(conv_stages()) {
     for (int64_t k = 0; k < 10; ++k) mask_[k] = k % 3 == 0 ? 0.0 : 1.0;
   }
@@ -41,7 +42,7 @@ class MicroBatchesTest : public RuntimeTest {
     all.plan.time_limit = Nanos(200'000'000);
     return all;
   }
-  // Steps in a row from the state, at the budget that was asked for and at the smallest.
+  // Runs steps in a row from the state, at the budget that was asked for and at the smallest one.
   void expect_steps(MicroBatches& found, const StepState& state,
                     const std::vector<Bits>& expected) const {
     const Graph& graph = found.step.graph();
@@ -71,7 +72,7 @@ TEST_F(MicroBatchesTest, HaveTheBitsOfAccumulationByHandInThePredictedBytes) {
   const StepState state(stages_, inputs_);
   for (const int64_t parts : {2, 3, 7}) {
     SCOPED_TRACE(parts);
-    // As people write it. Seven rows in three parts: 2, 2, 3.
+    // This is accumulation as people write it. Seven rows in three parts are 2, 2 and 3.
     state.restore();
     std::vector<Bits> expected;
     for (int step = 0; step < 3; ++step) {
@@ -111,8 +112,8 @@ TEST_F(MicroBatchesTest, TheFastestNumberWithinTheBudgetIsChosen) {
     EXPECT_LE(*none.chosen.result.smallest_budget, *tried.result.smallest_budget);
   }
 
-  // Well below what one part can be planned in, and above what four can: smallest peaks are what a search found
-  // in its time.
+  // The budget is well below what one part can be planned in, and above what four can. Smallest
+  // peaks are those that a search found in its time.
   const Bytes one = *none.tried[0].result.smallest_budget;
   const Bytes four = *none.tried[2].result.smallest_budget;
   const Bytes budget(four.count() * 11 / 10);

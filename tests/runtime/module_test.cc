@@ -1,5 +1,5 @@
-// A planned model as a module: a Sequential with its keys and files, types, budgets as people write
-// them, memory that was there before.
+// A planned model is a module: a Sequential with its keys and files, types, budgets as people write
+// them, and memory that was there before.
 #include <torch/serialize.h>
 
 #include <sstream>
@@ -28,8 +28,8 @@ using testing::smallest_budget;
 using testing::StepState;
 using ModuleTest = testing::RuntimeTest;
 
-// A Sequential inside a Sequential must have a forward of its own (LibTorch stores no other): a stage as
-// a whole, because only that forward knows what it does.
+// A Sequential inside a Sequential must have a forward of its own, because LibTorch stores no
+// other. It is one stage, because only that forward knows what it does.
 struct ResidualImpl : nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   at::Tensor forward(const at::Tensor& x) { return x + SequentialImpl::forward(x); }
@@ -134,7 +134,8 @@ TEST_F(ModuleTest, TrainEvalAndToReachTheModules) {
   for (const auto& module : model->modules(false)) EXPECT_TRUE(module->is_training());
   remat->to(at::kCPU);
   const std::vector<Stage> stages = stages_of(model);
-  // There and back: the tensors have new memory, the plan for floats is found again.
+  // The model goes there and back. The tensors have new memory, and the plan for floats is found
+  // again.
   for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
     remat->to(type);
     for (const at::Tensor& p : model->parameters()) EXPECT_EQ(p.scalar_type(), type);
@@ -198,7 +199,7 @@ TEST_F(ModuleTest, BudgetsAsStringsSharesAndBytes) {
   EXPECT_THROW(share->set_budget("9 apples"), InputError);
 }
 
-// The usual first minute: model and data are made before anything of ours is called.
+// Model and data are often made before anything of ours is called.
 TEST_F(ModuleTest, MemoryThatTheAllocatorDidNotHandOutCounts) {
   std::vector<std::vector<float>> host;
   auto foreign = [&host](const at::Tensor& tensor) {

@@ -1,4 +1,5 @@
-// The memory of an arena in pages: every block is its own, wherever its pages are.
+// The memory of an arena is in pages. Every block is separate from all others, wherever its pages
+// are.
 #include "runtime/arena/page_memory.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ namespace {
 
 using reprise::testing::full_blocks;
 
-// Each block full of bytes of its own, from its first moment to its last.
+// Fills each block with bytes of its own, from its first moment to its last.
 class Bytewise {
  public:
   static void write(void* data, const Block& block, size_t number) {
@@ -50,7 +51,7 @@ struct Event {
   size_t block;
 };
 
-// In order of time, ends first.
+// Returns the begins and ends in order of time, ends first.
 std::vector<Event> events_of(const std::vector<Block>& blocks) {
   std::vector<Event> events;
   for (size_t k = 0; k < blocks.size(); ++k) {
@@ -63,7 +64,7 @@ std::vector<Event> events_of(const std::vector<Block>& blocks) {
   return events;
 }
 
-// Every moment is full: no packing of whole blocks is as low as they are live.
+// Makes blocks that fill every moment. No packing of whole blocks is as low as their live bytes.
 std::vector<Block> hard_blocks(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Block> blocks = full_blocks(random, 40, 60, 12);
@@ -100,7 +101,7 @@ TEST(PageMemoryTest, AnArenaOfNothingHasNone) {
   EXPECT_EQ(PageMemory::map(in_pages({}, pack({}))), nullptr);
 }
 
-// A run like that of `blocks`: allocates, writes, checks, frees.
+// Does a run like that of `blocks`: allocates, writes, checks, frees.
 bool run(StepArena& arena, const std::vector<Block>& blocks) {
   std::vector<void*> data(blocks.size());
   bool intact = true;

@@ -1,4 +1,5 @@
-// Stages that autograd walks back through in one pass: which they are, and that nothing but the number of passes tells.
+// Autograd walks back through several stages in one pass. The tests say which stages these are, and
+// that nothing but the number of passes tells.
 #include "runtime/chain/passes.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -31,7 +32,7 @@ using testing::quick;
 using testing::smallest_budget;
 using testing::StepState;
 
-// A chain of three stages, each kept in two ways.
+// Makes a chain of three stages, each kept in two ways.
 Chain three_stages() {
   Chain chain;
   chain.input.bytes = Bytes(64);
@@ -50,7 +51,7 @@ Chain three_stages() {
   return chain;
 }
 
-// "F0", "F0 fast", "F0 smaller", "-x1" (freed).
+// Makes a program of words such as "F0", "F0 fast", "F0 smaller" and "-x1" (freed).
 Program program_of(const std::vector<std::string>& words) {
   std::vector<Action> actions;
   for (const std::string& word : words) {
@@ -100,22 +101,22 @@ TEST(Passes, AnotherRunInBetweenAnotherWayToKeepAndCopiesOfGradientsEndPasses) {
   EXPECT_EQ(ends(passes_of(plain, {true, false, false})), (Ends{3}));
   EXPECT_EQ(ends(passes_of(plain, {false, true, false})), (Ends{1, 3}));
   EXPECT_EQ(ends(passes_of(plain, {false, false, true})), (Ends{2, 3}));
-  // Stage 0 and 1 again, for their backwards: kept in a row, behind the loss.
+  // Stages 0 and 1 run again for their backwards: kept in a row, behind the loss.
   EXPECT_EQ(ends(passes_of({"F0 fast", "F1 fast", "F2", "loss", "B2", "F0", "F1", "B1", "B0"})),
             (Ends{2, 3}));
-  // Between the backwards.
+  // Stages run again between the backwards.
   EXPECT_EQ(ends(passes_of({"F0 fast", "F1", "F2", "loss", "B2", "B1", "F0", "B0"})), (Ends{1, 3}));
   EXPECT_EQ(ends(passes_of({"F0", "F1 fast", "F2", "loss", "B2", "F1", "B1", "B0"})),
             (Ends{1, 2, 3}));
   EXPECT_EQ(ends(passes_of({"F0", "F1 smaller", "F2", "loss", "B2", "B1 smaller", "B0"})),
             (Ends{1, 2, 3}));
-  // Kept twice: the second time, the graph of the first stage is not before it.
+  // Stage 1 is kept twice. The second time, the graph of the first stage is not before it.
   EXPECT_EQ(ends(passes_of({"F0", "F1", "-s1.keep", "F1", "F2", "loss", "B2", "B1", "B0"})),
             (Ends{1, 2, 3}));
 }
 
-// Notes which pass of autograd runs its backward. What it holds is no saved tensor: autograd does not let it go before
-// the node itself goes.
+// Notes which pass of autograd runs its backward. The tensor that it holds is no saved tensor, so
+// autograd does not let it go before the node itself goes.
 struct Probe : torch::autograd::Function<Probe> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             int64_t scratch, int64_t notes) {
@@ -133,7 +134,7 @@ struct Probe : torch::autograd::Function<Probe> {
   }
 };
 
-// `scratch`: numbers that the last backward needs while it runs.
+// The last backward needs `scratch` numbers while it runs.
 std::vector<Stage> with_probes(const std::vector<Stage>& stages, std::vector<int>& notes,
                                int64_t scratch = 0) {
   std::vector<Stage> result;
@@ -149,7 +150,7 @@ std::vector<Stage> with_probes(const std::vector<Stage>& stages, std::vector<int
 
 class PassTest : public testing::RuntimeTest {
  protected:
-  // How many passes each backward of the planned steps took.
+  // Returns how many passes the backwards of the planned steps took.
   static size_t count(const std::vector<int>& notes) {
     return std::set<int>(notes.begin(), notes.end()).size();
   }
@@ -171,7 +172,7 @@ TEST_F(PassTest, WithRoomForAllTheWholeBackwardIsOnePass) {
   model->set_budget(smallest_budget(*model));
   const size_t tight = step();
   EXPECT_GT(tight, 1u);
-  // Measured run by run, each stage is a pass.
+  // When the step is measured run by run, each stage is a pass.
   model->log_steps(1);
   EXPECT_EQ(step(), stages.size());
   EXPECT_EQ(step(), tight);
@@ -179,14 +180,15 @@ TEST_F(PassTest, WithRoomForAllTheWholeBackwardIsOnePass) {
 
 TEST_F(PassTest, WhatNodesHoldGoesWithTheirStage) {
   std::vector<int> notes;
-  // As large that the peak is there.
+  // The scratch memory is so large that the peak is there.
   expect_same_steps(with_probes(dense_stages(6), notes, 1 << 20), {rows_}, mean_square, false);
 }
 
 TEST_F(PassTest, AGradientThatIsCopiedEndsItsPass) {
   std::vector<int> notes;
   std::vector<Stage> stages = dense_stages(3);
-  // Their gradient comes in the layout of the transposed matrix, or as part of that of the input.
+  // The gradient of these weights comes in the layout of the transposed matrix, or as part of that
+  // of the input.
   nn::Linear transposed(64, 64), added(64, 64);
   {
     at::NoGradGuard no_grad;
@@ -216,7 +218,8 @@ TEST_F(PassTest, WhereNoGradientComesThePassGoesOnWithoutIt) {
   expect_same_steps(stages, {rows_});
 }
 
-// A hook of the user's on what a stage returns is that stage's: when it runs, the stage behind is gone.
+// A user's hook on the output of a stage belongs to that stage. When it runs, the stage behind is
+// gone.
 TEST_F(PassTest, AHookOnAnOutputThatTakesMemory) {
   std::vector<int> notes;
   std::vector<Stage> stages = with_probes(dense_stages(6), notes);

@@ -1,4 +1,4 @@
-// Plain training steps of stages, to compare with.
+// Runs plain training steps of stages, to compare with.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -11,7 +11,7 @@
 
 namespace reprise::runtime::testing {
 
-// Everything that a step changes.
+// Holds everything that a step changes.
 struct StepResult {
   at::Tensor loss;
   std::vector<at::Tensor> gradients;        // of the parameters; undefined where there is none
@@ -20,21 +20,21 @@ struct StepResult {
   at::Tensor random;  // state of the CPU generator
 };
 
-// Distinct parameters and buffers of the stages' modules.
+// Returns the distinct parameters and buffers of the stages' modules.
 std::vector<at::Tensor> parameters_of(const std::vector<Stage>& stages);
 std::vector<at::Tensor> buffers_of(const std::vector<Stage>& stages);
 
-// The stages one after the other, as torch::nn::Sequential runs them.
+// Runs the stages one after the other, as torch::nn::Sequential runs them.
 Tensors run_plain(const std::vector<Stage>& stages, Tensors x);
 
-// Copies of what there is now.
+// Copies the present state.
 StepResult snapshot(const std::vector<Stage>& stages, const Tensors& inputs,
                     const at::Tensor& loss);
 
-// Which parts of two results differ in at least one bit, in words; empty when none does.
+// Names the parts of two results that differ in at least one bit. The text is empty if none does.
 std::string difference(const StepResult& a, const StepResult& b);
 
-// Buffers and random state as they are now; restore() also drops all gradients.
+// Holds the buffers and the random state of now. restore() also drops all gradients.
 class StepState {
  public:
   StepState(const std::vector<Stage>& stages, Tensors inputs);
@@ -45,7 +45,8 @@ class StepState {
   at::Tensor random_;
 };
 
-// One plain step from the state as it is; bytes at its peak, all live memory included.
+// Runs one plain step from the present state. Returns the bytes at its peak, all live memory
+// included.
 StepResult plain_step(const std::vector<Stage>& stages, const Tensors& inputs, const Loss& loss,
                       int64_t* peak = nullptr);
 

@@ -28,7 +28,8 @@ struct Case {
   bool ceil = false, special = false;
 };
 
-// Many ties; where it is asked for, NaN, infinite numbers and zeros of both signs.
+// Makes numbers with many ties and, if asked for, with NaN, infinite numbers and zeros of both
+// signs.
 at::Tensor numbers(at::IntArrayRef sizes, bool special) {
   at::Tensor x = at::randn(sizes).mul_(4).round_().div_(4);
   if (!special) return x;

@@ -1,5 +1,5 @@
-// What holds for a process as a whole: several models with budgets of their own, threads, child processes,
-// and very many steps.
+// Checks promises about a process as a whole: several models with budgets of their own, threads,
+// child processes, and very many steps.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <torch/optim/sgd.h>
@@ -21,7 +21,7 @@ namespace {
 
 class ProcessTest : public RuntimeTest {};
 
-// Batch norm, dropout and an in-place function between linear layers.
+// Makes linear layers with batch norm, dropout and an in-place function between them.
 std::vector<Stage> small_stages(int64_t width = 16) {
   return {layer("in", nn::Linear(width, width)),          layer("norm", nn::BatchNorm1d(width)),
           layer("relu", nn::ReLU(nn::ReLUOptions(true))), layer("drop", nn::Dropout(0.2)),
@@ -52,7 +52,7 @@ CapturedStep captured(const std::vector<Stage>& stages, const Tensors& inputs) {
   return step;
 }
 
-// The message of the InputError that `work` throws.
+// Returns the message of the InputError that `work` throws.
 template <class Work>
 std::string refusal(Work&& work) {
   try {
@@ -92,7 +92,7 @@ TEST_F(ProcessTest, ModelsOfBothModesTakeTurnsEachInsideItsBudget) {
   auto model_a = fitted(a, images);
   auto model_b = fitted(b, rows);
   CapturedStep step_c = captured(c, images);
-  // Each for its own peak beside what the others hold between their steps.
+  // Each budget is for the model's own peak beside what the others hold between their steps.
   int64_t resident = 0;
   for (const std::vector<Stage>& stages : {a, b, c}) {
     resident += 2 * storage_bytes(parameters_of(stages)) + storage_bytes(buffers_of(stages));
@@ -141,8 +141,8 @@ std::string parameter_bits(const std::vector<Stage>& stages) {
   return bits;
 }
 
-// A budget is of all live bytes, those of the other thread's step included: a step may be refused, and
-// then nothing has changed. Whatever is not refused is right.
+// A budget covers all live bytes, also those of the other thread's step. So a step may be refused,
+// and then nothing has changed. A step that is not refused is right.
 TEST_F(ProcessTest, TwoThreadsWithAModelEachAreRightOrRefused) {
   constexpr int kSteps = 100;
   at::manual_seed(5);
@@ -269,7 +269,8 @@ TEST_F(ProcessTest, MeasuringWhileAnotherThreadStepsIsRefusedAndSoIsTheOpposite)
   EXPECT_EQ(refusal([&] { std::thread([&] { remat(others, {rows_}, options); }).join(); }), "done");
 }
 
-// Runs `work` in a child of fork(); its exit code is 0 if that returns true. A child that hangs is ended.
+// Runs `work` in a child of fork(), which exits with 0 if `work` returns true. A child that hangs
+// is ended.
 template <class Work>
 int in_a_child(Work&& work) {
   const pid_t child = fork();
@@ -379,19 +380,20 @@ TEST_F(ProcessTest, OneAndTwoThreadsWithinOperationsEachRepeatPlainTraining) {
   at::set_num_threads(before);
 }
 
-// What a run of many steps leaves: every loss, and the parameters and buffers at its end.
+// Holds what a run of many steps leaves: every loss, and the parameters and buffers at its end.
 struct Course {
   std::vector<float> losses;
   Bits last;
 };
 
-// Momentum, batches of three sizes that are drawn as training goes on.
+// The run has momentum and batches of three sizes, which are drawn as training goes on.
 class LongRun : public ProcessTest {
  protected:
   static constexpr int64_t kSizes[] = {48, 64, 32};
   static constexpr int kStretch = 250;  // steps with one size
 
-  // Steps before anything is compared: every kind of batch once, and the optimizer has its state.
+  // So many steps come before anything is compared. After them every kind of batch has come once,
+  // and the optimizer has its state.
   static constexpr int kFirst = 3;
 
   void SetUp() override {
@@ -468,7 +470,7 @@ TEST_F(LongRun, ChainModeLosesNoByteAndNoBit) {
           }
         }
         if (n >= kFirst) leaks += live() != level;
-        // Other plans, also in the middle of a stretch.
+        // The plan changes, also in the middle of a stretch.
         if (n >= kFirst && n % 100 == 0) {
           model->set_budget(n % 300 == 0 ? Budget() : Budget(smallest + Bytes(n % 7 * 1024)));
         }

@@ -1,4 +1,5 @@
-// The promise of the runtime: every model, every budget, the same bits and the predicted bytes.
+// This is the promise of the runtime: for every model and every budget, the same bits and the
+// predicted bytes.
 #include "reprise/runtime/remat.h"
 
 #include <ATen/Parallel.h>
@@ -49,7 +50,7 @@ MeasureOptions quick() {
   return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
 }
 
-// One planned step from the state as it is.
+// Runs one planned step from the present state.
 StepResult planned_step(Remat& remat, const std::vector<Stage>& stages, const Tensors& inputs,
                         const Loss& loss) {
   at::Tensor value = loss(remat.forward(inputs));
@@ -137,7 +138,7 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   }
 }
 
-// auto y = model->forward(x); loss = f(y); loss.backward(): y lives on, and that is the default.
+// In `auto y = model->forward(x); loss = f(y); loss.backward();` y lives on. That is the default.
 TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   install_cpu_allocator();
   at::manual_seed(7);

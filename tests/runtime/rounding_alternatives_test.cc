@@ -1,5 +1,5 @@
-// Alternatives that sum in another order are found when they are allowed, and only then; they leave gradients of
-// the same numbers up to rounding, in the predicted bytes.
+// Alternatives that sum in another order are found when they are allowed, and only then. They leave
+// gradients of the same numbers up to rounding, in the predicted bytes.
 #include <torch/torch.h>
 
 #include <random>
@@ -112,7 +112,8 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
   EXPECT_GT(at_once, 10U);
 }
 
-// What the head reads is written behind it: the backward would see other numbers.
+// The step writes to what the head reads, behind the head. A later backward would see other
+// numbers.
 TEST(LinearCrossEntropy, StaysAsItIsWhereSomethingThatItReadsIsWritten) {
   install_cpu_allocator();
   const at::Tensor bias = at::randn({300}), weight = at::randn({300, 8}).requires_grad_();

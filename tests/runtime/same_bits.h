@@ -1,4 +1,5 @@
-// Steps with alternatives, forced, beside the operations that they stand for: numbers around the kinks of activations.
+// Compares steps with forced alternatives with the operations that they stand for, on numbers
+// around the kinks of activations.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,7 +22,8 @@ struct Activation {
   std::vector<double> kinks;  // where its formula changes, or its result ends
 };
 
-// Random numbers, and the neighbours of the kinks, zeros of both signs, subnormal and large numbers.
+// Puts special numbers among random ones: the kinks and their neighbours, zeros of both signs,
+// subnormal and large numbers.
 inline at::Tensor around(const std::vector<double>& kinks, at::Tensor x) {
   const double tiny = x.scalar_type() == at::kDouble ? 1e-310 : 1e-40;
   std::vector<double> special{0.0, -0.0, tiny, -tiny, 1e4, -1e4};
@@ -37,12 +39,12 @@ inline at::Tensor around(const std::vector<double>& kinks, at::Tensor x) {
   return flat.view(x.sizes());
 }
 
-// Where a plan may use alternatives, and how often it did.
+// Counts where a plan may use alternatives, and how often it did.
 struct Coverage {
   std::map<std::string, size_t> uses;  // by kind and what it was tried on
 };
 
-// One step with alternatives of a kind (empty: of all), on the heap and in the arena.
+// Runs one step with alternatives of a kind (empty: of all), on the heap and in the arena.
 inline void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& inputs,
                              const StepFunction& step, const std::string& what, Coverage& coverage,
                              const std::string& wanted = "") {

@@ -1,5 +1,5 @@
-// Steps that overlap, are dropped, or follow others: of one model, of two, with other inputs
-// or other memory.
+// Steps overlap, are dropped, or follow others: of one model or of two, with other inputs or other
+// memory.
 #include <torch/optim/adam.h>
 
 #include "fixture.h"
@@ -48,7 +48,7 @@ TEST_F(SeveralSteps, TwoForwardPassesBeforeTheirBackwardPassesInEitherOrder) {
   };
   auto remat = reprise::runtime::remat(counted.stages, first,
                                        {.loss = mean_square, .measure = without_options()});
-  // The first step may keep everything beside which the second one just fits.
+  // With this budget, the first step may keep everything, and the second one just fits beside it.
   const int64_t level = (remat->chain().fixed + remat->chain().input.bytes).count();
   const int64_t gradients = storage_bytes(testing::parameters_of(plain)) + 256;  // and two losses
   remat->set_budget(
@@ -177,7 +177,7 @@ TEST_F(SeveralSteps, TwoModelsWithTheirOwnBudgetsInterleaved) {
   for (bool nested : {false, true}) {
     SCOPED_TRACE(nested);
     const int64_t level = live();
-    // A budget is of all live bytes, those of the other model's step and gradients included.
+    // A budget covers all live bytes, also those of the other model's step and gradients.
     const Bytes gradients(storage_bytes(testing::parameters_of(one)));
     if (nested) {  // the first may keep everything beside which the second one just fits
       const Bytes room =

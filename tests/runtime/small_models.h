@@ -1,4 +1,4 @@
-// Every model of the zoo at a size whose steps take milliseconds.
+// Makes every model of the zoo at a size whose steps take milliseconds.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// What a step reads and advances beside gradients: buffers, random numbers, train flags, grad mode,
-// autocast.
+// Checks what a step reads and advances beside gradients: buffers, random numbers, train flags,
+// grad mode, autocast.
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/optim/sgd.h>
@@ -139,7 +139,8 @@ TEST_F(StateTest, ABatchNormOfTwoStagesAndOneWithoutStatistics) {
   expect_same_steps(stages, {images_});
 }
 
-// One copy of all buffers to undo a step and start replays from, and room for the largest stage.
+// A plan holds one copy of all buffers, to undo a step and to start replays from, and room for
+// those of the largest stage.
 TEST_F(StateTest, TheCopiesOfBuffersThatAPlanHolds) {
   constexpr int64_t kBlock = 64;  // what the allocator gives for eight statistics, or a counter
   const std::vector<Stage> stages{layer("conv", conv(3)), layer("bn1", nn::BatchNorm2d(8)),
@@ -158,7 +159,8 @@ TEST_F(StateTest, TheBytesOfAResNet50ThatTheDocumentNames) {
   EXPECT_EQ(live() - before, 257'088);
 }
 
-// As LibTorch's own kernels may differ in their first run in a process (docs/runtime.md, limits).
+// LibTorch's own kernels may differ in their first run in a process (docs/runtime.md, limits). This
+// stage does, too.
 TEST_F(StateTest, AStageWhoseVeryFirstRunDiffersIsTakenAsItIsFromThenOn) {
   nn::Linear first(64, 64), second(64, 4);
   const auto warm = std::make_shared<bool>(false);
@@ -184,7 +186,7 @@ TEST_F(StateTest, WhatCodeWritesIntoBuffersBetweenForwardAndBackwardStays) {
   const StepState state(plain, {images_});
   auto step = [&](const std::function<Tensors(const Tensors&)>& forward) {
     at::Tensor loss = mean_square(forward({images_}));
-    // Autograd saves statistics, too, and would refuse a change that counts as a new version.
+    // Autograd also saves statistics, and would refuse a change that counts as a new version.
     for (const at::Tensor& buffer : testing::buffers_of(plain)) buffer.variable_data().add_(1);
     loss.backward();
     return bits_now(plain, {images_}, loss);

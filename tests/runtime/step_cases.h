@@ -1,4 +1,4 @@
-// Training steps with what training code does around the usual layers.
+// Makes training steps with what training code does around the usual layers.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -12,7 +12,7 @@ namespace F = torch::nn::functional;
 
 inline at::Tensor longs(std::vector<int64_t> numbers) { return at::tensor(numbers); }
 
-// A step with what it belongs to.
+// This is a step with what belongs to it.
 struct Case {
   std::string name;
   std::shared_ptr<nn::Module> module;
@@ -20,7 +20,7 @@ struct Case {
   Tensors inputs;
 };
 
-// A function that autograd knows nothing about.
+// Autograd knows nothing about the inside of this function.
 struct Cube : torch::autograd::Function<Cube> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
     context->save_for_backward({x});
@@ -102,7 +102,7 @@ inline Case custom_function() {
           {at::randn({7, 10})}};
 }
 
-// In-place writes into parts of tensors, a literal, and several uses of one value.
+// This step writes in place into parts of tensors, has a literal, and uses a value several times.
 inline Case in_place() {
   nn::Linear layer(10, 10);
   return {"in_place",
@@ -119,7 +119,7 @@ inline Case in_place() {
           {at::randn({7, 10})}};
 }
 
-// One batch norm on two branches: its statistics advance twice, in order.
+// One batch norm is on two branches. Its statistics advance twice, in order.
 inline Case shared_norm() {
   nn::BatchNorm1d norm(10);
   nn::Linear first(10, 10), second(10, 10);
@@ -134,7 +134,8 @@ inline Case shared_norm() {
   return {"shared_norm", module, loss, {at::randn({16, 10})}};
 }
 
-// Fine-tuning: one batch norm in evaluation mode, one over memory whose channels lie together, frozen weights.
+// This is fine-tuning: one batch norm is in evaluation mode, one is over memory whose channels lie
+// together, and some weights are frozen.
 inline Case fine_tuning() {
   nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 16, 3)), nn::BatchNorm2d(16), nn::ReLU(),
                      nn::Conv2d(nn::Conv2dOptions(16, 16, 3).padding(1)), nn::BatchNorm2d(16),

@@ -1,5 +1,5 @@
-// A measured step says of every run what the plan says of it: the bytes to the byte; and it is the same
-// step. With times of its own.
+// A measured step is the same step, and it says of every run what the plan says of it: the bytes to
+// the byte, and times of its own.
 #include "reprise/model/lower.h"
 #include "reprise/runtime/capture.h"
 #include "step_cases.h"

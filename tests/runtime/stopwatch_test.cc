@@ -1,4 +1,4 @@
-// Times by two clocks, and what a busy machine does to them.
+// Checks times by two clocks, and what a busy machine does to them.
 #include "runtime/device/stopwatch.h"
 
 #include <gtest/gtest.h>

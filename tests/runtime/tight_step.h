@@ -1,4 +1,4 @@
-// Steps at budgets so tight that stages really run again, and what they must equal.
+// Runs steps at budgets so tight that stages really run again, and compares them with plain steps.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@
 
 namespace reprise::runtime::testing {
 
-// Results as bytes in host memory that the allocator does not count, by name.
+// Holds results by name, as bytes in host memory that the allocator does not count.
 using Bits = std::map<std::string, std::string>;
 
 inline void put_bits(Bits& bits, const std::string& name, const at::Tensor& tensor) {
@@ -49,7 +49,7 @@ inline Bits bits_now(const std::vector<Stage>& stages, const Tensors& inputs,
   return bits;
 }
 
-// Names of what differs, in words; empty when nothing does.
+// Names what differs, in words. The text is empty if nothing does.
 inline std::string difference(const Bits& a, const Bits& b) {
   std::set<std::string> names;
   for (const auto& [name, bytes] : a) {
@@ -68,8 +68,8 @@ inline MeasureOptions quick() {
   return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
 }
 
-// Without the options that keep less: a budget below what keeping everything takes makes some stage run again, however
-// long the options were measured to take.
+// Switches off the options that keep less. Below the memory that keeping everything takes, some
+// stage must then run again, whatever times were measured for the options.
 inline MeasureOptions without_options() {
   MeasureOptions options = quick();
   for (const AlternativeInfo& kind : alternatives()) {
@@ -88,7 +88,7 @@ inline at::Tensor mean_square(const Tensors& outputs) {
   return sum;
 }
 
-// A module as a stage.
+// Makes a stage of a module.
 template <class Holder>
 Stage layer(const std::string& name, Holder module) {
   return {name, module.ptr(),
@@ -121,7 +121,7 @@ class CountedStages {
       std::make_shared<std::map<std::string, int>>();
 };
 
-// How often the plan runs each stage forward; joined stages ("a+b") count for each part.
+// Returns how often the plan runs each stage forward. Joined stages ("a+b") count for each part.
 inline std::map<std::string, int> planned_runs(const Remat& remat) {
   std::map<std::string, int> runs;
   for (const Action& action : remat.plan().plan->actions) {
@@ -135,7 +135,7 @@ inline std::map<std::string, int> planned_runs(const Remat& remat) {
   return runs;
 }
 
-// How many runs keep less for their backward than plain training's do.
+// Counts the runs that keep less for their backward than plain training's do.
 inline int planned_options(const Remat& remat) {
   int options = 0;
   for (const Action& action : remat.plan().plan->actions) {
@@ -160,7 +160,7 @@ inline void drop_gradients(const std::vector<Stage>& stages, const Tensors& inpu
   }
 }
 
-// `count` plain steps in a row from the state as it is, gradients dropped between them.
+// Runs `count` plain steps in a row from the present state, and drops the gradients between them.
 inline std::vector<Bits> plain_steps(const std::vector<Stage>& stages, const Tensors& inputs,
                                      const Loss& loss, int count) {
   std::vector<Bits> results;
@@ -180,9 +180,10 @@ inline Bits planned_step(Remat& remat, const std::vector<Stage>& stages, const T
   return bits_now(stages, inputs, value);
 }
 
-// The promise: at the smallest budget, at plain training's and at one between them, several steps in a row
-// equal plain training's, in the predicted bytes, each stage run as often as the plan says. `recomputes`:
-// at the smallest budget some stage runs more than once, or in another way (which one, measured times decide).
+// Checks the promise. At the smallest budget, at plain training's and at one between them, several
+// steps in a row equal plain training's, in the predicted bytes, and each stage runs as often as
+// the plan says. With `recomputes`, some stage runs more than once or in another way at the
+// smallest budget; measured times decide in which way.
 inline void expect_same_steps(const std::vector<Stage>& plain, const Tensors& inputs,
                               const Loss& loss = mean_square, bool recomputes = true) {
   install_cpu_allocator();

@@ -1,4 +1,4 @@
-// Promises of the training loop: which mode it takes, and by which learning rates it trains.
+// Checks promises of the training loop: which mode it takes, and by which learning rates it trains.
 #include "training/train.h"
 
 #include <torch/optim/sgd.h>
@@ -15,7 +15,7 @@ using runtime::Tensors;
 
 class TrainTest : public runtime::testing::RuntimeTest {
  protected:
-  // Steps of a small network on random images.
+  // Asks for steps of a small network on random images.
   static TrainOptions small() {
     TrainOptions options;
     options.model = {.model = "mlp", .input = {16, 1, 5, 4}, .width = 8, .layers = 2};
@@ -27,7 +27,7 @@ class TrainTest : public runtime::testing::RuntimeTest {
     return options;
   }
 
-  // What `options` are trained in, and why it is a chain.
+  // Returns the mode that `options` are trained in, and why it is a chain.
   static std::pair<TrainMode, std::string> mode_of(TrainOptions options) {
     std::pair<TrainMode, std::string> told{TrainMode::kAuto, {}};
     int times = 0;
@@ -64,7 +64,7 @@ TEST_F(TrainTest, TakesChainModeWhereTheOptionsAskForIt) {
 TEST_F(TrainTest, TakesChainModeWhereAStepCannotBeCaptured) {
   Model model = make_model(small().model);
   const Stage first = model.stages.front();
-  // What the step does depends on the numbers in it.
+  // The step does different things for different numbers in its input.
   model.stages.front().forward = [first](const Tensors& x) {
     return x.at(0).sum().item<float>() > 1e9F ? Tensors{x.at(0).flatten(1)} : first.forward(x);
   };

@@ -1,4 +1,4 @@
-// One time for each kind of work, from samples of works alone and in the order of plain training.
+// Each kind of work gets one time, from samples of works alone and in the order of plain training.
 #include "runtime/graph/work_times.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,8 @@ Op op(const std::string& id, Phase phase, const std::vector<std::string>& varian
   return made;
 }
 
-// Forward f, of which g is another way; the loss; backward b, or in its place the two works c and d.
+// The step has the forward f, for which g can run; the loss; and the backward b, for which c and d
+// together can run.
 struct Step {
   Works works{{work("f"), work("g"), work("loss"), work("b"), work("c"), work("d"), work("f")}, {}};
   LoweredStep lowered;

@@ -1,6 +1,6 @@
-// Promises of the model zoo (runtime/zoo.h), for every model: the published number of parameters,
-// the right output, stages that neither change nor alias their input and that remember nothing; and
-// that what does not fit is refused with an InputError.
+// Checks promises of the model zoo (training/zoo.h) for every model: the published number of
+// parameters, the right output, and stages that neither change nor alias their input and remember
+// nothing. A configuration that does not fit is refused with an InputError.
 #include "training/zoo.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 
 using at::Tensor;
 
-// Small enough that all models run in seconds.
+// The models are so small that all of them run in seconds.
 ModelConfig small(const std::string& model) {
   static const std::map<std::string, ModelConfig> configs = {
       {"mlp", {.input = {3, 1, 5, 4}, .width = 8, .layers = 2}},
@@ -50,7 +50,7 @@ std::vector<std::string> names() {
   return list;
 }
 
-// Every parameter once, however many stages share it.
+// Counts every parameter once, however many stages share it.
 std::vector<Tensor> parameters(const Model& model) {
   std::vector<Tensor> list;
   std::set<const c10::TensorImpl*> seen;
@@ -128,7 +128,8 @@ TEST_P(Zoo, StagesNeitherChangeNorAliasTheirInput) {
 }
 
 TEST_P(Zoo, StagesRememberNothing) {
-  // Two batches in turns, and every stage twice: the second run of the first batch gives its bits.
+  // Two batches run in turns, and every stage runs twice. The second run of the first batch gives
+  // the same bits as the first.
   Tensors a = {input}, b = {model.sample_input()};
   for (const Stage& stage : model.stages) {
     torch::manual_seed(11);

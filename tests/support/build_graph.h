@@ -1,4 +1,4 @@
-// Graphs written by hand in tests, in few words.
+// Builds graphs that tests write by hand in few words.
 #pragma once
 
 #include <string>
@@ -41,8 +41,8 @@ inline Action run(const std::string& op, const std::string& variant = "default")
 }
 inline Action release(const std::string& value) { return {ActionKind::kFree, value, ""}; }
 
-// x (10, input) -> a -> y (20) -> b -> z (30), the result; workspaces 5 and 7, times 1 and 2, fixed
-// 100.
+// The graph is x (10, input) -> a -> y (20) -> b -> z (30), where z is the result. Workspaces are 5
+// and 7, times 1 and 2, and fixed is 100.
 inline Graph two_op_graph() {
   Graph graph;
   graph.name = "two";

@@ -1,14 +1,15 @@
-// One small chain whose numbers can be followed by hand.
+// This is one small chain whose numbers can be followed by hand.
 #pragma once
 
 #include "reprise/model/chain.h"
 
 namespace reprise::testing {
 
-// Two stages. x0 = 10, x1 = 20, x2 = 30, gradients as large except g0 = 5; fixed 100; w0 = 1, w1
-// = 2. Stage 0: "keep" saves 7, reads both; "lean" saves 3, reads the input only. Stage 1: "keep"
-// saves 9, reads both; its backward has a workspace of 4. Times: fast 10 and 20; keep 11 and 21;
-// lean 12; backward 30 (lean 33) and 40; loss 5.
+// The chain has two stages. x0 = 10, x1 = 20, x2 = 30, gradients are as large except g0 = 5; fixed
+// is 100; w0 = 1, w1 = 2.
+// Stage 0: "keep" saves 7 and reads both; "lean" saves 3 and reads the input only.
+// Stage 1: "keep" saves 9 and reads both; its backward has a workspace of 4.
+// Times: fast 10 and 20; keep 11 and 21; lean 12; backward 30 (lean 33) and 40; loss 5.
 inline Chain example_chain() {
   Chain chain;
   chain.name = "example";

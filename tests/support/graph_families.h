@@ -1,5 +1,5 @@
-// The kinds of small random graphs that planners and bounds of graphs are tested on, and a loop
-// over them.
+// Planners and bounds of graphs are tested on these kinds of small random graphs. A loop goes over
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct GraphFamily {
   uint64_t seed = 1;
 };
 
-// Small enough for exhaustive search.
+// These graphs are small enough for exhaustive search.
 std::vector<GraphFamily> graph_families();
 
 template <class Check>

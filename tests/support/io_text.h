@@ -1,11 +1,11 @@
-// Small files of every format, for tests of reading them.
+// Tests of readers use these small files of every format.
 #pragma once
 
 #include <string>
 
 namespace reprise::testing {
 
-// Line numbers matter to the tests that use this.
+// The tests that use this text depend on its line numbers.
 inline const std::string kChainText = R"({
   "format": "reprise.chain",
   "version": 1,
@@ -52,7 +52,7 @@ inline const std::string kGraphText = R"({
 }
 )";
 
-// A graph of version 2: with owners, a variant of an alternative, and realizations with names.
+// This graph has version 2, with owners, a variant of an alternative, and realizations with names.
 inline const std::string kOwnedGraphText = R"({
   "format": "reprise.graph",
   "version": 2,
@@ -107,8 +107,8 @@ inline const std::string kRunLogText = R"({
 }
 )";
 
-// `text` with the first `from` replaced. The empty string if it does not occur: a test that meant
-// to damage a file must not pass on an intact one.
+// Returns `text` with the first `from` replaced, or the empty string if `from` does not occur: a
+// test that meant to damage a file must not pass on an intact one.
 inline std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   return at == std::string::npos ? "" : text.replace(at, from.size(), to);

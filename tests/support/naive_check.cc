@@ -101,7 +101,7 @@ class Naive {
     return false;
   }
 
-  // All ops of one realization run, none of the others.
+  // All ops of one realization run, and none of the others.
   void check(const Choice& choice) {
     int64_t complete = 0, begun = 0;
     for (const auto& realization : choice.realizations) {
@@ -127,7 +127,7 @@ class Naive {
     check_random_order();
   }
 
-  // The first runs of random ops, each op's position in the graph, must rise.
+  // The first runs of random ops, as positions in the graph, must rise.
   void check_random_order() {
     std::vector<size_t> drawn;
     std::set<std::string> seen;

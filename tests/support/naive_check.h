@@ -1,6 +1,6 @@
-// The rules of a valid plan and what it costs, written a second time straight from the text: by
-// name, on sets of strings, with no index, no early end and no thought of speed. The oracle for
-// simulate() and verify(). Small numbers only.
+// States the rules of a valid plan and its cost a second time, straight from the text: by name, on
+// sets of strings, with no index, no early end and no thought of speed. It is the oracle for
+// simulate() and verify(), on small problems.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace reprise::testing {
 
 struct NaiveResult {
-  bool valid = true;  // the actions; says nothing about budget and claims
+  bool valid = true;  // of the actions; says nothing about budget and claims
   int64_t peak = 0;   // of a valid plan
   int64_t time = 0;
 
@@ -20,10 +20,10 @@ struct NaiveResult {
 
 NaiveResult naive_check(const Graph& graph, const std::vector<Action>& actions);
 
-// Actions, budget and all claims hold.
+// Tells whether actions, budget and all claims hold.
 bool naive_accepts(const Graph& graph, const Plan& plan, int64_t budget);
 
-// A plan of these actions with true claims; they must be valid enough to be simulated.
+// Returns a plan of these actions with true claims. They must be valid enough to be simulated.
 Plan claimed_plan(const Graph& graph, const std::vector<Action>& actions);
 
 }  // namespace reprise::testing

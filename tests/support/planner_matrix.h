@@ -1,4 +1,4 @@
-// One row a planner: what the tests that run on every planner may expect of it.
+// Each planner has one row, which says what the tests that run on every planner may expect of it.
 #pragma once
 
 #include <span>

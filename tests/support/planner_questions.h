@@ -1,4 +1,4 @@
-// Helpers of the tests that ask planners about many random chains.
+// Helps tests that ask planners about many random chains.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline bool found(const PlanResult& result) {
          result.termination == Termination::kFeasible;
 }
 
-// The random chains of one test: calls check(chain, random) for each.
+// Makes the random chains of one test, and calls check(chain, random) for each.
 template <class Check>
 void for_chains(uint64_t seed, int count, const RandomChainOptions& options, const Check& check) {
   std::mt19937_64 random(seed);

@@ -44,7 +44,7 @@ class Step {
   }
   void release(size_t block) { blocks_[block].end = clock_; }
 
-  // An operation with up to three temporaries that come and go inside it.
+  // Adds an operation with up to three temporaries that come and go inside it.
   void operate() {
     ++clock_;
     std::vector<size_t> temporaries;

@@ -1,4 +1,4 @@
-// Random blocks of memory, for tests of packing.
+// Makes random blocks of memory for tests of packing.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ struct RandomBlocksOptions {
 
 std::vector<Block> random_blocks(std::mt19937_64& random, const RandomBlocksOptions& options);
 
-// Live bytes are `bytes` at every time of 0..times: where a packing is hardest. Blocks of 1..4 bytes
-// live for at most max_time.
+// Makes blocks of which exactly `bytes` are live at every time of 0..times, where a packing is
+// hardest. Blocks have 1..4 bytes and are live for at most max_time.
 std::vector<Block> full_blocks(std::mt19937_64& random, int64_t times, int64_t bytes,
                                int64_t max_time);
 
-// One training step of a random chain of so many stages, as the allocator sees it: forwards keep
-// what the backwards need and free it in reverse order; every operation has temporaries. With `slots`
-// > 0 only so many activations are stored at a time, and the others are recomputed from them,
-// segment by segment; 0: everything is kept.
+// Makes one training step of a random chain of so many stages, as the allocator sees it. Forwards
+// keep what the backwards need, and these free it in reverse order. Every operation has
+// temporaries. With `slots` > 0 only so many activations are stored at a time, and the others are
+// recomputed from them, segment by segment. With 0, everything is kept.
 std::vector<Block> training_blocks(std::mt19937_64& random, int stages, int slots);
 
-// As JSON: [[bytes, begin, end], ...], for failure messages.
+// Writes the blocks as JSON, [[bytes, begin, end], ...], for failure messages.
 std::string describe(const std::vector<Block>& blocks);
 
 }  // namespace reprise::testing

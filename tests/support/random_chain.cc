@@ -7,7 +7,8 @@
 namespace reprise::testing {
 namespace {
 
-// Draws parts of a chain. Own arithmetic instead of std distributions: the same on every library.
+// Draws parts of a chain. It has its own arithmetic instead of std distributions, so that chains
+// are the same on every library.
 class Draw {
  public:
   Draw(std::mt19937_64& random, const RandomChainOptions& options)

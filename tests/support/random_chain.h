@@ -1,4 +1,4 @@
-// Random small chains for property and oracle tests.
+// Makes random small chains for property and oracle tests.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace reprise::testing {
 
-// Defaults: everything the chain model can say, on chains small enough for exhaustive search.
+// By default, chains have everything that the model can say, and are small enough for exhaustive
+// search.
 struct RandomChainOptions {
   int min_stages = 1;
   int max_stages = 5;
@@ -28,15 +29,15 @@ struct RandomChainOptions {
   bool inexact_options = false;      // options after the first may be kRounding or kApproximate
   bool dominant_workspaces = false;  // workspaces up to 4 * max_size, so that they decide
 
-  // The model of the founding paper: one option that reads input and output, gradients as large as
-  // activations, no weight gradients, nothing consumed. Overrides the switches above.
+  // This is the model of the founding paper: one option that reads input and output, gradients as
+  // large as activations, no weight gradients, nothing consumed. It overrides the switches above.
   bool founding_model = false;
 };
 
-// Always valid. The same seed and options give the same chain.
+// Makes a chain, which is always valid. The same seed and options give the same chain.
 Chain random_chain(std::mt19937_64& random, const RandomChainOptions& options = {});
 
-// A chain as compact JSON, for failure messages.
+// Writes a chain as compact JSON, for failure messages.
 std::string describe(const Chain& chain);
 
 }  // namespace reprise::testing

@@ -64,8 +64,8 @@ class Maker {
     return result;
   }
 
-  // The variant takes what it can of what it reads: a value that can be reused is, others are
-  // consumed.
+  // Makes the variant take what it can of what it reads. A value that can be reused is reused;
+  // others are consumed.
   Variant taking(Variant variant) {
     std::vector<char> used(variant.writes.size(), 0);
     for (const ValueIndex read : variant.reads) {
@@ -150,7 +150,7 @@ class Maker {
     for (const ValueIndex written : writes) available_.push_back(written);
   }
 
-  // A forward op that makes a value of another one, for one backward op.
+  // A mask is a value that a forward op makes of another value, for one backward op.
   struct Mask {
     ValueIndex of, made;
     OpIndex ask;
@@ -161,7 +161,8 @@ class Maker {
     std::vector<ValueIndex> reads, writes;
   };
 
-  // The same work behind all other ops: a further realization of its choice.
+  // Adds an op that does the same work behind all other ops, as a further realization of its
+  // choice.
   void add_late(const Late& late) {
     const OpIndex again = op(Phase::kBackward, late.reads, late.writes);
     std::vector<Choice>& choices = graph_.choices;
@@ -227,7 +228,7 @@ bool can_run(const Graph& graph, const std::vector<Run>& runs) {
                      [&](ValueIndex value) { return live[value]; });
 }
 
-// The plain runs with other realizations of some choices.
+// Returns the plain runs, with other realizations of some choices.
 std::vector<Run> choose(std::mt19937_64& random, const Graph& graph) {
   Graph changed = graph;
   for (Choice& choice : changed.choices) {
@@ -239,7 +240,7 @@ std::vector<Run> choose(std::mt19937_64& random, const Graph& graph) {
     std::vector<Run> runs = plain_runs(changed);
     if (can_run(graph, runs)) return runs;
   } catch (const InputError&) {
-    // No run for a first realization: as in plain training.
+    // A first realization has no valid run, so the choices stay as in plain training.
   }
   return plain_runs(graph);
 }

@@ -1,4 +1,4 @@
-// Random small graphs and random plans of them, for property tests.
+// Makes random small graphs, and random plans of them, for property tests.
 #pragma once
 
 #include <random>
@@ -24,15 +24,16 @@ struct RandomGraphOptions {
   bool masks = false;  // backward ops that can read what a forward op of their own made of a value
 };
 
-// Always valid, and plain training of it exists. The same seed and options give the same graph.
+// Makes a graph that is always valid and has plain training. The same seed and options give the
+// same graph.
 Graph random_graph(std::mt19937_64& random, const RandomGraphOptions& options = {});
 
-// Plain training with up to `attempts` re-runs put in at random places, wherever they can run, or runs put off;
-// other variants and other realizations than plain training's where that works. with_frees()
-// accepts it.
+// Returns plain training with up to `attempts` changes, wherever they can run: a re-run at a random
+// place, or a run put off. Some runs take other variants and other realizations than plain
+// training's, where that works. with_frees() accepts the runs.
 std::vector<Run> random_runs(std::mt19937_64& random, const Graph& graph, int attempts);
 
-// Compact JSON, for failure messages.
+// Writes a graph as compact JSON, for failure messages.
 std::string describe(const Graph& graph);
 std::string describe(const std::vector<Action>& actions);
 

@@ -1,6 +1,6 @@
-// How much a randomised test does: a quick share by default, ten times that with
-// REPRISE_TEST_FULL=1, a fifth of it under a sanitizer, which makes everything ten times slower. And how long
-// a search may take whose plan a test wants to be a good one.
+// Says how much a randomised test does: a quick share by default, ten times that with
+// REPRISE_TEST_FULL=1, and a fifth of it under a sanitizer, which makes everything ten times
+// slower. Also says how long a search may take whose plan a test wants to be a good one.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Graphs some of whose ways to do something leave other bits than plain training.
+// In these graphs, some variants and realizations leave other bits than plain training.
 #pragma once
 
 #include <random>
@@ -7,8 +7,8 @@
 
 namespace reprise::testing {
 
-// Half of the realizations but the first of each choice, half of the variants but the first of each op; these take so
-// much longer.
+// Chooses half of the realizations behind the first of each choice, and half of the variants behind
+// the first of each op. They round, and they take so much longer.
 inline Graph some_rounding(Graph graph, std::mt19937_64& random, Nanos longer = {}) {
   const auto coin = [&] { return random() % 2 == 0; };
   for (Op& op : graph.ops) {

@@ -120,7 +120,7 @@ TEST(Explain, AnotherOptionOfAStageIsAnAlternativeWithBothItsHalves) {
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
 }
 
-// Two readers of one value each in place of one that reads both.
+// The choice has two readers of one value each in place of one that reads both.
 TEST(Explain, WhatAChoiceReadsCountsInWhatItSaves) {
   Graph graph = two_op_graph();
   const OpIndex first = add_op(graph, "first", {make_variant(4, {1}, {})});

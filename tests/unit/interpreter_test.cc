@@ -57,7 +57,8 @@ TEST(Interpreter, WithoutALossAllIsForward) {
   EXPECT_EQ(Program(two_op_graph(), {run("a")}).loss(), 1u);
 }
 
-// A random op that runs once keeps no state: keeping it costs time and memory for nothing.
+// The state of a random op that runs once is not kept, because that costs time and memory for
+// nothing.
 TEST(Interpreter, RandomStateIsKeptByFirstRunsThatAreRepeatedOnly) {
   Chain chain = example_chain();
   chain.stages[0].random = chain.stages[1].random = true;

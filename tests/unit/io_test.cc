@@ -1,4 +1,5 @@
-// Reading and writing files: defaults, round trips, hashes, and what is on the disk afterwards.
+// Tests reading and writing files: defaults, round trips, hashes, and what is on the disk
+// afterwards.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ using testing::kOwnedGraphText;
 using testing::kPlanText;
 using testing::replaced;
 
-// A folder of this test's own.
+// Each test has a folder of its own.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -225,7 +226,7 @@ TEST(ReadProblem, ProfilesYieldTheProblemThatTheyWrap) {
   const Problem problem = parse_problem(text);
   ASSERT_NE(problem.chain(), nullptr);
   EXPECT_EQ(problem.id.format, "reprise.chain");
-  // Of the chain inside, not of the file.
+  // This is the identity of the chain inside, not of the file.
   EXPECT_EQ(problem.id, problem_id(*problem.chain()));
 }
 
@@ -238,7 +239,8 @@ TEST(ReadProblem, ChainsAreLoweredAndGraphsAreNot) {
 }
 
 TEST(CanonicalHash, IsSha256OfSortedKeysWithoutWhiteSpaceAndExtensions) {
-  // printf '{"a":[1,true,null],"b":{"c":"\u00e9"}}' | sha256sum, with the letter as UTF-8.
+  // The expected hash comes from this command, with the letter as UTF-8: printf
+  // '{"a":[1,true,null],"b":{"c":"\u00e9"}}' | sha256sum
   const std::string expected = "797e35826c77c527ba94a1128bc63fa1396d8fc0a6f1c301b3bab9f1fa45aa78";
   EXPECT_EQ(canonical_sha256("{\"a\":[1,true,null],\"b\":{\"c\":\"\xC3\xA9\"}}"), expected);
   EXPECT_EQ(
@@ -285,7 +287,7 @@ TEST(WriteFile, DevicesAreWrittenInPlace) {
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
-// The location of the InputError; anything else fails the test.
+// Returns the location of the InputError. Any other error fails the test.
 Location refused_write(const fs::path& path) {
   try {
     write_file(path, "new content");

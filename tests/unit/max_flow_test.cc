@@ -18,7 +18,7 @@ struct Arc {
   int64_t capacity;
 };
 
-// The least cut by trying every set of nodes.
+// Finds the least cut by trying every set of nodes.
 int64_t least_cut(size_t nodes, const std::vector<Arc>& arcs) {
   int64_t least = INT64_MAX;
   for (uint32_t set = 0; set < uint32_t{1} << nodes; ++set) {

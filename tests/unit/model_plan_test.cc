@@ -47,7 +47,7 @@ TEST(WithFrees, AValueThatIsWrittenAgainIsFreedBefore) {
 TEST(WithFrees, AResultIsLiveFromItsLastWriteOnOnly) {
   Graph graph = two_op_graph();
   graph.results = {1, 2};
-  // y is a result: the copy that b reads is freed, the one of the second run of a stays.
+  // y is a result. The copy that b reads is freed, and the one of the second run of a stays.
   EXPECT_EQ(with_frees(graph, {{0, 0}, {1, 0}, {0, 0}}),
             (std::vector<Action>{run("a"), run("b"), release("y"), run("a")}));
 }
@@ -73,7 +73,7 @@ TEST(WithFrees, ReadingWhatIsNotThereIsOurMistake) {
 
 TEST(WithFrees, NoRunsNoActions) { EXPECT_TRUE(with_frees(two_op_graph(), {}).empty()); }
 
-// A checkpointed plan of the example chain, by hand.
+// This is a checkpointed plan of the example chain, written by hand.
 TEST(WithFrees, ARecomputedStageIsFreedBetweenItsRuns) {
   const Graph graph = lower(example_chain());
   // F0 fast, F1 keep, loss, B1, F0 keep, B0

@@ -1,4 +1,4 @@
-// Sections, and the parts that a packing problem falls into.
+// Tests sections, and the parts that a packing problem falls into.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -24,7 +24,8 @@ TEST(PackSections, NothingHasNoParts) {
   EXPECT_EQ(cut.height, 0);
 }
 
-// 0-4, 1-3 and 3-6, 5-8: the largest sets that are live at once are {0, 1}, {0, 2} and {2, 3}.
+// The blocks are live in 0-4, 1-3, 3-6 and 5-8. The largest sets that are live at once are {0, 1},
+// {0, 2} and {2, 3}.
 TEST(PackSections, AreTheMaximalSetsThatAreLiveAtOnce) {
   const Partition cut = partition({{10, 0, 4}, {20, 1, 3}, {30, 3, 6}, {40, 5, 8}});
   ASSERT_EQ(cut.parts.size(), 1u);
@@ -37,7 +38,7 @@ TEST(PackSections, AreTheMaximalSetsThatAreLiveAtOnce) {
 }
 
 TEST(PackSections, WhatSpansAPartIsItsBottom) {
-  // 0 spans all; without it two parts are left, {1, 2} of which both span and the path 3, 4, 5, 6.
+  // Block 0 spans everything. Without it two parts are left: {1, 2}, and the path 3, 4, 5, 6.
   const Partition cut = partition(
       {{5, 0, 100}, {1, 10, 20}, {2, 15, 25}, {3, 30, 40}, {4, 35, 50}, {5, 45, 60}, {6, 55, 70}});
   ASSERT_EQ(cut.parts.size(), 1u);
@@ -73,7 +74,7 @@ TEST(PlanBlocks, ATakenOverBlockGoesOn) {
   EXPECT_EQ(blocks.size(), 4u);
 }
 
-// What was there stays, and the new copy goes with the memory that it took over.
+// The copy that was there stays, and the new one goes with the memory that it took over.
 TEST(PlanBlocks, AReuseForWhatIsLiveIsASecondCopy) {
   Graph graph;
   const ValueIndex x = add_value(graph, "x", 8, ValueKind::kInput);
@@ -96,7 +97,7 @@ TEST(BlockOwners, SayWhatEachBlockIs) {
                                      {-1, 0, true},     // workspace of a
                                      {2, 1, false},     // z, by b
                                      {-1, 1, true}}));  // workspace of b
-  // y is written a second time while it is there.
+  // y is written a second time while the first copy is there.
   const std::vector<BlockOwner> again = block_owners(graph, {run("a"), run("a"), run("b")});
   EXPECT_EQ(again[3], (BlockOwner{1, 0, true}));
   EXPECT_EQ(again.size(), plan_blocks(graph, {run("a"), run("a"), run("b")}).size());

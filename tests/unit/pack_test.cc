@@ -1,4 +1,4 @@
-// pack() at its edges, and by hand.
+// Tests pack() at its edges, and on blocks packed by hand.
 #include "reprise/pack/pack.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ PackOptions bytewise() {
   return options;
 }
 
-// The JSON pointer of the InputError.
+// Returns the JSON pointer of the InputError.
 std::string refused_at(const std::vector<Block>& blocks, const PackOptions& options = {}) {
   try {
     pack(blocks, options);
@@ -120,7 +120,7 @@ TEST(Pack, LimitsOfZeroStillGiveAPacking) {
   EXPECT_TRUE(verify_packing(blocks, pack(blocks, options), Bytes(1)).empty());
 }
 
-// Stored values over the whole step, and what is nested in it.
+// The blocks are like values that are stored over the whole step and nested in each other.
 TEST(Pack, NestedBlocksAreOneStack) {
   std::vector<Block> blocks;
   for (int64_t k = 0; k < 100; ++k) blocks.push_back({Bytes(1 + k % 7), k, 200 - k});
@@ -131,7 +131,7 @@ TEST(Pack, NestedBlocksAreOneStack) {
 
 class VerifyPacking : public ::testing::Test {
  protected:
-  // Three of 10 bytes: 0 overlaps 1, and 1 overlaps 2.
+  // There are three blocks of 10 bytes. Block 0 overlaps block 1, and 1 overlaps 2.
   const std::vector<Block> blocks_ = {{Bytes(10), 0, 2}, {Bytes(10), 1, 4}, {Bytes(10), 2, 5}};
   Packing packing_ = pack(blocks_, bytewise());
 

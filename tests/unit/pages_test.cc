@@ -1,4 +1,4 @@
-// in_pages() at its edges, and by hand.
+// Tests in_pages() at its edges, and on blocks placed by hand.
 #include "reprise/pack/pages.h"
 
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ Bytes pages(int64_t count) { return Bytes(count * kPage); }
 
 Extent extent(int64_t offset, int64_t bytes) { return {Bytes(offset), Bytes(bytes)}; }
 
-// Three blocks of a page, of which the middle one stays, and then one that is `last` bytes and stands above
-// them: no gap is large enough for it.
+// Makes three blocks of a page, the middle one of which stays, and then a block of `last` bytes
+// that stands above them. No gap is large enough for it.
 std::vector<Block> around_a_page(int64_t last) {
   return {{pages(1), 0, 2}, {pages(1), 0, 4}, {pages(1), 0, 2}, {Bytes(last), 2, 4}};
 }
 
-// The blocks at these offsets.
+// Places the blocks at these offsets.
 Packing at(const std::vector<Block>& blocks, const std::vector<int64_t>& offsets) {
   Packing packing{.offsets = {},
                   .height = {},
@@ -43,7 +43,7 @@ Packing at(const std::vector<Block>& blocks, const std::vector<int64_t>& offsets
   return packing;
 }
 
-// The first violation, without its block numbers.
+// Returns the first violation without its block numbers.
 std::string fault(const std::vector<Block>& blocks, const PagedPacking& paged) {
   const auto violations = verify_pages(blocks, paged);
   return violations.empty() ? "none" : violations.front().message;
@@ -73,7 +73,7 @@ TEST(Pages, TheRestOfTheLastPageIsForSmallBlocks) {
 }
 
 TEST(Pages, PagesThatSmallBlocksBreakUpAreMissing) {
-  // A small block in the middle of each page, and then one of a page.
+  // There is a small block in the middle of each page, and then a block of a page.
   std::vector<Block> blocks = {
       {pages(1), 0, 1}, {pages(1), 0, 1}, {Bytes(64), 1, 9}, {Bytes(64), 1, 9}, {pages(1), 2, 3}};
   const PagedPacking paged =
@@ -83,7 +83,8 @@ TEST(Pages, PagesThatSmallBlocksBreakUpAreMissing) {
 }
 
 TEST(Pages, AGapThatNobodyNeedsIsBetterThanACut) {
-  // The last block could have pages 0 and 2 now, but somebody will need page 2; there is a gap at 3.
+  // The last block could have pages 0 and 2 now, but another block will need page 2. There is a gap
+  // at 3.
   std::vector<Block> blocks = {{pages(1), 0, 2}, {pages(1), 0, 9}, {pages(1), 0, 2},
                                {pages(2), 0, 2}, {pages(2), 2, 9}, {pages(1), 3, 9}};
   const PagedPacking paged =
@@ -94,7 +95,7 @@ TEST(Pages, AGapThatNobodyNeedsIsBetterThanACut) {
 }
 
 TEST(Pages, PagesNeededLastAreTakenFirst) {
-  // For block 5 there is page 4, which nobody needs; page 0 will be needed before page 2.
+  // Block 5 can have page 4, which nobody needs. Page 0 will be needed before page 2.
   const std::vector<Block> blocks = {{pages(1), 0, 2}, {pages(1), 0, 9}, {pages(1), 0, 2},
                                      {pages(1), 0, 9}, {pages(1), 0, 2}, {pages(2), 2, 5},
                                      {pages(1), 3, 4}, {pages(1), 4, 5}};

@@ -1,5 +1,5 @@
-// The page, the trace and the snapshot as a whole. tests/integration/report_test.py reads them with
-// Python's own parsers.
+// Tests the page, the trace and the snapshot as a whole. tests/integration/report_test.py reads
+// them with Python's own parsers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ ReportInput input_of(const Chain& chain, const std::string& budget = "100%") {
   return {.problem = {chain, problem_id(chain)}, .plan = result.plan.value()};
 }
 
-// What a run would have logged.
+// Returns what a run would have logged.
 RunLog log_of(const ReportInput& input) {
   const Timeline timeline = simulate(input.problem.graph(), input.plan);
   RunLog log;

@@ -1,4 +1,4 @@
-// The parts that a report is made from.
+// Tests the parts that a report is made from.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ std::vector<Action> plain_actions(const Graph& graph) {
   return with_frees(graph, plain_runs(graph));
 }
 
-// Of example_chain(): the first stage keeps nothing, and runs again before its backward.
+// The runs are those of example_chain(). The first stage keeps nothing, and runs again before its
+// backward.
 std::vector<Run> first_stage_twice() {
   const ChainIndex index = {2};
   return {{index.forward(0), 0},  {index.forward(1), 1}, {index.loss(), 0},
@@ -81,7 +82,8 @@ TEST(Numbers, AreGroupedAndLeftOut) {
   EXPECT_EQ(coordinate(-0.01), "-0");
 }
 
-// Against Python's own writer: pickle.dumps(..., 2) of these, without what it memorises.
+// The expected bytes are those of Python's own writer, pickle.dumps(..., 2), without what it
+// memorises.
 TEST(Pickle, WritesTheOpcodesOfEachKind) {
   PickleWriter writer;
   writer.open_list();

@@ -1,5 +1,5 @@
-// Results as text, picture and JSON: sums are right, nothing from a file can drive a terminal or
-// break out of the picture.
+// Results are shown as text, picture and JSON. Sums are right, and no text from a file can drive a
+// terminal or break out of the picture.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -107,7 +107,7 @@ TEST(Units, DurationsArePrintedWithThreeDigits) {
   EXPECT_EQ(format_duration(Nanos(kLargest)), "2562048 h");
 }
 
-// What format_bytes prints is read back to within its digits.
+// A text from format_bytes is read back to within its digits.
 TEST(Units, PrintedBytesCanBeParsed) {
   for (int64_t count = 1; count < (int64_t{1} << 60); count = count * 3 + 1) {
     const auto back = static_cast<double>(parse_bytes(format_bytes(Bytes(count))).count());

@@ -27,7 +27,7 @@ using testing::two_op_graph;
 
 constexpr Bytes kPlenty(1'000'000);
 
-// What, where, who; without the messages.
+// A fault is what is wrong, at which action, and whose id it names, without the message.
 using Fault = std::tuple<ViolationKind, int64_t, std::string>;
 
 std::vector<Fault> faults(const Graph& graph, const Plan& plan, Bytes budget = kPlenty) {
@@ -40,8 +40,8 @@ std::vector<Fault> faults(const Graph& graph, const Plan& plan, Bytes budget = k
   return result;
 }
 
-// The faults of the actions alone: the claims are taken from the walk's own numbers, whatever they
-// are.
+// Returns the faults of the actions alone. The claims are taken from the walk's own numbers,
+// whatever they are.
 std::vector<Fault> action_faults(const Graph& graph, const std::vector<Action>& actions) {
   Plan plan;
   plan.actions = actions;
@@ -125,7 +125,7 @@ TEST(Verify, OnceLossAndBackwardOpsRunOnce) {
   }
 }
 
-// Three independent ops: a collective, a loss and a backward.
+// There are three independent ops: a collective, a loss and a backward.
 TEST(Verify, OnceLossAndBackwardOpsKeepTheOrderOfTheGraph) {
   Graph graph;
   add_value(graph, "x", 1, ValueKind::kInput);
@@ -142,7 +142,8 @@ TEST(Verify, OnceLossAndBackwardOpsKeepTheOrderOfTheGraph) {
             (std::vector<Fault>{{ViolationKind::kOrder, 2, "loss"}}));
 }
 
-// Else they would draw other numbers than plain training; re-runs may come in any order.
+// In another order they would draw other numbers than plain training. Re-runs may come in any
+// order.
 TEST(Verify, FirstRunsOfRandomOpsKeepTheOrderOfTheGraph) {
   Graph graph;
   add_value(graph, "x", 1, ValueKind::kInput);
@@ -173,7 +174,7 @@ TEST(Verify, RolesAreRespected) {
             (std::vector<Fault>{{ViolationKind::kRole, 0, "a"}, {ViolationKind::kRole, 2, "a"}}));
 }
 
-// y -> b -> z or y -> b1 -> t -> b2 -> z.
+// The graph is y -> b -> z or y -> b1 -> t -> b2 -> z.
 Graph choice_graph() {
   Graph graph = two_op_graph();
   const ValueIndex t = add_value(graph, "t", 4);
@@ -212,7 +213,7 @@ TEST(Verify, AllViolationsAreListedInTheOrderOfTheActions) {
   EXPECT_EQ(action_faults(two_op_graph(), {run("b"), run("nobody"), release("x")}), expected);
 }
 
-// Each false claim is found on its own, and only it.
+// Each false claim is found, and nothing else is.
 TEST(Verify, FalseClaimsAreNamed) {
   const auto claims = [](auto change) {
     Plan plan = good_plan();
@@ -265,7 +266,7 @@ TEST(Verify, APlanOfAnotherProblemIsReported) {
   EXPECT_EQ(kinds({"reprise.chain", "three", "abd"}), (Names{"format", "name"}));
 }
 
-// Numbers that fit one by one and overflow in the sum of a long plan: a violation, not an
+// The numbers fit one by one, and overflow in the sum of a long plan. That is a violation, not an
 // exception.
 TEST(Verify, HostileNumbersAreJudgedWithoutOverflow) {
   Graph graph = two_op_graph();
@@ -292,8 +293,8 @@ TEST(Verify, AMalformedGraphIsAnInputErrorNotAViolation) {
   EXPECT_THROW(verify(graph, good_plan(), kPlenty), InputError);
 }
 
-// The second account on its own: intervals of a plan with duplicates, reuse, consumption and a
-// hole.
+// Tests the second account on its own, with the intervals of a plan with duplicates, reuse,
+// consumption and a hole.
 TEST(Verify, TheSecondAccountAgreesWithHandCountedLevels) {
   Graph graph = two_op_graph();
   graph.ops[1].variants[0].consumes = {1};

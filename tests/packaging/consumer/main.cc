@@ -1,4 +1,5 @@
-// Reads, plans, verifies, writes: something of every part of the library has to be linked.
+// Reads, plans, verifies and writes, so that something of every part of the library has to be
+// linked.
 #include <reprise/reprise.h>
 
 #include <cstdio>

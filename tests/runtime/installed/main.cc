@@ -1,4 +1,4 @@
-// A step within a budget, with the installed headers and libraries alone.
+// Runs a step within a budget, with the installed headers and libraries alone.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
