@@ -32,6 +32,7 @@ from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
     from ._alternatives import Alternative, alternatives
+    from ._backend import CompiledGraph, backend
     from ._capture import CapturedStep, capture
     from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
 _RUNTIME = {
     "Alternative": "_alternatives",
     "CapturedStep": "_capture",
+    "CompiledGraph": "_backend",
     "MicroBatchedStep": "_micro_batches",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
     "StepReport": "_step_report",
     "alternatives": "_alternatives",
+    "backend": "_backend",
     "capture": "_capture",
     "install_cpu_allocator": "_memory",
     "live_bytes": "_memory",
@@ -68,6 +71,7 @@ __all__ = [
     "ChainInput",
     "ChainLoss",
     "Choice",
+    "CompiledGraph",
     "Cost",
     "Diagnosis",
     "Error",
@@ -108,6 +112,7 @@ __all__ = [
     "Violation",
     "__version__",
     "alternatives",
+    "backend",
     "capture",
     "doctor",
     "explain",
