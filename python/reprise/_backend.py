@@ -82,6 +82,7 @@ def backend(
             - `time_limit`, `threads`: as in `reprise.plan()`.
             - `observer`: a function that is called with the `CompiledGraph` of each planned graph.
             - `inductor`: a dict of inductor's options.
+        **unknown: Nothing else is taken.
 
     Returns:
         The compiled function, as `torch.compile` wants it.
@@ -94,7 +95,6 @@ def backend(
 
     Examples:
         >>> compiled = torch.compile(plain, backend=reprise.backend, options={"budget": "90%"})
-        >>> compiled(x).sum().backward()
     """
     if unknown:
         raise InputError(
