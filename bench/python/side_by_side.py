@@ -67,6 +67,12 @@ class Bench:
         except reprise.BudgetError as error:
             row.smallest = error.requested - error.budget
             row.failed = "no plan"
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            refusal = error.inner_exception
+            if not isinstance(refusal, reprise.BudgetError):
+                raise
+            row.smallest = refusal.requested - refusal.budget
+            row.failed = "no plan"
         except RuntimeError as error:
             row.failed = str(error).splitlines()[0][:100]
         self.plain = self.plain or row
@@ -180,6 +186,30 @@ def graph_mode(above: int) -> Prepare:
     return prepare
 
 
+def compile_backend(above: int) -> Prepare:
+    def prepare(network: Network) -> Step:
+        torch._dynamo.reset()
+        held = [*network.module.parameters(), *network.module.buffers(), network.x, network.y]
+        bytes_held = sum((one.numel() * one.element_size() + 63) // 64 * 64 for one in held)
+
+        def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            same = Network(network.module, network.stages, x, y)
+            return F.cross_entropy(through(same, lambda stage, *values: stage(*values)), y)
+
+        planned = torch.compile(
+            loss, backend=reprise.backend, options={"budget": bytes_held + above}, dynamic=False
+        )
+
+        def step() -> torch.Tensor:
+            result = planned(network.x, network.y)
+            result.backward()
+            return result.detach()
+
+        return step
+
+    return prepare
+
+
 def line(row: Row, plain_row: Row) -> str:
     if row.failed:
         more = f"; {row.smallest / plain_row.peak:.3f} more is enough" if row.smallest else ""
@@ -218,6 +248,7 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
         asked = f"<= {budget / first.peak:.3f}"
         row("**Reprise**, chain mode", asked, chain_mode(budget))
         row("**Reprise**, graph mode", asked, graph_mode(budget))
+        row("**Reprise**, `torch.compile`", asked, compile_backend(budget))
 
 
 def keep_freed_pages() -> None:

@@ -116,6 +116,7 @@ def _checked(options: dict[str, Any]) -> _Options:
             )
     chosen = _Options(**options)
     checked_budget(chosen.budget)
+    _bytes(chosen.fixed_bytes)
     for key, values in (
         ("compiler", ("aot_eager", "inductor")),
         ("times", ("measured", "estimated")),
@@ -194,7 +195,11 @@ def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule
         if options.observer is not None:
             options.observer(CompiledGraph(problem, result))
         if result.plan is None:
-            raise BudgetError(_refusal(problem, result))
+            raise BudgetError(
+                _refusal(problem, result),
+                budget=result.budget_bytes or 0,
+                requested=result.smallest_budget_bytes or 0,
+            )
         _log.info("%s: %r", problem.name, result)
         return split(
             joint_module, joint, result.plan, static_inputs=static_lifetime_input_indices or []
@@ -209,7 +214,14 @@ def _name() -> str:
 
 
 def _bytes(given: int | str) -> int:
-    return _core.parse_bytes(given) if isinstance(given, str) else int(given)
+    """Returns the option `fixed_bytes` in bytes."""
+    if isinstance(given, str):
+        return _core.parse_bytes(given)
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**63:
+        return given
+    raise InputError(
+        f'the option "fixed_bytes" is a number of bytes or a text such as "2 GiB", not {given!r}'
+    )
 
 
 def _refusal(problem: Graph, result: PlanResult) -> str:

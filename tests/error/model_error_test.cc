@@ -74,7 +74,7 @@ TEST(ModelError, MalformedChainsAreRefusedAtTheirFault) {
       {"/loss/ns", [](Chain& c) { c.loss.cost.time = Nanos(-1); }},
       {"/loss/workspace_bytes", [](Chain& c) { c.loss.cost.workspace = Bytes(-1); }},
       {"/loss/consumes", [](Chain& c) { c.loss.consumes = true; }},
-      // Of a sum that does not fit, the pointer names the term at which 64 bits are exceeded.
+      // If a sum does not fit, the pointer names the term at which the sum exceeds 64 bits.
       {"/stages/1/output_gradient_bytes",
        [](Chain& c) { c.stages[1].output = Bytes(kLargest - 200); }},
       {"/stages/0/options/0/forward/ns",

@@ -220,6 +220,11 @@ def test_a_budget_that_no_plan_fits_is_refused_with_the_smallest_one() -> None:
     error = refused(lambda: step(*inputs))
     assert isinstance(error, reprise.BudgetError)
     assert "the smallest budget is" in str(error)
+    assert error.budget == 1000
+    assert f"({error.requested} B)" in str(error)
+    again, seen = compiled(WithLoss(model), budget=error.requested)
+    again(*inputs).backward()
+    assert seen[0].result.plan is not None
 
 
 @pytest.mark.parametrize(
@@ -229,6 +234,8 @@ def test_a_budget_that_no_plan_fits_is_refused_with_the_smallest_one() -> None:
         ({"compiler": "tvm"}, "\"compiler\" is 'aot_eager' or 'inductor', not 'tvm'"),
         ({"times": "guessed"}, "\"times\" is 'measured' or 'estimated'"),
         ({"budget": 0.5}, 'write "50%"'),
+        ({"fixed_bytes": None}, '"fixed_bytes" is a number of bytes'),
+        ({"fixed_bytes": "2 apples"}, "apples"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:

@@ -21,7 +21,14 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/python.md", "docs/faq.md", "docs/coming_from.md"]
+    "document",
+    [
+        "README.md",
+        "docs/python.md",
+        "docs/faq.md",
+        "docs/coming_from.md",
+        "docs/torch_compile.md",
+    ],
 )
 def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All snippets of a page share their names: a reader types them one after the other."""
