@@ -82,3 +82,25 @@ def observe(observer: Observer | None) -> Callable[[str, float, str], None] | No
         observer(Progress(task, None if fraction < 0 else fraction, message))
 
     return call
+
+
+def plan_options(
+    *,
+    budget: int | str | None,
+    planner: str,
+    time_limit: float | str,
+    threads: int,
+    enforce: bool,
+    arena: bool,
+    observer: Observer | None,
+) -> dict[str, Any]:
+    """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
+    return {
+        "budget": budget,
+        "planner": planner,
+        "time_limit_ns": nanoseconds(time_limit),
+        "threads": threads,
+        "enforce": enforce,
+        "arena": arena,
+        "observer": observe(observer),
+    }

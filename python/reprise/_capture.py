@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from ._arguments import Budget, Observer, nanoseconds, observe
+from ._arguments import Budget, Observer, observe, plan_options
 from ._document import Path
 from ._graph import Graph
 from ._guards import Guards
 from ._html import fields_html
 from ._measured import Profile, RunLog
 from ._memory import budget_for
-from ._modules import called_modules, modules_of, optimizers_of, outermost
+from ._modules import called_modules, modules_of, outermost, with_optimizers
 from ._optimizer import ParameterSteps
 from ._plan import Plan
 from ._recorded import RecordedFunction
@@ -25,52 +25,6 @@ from ._step_report import StepReport
 from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
-
-
-class _Parameters(torch.nn.Module):
-    """A module for parameters that belong to no known module."""
-
-    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-        super().__init__()
-        self._parameters.update((str(i), p) for i, p in enumerate(parameters))
-
-
-def with_optimizers(modules: list[torch.nn.Module], step: Any) -> list[torch.nn.Module]:
-    """Returns the modules, and one more for the other parameters of the step's optimizers.
-
-    The step may drop the gradients of these parameters, too, so the runtime has to know them.
-    """
-    known = {id(p) for module in modules for p in module.parameters()}
-    rest = [
-        p
-        for optimizer in optimizers_of(step)
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if id(p) not in known
-    ]
-    return [*modules, _Parameters(rest)] if rest else modules
-
-
-def plan_options(
-    *,
-    budget: int | str | None,
-    planner: str,
-    time_limit: float | str,
-    threads: int,
-    enforce: bool,
-    arena: bool,
-    observer: Observer | None,
-) -> dict[str, Any]:
-    """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
-    return {
-        "budget": budget,
-        "planner": planner,
-        "time_limit_ns": nanoseconds(time_limit),
-        "threads": threads,
-        "enforce": enforce,
-        "arena": arena,
-        "observer": observe(observer),
-    }
 
 
 class CapturedStep:
@@ -90,6 +44,7 @@ class CapturedStep:
         keywords: dict[str, Any],
         modules: list[torch.nn.Module],
         on_miss: str,
+        outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: torch.optim.Optimizer | None,
         unguarded: Sequence[str],
@@ -100,7 +55,10 @@ class CapturedStep:
             raise InputError(f'on_miss is "refuse" or "recapture", not {on_miss!r}')
         self._step = step
         self._modules = modules
+        if isinstance(outcomes, bool) or not isinstance(outcomes, int) or outcomes < 1:
+            raise InputError(f"outcomes is a number of captures from 1 on, not {outcomes!r}")
         self._recapture = on_miss == "recapture"
+        self._outcomes = outcomes
         self._alternatives = alternatives
         self._optimizer = None if optimizer is None else ParameterSteps(optimizer)
         self._unguarded = tuple(unguarded)
@@ -119,6 +77,7 @@ class CapturedStep:
             tensors,
             {
                 "recapture": self._recapture,
+                "outcomes": self._outcomes,
                 "alternatives": self._alternatives,
                 "optimizer": self._optimizer,
                 "name": self._name,
@@ -129,6 +88,8 @@ class CapturedStep:
         recorded.after_run = None
         self._device, self._recorded, self._native = tensors[0].device, recorded, native
         self._guards = guards
+        self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
+        self._structure()
 
     def _record_all(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
@@ -137,14 +98,51 @@ class CapturedStep:
         # A checkpoint that stops early would leave its last operation half-way.
         with called_modules() as called, set_checkpoint_early_stop(False):
             native, guards = self._record(recorded, tensors, options)
-        known = {id(part) for module in self._modules for part in module.modules()}
-        hidden = [module for module in called if id(module) not in known]
-        if not hidden:
+        if not self._take_hidden(called):
             return native, guards
         del native, guards, called
-        self._modules = [*self._modules, *outermost(hidden)]
         with set_checkpoint_early_stop(False):
             return self._record(recorded, tensors, options)
+
+    def _take_hidden(self, called: list[torch.nn.Module]) -> bool:
+        """Takes over modules that were called and are not known. Returns whether there are any."""
+        known = {id(part) for module in self._modules for part in module.modules()}
+        hidden = [module for module in called if id(module) not in known]
+        self._modules = [*self._modules, *outermost(hidden)]
+        return bool(hidden)
+
+    def _capture_outcome(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Records what the step does for the numbers that it reads now, beside other outcomes."""
+        guards = Guards(self._functions(), self._modules, self._unguarded, self._guards)
+        self._recorded.after_run = guards.after_run
+        try:
+            with (
+                called_modules() as called,
+                set_checkpoint_early_stop(False),
+                guards.recording(),
+            ):
+                self._native.capture_outcome(tensors)
+        finally:
+            self._recorded.after_run = None
+        try:
+            guards.settle()
+        except InputError:
+            self._native.forget_outcome()
+            raise
+        self._structure()
+        if self._take_hidden(called):
+            self._capture(tensors, tree)  # The modules are part of what every outcome is for.
+        else:
+            self._guards = guards
+
+    def _structure(self) -> Tree:
+        """Returns the structure of what the outcome that ran last returns."""
+        numbers = self._native.outcomes()
+        if numbers[0] not in self._structures:  # It was captured since the last call.
+            kept = {n: tree for n, tree in self._structures.items() if n in numbers}
+            assert self._recorded.outputs is not None
+            self._structures = {**kept, numbers[0]: self._recorded.outputs}
+        return self._structures[numbers[0]]
 
     def _record(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
@@ -263,8 +261,15 @@ class CapturedStep:
         if not self._native.refresh():
             self._miss("a module has other children, parameters or buffers", tensors, tree)
         outputs = self._native.run(tensors)
-        assert self._recorded.outputs is not None
-        return rebuild(self._recorded.outputs, outputs)
+        if outputs is None:  # The step reads other numbers out of tensors than it did so far.
+            self._capture_outcome(tensors, tree)
+            outputs = self._native.run(tensors)
+        if outputs is None:
+            raise InputError(
+                "the step cannot be captured: a number that it reads out of a tensor changes from "
+                "run to run, although the inputs and the random state are the same"
+            )
+        return rebuild(self._structure(), outputs)
 
     def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
         """Refuses a call that differs from the capture, or captures the step again for it."""
@@ -288,6 +293,20 @@ class CapturedStep:
         The names are those of the program, such as `model.drop.p` or `schedule['scale']`.
         """
         return self._guards.names()
+
+    def host_reads(self) -> list[str]:
+        """Returns the booleans and whole numbers that the step reads out of tensors, in order.
+
+        They are those of the outcome that ran last. Each call reads them again, in their place, and
+        compares them. An entry is a text such as "True, a number that the step reads out of a
+        tensor at train.py:41".
+        """
+        return self._native.host_reads()
+
+    @property
+    def outcomes(self) -> int:
+        """The number of outcomes that are kept, one for each list of numbers that was read."""
+        return len(self._native.outcomes())
 
     def profile(self) -> Profile:
         """Returns the measured graph, and how it was measured."""
@@ -336,6 +355,7 @@ def capture(
     *sample: Any,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
+    outcomes: int = 4,
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     unguarded: Sequence[str] = (),
@@ -359,6 +379,10 @@ def capture(
             object that it is a method of.
         on_miss: The answer to a call with other shapes, types, flags or numbers. "refuse" raises
             InputError; "recapture" captures and plans again.
+        outcomes: The number of outcomes that "recapture" keeps beside each other. A step may read
+            booleans and whole numbers out of tensors (`if mask.all()`, `int(lengths.max())`, the
+            size of `x[mask]`). Each list of numbers that it reads is an outcome, with a recording
+            and a plan of its own. The outcome that ran least recently makes room for another one.
         alternatives: The kinds of alternatives that the planner may use, by the names of
             `alternatives()` that are `in_graph`. None stands for all that leave the same bits, and
             an empty list for none. A kind with the exactness "rounding" is used only if it is
@@ -381,10 +405,11 @@ def capture(
         The captured step. Call it in the training loop in place of the function.
 
     Raises:
-        InputError: The step cannot be replayed, because sizes or branches depend on data, numbers
-            are read out of tensors, or parameters are written. The message names the operation
-            and the line of the program. The step is also refused if each call changes what it
-            reads from Python (`self.calls += 1`), or draws from a generator of Python or NumPy.
+        InputError: The step cannot be replayed, because it uses numbers out of tensors that are
+            not whole, because sizes depend on data in other ways than by a mask, or because
+            parameters are written. The message names the operation and the line of the program.
+            The step is also refused if each call changes what it reads from Python
+            (`self.calls += 1`), or draws from a generator of Python or NumPy.
 
     Examples:
         >>> def train(x, y):
@@ -401,6 +426,7 @@ def capture(
         keywords,
         with_optimizers(watched, step),
         on_miss,
+        outcomes,
         alternatives,
         optimizer,
         unguarded,

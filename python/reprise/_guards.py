@@ -49,6 +49,8 @@ class Guards:
         functions: The functions that a call of the recording stands for.
         modules: The modules of the step, beside those that the functions show.
         unguarded: The names of state that may change.
+        before: The guards that these replace, for a step that was captured for other outcomes of
+            its host reads, too. The files that it was found to read are compared as well.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class Guards:
         functions: list[Callable[..., Any]],
         modules: list[torch.nn.Module],
         unguarded: tuple[str, ...],
+        before: Guards | None = None,
     ) -> None:
         self._functions = functions
         self._modules = modules
         self._unguarded = unguarded
-        self._files: set[str] = set()
+        self._files: set[str] = set() if before is None else set(before._files)
         self._watched = _runtime.Watched()
         self._fast: dict[int, Watch] = {}  # by number in `_watched`
         self._watches: list[Watch] | None = None

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._arguments import Budget, Observer
-from ._capture import CapturedStep, plan_options
+from ._arguments import Budget, Observer, plan_options
+from ._capture import CapturedStep
 from ._memory import budget_for
 from ._modules import modules_of
 from ._recorded import RecordedFunction
@@ -69,7 +69,7 @@ class MicroBatchedStep(CapturedStep):
         body = None
         if self._body is not None:
             body = RecordedFunction(self._body, recorded.inputs)
-            body.after_run = recorded.after_run
+            body.after_run = recorded.notify
         part = recorded.part if body is None else functools.partial(recorded.behind, body)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
             part, body, tensors, parts=self._numbers, plan=plan, **options
@@ -95,6 +95,7 @@ def micro_batches(
     arena: bool = True,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
+    outcomes: int = 4,
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     unguarded: Sequence[str] = (),
@@ -137,6 +138,7 @@ def micro_batches(
         arena: As for `CapturedStep.plan()`.
         modules: As for `capture()`.
         on_miss: As for `capture()`.
+        outcomes: As for `capture()`.
         alternatives: As for `capture()`.
         optimizer: As for `capture()`.
         unguarded: As for `capture()`.
@@ -181,6 +183,7 @@ def micro_batches(
         keywords=keywords,
         modules=modules,
         on_miss=on_miss,
+        outcomes=outcomes,
         alternatives=alternatives,
         optimizer=optimizer,
         unguarded=unguarded,

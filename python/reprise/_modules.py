@@ -96,3 +96,27 @@ def called_modules() -> Iterator[list[torch.nn.Module]]:
         handle.remove()
         alive = {id(module): module for ref in called if (module := ref()) is not None}
         result += alive.values()
+
+
+class _Parameters(torch.nn.Module):
+    """A module for parameters that belong to no known module."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__()
+        self._parameters.update((str(i), p) for i, p in enumerate(parameters))
+
+
+def with_optimizers(modules: list[torch.nn.Module], step: Any) -> list[torch.nn.Module]:
+    """Returns the modules, and one more for the other parameters of the step's optimizers.
+
+    The step may drop the gradients of these parameters, too, so the runtime has to know them.
+    """
+    known = {id(p) for module in modules for p in module.parameters()}
+    rest = [
+        p
+        for optimizer in optimizers_of(step)
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if id(p) not in known
+    ]
+    return [*modules, _Parameters(rest)] if rest else modules

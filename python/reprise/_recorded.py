@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ._returned import returned_numbers
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
@@ -46,6 +47,11 @@ class RecordedFunction:
 
     def _added_up(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the outputs. Raises InputError if they cannot be added up over the parts."""
+        if self.outputs is not None and self.outputs.has_numbers():
+            raise InputError(
+                "what the parts of a step return is added up: tensors only, not numbers read by "
+                "item()"
+            )
         if self.outputs is not None and self.outputs.constants():
             raise InputError(
                 "what the parts of a step return is added up: tensors only, not "
@@ -58,7 +64,19 @@ class RecordedFunction:
         return self._call(arguments, keywords | more)
 
     def _call(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[torch.Tensor]:
-        outputs, self.outputs = flatten(self.step(*arguments, **keywords), "what the step returns")
+        with returned_numbers() as reads:
+            try:
+                outputs, self.outputs = flatten(
+                    self.step(*arguments, **keywords), "what the step returns"
+                )
+            except TypeError as error:
+                reads.explain(error)
+                raise
+        reads.settle()
+        self.notify()
+        return outputs
+
+    def notify(self) -> None:
+        """Says that the function was called."""
         if self.after_run is not None:
             self.after_run()
-        return outputs

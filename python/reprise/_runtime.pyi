@@ -53,6 +53,7 @@ class CapturedStep:
         *,
         modules: Sequence[nn.Module],
         recapture: bool,
+        outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: object,
         name: str,
@@ -68,6 +69,7 @@ class CapturedStep:
         plan: dict[str, Any],
         modules: Sequence[nn.Module],
         recapture: bool,
+        outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: object,
         name: str,
@@ -91,8 +93,24 @@ class CapturedStep:
     def use(self, plan: str, *, budget: int | str | None, enforce: bool, arena: bool) -> None:
         """Takes a plan from elsewhere."""
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Runs one step and returns all tensors that the function returns."""
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+        """Runs one step and returns all tensors that the function returns.
+
+        Returns None, and leaves all as it was, if the step reads numbers on the host that no
+        outcome was captured for.
+        """
+
+    def capture_outcome(self, inputs: Sequence[Tensor]) -> None:
+        """Captures what the step does for the numbers that it reads now, beside the others."""
+
+    def forget_outcome(self) -> None:
+        """Drops the outcome that was captured last, if there are others."""
+
+    def outcomes(self) -> list[int]:
+        """Returns the numbers of the outcomes that are kept, the last one that ran in front."""
+
+    def host_reads(self) -> list[str]:
+        """Returns what the last outcome that ran reads on the host, in words."""
 
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.

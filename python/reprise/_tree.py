@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ._returned import ReturnedNumber
 from .errors import InputError
 
 # Two values of one of these types are interchangeable if they are equal.
@@ -31,20 +32,27 @@ class Tree:
         keys: The keys, field names or positions of a container's items.
         children: The structures of a container's items.
         constant: The type and the value of a leaf that is no tensor, or None for a tensor.
+        is_number: Whether the leaf is a number that is read out of its tensor.
     """
 
     kind: Any
     keys: tuple[Any, ...] = ()
     children: tuple[Tree, ...] = ()
     constant: tuple[Any, ...] | None = None
+    is_number: bool = False
 
     def constants(self) -> list[Any]:
         """Returns all leaves that are neither tensors nor None."""
         own = [] if self.constant is None or self.constant[1] is None else [self.constant[1]]
         return own + [value for child in self.children for value in child.constants()]
 
+    def has_numbers(self) -> bool:
+        """Says whether some leaf is a number that is read out of its tensor."""
+        return self.is_number or any(child.has_numbers() for child in self.children)
+
 
 TENSOR = Tree(None)
+NUMBER = Tree(None, is_number=True)
 
 
 def flatten(value: Any, what: str) -> tuple[list[torch.Tensor], Tree]:
@@ -68,6 +76,9 @@ def _take_apart(value: Any, what: str, tensors: list[torch.Tensor]) -> Tree:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return TENSOR
+    if type(value) is ReturnedNumber:
+        tensors.append(value.tensor)
+        return NUMBER
     if isinstance(value, SIMPLE):
         return Tree(None, constant=(type(value), value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -101,6 +112,8 @@ def rebuild(tree: Tree, tensors: list[torch.Tensor]) -> Any:
 
 
 def _put_together(tree: Tree, tensors: Iterator[torch.Tensor]) -> Any:
+    if tree.is_number:
+        return next(tensors).item()
     if tree.kind is None:
         return next(tensors) if tree.constant is None else tree.constant[1]
     items = [_put_together(child, tensors) for child in tree.children]

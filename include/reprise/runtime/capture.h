@@ -46,6 +46,11 @@ struct CaptureOptions {
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
   MeasureOptions measure = {.name = "step"};
+  // A step may read booleans and whole numbers out of tensors on the host (item(), a tensor as a
+  // condition, torch.equal(), the size of what a mask selects). Each list of numbers that it reads
+  // is an outcome. With OnMiss::kRecapture so many outcomes are kept, each with its own plan; the
+  // one that ran least recently makes room for another one.
+  int outcomes = 4;
   // These options choose the alternatives that the planner may run in place of the operations as
   // they were captured. By default these are all that leave the same bits.
   AlternativeOptions alternatives = {};
@@ -100,6 +105,11 @@ using StepFunction = std::function<Tensors(const Tensors& inputs)>;
 // - the tensors that the function returns, without history,
 // - buffers and the random state.
 //
+// A number that the step reads out of a tensor is read again at each run, in its place, and
+// compared with that of the capture (see CaptureOptions::outcomes). If it is another one, the run
+// ends as if it had not begun, and `on_miss` says what follows. Nothing that cannot be taken back
+// happens before the last of these reads.
+//
 // Numbers of the host language, such as a learning rate or a dropout probability, are those of the
 // capture. Hooks on parameters are not called.
 //
@@ -128,6 +138,21 @@ class CapturedStep {
   at::Tensor run(const Tensors& inputs);
   Tensors run_all(const Tensors& inputs);
 
+  // The parts of run_all() where the step reads numbers on the host. run_captured() returns nothing
+  // if none of the outcomes that were captured fits; all is then as before. capture_outcome()
+  // captures the outcome for these inputs and this random state, beside the others.
+  // forget_outcome() drops it again, if there are others.
+  std::optional<Tensors> run_captured(const Tensors& inputs);
+  void capture_outcome(const Tensors& inputs);
+  void forget_outcome();
+  // Returns the numbers of the outcomes that are kept, the one that ran or was captured last in
+  // front. Captures are counted from 1.
+  std::vector<int64_t> outcomes() const;
+  // Returns what this outcome reads on the host, in order: "True, a number that the step reads out
+  // of a tensor at train.py:41".
+  std::vector<std::string> host_reads() const;
+
+  // Returns the graph of this outcome, as planned() returns its plan.
   const Graph& graph() const;
   // Returns the graph with the record of how it was measured.
   Profile profile() const;
@@ -157,8 +182,8 @@ void find_sources_with(std::function<std::string()> finder);
 // allocator when the inputs are on the CPU.
 //
 // Throws InputError for a step that cannot be replayed, with the operation that is the reason:
-// sizes or branches that depend on data, numbers that are read out of tensors, parameters that are
-// written, communication, or tensors that are not strided.
+// numbers that are read out of tensors and are not whole, sizes that depend on data in other ways
+// than by a mask, parameters that are written, communication, or tensors that are not strided.
 template <class Step>
 CapturedStep capture(Step step, Tensors sample, CaptureOptions options = {}) {
   if constexpr (std::is_same_v<std::invoke_result_t<Step&, const Tensors&>, at::Tensor>) {

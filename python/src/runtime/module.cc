@@ -176,10 +176,11 @@ class PythonOptimizer final : public rt::ParameterOptimizer {
 class CapturedStep {
  public:
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
-               bool recapture, const std::optional<std::vector<Text>>& alternatives,
-               const py::object& optimizer, const Text& name, const ObserverArgument& observer) {
+               bool recapture, int outcomes,
+               const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
+               const Text& name, const ObserverArgument& observer) {
     rt::CaptureOptions options =
-        capture_options(modules, recapture, alternatives, optimizer, name, observer);
+        capture_options(modules, recapture, outcomes, alternatives, optimizer, name, observer);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -190,15 +191,15 @@ class CapturedStep {
   static py::tuple in_parts(const rt::PartFunction& part, const rt::BodyFunction& body,
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
                             const std::vector<py::object>& modules, bool recapture,
-                            const std::optional<std::vector<Text>>& alternatives,
+                            int outcomes, const std::optional<std::vector<Text>>& alternatives,
                             const py::object& optimizer, const Text& name,
                             const ObserverArgument& observer) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
-        .capture =
-            step->capture_options(modules, recapture, alternatives, optimizer, name, observer),
+        .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
+                                         name, observer),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -228,10 +229,17 @@ class CapturedStep {
     py::gil_scoped_release no_gil;
     step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, {}));
   }
-  Tensors run(const Tensors& inputs) {
+  std::optional<Tensors> run(const Tensors& inputs) {
     py::gil_scoped_release no_gil;
-    return step_->run_all(inputs);
+    return step_->run_captured(inputs);
   }
+  void capture_outcome(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    step_->capture_outcome(inputs);
+  }
+  void forget_outcome() { step_->forget_outcome(); }
+  std::vector<int64_t> outcomes() const { return step_->outcomes(); }
+  std::vector<Text> host_reads() const { return step_->host_reads(); }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(step_->planned()); }
   Text graph() const { return to_json(step_->graph()); }
@@ -257,7 +265,7 @@ class CapturedStep {
   CapturedStep() = default;
 
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
-                                     const std::optional<std::vector<Text>>& alternatives,
+                                     int outcomes, const std::optional<std::vector<Text>>& alternatives,
                                      const py::object& optimizer, const Text& name,
                                      const ObserverArgument& observer) {
     rt::CaptureOptions options;
@@ -265,6 +273,7 @@ class CapturedStep {
     options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
     if (recapture) options.on_miss = rt::OnMiss::kRecapture;
+    options.outcomes = outcomes;
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
@@ -359,22 +368,27 @@ class Remat {
 
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
-      .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool,
+      .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
                     const ObserverArgument&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
-           py::arg("recapture"), py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
-           py::arg("observer"))
+           py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
+           py::arg("optimizer"), py::arg("name"), py::arg("observer"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
-                  py::arg("modules"), py::arg("recapture"), py::arg("alternatives"),
-                  py::arg("optimizer"), py::arg("name"), py::arg("observer"))
+                  py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
+                  py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
+                  py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
            py::arg("enforce"), py::arg("arena"))
       .def("run", &CapturedStep::run, py::arg("inputs"))
+      .def("capture_outcome", &CapturedStep::capture_outcome, py::arg("inputs"))
+      .def("forget_outcome", &CapturedStep::forget_outcome)
+      .def("outcomes", &CapturedStep::outcomes)
+      .def("host_reads", &CapturedStep::host_reads)
       .def("refresh", &CapturedStep::refresh)
       .def("planned", &CapturedStep::planned)
       .def("graph", &CapturedStep::graph)

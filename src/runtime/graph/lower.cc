@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/step/host_reads.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -26,6 +27,8 @@ using step::Updates;
 using step::Work;
 using step::Works;
 using step::add_once;
+using step::is_guard;
+using step::sizes_by_values;
 using step::values_read;
 using step::values_written;
 
@@ -105,8 +108,8 @@ class Lowering {
     return all;
   }
 
-  // Finds the calls that are needed. The loop goes backwards from results, effects and random
-  // numbers.
+  // Finds the calls that are needed. The loop goes backwards from results, effects, random numbers
+  // and guards.
   void find_needed() {
     needed_.assign(recording_.calls.size(), false);
     std::vector<bool> wanted(recording_.values.size(), false);
@@ -116,7 +119,7 @@ class Lowering {
     for (size_t c = recording_.calls.size(); c-- > 0;) {
       const Call& call = recording_.calls[c];
       const std::vector<int32_t> writes = values_written(works_.all[c]);
-      needed_[c] = call.random || !call.effects.empty() ||
+      needed_[c] = call.random || !call.effects.empty() || is_guard(call) ||
                    std::any_of(writes.begin(), writes.end(),
                                [&](int32_t v) { return wanted[static_cast<size_t>(v)]; });
       if (!needed_[c]) continue;
@@ -137,7 +140,7 @@ class Lowering {
   }
 
   // Puts each update behind the last call that reads its parameter, in whatever way the call runs,
-  // or that makes its gradient.
+  // or that makes its gradient, and behind the last guard, because an update cannot be taken back.
   void find_updates() {
     std::vector<size_t> last(recording_.externals.size(), 0);
     const auto note = [&](size_t c, int32_t work) {
@@ -152,11 +155,15 @@ class Lowering {
         for (const int32_t work : piece->works) note(c, work);
       }
     }
+    size_t last_guard = 0;
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      if (is_guard(recording_.calls[c])) last_guard = c;
+    }
     for (const Update& update : updates_.each) {
       const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
       const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
-      size_t behind =
-          std::max(last[static_cast<size_t>(update.external)], static_cast<size_t>(maker));
+      size_t behind = std::max({last[static_cast<size_t>(update.external)],
+                                static_cast<size_t>(maker), last_guard});
       // A realization may make the gradient later.
       for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
         for (const auto& [realization, piece] : realizations_[c]) {
@@ -200,7 +207,10 @@ class Lowering {
            });
   }
 
+  // Ops that run once keep their order. So no op whose size depends on a mask runs before the guard
+  // of its count, and guards stand in their order before all updates and the whole backward.
   bool runs_once(size_t c) const {
+    if (is_guard(recording_.calls[c]) || sizes_by_values(recording_.calls[c])) return true;
     if (has_replay(c)) return false;
     for (const int32_t e : externals_of(recording_.calls[c])) {
       if (written_[static_cast<size_t>(e)]) return true;

@@ -28,9 +28,10 @@ struct LoweredStep {
 //   Realizations are choices.
 // - An op that writes outside the step runs once, and so does every op that touches the same
 //   memory. A batch norm is an exception: its re-runs leave out its running statistics.
+// - A guard of a host read is needed, and runs once in its place.
 // - Updates are a choice, too. Either the optimizer's step stands behind everything, as in plain
 //   training, or each update stands behind the last op that reads its parameter or makes its
-//   gradient. A gradient that an update uses up is no result.
+//   gradient, and behind the last guard. A gradient that an update uses up is no result.
 //
 // A parameter before its update is a value of no bytes, because its bytes are in `graph.fixed`. One
 // op that runs once writes all of these values, every op that reads a parameter reads its value,

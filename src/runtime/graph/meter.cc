@@ -63,6 +63,7 @@ class Meter {
   WorkCosts run(const Tensors& inputs) {
     BlockSourceScope pool(std::make_shared<BlockPool>());
     const RandomScope random(recording_.device);
+    const RandomState before(recording_.device);
     replay_.begin(inputs);
     result_.by_work.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
@@ -81,7 +82,7 @@ class Meter {
     }
     // Other devices go on working while the host prepares the next work, so that the host's caches
     // do not count.
-    if (recording_.device.is_cpu()) walk_in_order(inputs);
+    if (recording_.device.is_cpu()) walk_in_order(inputs, before);
     replay_.clear();
     result_.processor_percent = watch_.percent();
     const bool busy = result_.processor_percent < 100;
@@ -203,7 +204,7 @@ class Meter {
   // Walks through plain training, some times in a row. A work that is repeated finds its operands,
   // its code and the library's tables in the caches; in a step it finds what the works before it
   // have left there.
-  void walk_in_order(const Tensors& inputs) {
+  void walk_in_order(const Tensors& inputs, const RandomState& random) {
     const Graph& graph = lowered_.graph;
     const std::vector<Run> runs = plain_runs(graph);
     const Program program(graph, with_frees(graph, runs));
@@ -220,6 +221,7 @@ class Meter {
          ++walk) {
       replay_.clear();
       replay_.begin(inputs);
+      random.restore();  // Host reads may read what the step draws, so each walk draws the same.
       InOrder walker(*this);
       try {
         execute(program, walker);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/device/backward_queue.h"
+#include "runtime/step/host_reads.h"
 #include "runtime/step/places.h"
 #include "runtime/step/storage_bytes.h"
 #include "runtime/state/random_state.h"
@@ -100,6 +101,16 @@ bool same_host_data(const Recording& a, const Argument& x, Recording& b, const A
       call.op.schema().arguments()[argument].name(), c, call.name(), change, at_place(call)));
 }
 
+// Throws InputError if a host read gave two runs of the same step different numbers.
+void compare_guards(const Call& x, const Call& y) {
+  const HostRead before = host_read(x), now = host_read(y);
+  if (before.expected == now.expected) return;
+  throw InputError(fmt::format(
+      "the step cannot be captured: {}, although the inputs and the random state are the same. It "
+      "depends on something that the step itself changes, or that changes from run to run",
+      difference_of(before, now.expected)));
+}
+
 // Throws InputError if the runs differ. Numbers are replayed as they were captured, so one that
 // changes from run to run would be wrong. `b` keeps literals that it does not own yet.
 void compare_calls(const Recording& a, Recording& b) {
@@ -112,6 +123,7 @@ void compare_calls(const Recording& a, Recording& b) {
                       "{}{}; a captured step must not depend on what changes from step to step",
                       c, x.name(), at_place(x), y.name(), at_place(y)));
     }
+    if (is_guard(x)) compare_guards(x, y);
     for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
       if (!same_host_data(a, x.arguments[i], b, y.arguments[i])) {
         refuse_changes(y, c, i, "is a number that changes from run to run");
@@ -293,6 +305,12 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
   const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros);
   std::vector<at::Tensor> given;
   for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
+  std::vector<bool> at_first_read(given.size(), false);
+  const AtFirstRead first_read([&] {
+    for (size_t l = 0; l < given.size(); ++l) {
+      at_first_read[l] = recording.gradients[l].target.grad().is_same(given[l]);
+    }
+  });
   Audit audit;
   Recording run;
   try {
@@ -313,6 +331,9 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
     const bool stayed = seen != run.gradients.end() ? lies_in(seen->gradient, given[l], run)
                                                     : leaf.target.grad().is_same(given[l]);
     leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
+    // A replay drops the gradient before it begins. Behind a host read, the step may be one that
+    // keeps it.
+    if (leaf.arrival == Arrival::kReplaced && at_first_read[l]) leaf.arrival = Arrival::kReads;
   }
   // A leaf without a gradient of its own that leaves an earlier gradient alone needs no delivery.
   std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {

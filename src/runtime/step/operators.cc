@@ -8,6 +8,8 @@
 #include <array>
 #include <string_view>
 
+#include "runtime/step/host_reads.h"
+
 namespace reprise::runtime::internal::step {
 namespace {
 
@@ -93,11 +95,7 @@ bool is_transparent(const c10::OperatorHandle& op, c10::Device device) {
 
 const char* reason_to_refuse(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
-  if (name.name == "aten::_local_scalar_dense") {
-    return "reads a number out of a tensor (item(), or a tensor as a condition); take that out of "
-           "the "
-           "step, for instance behind it";
-  }
+  if (reads_on_host(op)) return nullptr;  // reason_to_refuse_arguments() looks at the type.
   if (name.name == "aten::set_" || name.name == "aten::resize_" ||
       name.name == "aten::resize_as_") {
     return "gives a tensor other memory";
@@ -106,23 +104,19 @@ const char* reason_to_refuse(const c10::OperatorHandle& op) {
   if (name.name.starts_with("c10d::") || name.name.starts_with("_c10d_functional::")) {
     return "communicates with other processes, which is not there yet";
   }
-  // Among all indices only masks make sizes depend on the data. reason_to_refuse_arguments() looks
-  // for them.
-  if (op.hasTag(at::Tag::dynamic_output_shape) && name.name != "aten::index") {
+  if (op.hasTag(at::Tag::dynamic_output_shape) && !sizes_by_count(op)) {
     return "has a result whose size depends on the data";
   }
   return nullptr;
 }
 
 const char* reason_to_refuse_arguments(const Call& call) {
-  if (call.op.operator_name().name != "aten::index") return nullptr;
-  for (const TensorRef& index : call.arguments.at(1).tensors) {
-    const at::ScalarType type = index.geometry.dtype;
-    if (index.memory != Memory::kNone && (type == at::kBool || type == at::kByte)) {
-      return "takes a mask as an index: the size of its result depends on the data";
-    }
-  }
-  return nullptr;
+  if (call.op.operator_name().name != "aten::_local_scalar_dense") return nullptr;
+  const at::ScalarType type = call.arguments.at(0).tensors.at(0).geometry.dtype;
+  if (at::isIntegralType(type, /*includeBool=*/true)) return nullptr;
+  return "reads a number that is not whole out of a tensor (item(), float(), or such a tensor as a "
+         "condition): it is hardly ever the same twice. Compare inside PyTorch, because a boolean "
+         "can be read (if loss > 3:), compute with the tensor itself, or read it behind the step";
 }
 
 bool is_known_to_write(const Call& call, size_t argument) {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/device/plain_tensors.h"
+#include "runtime/step/host_reads.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/source_place.h"
 #include "reprise/model/errors.h"
@@ -76,6 +77,7 @@ std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
     if (writes(call, a)) note_written(*context, a, arguments[a]);
   }
   if (const char* reason = reason_to_refuse_arguments(call)) problems_.refuse(call, reason);
+  expect_counts(call, arguments);
   look_at_generators(*context, arguments);
   return context;
 }
@@ -113,6 +115,7 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
     argument.shape_only = can_be_absent && reads_shape_only(call, a);
   }
   problems_.next_operation();
+  if (reads_on_host(call.op)) expect_number(call, all.back());
   // A call that only looks at memory in another way is left out, because the geometry of tensors
   // has it already.
   if (kept || call.random || !call.effects.empty()) recording_.calls.push_back(std::move(call));
@@ -139,6 +142,27 @@ Recording Recorder::finish(const Tensors& outputs) {
     throw InputError("the step cannot be captured: " + problems_.first());
   }
   return std::move(recording_);
+}
+
+// Lets the step expect the number that the call has read out of a tensor.
+void Recorder::expect_number(const Call& call, const c10::IValue& result) {
+  if (!problems_.first().empty()) return;  // The number may be one that is refused.
+  note_host_read();
+  recording_.calls.push_back(guard_of_read(call, result, reads_++));
+}
+
+// Lets the step expect as many elements in the masks of the call as there are now. The guards stand
+// before the call, whose result has a size of its own for each other count.
+void Recorder::expect_counts(const Call& call, c10::ArrayRef<c10::IValue> arguments) {
+  if (!problems_.first().empty()) return;
+  for (const Mask& mask : masks_of(call)) {
+    const c10::IValue& argument = arguments[mask.argument];
+    const at::Tensor tensor = argument.isTensor()
+                                  ? argument.toTensor()
+                                  : argument.toListRef()[mask.item].toTensor();
+    note_host_read();
+    recording_.calls.push_back(guard_of_count(call, mask, count_of(tensor), reads_++));
+  }
 }
 
 // Refuses a model in place of a training step, and a step that forgot backward().

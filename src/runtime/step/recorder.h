@@ -64,6 +64,8 @@ class Recorder {
   void look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments);
   bool draws(const LeafContext& context);
   bool write_values(LeafContext& context);
+  void expect_number(const Call& call, const c10::IValue& result);
+  void expect_counts(const Call& call, c10::ArrayRef<c10::IValue> arguments);
   void require_gradients(const Tensors& outputs);
 
   // The three functions below are called only if there is `learn_`.
@@ -77,6 +79,7 @@ class Recorder {
   Problems problems_;
   Recording recording_;
   Places places_;
+  size_t reads_ = 0;  // number of guards so far
   std::set<const void*> leaves_;
   std::set<const void*> made_;  // tensors that operations of the step returned
   // The random state after the last call that drew. It is set only if there is `learn_`.

@@ -1,0 +1,65 @@
+// The outcomes of a captured step: one for each list of numbers that the step was found to read on
+// the host. Branches and sizes depend on these numbers, so each outcome has operations and a plan
+// of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/graph/captured.h"
+#include "runtime/graph/step_search.h"
+#include "runtime/step/host_reads.h"
+#include "reprise/run/interpreter.h"
+
+namespace reprise::runtime::internal::graph {
+
+struct Outcome {
+  int64_t number = 0;  // how many captures there were with this one
+  std::unique_ptr<Captured> captured;
+  std::vector<step::HostRead> reads;
+  std::optional<StepPlan> plan;            // the plan in force
+  std::shared_ptr<const Program> program;  // of that plan
+  // The last run found so many bytes live beside those that were live when the outcome was planned.
+  Bytes drift;
+  int placements = 0;  // number of attempts to place since the user asked for the plan
+  // If true, the last attempt failed, and the next run begins with another plan.
+  bool crowded = false;
+
+  // Says in words what has changed since the capture. The text is empty if nothing has.
+  std::string difference(const step::Circumstances& now) const;
+};
+
+// Says whether the step may go on as `other` where a replay of `tried` missed. The reads before the
+// miss gave both the same numbers.
+bool may_follow(const Outcome& other, const Outcome& tried, const step::ReadMiss& miss);
+
+// Outcomes are kept with the one that ran last in front. There is at least one after capture.
+class Outcomes {
+ public:
+  Outcome& now() { return all_.front(); }
+  const Outcome& now() const { return all_.front(); }
+  const std::vector<Outcome>& all() const { return all_; }
+
+  // Forgets all outcomes and keeps this one.
+  void reset(Outcome only);
+  // Adds an outcome in front, in place of one with the same reads. Beyond `most`, the one that ran
+  // least recently is dropped.
+  void add(Outcome outcome, int most);
+  // Drops the outcome in front, where there are others.
+  void drop_now() { all_.erase(all_.begin()); }
+  // Brings an outcome to the front that may follow after the miss, whose circumstances are these,
+  // and that is not among `tried`. Returns false if there is none.
+  bool bring(const step::ReadMiss& miss, const step::Circumstances& now,
+             const std::set<int64_t>& tried);
+  // Lets all outcomes be planned anew before they run, except the one in front.
+  void drop_other_plans();
+
+ private:
+  std::vector<Outcome> all_;
+};
+
+}  // namespace reprise::runtime::internal::graph

@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <set>
+#include <utility>
+
+#include "runtime/device/activity.h"
+#include "runtime/graph/gradients.h"
+#include "runtime/graph/limit_scope.h"
+#include "runtime/graph/step_state.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime::internal::graph {
+
+using arena::StepMemory;
+using device::StepMeter;
+using device::StepUnderWay;
+using state::RandomState;
+using step::Circumstances;
+using step::ReadMiss;
+using step::ReplayScope;
+using step::TensorRef;
+using step::difference_of;
+
+namespace {
+
+// Throws in place of the exception that is being handled. The text says that updates cannot be
+// taken back.
+[[noreturn]] void rethrow_after_updates(const std::string& updated) {
+  const auto text = [&](const char* reason) {
+    return fmt::format(
+        "the step failed when some parameters were updated already ({}); the others are as before. "
+        "Load the model and the optimizer from where you saved them. The reason: {}",
+        updated, reason);
+  };
+  try {
+    throw;
+  } catch (const BudgetError& error) {
+    throw BudgetError(text(error.what()), error.budget(), error.live(), error.requested());
+  } catch (const std::exception& error) {
+    throw Error(text(error.what()));
+  }
+}
+
+}  // namespace
+
+Tensors StepState::run(const Tensors& inputs) {
+  if (std::optional<Tensors> outputs = run_captured(inputs)) return *std::move(outputs);
+  capture_outcome(inputs);
+  if (std::optional<Tensors> outputs = run_captured(inputs)) return *std::move(outputs);
+  throw InputError("the step cannot be captured again: " + missed +
+                   ", right after a capture with the same inputs and the same random state");
+}
+
+std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
+  const Circumstances here(inputs, options);
+  const std::string difference = now().difference(here);
+  if (!difference.empty()) {
+    if (options.on_miss == OnMiss::kRefuse) {
+      throw InputError("the step was captured for something else: " + difference);
+    }
+    capture(inputs);
+  }
+  std::set<int64_t> tried;
+  while (true) {
+    std::optional<ReadMiss> miss;
+    try {
+      std::optional<Tensors> outputs = attempt(inputs, miss);
+      if (outputs) return outputs;
+    } catch (const BudgetError&) {
+      // An outcome without a plan must not stand before those that have one.
+      if (!now().plan && outcomes.all().size() > 1) drop_outcome();
+      throw;
+    }
+    tried.insert(now().number);
+    missed = difference_of(now().reads.at(miss->read()), miss->found());
+    if (!outcomes.bring(*miss, here, tried)) break;
+    memory.renew(arena(plan_options));
+  }
+  if (options.on_miss == OnMiss::kRefuse) {
+    throw InputError("the step was captured for something else: " + missed +
+                     ". Nothing was changed. With on_miss recapture, a step is captured for each "
+                     "outcome of what it reads");
+  }
+  return std::nullopt;
+}
+
+// Replays the outcome in front. If it reads other numbers than at its capture, returns nothing and
+// sets `miss`; all is then as before.
+std::optional<Tensors> StepState::attempt(const Tensors& inputs,
+                                                    std::optional<ReadMiss>& miss) {
+  begin_gradients(recording(), inputs);
+  const StepUnderWay under_way;
+  memory.evacuate();
+  updater().begin();
+  replan_if_needed(inputs);
+
+  const c10::Device device = recording().device;
+  const int64_t uncounted =
+      level_without(inputs).count() + sample_bytes - memory_count(device).live;
+  report.budget = now().plan->result.budget;
+  report.predicted_peak = now().plan->result.plan->peak + now().drift;
+  const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
+  const RandomState random(device);
+  captured().effects.save();
+  Tensors outputs;
+  std::vector<Delivery> gradients;
+  try {
+    {
+      LimitScope limit(limited ? std::optional(report.budget.count() - uncounted) : std::nullopt);
+      reset_peak(device);
+      std::optional<StepMeter> meter;
+      if (log.wanted()) meter.emplace(device);
+      StepMemory::RunScope in_place(memory);
+      outputs = replay(inputs, meter ? &*meter : nullptr);
+      in_place.finish();
+      report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+      if (meter) {
+        meter->finish();
+        report.measured_peak = meter->peak() + Bytes(uncounted);
+        log.add(now().program, {report.predicted_peak, now().plan->result.plan->time},
+                Bytes(uncounted), std::move(*meter));
+      }
+    }
+    gradients = deliveries(recording(), captured().program.step.updates,
+                           captured().replay, inputs);
+    for (const Delivery& next : gradients) memory.hand_out(next.gradient);
+    memory.move_out(outputs);
+    // A step that made the optimizer's state is not like those that follow.
+    if (updater().made_state()) memory.renew(arena(plan_options));
+    place();
+  } catch (const ReadMiss& other) {
+    // No update has run, because all of them stand behind the last guard.
+    captured().replay.clear();
+    random.restore();
+    captured().effects.restore();
+    miss = other;
+    return std::nullopt;
+  } catch (...) {
+    captured().replay.clear();
+    memory.renew(arena(plan_options));
+    random.restore();
+    captured().effects.restore();
+    const std::string updated = updater().updated();
+    if (!updated.empty()) rethrow_after_updates(updated);
+    throw;
+  }
+  // From here on nothing fails.
+  deliver(gradients);
+  set_flags(recording(), inputs);
+  captured().replay.clear();
+  ++report.steps;
+  return outputs;
+}
+
+Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
+  ReplayScope scope;
+  captured().replay.begin(inputs);
+  if (meter != nullptr) {
+    meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
+  } else {
+    execute(*now().program, captured().replay);
+  }
+  Tensors outputs;
+  for (const TensorRef& ref : recording().outputs) {
+    outputs.push_back(captured().replay.tensor(ref));
+  }
+  return outputs;
+}
+
+}  // namespace reprise::runtime::internal::graph

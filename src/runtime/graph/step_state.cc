@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <utility>
+
+#include "runtime/device/activity.h"
+#include "runtime/device/backward_queue.h"
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/step_state.h"
+#include "reprise/model/errors.h"
+#include "reprise/report/text.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime::internal::graph {
+
+using device::Measuring;
+using device::drain_backward_queue;
+using device::shape_text;
+using device::storage_bytes;
+using device::uncounted_bytes;
+
+namespace {
+
+// So many times a plan with more room for its placement is searched, after runs whose memory could
+// not be placed.
+constexpr int kPlansAfterRuns = 4;
+
+}  // namespace
+
+Outcome StepState::captured_for(const Tensors& sample) {
+  if (device_of(sample).is_cpu()) install_cpu_allocator();
+  const Measuring measuring;
+  Outcome made;
+  made.captured = capture_step(step, sample, options);
+  made.number = ++captures;
+  made.reads = step::host_reads(made.captured->program.step.recording);
+  return made;
+}
+
+void StepState::capture(const Tensors& sample) {
+  // If this fails, the step stays as it was captured before.
+  outcomes.reset(captured_for(sample));
+  sample_bytes = storage_bytes(sample);
+  graph().fixed = level_without(sample);
+  device_name = device_of(sample).str();
+  inputs_text.clear();
+  for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
+}
+
+void StepState::capture_outcome(const Tensors& inputs) {
+  memory.evacuate();
+  memory.renew(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
+  outcomes.add(captured_for(inputs), options.outcomes);
+  memory.renew(arena(plan_options));
+  graph().fixed = level_without(inputs);
+}
+
+void StepState::drop_outcome() {
+  memory.evacuate();
+  outcomes.drop_now();
+  memory.renew(arena(plan_options));
+}
+
+// Returns the bytes that are live besides the step's inputs as the graph knows them. An input may
+// be a part of a larger storage; the rest of that storage counts here.
+Bytes StepState::level_without(const Tensors& inputs) const {
+  Tensors resident = captured().maybe_uncounted;
+  resident.insert(resident.end(), inputs.begin(), inputs.end());
+  const int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
+  return Bytes(std::max<int64_t>(0, level - sample_bytes));
+}
+
+Graph StepState::graph_now() const {
+  Graph here = graph();
+  here.fixed += now().drift;
+  return here;
+}
+
+StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed,
+                                     Bytes slack) const {
+  Graph beside = graph();
+  beside.fixed = fixed;
+  return search_step(beside, wanted, slack, arena(wanted));
+}
+
+void StepState::adopt(StepPlan next, Bytes fixed) {
+  now().program = std::make_shared<const Program>(graph(), next.result.plan->actions);
+  now().plan = std::move(next);
+  graph().fixed = fixed;
+  now().drift = Bytes(0);
+  now().crowded = false;
+  memory.renew(arena(plan_options));
+  ++report.plans;
+}
+
+// Puts a new plan in force. Throws BudgetError if there is none; then all stays as it is.
+void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) {
+  StepPlan found = search(wanted, fixed, slack);
+  const PlanResult& result = found.result;
+  if (!result.plan) {
+    const std::string message =
+        explain_no_plan(result) +
+        " Raise the budget, or time_limit, which may find a smaller plan.";
+    throw BudgetError(message, result.budget.count(), fixed.count(),
+                      result.smallest_budget.value_or(Bytes(0)).count());
+  }
+  plan_options = wanted;
+  adopt(std::move(found), fixed);
+}
+
+// Plans after a run the places of the runs that follow.
+void StepState::place() {
+  report.served = memory.served();
+  report.fallbacks = memory.fallbacks();
+  const bool placed = memory.plan_places(room());
+  report.arena_height = memory.height();
+  report.arena_live_bytes = memory.live_bytes();
+  now().crowded = !placed && ++now().placements <= kPlansAfterRuns;
+}
+
+// Searches a plan with more room for its placement, if the places need more than the budget leaves.
+// This happens before a run, so that the plan in force is always the one that ran last.
+void StepState::find_room() {
+  if (!std::exchange(now().crowded, false)) return;
+  // Other plans have other holes, so the bytes that are missing now may not be enough next time.
+  const Bytes more((memory.needed() - room()).count() * now().placements);
+  const Graph here = graph_now();
+  std::optional<StepPlan> smaller = search_smaller(
+      here, plan_options, *now().plan, more,
+      Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
+  if (smaller) adopt(std::move(*smaller), here.fixed);
+}
+
+// Makes sure of a plan for the memory that is live now.
+void StepState::replan_if_needed(const Tensors& inputs) {
+  Bytes fixed = level_without(inputs);
+  if (fixed > graph().fixed + now().drift) {  // A backward that failed may have left memory.
+    drain_backward_queue();
+    fixed = level_without(inputs);
+  }
+  const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
+  if (!now().plan ||
+      now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget) {
+    require_plan(plan_options, fixed, slack);
+    return;
+  }
+  now().drift = fixed - graph().fixed;
+  find_room();
+  if (memory.footprint() <= room()) return;
+  // The plan fits, but the arena no longer does.
+  StepPlan found = search(plan_options, fixed, slack);
+  if (found.result.plan) {
+    adopt(std::move(found), fixed);
+  } else {
+    memory.renew(false);
+  }
+}
+
+}  // namespace reprise::runtime::internal::graph

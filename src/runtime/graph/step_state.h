@@ -1,0 +1,68 @@
+// The state of a captured step between its runs, and how a run goes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/arena/step_memory.h"
+#include "runtime/device/step_log.h"
+#include "runtime/graph/outcome.h"
+#include "runtime/graph/step_search.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime::internal::graph {
+
+struct StepState {
+  StepFunction step;
+  CaptureOptions options;
+  std::string device_name;
+  std::vector<std::string> inputs_text;
+  int64_t sample_bytes = 0;  // bytes of the inputs that the graph was captured with
+  Outcomes outcomes;
+  int64_t captures = 0;
+  StepPlanOptions plan_options;
+  arena::StepMemory memory;  // of the outcome in front
+  CapturedStepReport report;
+  device::StepLog log;
+  // The last run ended here, because no outcome that was captured reads this.
+  std::string missed;
+
+  Outcome& now() { return outcomes.now(); }
+  const Outcome& now() const { return outcomes.now(); }
+  Captured& captured() const { return *now().captured; }
+  Graph& graph() const { return captured().program.lowered.graph; }
+  const step::Recording& recording() const { return captured().program.step.recording; }
+  Updater& updater() const { return *captured().program.updater; }
+  bool arena(const StepPlanOptions& wanted) const {
+    return wanted.arena && recording().device.is_cpu();
+  }
+
+  // Capture the step for these inputs: as the only outcome, and as one more.
+  void capture(const Tensors& sample);
+  void capture_outcome(const Tensors& inputs);
+  // Drops the outcome in front. There are others.
+  void drop_outcome();
+  Outcome captured_for(const Tensors& sample);
+
+  // Planning.
+  Bytes level_without(const Tensors& inputs) const;
+  Graph graph_now() const;
+  Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
+  StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
+  void adopt(StepPlan next, Bytes fixed);
+  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
+  void replan_if_needed(const Tensors& inputs);
+  void place();
+  void find_room();
+
+  // Running. run_captured() returns nothing if no outcome reads what the step reads now, and
+  // all is then as before.
+  Tensors run(const Tensors& inputs);
+  std::optional<Tensors> run_captured(const Tensors& inputs);
+  std::optional<Tensors> attempt(const Tensors& inputs,
+                                 std::optional<step::ReadMiss>& miss);
+  Tensors replay(const Tensors& inputs, device::StepMeter* meter);
+};
+
+}  // namespace reprise::runtime::internal::graph
