@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "runtime/device/activity.h"
+#include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/graph/captured.h"
 #include "runtime/graph/gradients.h"
-#include "runtime/graph/limit_scope.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/graph/step_search.h"
 #include "reprise/check/simulate.h"
@@ -23,6 +23,7 @@
 namespace reprise::runtime {
 
 using internal::arena::StepMemory;
+using internal::device::LimitScope;
 using internal::device::Measuring;
 using internal::device::StepLog;
 using internal::device::StepMeter;
@@ -33,7 +34,6 @@ using internal::device::storage_bytes;
 using internal::device::uncounted_bytes;
 using internal::graph::Captured;
 using internal::graph::Delivery;
-using internal::graph::LimitScope;
 using internal::graph::StepPlan;
 using internal::graph::Updater;
 using internal::graph::begin_gradients;
