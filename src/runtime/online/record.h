@@ -46,6 +46,7 @@ struct Value {
   bool outside = false;  // it was there before the step, or it was made by no operator
   bool stays = false;    // it is never evicted: a gradient, or memory that is known elsewhere
   bool shared = false;   // code outside of operators has a pointer to it, and may write
+  bool listed = false;   // among those that were made again without a home
   bool armed = false;    // its home tells when such code takes a pointer
   // Of a value without a maker: its home, as long as a call may need it. Of a value that was made
   // again and has no home any more: its bytes.

@@ -146,7 +146,7 @@ void Values::place(const ValuePtr& value, c10::Storage bytes) {
   value->resident = true;
   if (!home) {
     value->kept = std::move(bytes);
-    apart_.push_back(value);
+    if (!std::exchange(value->listed, true)) apart_.push_back(value);
     return;
   }
   home->clear_data_ptr_access_error_msg_();
@@ -208,7 +208,9 @@ void Values::sweep() {
   }
   std::erase_if(apart_, [](const std::weak_ptr<Value>& weak) {
     const ValuePtr value = weak.lock();
-    return !value || !value->kept;
+    if (value && value->kept) return false;
+    if (value) value->listed = false;
+    return true;
   });
 }
 

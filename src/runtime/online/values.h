@@ -63,11 +63,11 @@ class Values {
 
   // Forgets values whose storage is gone, and memory that no call needs any more.
   void sweep();
-  // Calls `visit(Value&)` for all values whose bytes are there, and that the table knows.
+  // Calls `visit(Value&)` once for each value whose bytes are there.
   template <class Visit>
   void for_each_present(Visit&& visit) {
     for (const auto& [address, value] : at_home_) {
-      if (value->present()) visit(*value);
+      if (value->resident && !value->home.expired()) visit(*value);
     }
     for (const std::weak_ptr<Value>& weak : apart_) {
       const ValuePtr value = weak.lock();
