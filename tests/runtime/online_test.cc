@@ -55,7 +55,7 @@ struct Trained {
   int64_t peak = 0;
 };
 
-constexpr int kSteps = 3;
+constexpr int kSteps = 5;
 
 Trained train_plain(const MakeSubject& make) {
   Training training(make);
@@ -137,7 +137,6 @@ TEST_P(OnlineModels, BitsOfPlainTrainingAndNeverAboveTheBudget) {
   for (const OnlineHeuristic& heuristic : online_heuristics()) {
     int64_t evictions = 0;
     train_online(row.make, plain, {.budget = bytes(0.8), .heuristic = heuristic.name}, &evictions);
-    train_online(row.make, plain, {.budget = bytes(0.6), .heuristic = heuristic.name}, &evictions);
     EXPECT_GT(evictions, 0) << heuristic.name;
   }
 }
@@ -221,7 +220,7 @@ TEST_F(OnlineTest, TensorsFromOutsideMayBeWrittenAndMayDie) {
     EXPECT_TRUE(all_are(x, 3));
     at::Tensor y = outside * 2;
     outside = at::Tensor();
-    squeeze(4 * kBytes);
+    squeeze(5 * kBytes);
     EXPECT_TRUE(is_evicted(y));
     EXPECT_TRUE(all_are(y, 12));
   });
@@ -261,7 +260,7 @@ TEST_F(OnlineTest, SizesThatDependOnDataAreThoseOfTheFirstTime) {
   with_room(12 * kBytes, [&] {
     const at::Tensor a = x.masked_select(x > 0), b = at::nonzero(x > 1);
     const auto [c, d] = x.sort();
-    squeeze(11 * kBytes);
+    squeeze(12 * kBytes);
     EXPECT_TRUE(is_evicted(a) && is_evicted(b) && is_evicted(c));
     EXPECT_TRUE(at::equal(a, picked));
     EXPECT_TRUE(at::equal(b, where));
@@ -466,7 +465,7 @@ INSTANTIATE_TEST_SUITE_P(Each, OnlineFaults, ::testing::Values(Fault::kBudget, F
 TEST_P(OnlineFaults, EachRequestOfAStepMayFail) {
   const std::vector<MakeSubject> makers = {[] { return resnet(1, 2, 8); },
                                            [] { return gpt(0, 1, 32, 8); },
-                                           [] { return tree_lstm(4, 4); }};
+                                           [] { return tree_lstm(32, 6); }};
   for (const MakeSubject& make : makers) {
     Training training(make);
     SCOPED_TRACE(training.subject.name);
@@ -487,32 +486,79 @@ TEST_P(OnlineFaults, EachRequestOfAStepMayFail) {
     const int64_t room = (peak() - level) * 85 / 100;
     restart();
     const Bits start = bits_of(training.subject, {});
-    std::optional<Bits> expected;
-    const int64_t failures = fail_each_request(
-        GetParam(), 1, restart,
-        [&] {
-          Online online({.budget = Bytes(level + room)});
-          const at::Tensor loss = online.run(step);
+    Bits expected;
+    {
+      const at::Tensor loss = step();
+      expected = bits_of(training.subject, loss);
+    }
+    // The statistics of batch norms have advanced.
+    const auto put_back = [&] {
+      for (const auto& item : training.subject.module->named_buffers()) {
+        std::memcpy(item.value().mutable_data_ptr(), start.at(item.key()).data(),
+                    start.at(item.key()).size());
+      }
+      restart();
+    };
+    FaultyAllocator allocator;
+    int64_t failures = 0, came_through = 0;
+    for (int64_t k = 1;; ++k) {
+      SCOPED_TRACE(fmt::format("request {}", k));
+      put_back();
+      ASSERT_EQ(difference(start, bits_of(training.subject, {})), "");
+      std::string thrown;
+      allocator.arm(k, GetParam());
+      {
+        Online online({.budget = Bytes(level + room)});
+        at::Tensor loss;
+        try {
+          loss = online.run(step);
+        } catch (const BudgetError&) {
+          thrown = "BudgetError";
+        } catch (const std::bad_alloc&) {
+          thrown = "bad_alloc";
+        } catch (const std::exception& error) {
+          thrown = error.what();
+        }
+        allocator.disarm();
+        if (thrown.empty()) {
+          // An operator that consists of others may find the operand that was missing.
+          EXPECT_EQ(difference(expected, bits_of(training.subject, loss)), "");
+        }
+        if (!allocator.failed()) {
+          EXPECT_EQ(thrown, "");
           EXPECT_GT(online.last_step().evictions, 0);
-          expected = bits_of(training.subject, loss);
-        },
-        [&] {
-          // Statistics are part of it; a step that comes through leaves the loop.
-          EXPECT_EQ(difference(start, bits_of(training.subject, {})), "");
-          EXPECT_EQ(live(), level);
-          EXPECT_EQ(cpu_limit(), std::nullopt);
-        });
+          break;
+        }
+      }
+      ++failures;
+      came_through += thrown.empty();
+      if (thrown.empty()) continue;
+      EXPECT_EQ(thrown, GetParam() == Fault::kBudget ? "BudgetError" : "bad_alloc");
+      EXPECT_EQ(difference(start, bits_of(training.subject, {})), "");
+      EXPECT_EQ(live(), level);
+      EXPECT_EQ(cpu_limit(), std::nullopt);
+    }
     EXPECT_GT(failures, 50);
-    ASSERT_TRUE(expected);
+    EXPECT_LT(came_through, failures / 10);
+    put_back();
   }
 }
 
 TEST_F(OnlineTest, AThousandStepsOfChangingShapesLeaveNothingBehind) {
-  Subject subject = tree_lstm(2, 3);
+  Subject subject = tree_lstm(64, 3);
   at::manual_seed(1);
   const auto zero = [&] { subject.module->zero_grad(); };
   int64_t level = 0, evictions = 0;
-  Online online({.budget = Bytes(live() + 500'000)});
+  int64_t most = 0;
+  for (int step = 0; step < 20; ++step) {
+    subject.prepare(step);
+    zero();
+    reset_peak(c10::kCPU);
+    subject.forward().backward();
+    most = std::max(most, peak());
+  }
+  zero();
+  Online online({.budget = Bytes(live() + (most - live()) * 7 / 10)});
   for (int step = 0; step < 1000; ++step) {
     subject.prepare(step);
     zero();
