@@ -59,6 +59,7 @@ ROOMS = {
     "runtime/graph": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/arena",
                       "runtime/rewrite"),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
+    "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ._capture import CapturedStep, capture
     from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
+    from ._online import Online, OnlineReport, online
     from ._profiling import profile
     from ._remat import Remat, remat
     from ._step_report import StepReport
@@ -46,6 +47,8 @@ _RUNTIME = {
     "CapturedStep": "_capture",
     "CompiledGraph": "_backend",
     "MicroBatchedStep": "_micro_batches",
+    "Online": "_online",
+    "OnlineReport": "_online",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
     "StepReport": "_step_report",
@@ -55,6 +58,7 @@ _RUNTIME = {
     "install_cpu_allocator": "_memory",
     "live_bytes": "_memory",
     "micro_batches": "_micro_batches",
+    "online": "_online",
     "peak_bytes": "_memory",
     "profile": "_profiling",
     "remat": "_remat",
@@ -84,6 +88,8 @@ __all__ = [
     "InputError",
     "InternalError",
     "MicroBatchedStep",
+    "Online",
+    "OnlineReport",
     "Op",
     "PartsTried",
     "Plan",
@@ -123,6 +129,7 @@ __all__ = [
     "live_bytes",
     "load",
     "micro_batches",
+    "online",
     "parse_bytes",
     "peak_bytes",
     "plan",

@@ -202,3 +202,28 @@ def profile(
     observer: Callable[[str, float, str], None] | None,
 ) -> str:
     """Measures stages into a chain and returns the profile."""
+
+class Online:
+    """Runs training steps in online mode."""
+
+    def __init__(self, *, budget: int | str | None, heuristic: str, smallest: int) -> None: ...
+    def begin(self) -> None:
+        """Begins a step on this thread."""
+
+    def end(self) -> None:
+        """Ends the step. If it raises, the step is not over."""
+
+    def undo(self) -> None:
+        """Undoes the step."""
+
+    def fail(self, message: str) -> None:
+        """Undoes the step after an exception with this message.
+
+        Raises the reason behind it, if it only says that an operation found an operand missing.
+        """
+
+    def report(self) -> dict[str, Any]:
+        """Returns the keyword arguments of OnlineReport."""
+
+def online_heuristics() -> list[tuple[str, str]]:
+    """Returns the names of the heuristics, and what they are."""

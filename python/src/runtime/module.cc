@@ -13,6 +13,7 @@
 #include "../errors.h"
 #include "../results.h"
 #include "mirror.h"
+#include "online.h"
 #include "watched.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -442,6 +443,7 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("alternatives", &list_alternatives);
   bind_captured_step(m);
   bind_remat(m);
+  bind_online(m);
 }
 
 }  // namespace reprise::python

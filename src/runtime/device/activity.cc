@@ -14,8 +14,24 @@ struct Activity {
   std::multiset<std::thread::id> steps;  // by the thread that began the step
   std::thread::id measurer;              // none when no thread measures
   int depth = 0;  // nested measurements: a captured step may measure a model inside it
+  std::thread::id online;  // the thread of a step in online mode; none when there is no such step
 
   bool another_measures() const { return depth > 0 && measurer != std::this_thread::get_id(); }
+  void begin_step() {
+    if (another_measures()) {
+      throw InputError(
+          "another thread measures a model, which reads the counters of this process's allocator: "
+          "a step cannot run meanwhile. Make or capture all models, and plan_for() all kinds of "
+          "input, before the threads start");
+    }
+    steps.insert(std::this_thread::get_id());
+  }
+  void require_not_inside_online(const char* what) const {
+    if (online != std::this_thread::get_id()) return;
+    throw InputError(std::string(what) +
+                     " inside a step in online mode: captured steps and planned chains manage their "
+                     "memory themselves. Call them outside");
+  }
 };
 
 Activity& activity() {
@@ -28,13 +44,8 @@ Activity& activity() {
 StepUnderWay::StepUnderWay() : thread_(std::this_thread::get_id()) {
   Activity& now = activity();
   std::lock_guard<std::mutex> lock(now.mutex);
-  if (now.another_measures()) {
-    throw InputError(
-        "another thread measures a model, which reads the counters of this process's allocator: a "
-        "step cannot run meanwhile. Make or capture all models, and plan_for() all kinds of input, "
-        "before the threads start");
-  }
-  now.steps.insert(thread_);
+  now.require_not_inside_online("a planned step cannot run");
+  now.begin_step();
 }
 
 StepUnderWay::~StepUnderWay() {
@@ -43,10 +54,29 @@ StepUnderWay::~StepUnderWay() {
   now.steps.erase(now.steps.find(thread_));
 }
 
+OnlineUnderWay::OnlineUnderWay() : thread_(std::this_thread::get_id()) {
+  Activity& now = activity();
+  std::lock_guard<std::mutex> lock(now.mutex);
+  if (now.online != std::thread::id()) {
+    throw InputError(
+        "another step in online mode is not over in this process: one such step runs at a time");
+  }
+  now.begin_step();
+  now.online = thread_;
+}
+
+OnlineUnderWay::~OnlineUnderWay() {
+  Activity& now = activity();
+  std::lock_guard<std::mutex> lock(now.mutex);
+  now.online = std::thread::id();
+  now.steps.erase(now.steps.find(thread_));
+}
+
 Measuring::Measuring() {
   Activity& now = activity();
   std::lock_guard<std::mutex> lock(now.mutex);
   const std::thread::id self = std::this_thread::get_id();
+  now.require_not_inside_online("a model cannot be measured");
   const bool foreign_step = std::any_of(now.steps.begin(), now.steps.end(),
                                         [&](std::thread::id thread) { return thread != self; });
   if (now.another_measures() || foreign_step) {

@@ -19,6 +19,19 @@ class StepUnderWay {
   std::thread::id thread_;
 };
 
+// A step in online mode. It is a step under way, and no step and no measurement may begin inside it
+// on its thread. The constructor throws InputError if another one is not over, on whatever thread.
+class OnlineUnderWay {
+ public:
+  OnlineUnderWay();
+  ~OnlineUnderWay();  // may run on any thread
+  OnlineUnderWay(const OnlineUnderWay&) = delete;
+  OnlineUnderWay& operator=(const OnlineUnderWay&) = delete;
+
+ private:
+  std::thread::id thread_;
+};
+
 // A measurement on this thread. The constructor throws InputError while another thread measures, or
 // while a step that another thread began is not over.
 class Measuring {

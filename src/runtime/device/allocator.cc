@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "runtime/device/room.h"
 #include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
 
@@ -21,9 +22,9 @@ namespace reprise::runtime {
 
 using internal::device::counted_bytes;
 using internal::device::kBlockAlignment;
+using internal::device::RoomMaker;
 
 namespace {
-
 
 int64_t rounded(size_t bytes) {
   return counted_bytes(static_cast<int64_t>(bytes));
@@ -31,6 +32,9 @@ int64_t rounded(size_t bytes) {
 
 // The source of blocks of this thread; null: the heap.
 thread_local std::shared_ptr<BlockSource> current_source;
+
+// What makes room for the requests of this thread; null: nothing.
+thread_local RoomMaker* room_maker = nullptr;
 
 struct Block {
   int64_t bytes = 0;
@@ -44,10 +48,18 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t requested) override {
     if (requested == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     const int64_t bytes = rounded(requested);
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (const int64_t missing = bytes_over_limit(bytes); missing > 0) {
+      std::string held;
+      if (room_maker != nullptr) {
+        lock.unlock();
+        held = room_maker->make_room(missing);
+        lock.lock();
+      }
+      if (bytes_over_limit(bytes) > 0) refuse(bytes, held);
+    }
     int64_t* const returned = returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0, fresh = bytes - reused;
-    if (limit_ && count_.live + fresh > *limit_) refuse(bytes);
     Block block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
@@ -131,11 +143,18 @@ class CountingAllocator final : public c10::Allocator {
   }
 
  private:
-  [[noreturn]] void refuse(int64_t bytes) {
+  // Returns by how much a request would exceed the limit.
+  int64_t bytes_over_limit(int64_t bytes) {
+    const int64_t* const returned = returned_by_this_thread();
+    const int64_t reused = returned ? std::min(*returned, bytes) : 0;
+    return limit_ ? count_.live + bytes - reused - *limit_ : 0;
+  }
+  [[noreturn]] void refuse(int64_t bytes, const std::string& held) {
     ++failures_;
     const BudgetError error("the budget of " + std::to_string(*limit_) + " bytes is exceeded: " +
                                 std::to_string(count_.live) + " bytes are live and " +
-                                std::to_string(bytes) + " more were requested",
+                                std::to_string(bytes) + " more were requested" +
+                                (held.empty() ? "" : "; " + held),
                             *limit_, count_.live, bytes);
     if (refusal_) refusal_(error);
     throw error;
@@ -242,6 +261,13 @@ uint64_t cpu_allocation_serial(const void* data) { return allocator().serial(dat
 BlockSourceScope::BlockSourceScope(std::shared_ptr<BlockSource> source)
     : before_(std::exchange(current_source, std::move(source))) {}
 BlockSourceScope::~BlockSourceScope() { current_source = std::move(before_); }
+
+namespace internal::device {
+
+RoomMakerScope::RoomMakerScope(RoomMaker& maker) : before_(std::exchange(room_maker, &maker)) {}
+RoomMakerScope::~RoomMakerScope() { room_maker = before_; }
+
+}  // namespace internal::device
 
 std::optional<int64_t> cpu_limit() { return allocator().limit(); }
 uint64_t cpu_failures() { return allocator().failures(); }

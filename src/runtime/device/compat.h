@@ -2,6 +2,7 @@
 // against 2.14 without a further entry.
 #pragma once
 
+#include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
@@ -37,6 +38,34 @@ SharedNode<T> make_node(Args&&... args) {
     T* node = pointer.get();
     return {std::move(pointer), node};
   }
+}
+
+// Since 2.13 a storage may have a function that runs when somebody takes its pointer to write. The
+// function is taken away when it has run.
+using TouchFunction = void (*)(c10::StorageImpl*);
+
+template <class Storage>
+concept Touchable = requires(Storage& storage, TouchFunction function) {
+  storage.set_materializer(function);
+};
+inline constexpr bool kStoragesTellTouches = Touchable<c10::StorageImpl>;
+
+template <class Storage>
+bool has_touch_function([[maybe_unused]] const Storage& storage) {
+  if constexpr (Touchable<Storage>) return storage.has_materializer();
+  return false;
+}
+
+// The storage has no function yet.
+template <class Storage>
+void set_touch_function([[maybe_unused]] Storage& storage,
+                        [[maybe_unused]] TouchFunction function) {
+  if constexpr (Touchable<Storage>) storage.set_materializer(function);
+}
+
+template <class Storage>
+void clear_touch_function([[maybe_unused]] Storage& storage) {
+  if constexpr (Touchable<Storage>) storage.clear_materializer();
 }
 
 }  // namespace reprise::runtime::internal::device

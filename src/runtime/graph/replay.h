@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/device/reserved_space.h"
 #include "runtime/graph/lower.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
@@ -14,21 +15,6 @@
 #include "reprise/run/interpreter.h"
 
 namespace reprise::runtime::internal::graph {
-
-// A ReservedSpace is address space without memory. It stands for tensors of which operators ask
-// only for the shape. A read of it is allowed and finds zeros.
-class ReservedSpace {
- public:
-  explicit ReservedSpace(int64_t bytes);
-  ~ReservedSpace();
-  ReservedSpace(const ReservedSpace&) = delete;
-  ReservedSpace& operator=(const ReservedSpace&) = delete;
-  c10::Storage storage() const;
-
- private:
-  void* address_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 // A Replay is the backend of captured steps. It holds a storage for each live value, and calls
 // kernels below autograd with arguments that the recording describes. It is not thread-safe. It
@@ -72,7 +58,7 @@ class Replay final : public Backend {
   std::vector<c10::Storage> slots_;  // by step value
   std::vector<Input> inputs_;
   std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
-  std::shared_ptr<ReservedSpace> reserved_;
+  std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
 };
 

@@ -5,7 +5,7 @@
 
 #include "runtime/device/activity.h"
 #include "runtime/graph/gradients.h"
-#include "runtime/graph/limit_scope.h"
+#include "runtime/device/limit_scope.h"
 #include "runtime/graph/step_state.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -13,6 +13,7 @@
 namespace reprise::runtime::internal::graph {
 
 using arena::StepMemory;
+using device::LimitScope;
 using device::StepMeter;
 using device::StepUnderWay;
 using state::RandomState;

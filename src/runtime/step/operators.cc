@@ -61,15 +61,24 @@ size_t position_of(const c10::FunctionSchema& schema, std::string_view argument)
       all.begin());
 }
 
-const c10::IValue* constant(const Call& call, std::string_view argument) {
-  const size_t position = position_of(call.op.schema(), argument);
-  return position < call.arguments.size() ? &call.arguments[position].constant : nullptr;
+const c10::IValue* constant(const c10::OperatorHandle& op, Constants constants,
+                            std::string_view argument) {
+  const auto& schema = op.schema();
+  const size_t position = position_of(schema, argument);
+  return position < schema.arguments().size() ? constants(position) : nullptr;
+}
+
+// The constants of a recorded call.
+auto constants_of(const Call& call) {
+  return [&call](size_t position) {
+    return position < call.arguments.size() ? &call.arguments[position].constant : nullptr;
+  };
 }
 
 // Says whether a call of convolution_backward wants this gradient: 0 is that of the input, 1 the
 // weight's, 2 the bias's.
-bool wants(const Call& call, size_t gradient) {
-  const c10::IValue* mask = constant(call, "output_mask");
+bool wants(const c10::OperatorHandle& op, Constants constants, size_t gradient) {
+  const c10::IValue* mask = constant(op, constants, "output_mask");
   if (mask == nullptr || !mask->isBoolList()) return true;
   const auto wanted = mask->toBoolList();
   return gradient >= wanted.size() || wanted.get(gradient);
@@ -119,25 +128,30 @@ const char* reason_to_refuse_arguments(const Call& call) {
          "can be read (if loss > 3:), compute with the tensor itself, or read it behind the step";
 }
 
-bool is_known_to_write(const Call& call, size_t argument) {
-  const std::string& name = call.op.operator_name().name;
-  const std::string& formal = call.op.schema().arguments().at(argument).name();
+bool is_known_to_write(const c10::OperatorHandle& op, Constants constants, size_t argument) {
+  const std::string& name = op.operator_name().name;
+  const std::string& formal = op.schema().arguments().at(argument).name();
   // In evaluation mode a batch norm only reads its statistics.
-  const c10::IValue* training = constant(call, "training");
+  const c10::IValue* training = constant(op, constants, "training");
   if (training != nullptr && training->isBool() && !training->toBool()) return false;
   return std::any_of(
       kUndeclaredWrites.begin(), kUndeclaredWrites.end(),
       [&](const OpArgument& row) { return row.op == name && row.argument == formal; });
 }
 
-bool reads_shape_only(const Call& call, size_t argument) {
-  const std::string& name = call.op.operator_name().name;
-  const std::string& formal = call.op.schema().arguments().at(argument).name();
+bool is_known_to_write(const Call& call, size_t argument) {
+  return is_known_to_write(call.op, constants_of(call), argument);
+}
+
+bool reads_shape_only(const c10::OperatorHandle& op, Constants constants, size_t argument) {
+  const std::string& name = op.operator_name().name;
+  const std::string& formal = op.schema().arguments().at(argument).name();
   if (name == "aten::convolution_backward") {
-    return (formal == "input" && !wants(call, 1)) || (formal == "weight" && !wants(call, 0));
+    return (formal == "input" && !wants(op, constants, 1)) ||
+           (formal == "weight" && !wants(op, constants, 0));
   }
   if (name == "aten::native_batch_norm_backward" || name == "aten::cudnn_batch_norm_backward") {
-    const c10::IValue* train = constant(call, "train");
+    const c10::IValue* train = constant(op, constants, "train");
     const bool trains = train == nullptr || !train->isBool() || train->toBool();
     return trains && (formal == "running_mean" || formal == "running_var");
   }
@@ -146,17 +160,31 @@ bool reads_shape_only(const Call& call, size_t argument) {
   });
 }
 
-bool is_batch_norm(const Call& call, std::vector<size_t>* statistics) {
-  const std::string& name = call.op.operator_name().name;
+bool reads_shape_only(const Call& call, size_t argument) {
+  return reads_shape_only(call.op, constants_of(call), argument);
+}
+
+bool is_batch_norm(const c10::OperatorHandle& op, Constants constants,
+                   std::vector<size_t>* statistics) {
+  const std::string& name = op.operator_name().name;
   if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" &&
       name != "aten::miopen_batch_norm") {
     return false;
   }
-  const c10::IValue* training = constant(call, "training");
+  const c10::IValue* training = constant(op, constants, "training");
   if (training == nullptr || !training->isBool() || !training->toBool()) return false;
-  const auto& schema = call.op.schema();
+  const auto& schema = op.schema();
   *statistics = {position_of(schema, "running_mean"), position_of(schema, "running_var")};
   return true;
+}
+
+bool is_batch_norm(const Call& call, std::vector<size_t>* statistics) {
+  return is_batch_norm(call.op, constants_of(call), statistics);
+}
+
+bool depends_on_constants(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name == "aten::convolution_backward" || name.find("_batch_norm") != std::string::npos;
 }
 
 bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }

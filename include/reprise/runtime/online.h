@@ -1,0 +1,129 @@
+// Trains any step inside a byte budget without recording it first: whatever the step does, values
+// are evicted when memory runs short, and made again before an operation reads them.
+//
+//   reprise::runtime::Online online({.budget = "700 MiB"});
+//   at::Tensor loss = online.run([&] {
+//     auto loss = tree_lstm->forward(tree);   // may branch, and depend on data
+//     loss.backward();
+//     return loss;
+//   });
+//
+// After M. Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616. It needs
+// LibTorch 2.13 or newer and works on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "reprise/model/units.h"
+
+namespace reprise::runtime {
+
+struct OnlineOptions {
+  // The limit on all CPU bytes of tensors during a step: parameters, gradients, optimizer state, the
+  // batch, and whatever else is live. It is a number of bytes. A share of plain training's peak is
+  // an InputError, because that peak is not known here. The default is no limit.
+  Budget budget = {};
+  std::string heuristic = "dtr";  // a name of online_heuristics()
+  Bytes smallest{512};            // Smaller tensors are not evicted.
+
+  bool operator==(const OnlineOptions&) const = default;
+};
+
+// OnlineReport is about the last step that came to its end.
+struct OnlineReport {
+  Bytes budget;             // the largest Bytes if there is no limit
+  Bytes measured_peak;      // of all live bytes, never above the budget
+  Nanos time;               // of the step, with all that online mode did
+  int64_t calls = 0;        // operations of the step
+  int64_t evictions = 0;    // number of times that memory was taken from a tensor
+  Bytes evicted_bytes;      // their sum
+  int64_t reruns = 0;       // operations that ran again
+  double rerun_cost = 0;    // modelled cost of the re-runs, over that of the step's operations
+  int64_t kept_values = 0;  // tensors that the step made and that could not be evicted
+  int64_t steps = 0;        // that came to their end so far
+
+  bool operator==(const OnlineReport&) const = default;
+};
+
+// Runs training steps in online mode. A step is forward and backward, and may be more, such as the
+// optimizer's step. What it computes is equal to the last bit to what it computes alone: loss,
+// gradients, buffers, random state.
+//
+// - Evicted are only values that can be made again: by operators of PyTorch, and by others with the
+//   tag pt2_compliant_tag. All else stays: gradients, what an operator made that draws from a
+//   generator of the caller's own, memory that code outside of operators has a pointer to.
+// - The allocator enforces the budget. A request that does not fit when nothing more can be evicted
+//   throws BudgetError, which says what holds the memory.
+// - After an exception parameters, buffers, gradients and the random state are as before the step.
+//   For that, the memory from before the step that the step writes is copied to host memory, which no
+//   budget counts: with the optimizer inside, parameters and optimizer state. Gradients that the
+//   step drops before it reads their parameters may be gone.
+// - A step runs on the thread that began it, and one step at a time in a process. Operators may use
+//   more threads; what these take in parallel is not made room for.
+//
+// Not seen, so not allowed inside a step: code outside of operators that holds const pointers to
+// memory of tensors while operations run, that writes tensors from before the step by pointers, or
+// other threads that read tensors of the step.
+//
+// The constructor throws InputError for a budget that is a share, an unknown heuristic, or a LibTorch
+// before 2.13. It installs the counting allocator.
+class Online {
+ public:
+  explicit Online(OnlineOptions options = {});
+  ~Online();  // undoes a step that is not over
+  Online(Online&&) noexcept;
+  Online& operator=(Online&&) noexcept;
+
+  // Runs a function as one step and returns what it returns.
+  template <class Step>
+  auto run(Step&& step) {
+    begin();
+    try {
+      if constexpr (std::is_void_v<std::invoke_result_t<Step&>>) {
+        step();
+        end();
+      } else {
+        auto result = step();
+        end();
+        return result;
+      }
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+
+  // The parts of run(), for callers that have no function. begin() throws InputError if a step is
+  // under way, and BudgetError if more than the budget is live. end() makes again what is evicted and
+  // still held. If it throws, the step is not over. fail() undoes the step and throws its exception;
+  // if that only says that an operation found an operand missing, it throws the reason for that.
+  void begin();
+  void end();
+  [[noreturn]] void fail(std::exception_ptr thrown);
+  // Undoes the step.
+  void undo();
+
+  OnlineReport last_step() const;
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+struct OnlineHeuristic {
+  std::string name;
+  std::string description;
+
+  bool operator==(const OnlineHeuristic&) const = default;
+};
+
+// Returns the heuristics by which values are chosen.
+std::vector<OnlineHeuristic> online_heuristics();
+
+}  // namespace reprise::runtime

@@ -1,0 +1,84 @@
+#include "runtime/online/evictor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/device/tensor_bytes.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime::internal::online {
+
+using device::counted_bytes;
+
+bool Evictor::may_be_evicted(const Value& value) const {
+  return value.resident && value.pins == 0 && value.can_be_made() && !value.stays &&
+         value.bytes >= smallest_;
+}
+
+// Sorts the candidates by the score without the neighborhood. Equal scores stand in the order of the
+// step, so that evictions do not depend on addresses.
+void Evictor::find_candidates() {
+  candidates_.clear();
+  values_.for_each_present([&](Value& value) {
+    if (may_be_evicted(value)) candidates_.push_back({&value, scorer_.base(value, clock_.now)});
+  });
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.base != b.base ? a.base < b.base : a.value->serial < b.value->serial;
+  });
+}
+
+// Returns the position of the candidate with the least score. The score is never below the score
+// without the neighborhood, so the search ends where that exceeds the least score so far.
+size_t Evictor::best_candidate() {
+  size_t best = candidates_.size();
+  double least = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const Candidate& candidate = candidates_[i];
+    if (best < candidates_.size() && candidate.base >= least) break;
+    const double score = scorer_.score(*candidate.value, clock_.now);
+    if (best < candidates_.size() && score >= least) continue;
+    best = i;
+    least = score;
+  }
+  return best;
+}
+
+std::string Evictor::make_room(int64_t bytes) {
+  const int64_t before = memory_count(c10::kCPU).live;
+  values_.sweep();
+  int64_t freed = before - memory_count(c10::kCPU).live;
+  if (freed < bytes) find_candidates();
+  while (freed < bytes) {
+    const size_t best = best_candidate();
+    if (best == candidates_.size()) return what_is_held();
+    Value& value = *candidates_[best].value;
+    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(best));
+    ++evictions_;
+    evicted_bytes_ += value.bytes;
+    freed += counted_bytes(value.bytes);
+    values_.evict(value);
+    scorer_.evicted(value);
+  }
+  return {};
+}
+
+std::string Evictor::what_is_held() {
+  int64_t pinned = 0, outside = 0, stays = 0, unmakeable = 0, small = 0;
+  values_.for_each_present([&](const Value& value) {
+    int64_t& kind = value.pins > 0         ? pinned
+                    : value.outside        ? outside
+                    : value.stays          ? stays
+                    : !value.can_be_made() ? unmakeable
+                                           : small;
+    kind += counted_bytes(value.bytes);
+  });
+  return fmt::format(
+      "online mode has evicted what it can. Among the live bytes, {} are read or made by operations "
+      "that run, {} are from before the step (parameters, inputs, optimizer state), {} are gradients "
+      "or memory that the program has pointers to, {} cannot be made again, and {} are in small "
+      "tensors",
+      pinned, outside, stays, unmakeable, small);
+}
+
+}  // namespace reprise::runtime::internal::online

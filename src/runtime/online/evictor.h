@@ -1,0 +1,45 @@
+// Chooses values and takes their memory away.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/online/heuristics.h"
+#include "runtime/online/remaker.h"
+#include "runtime/online/values.h"
+
+namespace reprise::runtime::internal::online {
+
+class Evictor {
+ public:
+  Evictor(Values& values, Scorer& scorer, const Clock& clock, int64_t smallest)
+      : values_(values), scorer_(scorer), clock_(clock), smallest_(smallest) {}
+
+  // Evicts the values with the least scores until so many bytes are free. Returns an empty text, or
+  // what holds the memory that is left.
+  std::string make_room(int64_t bytes);
+
+  int64_t evictions() const { return evictions_; }
+  int64_t evicted_bytes() const { return evicted_bytes_; }
+
+ private:
+  struct Candidate {
+    Value* value;
+    double base;
+  };
+
+  bool may_be_evicted(const Value& value) const;
+  void find_candidates();
+  size_t best_candidate();
+  std::string what_is_held();
+
+  Values& values_;
+  Scorer& scorer_;
+  const Clock& clock_;
+  const int64_t smallest_;
+  std::vector<Candidate> candidates_;
+  int64_t evictions_ = 0, evicted_bytes_ = 0;
+};
+
+}  // namespace reprise::runtime::internal::online

@@ -1,0 +1,50 @@
+// Makes values again: runs the calls that made them, on the operands that they had.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/online/heuristics.h"
+#include "runtime/online/record.h"
+#include "runtime/online/values.h"
+
+namespace reprise::runtime::internal::online {
+
+// A clock that modelled costs drive.
+struct Clock {
+  double now = 0;
+  double first_runs = 0, reruns = 0;  // sums of costs
+};
+
+class Remaker {
+ public:
+  Remaker(Values& values, Scorer& scorer, Clock& clock)
+      : values_(values), scorer_(scorer), clock_(clock) {}
+
+  // Makes the value present, and first all that its call reads, in the order of the arguments. Calls
+  // run below autograd, with the random state that they had, and write nothing but memory of their
+  // own. What is made on the way may be evicted again as soon as no call that runs needs it. Throws
+  // what a kernel throws, for instance BudgetError; the values are in order then.
+  void make(const ValuePtr& value);
+
+  int64_t reruns() const { return reruns_; }
+
+ private:
+  struct Frame;
+  class Frames;
+
+  void run(const CallPtr& call);
+  std::vector<c10::Storage> memory_for(const Call& call);
+  c10::Storage own_memory(const ValuePtr& value, c10::Storage storage);
+  std::vector<c10::IValue> arguments_of(const Call& call,
+                                        const std::vector<c10::Storage>& memory) const;
+  void take_results(const Call& call, const std::vector<c10::IValue>& results,
+                    const std::vector<c10::Storage>& memory);
+
+  Values& values_;
+  Scorer& scorer_;
+  Clock& clock_;
+  int64_t reruns_ = 0;
+};
+
+}  // namespace reprise::runtime::internal::online

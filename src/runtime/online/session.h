@@ -1,0 +1,86 @@
+// A step in online mode, from its begin to its end: sees each operation, and keeps the budget.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/device/activity.h"
+#include "runtime/device/limit_scope.h"
+#include "runtime/device/room.h"
+#include "runtime/online/evictor.h"
+#include "runtime/online/heuristics.h"
+#include "runtime/online/observed_call.h"
+#include "runtime/online/remaker.h"
+#include "runtime/online/undo.h"
+#include "runtime/online/values.h"
+#include "reprise/runtime/online.h"
+
+namespace reprise::runtime::internal::online {
+
+// How the exception begins that a kernel throws when it finds an operand missing.
+inline constexpr const char* kMissingOperand = "online mode could not make an operand again: ";
+
+// The session is in force on this thread while it lives. Its callbacks must not throw, because
+// RecordFunction swallows exceptions and runs the kernel all the same. What fails in them is kept,
+// and the operands of the kernel are poisoned, so that the kernel throws.
+class Session final : public device::RoomMaker {
+ public:
+  Session(const OnlineOptions& options, const Heuristic& heuristic);
+  ~Session() override;
+
+  // Makes again what is evicted and still held.
+  void settle();
+  // The first exception of a callback, or null.
+  std::exception_ptr failure() const { return failure_; }
+  // Says whether the records are incomplete, because a callback failed behind a kernel.
+  bool broken() const { return broken_; }
+  // Ends the recording, for good.
+  void close();
+  // Undoes the step, after close().
+  void undo() { undo_.restore(); }
+  // Fills what is counted.
+  void report(OnlineReport& report) const;
+
+  std::string make_room(int64_t bytes) override;
+
+ private:
+  class Busy;
+
+  static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event);
+  static void on_end(const at::RecordFunction& event, at::ObserverContext* context);
+  static void on_touch(c10::StorageImpl* storage);
+
+  void begin(ObservedCall& call, const at::RecordFunction& event);
+  void end(ObservedCall& call, const at::RecordFunction& event);
+  void fail(ObservedCall& call);
+  void freeze_dependents(const ValuePtr& value);
+  void touch(const ValuePtr& value);
+
+  static thread_local Session* active_;
+
+  const device::OnlineUnderWay under_way_;
+  bool busy_ = false;         // operators that run now are not the step's
+  bool inside_leaf_ = false;  // what an operator with a kernel of its own calls is its own work
+  bool broken_ = false;
+  std::exception_ptr failure_;
+  uint64_t events_ = 0;
+
+  Undo undo_;
+  Clock clock_;
+  Scorer scorer_;
+  Values values_;
+  Remaker remaker_;
+  Evictor evictor_;
+  CallCounts counts_;
+
+  std::optional<device::LimitScope> limit_;
+  std::optional<device::RoomMakerScope> room_;
+  std::optional<at::CallbackHandle> callback_;
+};
+
+}  // namespace reprise::runtime::internal::online

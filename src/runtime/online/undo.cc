@@ -1,0 +1,37 @@
+#include "runtime/online/undo.h"
+
+#include "runtime/device/backward_queue.h"
+#include "runtime/step/storage_bytes.h"
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime::internal::online {
+
+Undo::Undo() : first_serial_(cpu_allocation_serial()), random_(c10::Device(c10::kCPU)) {}
+
+// Memory that the step made by code that calls no operator looks as if it came from outside, too.
+bool Undo::is_from_before(const at::Tensor& tensor) const {
+  const c10::Storage& storage = tensor.storage();
+  return storage.nbytes() > 0 && cpu_allocation_serial(storage.data()) <= first_serial_;
+}
+
+void Undo::note_leaf(const at::Tensor& tensor) {
+  if (!leaves_.insert(tensor.unsafeGetTensorImpl()).second || !is_from_before(tensor)) return;
+  images_.keep_place(tensor);
+  images_.keep_gradient(tensor);
+  images_.keep_flag(tensor);
+}
+
+void Undo::note_write(const at::Tensor& tensor) {
+  if (images_.has(tensor) || !is_from_before(tensor)) return;
+  const bool has_history = tensor.requires_grad() && !tensor.is_leaf();
+  images_.keep(has_history ? tensor.detach() : tensor, step::copy_to_host(tensor.storage()));
+}
+
+void Undo::restore() {
+  // A pass of autograd that failed leaves work behind, with its gradients.
+  device::drain_backward_queue();
+  images_.restore();
+  random_.restore();
+}
+
+}  // namespace reprise::runtime::internal::online

@@ -1,0 +1,278 @@
+"""Online mode from Python: the bits of plain training, never above the budget, undone on failure."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import reprise
+
+F = nn.functional
+
+pytestmark = pytest.mark.skipif(
+    tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13),
+    reason="online mode needs PyTorch 2.13",
+)
+
+
+@pytest.fixture(autouse=True)
+def _counted() -> None:
+    reprise.install_cpu_allocator()
+    torch.manual_seed(3)
+
+
+class Square(torch.autograd.Function):
+    """A custom function whose backward goes through NumPy."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * torch.from_numpy(2 * x.detach().numpy())
+
+
+class Recursive(nn.Module):
+    """A network whose depth depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.norm = nn.BatchNorm1d(64)
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for depth in range(12):
+            x = F.dropout(self.layers[depth % 3](x).tanh(), 0.1)
+            if depth % 4 == 3:
+                x = self.norm(Square.apply(x))
+            if x.abs().max().item() < 0.05:
+                break
+        rows = (x.sum(1) > 0).nonzero().squeeze(1)
+        x = x.index_add(0, rows, x[rows])
+        return self.head(x)
+
+
+def step_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> Callable[..., torch.Tensor]:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def state_of(model: nn.Module) -> dict[str, np.ndarray]:
+    """Returns all that a step changes, in memory that no allocator counts."""
+    state = {name: t.detach().numpy().copy() for name, t in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            state[f"{name}.grad"] = parameter.grad.numpy().copy()
+    state["random"] = torch.get_rng_state().numpy().copy()
+    return state
+
+
+def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].tobytes() == b[name].tobytes(), name
+
+
+def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    rows = random.Random(5)
+    sizes = [512 + 64 * rows.randrange(4) for _ in range(steps)]
+    return [(torch.randn(n, 64), torch.randint(0, 5, (n,))) for n in sizes]
+
+
+@pytest.mark.parametrize("heuristic", ["dtr", "dtr_eq", "local", "lru", "size"])
+@pytest.mark.parametrize("with_optimizer", [False, True])
+def test_bits_of_plain_training(heuristic: str, with_optimizer: bool) -> None:
+    plain = Recursive()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+
+    def steps_of(module: nn.Module) -> Callable[..., torch.Tensor]:
+        optimizer = torch.optim.Adam(module.parameters()) if with_optimizer else None
+        return step_of(module, optimizer)
+
+    plain_step, step = steps_of(plain), steps_of(model)
+    most = 0
+    online = None
+    for number, (x, y) in enumerate(data):
+        torch.manual_seed(number)
+        level = reprise.live_bytes()
+        reprise.reset_peak()
+        expected = plain_step(x, y)
+        most = reprise.peak_bytes() - level
+        wanted = state_of(plain)
+        torch.manual_seed(number)
+        budget = reprise.live_bytes() + int(0.7 * most)
+        online = reprise.online(budget=budget, heuristic=heuristic)
+        with online:
+            loss = step(x, y)
+        assert torch.equal(loss, expected)
+        assert_same(state_of(model), wanted)
+        report = online.report()
+        assert report.measured_peak_bytes <= budget == report.budget_bytes
+        assert report.evictions > 0 and report.reruns > 0 and report.time_ns > 0
+        assert "operations ran again" in str(report)
+
+
+def test_as_a_decorator() -> None:
+    model = Recursive()
+    online = reprise.online(budget="2 GiB")
+    assert str(online.report()) == "not run yet"
+
+    @online
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return step_of(model)(x, y)
+
+    for x, y in batches(3):
+        assert step(x, y).isfinite()
+    report = online.report()
+    assert report.steps == 3 and report.evictions == 0 and report.calls > 100
+    assert repr(online).startswith("Online(step 3")
+    assert "measured_peak_bytes" in online._repr_html_()
+
+
+def test_a_budget_too_small_is_a_budget_error_and_nothing_has_changed() -> None:
+    model = Recursive()
+    (x, y), *_ = batches(1)
+    step = step_of(model, torch.optim.SGD(model.parameters(), 0.1))
+    before = state_of(model)
+    level = reprise.live_bytes()
+    raised = 0
+    for extra in range(100_000, 3_000_000, 100_000):
+        online = reprise.online(budget=level + extra)
+        try:
+            with online:
+                step(x, y)
+        except reprise.BudgetError as error:
+            assert error.budget == level + extra
+            assert "online mode" in str(error)
+            raised += 1
+        else:
+            break
+        assert_same(state_of(model), before)
+    assert raised >= 2
+    assert online.report().steps == 1
+
+
+def test_an_exception_of_the_step_is_undone() -> None:
+    model = Recursive()
+    (x, y), *_ = batches(1)
+    step = step_of(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    before = state_of(model)
+    with pytest.raises(KeyError, match="mine"), reprise.online(budget="2 GiB"):
+        step(x, y)
+        raise KeyError("mine")
+    assert_same(state_of(model), before)
+
+
+def test_arguments() -> None:
+    with pytest.raises(reprise.InputError, match="share"):
+        reprise.online(budget="50%")
+    with pytest.raises(reprise.InputError, match="dtr_eq"):
+        reprise.online(budget=10, heuristic="best")
+    with pytest.raises(reprise.InputError, match="a budget is"):
+        reprise.online(budget=0.5)  # type: ignore[arg-type]
+    with pytest.raises(reprise.BudgetError, match="before the step"), reprise.online(budget=1):
+        pass
+    online = reprise.online()
+    with pytest.raises(reprise.InputError, match="another step"), online, reprise.online():
+        pass
+    with pytest.raises(reprise.InputError, match="begun already"), online, online:
+        pass
+    with online:
+        torch.ones(3)
+    assert online.report().budget_bytes is None
+
+
+def test_numbers_and_pointers_may_be_read() -> None:
+    with reprise.online(budget=reprise.live_bytes() + 3_000_000):
+        x = torch.ones(256, 256) * 3
+        for _ in range(8):
+            torch.empty(2_500_000 // 4)
+            assert x.sum().item() == 3 * 256 * 256
+        array = x.detach().numpy()
+        torch.empty(2_500_000 // 4)
+        assert (array == 3).all()
+
+
+def test_a_captured_step_is_no_part_of_it() -> None:
+    model = nn.Linear(4, 4)
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    step = reprise.capture(train, torch.ones(2, 4))
+    with pytest.raises(reprise.InputError, match="online mode"), reprise.online():
+        step(torch.ones(2, 4))
+
+
+def test_operators_of_the_users_own() -> None:
+    state = {"runs": 0}
+
+    @torch.library.custom_op("reprise_online::triple", mutates_args=())
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        state["runs"] += 1
+        return x * 3
+
+    x = torch.ones(256, 256)
+    with reprise.online(budget=reprise.live_bytes() + 3_000_000) as online:
+        y = triple(x)
+        torch.empty(2_900_000 // 4)
+        assert y.sum().item() == 3 * 256 * 256
+    assert state["runs"] == 2 and online.report().reruns == 1
+
+    library = torch.library.Library("reprise_plain", "FRAGMENT")
+    library.define("triple(Tensor x) -> Tensor")
+    library.impl("triple", lambda x: x * 3, "CPU")
+    with reprise.online(budget=reprise.live_bytes() + 3_000_000) as online:
+        y = torch.ops.reprise_plain.triple(x)  # It has no tag, so it never runs again.
+        torch.empty(2_500_000 // 4)
+        assert y.sum().item() == 3 * 256 * 256
+    assert online.report().evictions == 0
+
+
+def test_function_transforms_and_checkpoints() -> None:
+    layer = nn.Linear(64, 64)
+    x = torch.randn(512, 64)
+
+    def run() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        layer.zero_grad()
+        y = torch.utils.checkpoint.checkpoint(
+            lambda t: F.dropout(layer(t).tanh(), 0.5), x, use_reentrant=False
+        )
+        per_row = torch.func.vmap(lambda row: (row * row).sum())(y)
+        gradient = torch.func.grad(lambda t: (t.sin() * x).sum())(x)
+        (per_row.sum() + (y @ y.t()).pow(2).mean() + gradient.sum()).backward()
+        assert layer.weight.grad is not None
+        return [layer.weight.grad.clone(), gradient]
+
+    level = reprise.live_bytes()
+    reprise.reset_peak()
+    plain = run()
+    peak = reprise.peak_bytes() - level
+    online = reprise.online(budget=reprise.live_bytes() + int(0.8 * peak))
+    with online:
+        found = run()
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+    assert online.report().evictions > 0
