@@ -96,8 +96,7 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
         return;
       }
       ready = std::max(ready, maker);
-      const int32_t gone = overwritten_by(ref.index);
-      if (!contains(calls, gone)) wanted = std::min(wanted, gone);
+      wanted = std::min(wanted, overwritten_by(ref.index));
     });
     if (!in_order) return std::nullopt;
     for (const int32_t reader : rewriter_.readers(call.result.index)) {
@@ -107,7 +106,7 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
     if (!contains(calls, gone)) wanted = std::min(wanted, gone);
   }
   group.after = std::min(calls.back(), wanted - 1);
-  if (ready > group.after || group.after < calls.front() ||
+  if (group.after < std::max(ready, 0) ||
       recording_.calls[static_cast<size_t>(group.after)].phase != group.phase ||
       tile_of(group.elements, group.unit) == 0) {
     return std::nullopt;

@@ -12,8 +12,10 @@ namespace reprise::runtime::internal::rewrite {
 
 // A TileGroup is a connected group of element-wise calls of one phase over the same elements, which
 // can run together behind the call `after`: by then everything that the group reads from outside
-// is made, and nothing outside has read yet what the group makes. A reduction, a random draw, a
-// look at a value in another order, and an early reader outside therefore end a group.
+// is made and not yet written over, and nothing outside has read yet what the group makes. A
+// reduction, a random draw, a look at a value in another order, and an early reader outside
+// therefore end a group. `after` may lie before the first call of the group, if that writes over
+// its operand.
 struct TileGroup {
   Phase phase = Phase::kForward;
   int64_t elements = 0;

@@ -137,7 +137,7 @@ bool agrees(const ElementCall& call, const Call& original, int64_t count, std::m
 
 at::Tensor number_for_tiles(const at::Tensor& number, at::ScalarType type) {
   const bool wrapped = number.unsafeGetTensorImpl()->is_wrapped_number();
-  at::Tensor one = number.dim() == 0 ? number : number.view({});
+  at::Tensor one = number.dim() == 0 ? number : number.view(c10::IntArrayRef{});
   if (!c10::isReducedFloatingType(type)) one = one.to(type);
   if (wrapped && !one.unsafeGetTensorImpl()->is_wrapped_number()) {
     one.unsafeGetTensorImpl()->set_wrapped_number(true);

@@ -113,10 +113,7 @@ class Crossing {
         const auto made = maker_.find(ref.index);
         if (made == maker_.end() || crosses(ref.index, made->second, dear_crosses)) {
           // The operands of calls of the group are there (TileGroups). Others may be gone.
-          if (groups_.overwritten_by(ref.index) <= group.after &&
-              !inside_.contains(groups_.overwritten_by(ref.index))) {
-            return false;
-          }
+          if (groups_.overwritten_by(ref.index) <= group.after) return false;
           if (made != maker_.end()) crossing.insert(ref.index);
           continue;
         }
