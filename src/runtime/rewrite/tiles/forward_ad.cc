@@ -155,6 +155,9 @@ class Differentiation {
     const auto refuse = [&] { return fmt::format("{} is not linear in the gradient", name); };
     const auto is_linear = [&](size_t a) { return std::ranges::find(linear, a) != linear.end(); };
     if (name == "mul") return linear.size() == 1 ? "" : refuse();
+    if (name == "copy_" && call.type != call.result.geometry.dtype) {
+      return "a gradient is converted to another type";
+    }
     if (name == "neg" || name == "copy_") return "";
     if (name == "add" || name == "sub") return linear.size() == 2 ? "" : refuse();
     if (name == "div") {

@@ -113,7 +113,8 @@ class Crossing {
         const auto made = maker_.find(ref.index);
         if (made == maker_.end() || crosses(ref.index, made->second, dear_crosses)) {
           // The operands of calls of the group are there (TileGroups). Others may be gone.
-          if (groups_.overwritten_by(ref.index) <= group.after) return false;
+          const bool is_of_group = std::ranges::binary_search(group.calls, c);
+          if (!is_of_group && groups_.overwritten_by(ref.index) <= group.after) return false;
           if (made != maker_.end()) crossing.insert(ref.index);
           continue;
         }
