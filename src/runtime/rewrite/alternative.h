@@ -156,6 +156,8 @@ step::Kernel kernel_of(const c10::OperatorHandle& op);
 
 // The rows of the registry.
 void in_place(Rewriter& rewriter);
+void tiles(Rewriter& rewriter);
+void forward_ad(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
 void convolution_by_samples(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);

@@ -37,6 +37,15 @@ constexpr std::array kRows = {
     Row{"in-place",
         "lets element-wise ops and soft-max write over an operand that is not needed any more",
         in_place},
+    // These rows come before the rows that vary a single call of a group.
+    Row{"tiles",
+        "runs connected groups of element-wise ops tile by tile, forward and backward, and makes "
+        "what the backward reads again in its tile",
+        tiles},
+    Row{"forward-ad",
+        "keeps the derivative of such a group, made in its forward, in place of what its backward "
+        "reads (nested Forward-AD)",
+        forward_ad, Exactness::kRounding},
     Row{"two-call-convolution",
         "splits the backward of a convolution in two: gradients of the weights, then of the input",
         two_call_convolution},

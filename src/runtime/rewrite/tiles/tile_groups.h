@@ -1,0 +1,66 @@
+// Finds connected groups of element-wise calls in a recording.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/rewrite/alternative.h"
+#include "runtime/rewrite/tiles/element_call.h"
+
+namespace reprise::runtime::internal::rewrite {
+
+// A TileGroup is a connected group of element-wise calls of one phase over the same elements, which
+// can run together behind the call `after`: by then everything that the group reads from outside
+// is made and not yet written over, and nothing outside has read yet what the group makes. A
+// reduction, a random draw, a look at a value in another order, and an early reader outside
+// therefore end a group. `after` may lie before the first call of the group, if that writes over
+// its operand.
+struct TileGroup {
+  Phase phase = Phase::kForward;
+  int64_t elements = 0;
+  int64_t unit = 1;  // of all calls together
+  std::vector<int32_t> calls = {};
+  int32_t after = -1;
+};
+
+// A TileChoice is what is decided together: groups of the forward, and the groups of the backward
+// that read what only they need. Either may be absent.
+struct TileChoice {
+  std::vector<TileGroup> forward, backward;
+
+  std::vector<int32_t> calls() const;  // in order
+};
+
+class TileGroups {
+ public:
+  explicit TileGroups(const Rewriter& rewriter);
+
+  // All choices in which some group has two calls or more. Their values are worth the planner's
+  // time (Rewriter::is_worthwhile).
+  std::vector<TileChoice> choices() const;
+  // The element-wise call at this position, which must be in a group.
+  const ElementCall& element_call(int32_t call) const {
+    return *element_calls_[static_cast<size_t>(call)];
+  }
+  // The call that writes over the value; the number of calls if there is none.
+  int32_t overwritten_by(int32_t value) const {
+    return overwritten_by_[static_cast<size_t>(value)];
+  }
+
+ private:
+  // The group of these calls; absent if they cannot run together.
+  std::optional<TileGroup> together(std::vector<int32_t> calls) const;
+  // The values that the call makes for, or shares with, calls of the group that it may join.
+  void add_to_groups(int32_t call);
+  std::vector<TileGroup> groups() const;
+
+  const Rewriter& rewriter_;
+  const step::Recording& recording_;
+  std::vector<std::optional<ElementCall>> element_calls_;  // by call
+  std::vector<int32_t> overwritten_by_;                    // by value
+  std::vector<int32_t> group_of_;                          // by call; -1: none
+  std::vector<TileGroup> groups_;  // without calls where a group was joined to another
+};
+
+}  // namespace reprise::runtime::internal::rewrite
