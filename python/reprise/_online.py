@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Online mode from Python: the bits of plain training, never above the budget, undone on failure."""
+"""Online mode: the bits of plain training, never above the budget, undone on failure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import reprise
 import torch
 from torch import nn
-
-import reprise
 
 F = nn.functional
 
@@ -146,7 +145,7 @@ def test_as_a_decorator() -> None:
     report = online.report()
     assert report.steps == 3 and report.evictions == 0 and report.calls > 100
     assert repr(online).startswith("Online(step 3")
-    assert "measured_peak_bytes" in online._repr_html_()
+    assert "measured_peak" in online._repr_html_()
 
 
 def test_a_budget_too_small_is_a_budget_error_and_nothing_has_changed() -> None:
