@@ -143,11 +143,7 @@ TEST_F(CaptureTest, WhatCannotBeReplayedIsRefusedByName) {
   };
   EXPECT_PRED2(contains,
                refusal(with([](at::Tensor y) { return y * y.max().item<float>(); }), inputs),
-               "reads a number out of a tensor");
-  EXPECT_PRED2(contains, refusal(with([](at::Tensor y) { return y.index({y > 0}); }), inputs),
-               "mask");
-  EXPECT_PRED2(contains, refusal(with([](at::Tensor y) { return y.masked_select(y > 0); }), inputs),
-               "masked_select");
+               "reads a number that is not whole out of a tensor");
   EXPECT_PRED2(contains,
                refusal(with([&](at::Tensor y) {
                          at::NoGradGuard no_grad;
