@@ -21,7 +21,8 @@ struct Row {
   const char* description;
   void (*find)(Rewriter&);  // for a captured step; null: for chains only
   Exactness exactness = Exactness::kBitwise;
-  bool in_chain = false;  // an option of saved/keep_less.h
+  bool in_chain = false;    // an option of saved/keep_less.h
+  bool on_request = false;  // used only where AlternativeOptions::only names it
 };
 
 // Each alternative is one row. The file of a row has the name of its function.
@@ -40,8 +41,8 @@ constexpr std::array kRows = {
     // These rows come before the rows that vary a single call of a group.
     Row{"tiles",
         "runs connected groups of element-wise ops tile by tile, forward and backward, and makes "
-        "what the backward reads again in its tile",
-        tiles},
+        "what the backward reads again in its tile; used only if it is named",
+        tiles, Exactness::kBitwise, /*in_chain=*/false, /*on_request=*/true},
     Row{"forward-ad",
         "keeps the derivative of such a group, made in its forward, in place of what its backward "
         "reads (nested Forward-AD)",
@@ -121,7 +122,7 @@ RewrittenStep find_alternatives(Recording recording, Works works, Updates update
   validate(options);
   Rewriter rewriter(std::move(recording), std::move(works), std::move(updates));
   for (const Row& row : kRows) {
-    const bool wanted = options.only.empty() || has(options.only, row.name);
+    const bool wanted = options.only.empty() ? !row.on_request : has(options.only, row.name);
     const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);
     if (row.find != nullptr && wanted && allowed) row.find(rewriter);
   }
