@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +31,12 @@ class Square(torch.autograd.Function):
     """A custom function whose backward goes through NumPy."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
         return x * x
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
         return gradient * torch.from_numpy(2 * x.detach().numpy())
 
@@ -189,8 +190,10 @@ def test_arguments() -> None:
         reprise.online(budget=10, heuristic="best")
     with pytest.raises(reprise.InputError, match="a budget is"):
         reprise.online(budget=0.5)  # type: ignore[arg-type]
+    held = torch.ones(1000)  # The budget is below what is live.
     with pytest.raises(reprise.BudgetError, match="before the step"), reprise.online(budget=1):
         pass
+    assert held.numel() == 1000
     online = reprise.online()
     with pytest.raises(reprise.InputError, match="another step"), online, reprise.online():
         pass

@@ -32,7 +32,8 @@ TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
       return loss;
     };
     const StepState state(model.stages, {inputs[0]});
-    CapturedStep captured = capture(step, inputs, {.measure = quick()});
+    CapturedStep captured =
+        capture(step, inputs, {.measure = quick(), .alternatives = every_bitwise()});
     state.restore();
     drop_gradients(model.stages, {inputs[0]});
     const Bits expected = bits_now(model.stages, {inputs[0]}, step(inputs));

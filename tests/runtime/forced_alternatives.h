@@ -10,6 +10,16 @@
 
 namespace reprise::runtime::testing {
 
+// Returns options that take all alternatives with plain training's bits, also those that a capture
+// uses only where they are named.
+inline AlternativeOptions every_bitwise() {
+  AlternativeOptions options;
+  for (const AlternativeInfo& info : alternatives()) {
+    if (info.in_graph && info.exactness == Exactness::kBitwise) options.only.push_back(info.name);
+  }
+  return options;
+}
+
 // Says whether the variant is of this alternative (empty: of any).
 inline bool is_of(const Variant& variant, const std::string& kind) {
   return kind.empty() ? !variant.alternative.empty() : variant.alternative == kind;

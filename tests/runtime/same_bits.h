@@ -50,7 +50,7 @@ inline void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Te
                              const std::string& wanted = "") {
   const std::vector<Stage> stages{{"all", module, {}}};
   const StepState state(stages, inputs);
-  CapturedStep captured(step, inputs, {.measure = quick()});
+  CapturedStep captured(step, inputs, {.measure = quick(), .alternatives = every_bitwise()});
   state.restore();
   drop_gradients(stages, inputs);
   const Bits expected = bits_now(stages, inputs, step(inputs)[0]);
