@@ -163,7 +163,7 @@ def circle(uses):
 
 
 NAMESPACE = re.compile(r"^(?:inline )?namespace([\w: ]*)\{")
-TYPE = re.compile(r"^(?:template <[^;{]*>\s*)?(?:struct|class|enum(?: class)?)\s+(?:\[\[\w+\]\]\s*)?(\w+)[^;(]*\{")
+TYPE = re.compile(r"^(?:template <[^;{]*>\s*)?(?:struct|class|enum(?: class)?)\s+(?:\[\[\w+\]\]\s*)?((?:\w+::)*\w+)[^;(]*\{")
 
 
 def types_of(text):
@@ -274,6 +274,8 @@ def self_test():
         "src/runtime/rewrite/norm/r.cc": '#include "runtime/step/q.h"\n',
         "src/runtime/step/s.cc": '#include "runtime/rewrite/norm/t.h"\n',
         "src/runtime/rewrite/norm/t.h": "#include <vector>\n",
+        "src/runtime/arena/u.h": "namespace a {\nstruct Outer {\n};\n}  // namespace a\n",
+        "src/runtime/arena/v.h": "namespace a {\nstruct Outer::Inner {\n};\n}  // namespace a\n",
         # In Python, b and c, d and e, f and g, and i and j import each other. The imports of a, h
         # and k are in order.
         "python/reprise/__init__.py": "from ._a import x\nimport os\n",

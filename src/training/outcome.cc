@@ -13,8 +13,8 @@
 namespace reprise::training {
 
 using runtime::Tensors;
-using runtime::internal::state::Parked;
 using runtime::internal::state::bitwise_equal;
+using runtime::internal::state::Parked;
 
 namespace {
 
@@ -46,6 +46,12 @@ double difference(const Parked& a, const Parked& b, const Tensors& start) {
 }
 
 }  // namespace
+
+void put_back(const Tensors& tensors, const Parked& saved) {
+  at::NoGradGuard no_grad;
+  const Tensors values = saved.restore();
+  for (size_t k = 0; k < values.size(); ++k) tensors[k].variable_data().copy_(values[k]);
+}
 
 bool equal(const Outcome& a, const Outcome& b) {
   return equal(a.loss, b.loss) && equal(a.gradients, b.gradients) && equal(a.buffers, b.buffers) &&

@@ -23,6 +23,9 @@ struct Outcome {
   OptimizerState state = {};
 };
 
+// Writes stored values back into the tensors, below autograd.
+void put_back(const runtime::Tensors& tensors, const runtime::internal::state::Parked& saved);
+
 // Returns whether both outcomes are equal to the bit.
 bool equal(const Outcome& a, const Outcome& b);
 

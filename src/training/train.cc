@@ -1,8 +1,6 @@
 #include "training/train.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,32 +9,33 @@
 #include <string>
 #include <variant>
 
-#include "runtime/device/median.h"
-#include "runtime/device/stopwatch.h"
-#include "training/outcome.h"
-#include "training/planned_steps.h"
-#include "runtime/chain/prepare.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/prepare.h"
+#include "runtime/device/median.h"
+#include "runtime/device/stopwatch.h"
 #include "training/data.h"
+#include "training/optimizer.h"
+#include "training/outcome.h"
+#include "training/planned_steps.h"
 
 namespace reprise::training {
 
 using runtime::AlternativeOptions;
-using runtime::Stage;
-using runtime::Tensors;
 using runtime::install_cpu_allocator;
-using runtime::internal::device::ProcessorWatch;
-using runtime::internal::device::TimedRun;
-using runtime::internal::device::median;
-using runtime::internal::device::time_run;
-using runtime::internal::device::typical_time;
-using runtime::internal::state::Parked;
-using runtime::internal::state::RandomState;
 using runtime::memory_count;
 using runtime::per_parameter;
 using runtime::reset_peak;
+using runtime::Stage;
+using runtime::Tensors;
+using runtime::internal::device::median;
+using runtime::internal::device::ProcessorWatch;
+using runtime::internal::device::time_run;
+using runtime::internal::device::TimedRun;
+using runtime::internal::device::typical_time;
+using runtime::internal::state::Parked;
+using runtime::internal::state::RandomState;
 
 namespace {
 
@@ -48,68 +47,6 @@ constexpr int64_t kFirstLogged = 3;
 
 Nanos since(Clock::time_point start) {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
-// Makes an optimizer together with its state, so that no step takes more memory than the first. The
-// state has the values that the first step would start from.
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
-                                                        const std::vector<at::Tensor>& parameters) {
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
-  const bool sgd = options.optimizer == OptimizerKind::kSgd;
-  const bool momentum = sgd && options.momentum > 0;
-  const double usual = !sgd ? 0.001 : momentum ? 0.02 : 0.05;
-  const double rate = options.learning_rate > 0 ? options.learning_rate : usual;
-  if (sgd) {
-    optimizer = std::make_unique<torch::optim::SGD>(
-        parameters, torch::optim::SGDOptions(rate).momentum(options.momentum));
-  } else {
-    optimizer = std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(rate));
-  }
-  for (const at::Tensor& parameter : parameters) {
-    void* key = parameter.unsafeGetTensorImpl();
-    if (momentum) {
-      auto state = std::make_unique<torch::optim::SGDParamState>();
-      state->momentum_buffer(at::zeros_like(parameter));
-      optimizer->state()[key] = std::move(state);
-    } else if (sgd) {
-      continue;
-    } else {
-      auto state = std::make_unique<torch::optim::AdamParamState>();
-      state->step(0);
-      state->exp_avg(at::zeros_like(parameter));
-      state->exp_avg_sq(at::zeros_like(parameter));
-      optimizer->state()[key] = std::move(state);
-    }
-  }
-  return optimizer;
-}
-
-Tensors state_tensors(torch::optim::Optimizer& optimizer, const Tensors& parameters,
-                      std::vector<int64_t>* steps) {
-  Tensors all;
-  for (const at::Tensor& parameter : parameters) {
-    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    if (found == optimizer.state().end()) continue;
-    if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(found->second.get())) {
-      all.push_back(sgd->momentum_buffer());
-    } else if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(found->second.get())) {
-      all.insert(all.end(), {adam->exp_avg(), adam->exp_avg_sq()});
-      if (steps != nullptr) steps->push_back(adam->step());
-    }
-  }
-  return all;
-}
-
-OptimizerState state_of(torch::optim::Optimizer& optimizer, const Tensors& parameters) {
-  OptimizerState state;
-  state.tensors = Parked(state_tensors(optimizer, parameters, &state.steps));
-  return state;
-}
-
-void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
-  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    group.options().set_lr(rate);
-  }
 }
 
 // Returns whether the options ask for anything that only graph mode has.
@@ -232,20 +169,7 @@ class Training {
     put_back(buffers_, saved.buffers);
     if (!options_.consume_gradients) return;
     put_back(parameters_, saved.parameters);
-    put_back(state_tensors(*optimizer_, parameters_, nullptr), saved.state.tensors);
-    auto step = saved.state.steps.begin();
-    for (const at::Tensor& parameter : parameters_) {
-      const auto found = optimizer_->state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer_->state().end()) continue;
-      auto* adam = dynamic_cast<torch::optim::AdamParamState*>(found->second.get());
-      if (adam != nullptr) adam->step(*step++);
-    }
-  }
-
-  static void put_back(const Tensors& tensors, const Parked& saved) {
-    at::NoGradGuard no_grad;
-    const Tensors values = saved.restore();
-    for (size_t k = 0; k < values.size(); ++k) tensors[k].variable_data().copy_(values[k]);
+    put_back(*optimizer_, parameters_, saved.state);
   }
 
   // Runs a step on the current batch, up to its gradients, and takes it back. Returns its outcome
@@ -449,39 +373,6 @@ class Training {
 };
 
 }  // namespace
-
-void validate(const TrainOptions& options) {
-  const bool is_chain = options.mode == TrainMode::kChain;
-  if (is_chain) {
-    validate_for_chain(options.alternatives);
-    if (options.alternatives.allow != Exactness::kBitwise) {
-      throw InputError(
-          "--allow needs --mode graph: the alternatives of a chain leave the same bits");
-    }
-  } else {
-    validate(options.alternatives);
-  }
-  if (!options.planner.empty()) find_planner(options.planner);
-  if (options.consume_gradients && is_chain) {
-    throw InputError(
-        "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
-  }
-  if (options.micro_batches < 0) throw InputError("--micro-batches must be a number from 1, or auto");
-  if (options.micro_batches != 1 && is_chain) {
-    throw InputError(
-        "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
-        "loop");
-  }
-  if (!options.parts_from.empty() && options.micro_batches == 1) {
-    throw InputError("--parts-from needs --micro-batches auto, or a number of them");
-  }
-  if (options.steps < 0 || options.epochs < 1 || options.test_samples < 0 ||
-      options.learning_rate < 0 || options.momentum < 0 || options.momentum >= 1) {
-    throw InputError(
-        "--steps, --test and --learning-rate must not be negative, --epochs must be at least 1, "
-        "--momentum must be in [0, 1)");
-  }
-}
 
 TrainReport train(const TrainOptions& given) {
   validate(given);

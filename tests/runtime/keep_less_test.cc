@@ -1,107 +1,34 @@
 // Options of stages keep something in less memory. They leave the same bits, in the predicted
 // bytes, and do not touch what must not be touched.
-#include "runtime/chain/saved/keep_less.h"
+#include "keep_less.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 
-#include "fixture.h"
-#include "runtime/chain/prepare.h"
-#include "runtime/chain/stage_runner.h"
-#include "runtime/device/backward_queue.h"
-#include "runtime/device/tensor_bytes.h"
-
 namespace reprise::runtime {
 
-using internal::device::storage_bytes;
-using internal::device::drain_backward_queue;
 using internal::chain::GradientBook;
-using internal::chain::SavedForm;
-using internal::chain::PreparedModel;
 using internal::chain::prepare;
-using internal::chain::rebuilds_same_bits;
+using internal::chain::PreparedModel;
 using internal::chain::run_backward;
 using internal::chain::run_keep;
+using internal::chain::SavedForm;
 
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
 using testing::conv;
+using testing::ConvNormActivation;
 using testing::difference;
-using testing::layer;
+using testing::KeepLessTest;
+using testing::kImages;
+using testing::kRebuild;
+using testing::kSmaller;
 using testing::live;
 using testing::mean_square;
-using testing::put_bits;
 using testing::quick;
-
-const SavedForm kSmaller{.one_bit_mask = true, .small_indices = true};
-const SavedForm kRebuild{.one_bit_mask = true, .small_indices = true, .rebuild = true};
-
-// Holds what a stage's run keeps beside its output, and what its backward makes of gradients of
-// ones.
-struct StageRun {
-  int64_t kept = 0;
-  Bits bits;
-};
-
-class KeepLessTest : public testing::RuntimeTest {
- protected:
-  static PreparedModel prepared(const Stage& stage, const at::Tensor& x) {
-    return prepare({stage}, {x.detach().requires_grad_()});
-  }
-
-  static StageRun run(const PreparedModel& model, const at::Tensor& x, const SavedForm& saved_form,
-                      const std::function<void()>& between = {}) {
-    at::manual_seed(3);
-    StageRun result;
-    const int64_t before = live();
-    auto [outputs, kept] = run_keep(model.stages[0], {x.detach()}, model.parameters, saved_form);
-    result.kept = live() - before - storage_bytes(outputs);
-    put_bits(result.bits, "output", outputs);
-    if (between) between();
-    GradientBook book(model.parameters.size());
-    const Tensors gradients = run_backward(model.stages[0], std::move(kept),
-                                           {at::ones_like(outputs[0])}, model.parameters, book)
-                                  .inputs;
-    put_bits(result.bits, "input gradient", gradients);
-    put_bits(result.bits, "gradient", book);
-    return result;
-  }
-
-  // Returns how many bytes less are kept than in plain training, after it has shown that nothing
-  // else differs.
-  static int64_t saved(const Stage& stage, const at::Tensor& x, const SavedForm& saved_form) {
-    const PreparedModel model = prepared(stage, x);
-    run(model, x, {});  // warm up
-    const StageRun plain = run(model, x, {}), other = run(model, x, saved_form);
-    EXPECT_EQ(difference(plain.bits, other.bits), "") << stage.name;
-    EXPECT_TRUE(rebuilds_same_bits(model.stages[0], {x.detach()}, model.parameters)) << stage.name;
-    return plain.kept - other.kept;
-  }
-};
-
-// Makes a stage of one input and one output.
-template <class Forward>
-Stage stage_of(std::shared_ptr<nn::Module> module, Forward forward) {
-  return {"stage", std::move(module),
-          [forward](const Tensors& x) mutable { return Tensors{forward(x.at(0))}; }};
-}
-
-constexpr int64_t kImages = 8 * 8 * 16 * 16 * 4;  // bytes of eight channels of `images_`
-
-struct ConvNormActivation : nn::Module {
-  nn::Conv2d first = register_module("first", conv(3));
-  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(8));
-  nn::Conv2d second = register_module("second", conv(8));
-
-  // Puts a function between the norm and the second convolution.
-  Stage with(const std::function<at::Tensor(at::Tensor)>& activation) {
-    return stage_of(shared_from_this(), [this, activation](const at::Tensor& x) {
-      return second->forward(activation(norm->forward(first->forward(x))));
-    });
-  }
-};
+using testing::stage_of;
+using testing::StageRun;
 
 TEST_F(KeepLessTest, ActivationsBehindABatchNormAreMadeAgainFromItsInput) {
   auto net = std::make_shared<ConvNormActivation>();
@@ -264,49 +191,6 @@ TEST_F(KeepLessTest, BatchNormsWithoutTheirParameters) {
   EXPECT_EQ(saved(only_bias, images_, kRebuild), kImages);
 }
 
-// Writes without history leave the tensor's node in place. So nothing is made again from what the
-// node made.
-TEST_F(KeepLessTest, WritesThatAutogradDoesNotRecord) {
-  auto net = std::make_shared<ConvNormActivation>();
-  const auto stage_with = [&](const std::function<void(at::Tensor)>& write) {
-    return net->with([write](at::Tensor y) {
-      at::NoGradGuard no_grad;
-      write(y);
-      at::AutoGradMode with_grad(true);
-      return y.relu();
-    });
-  };
-  EXPECT_EQ(saved(stage_with([](at::Tensor) {}), images_, kRebuild), kImages);
-  EXPECT_EQ(saved(stage_with([](at::Tensor y) { y.clamp_(-0.5, 0.5); }), images_, kRebuild), 0);
-  // This write changes nothing on this sample, but might on another.
-  EXPECT_EQ(saved(stage_with([](at::Tensor y) { y.clamp_(-1e9, 1e9); }), images_, kRebuild), 0);
-  EXPECT_EQ(saved(stage_with([](at::Tensor y) { y.view({-1}).mul_(2); }), images_, kRebuild), 0);
-  // Autograd refuses to tell the history of such a view.
-  const auto twice_written = [](at::Tensor y) { y.view({-1}).mul_(2).add_(1); };
-  EXPECT_EQ(saved(stage_with(twice_written), images_, kRebuild), 0);
-  // The operation in place takes a copy, and something has been written to it.
-  const Stage in_place = net->with([](at::Tensor y) {
-    {
-      at::NoGradGuard no_grad;
-      y.clamp_(-1e9, 1e9);
-    }
-    return at::silu_(y);
-  });
-  EXPECT_EQ(saved(in_place, images_, kRebuild), 0);
-
-  // The first reader got the norm's result, and the second one what was written over it.
-  const Stage twice = stage_of(net, [net = net.get()](const at::Tensor& x) {
-    const at::Tensor y = net->norm->forward(net->first->forward(x));
-    const at::Tensor a = y.exp();
-    {
-      at::NoGradGuard no_grad;
-      at::Tensor(y).mul_(2);
-    }
-    return net->second->forward(y) + a;
-  });
-  EXPECT_EQ(saved(twice, images_, kRebuild), 0);
-}
-
 TEST_F(KeepLessTest, ATensorThatSeveralReadIsMadeOnce) {
   auto net = std::make_shared<ConvNormActivation>();
   const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
@@ -396,55 +280,6 @@ TEST_F(KeepLessTest, FactorsOfDropout) {
   const Stage by_hand = stage_of(
       nullptr, [](const at::Tensor& x) { return x * at::bernoulli(at::full_like(x, 0.5)); });
   EXPECT_EQ(saved(by_hand, images_, kSmaller), 0) << "might have other values another time";
-}
-
-// What plain training would refuse is refused. A change that plain training would not notice,
-// because it reads a copy, is refused, too.
-TEST_F(KeepLessTest, WhatATensorIsMadeFromMayNotChange) {
-  auto net = std::make_shared<ConvNormActivation>();
-  const Stage stage = net->with([](at::Tensor y) { return y.relu(); });
-  const PreparedModel model = prepared(stage, images_);
-  const auto change_bias = [&] {
-    at::NoGradGuard no_grad;
-    net->norm->bias.add_(1);
-  };
-  EXPECT_THROW(run(model, images_, kRebuild, change_bias), InputError);
-  drain_backward_queue();
-
-  // The input of this norm is given by the stage before.
-  const Stage norm_first = stage_of(net, [net = net.get()](const at::Tensor& x) {
-    return net->second->forward(net->norm->forward(x).relu());
-  });
-  const at::Tensor x = at::randn({8, 8, 16, 16});
-  const PreparedModel second = prepared(norm_first, x);
-  const auto change_input = [&] {
-    at::NoGradGuard no_grad;
-    x.add_(1);
-  };
-  EXPECT_THROW(run(second, x, kRebuild, change_input), InputError);
-  drain_backward_queue();
-}
-
-// Autograd refuses such a stage, so no option of it is ever asked for.
-TEST_F(KeepLessTest, AStageThatWritesToWhatItSavedIsRefusedWhenItIsMeasured) {
-  auto net = std::make_shared<ConvNormActivation>();
-  const Stage stage = stage_of(net, [net = net.get()](const at::Tensor& x) {
-    at::Tensor y = net->norm->forward(net->first->forward(x)).relu();
-    at::Tensor z = net->second->forward(y);
-    y.add_(1);
-    return z + y;
-  });
-  EXPECT_THROW(profile({stage}, {images_.detach().requires_grad_()}, mean_square, quick()),
-               c10::Error);
-}
-
-// A stage that writes to its input is given a copy, and the first values of the copy are gone.
-TEST_F(KeepLessTest, AnInputThatIsWrittenToIsNotReadAgain) {
-  auto net = std::make_shared<ConvNormActivation>();
-  const Stage stage = stage_of(net, [net = net.get()](at::Tensor x) {
-    return net->second->forward(net->norm->forward(x.relu_()).relu());
-  });
-  EXPECT_EQ(saved(stage, at::randn({8, 8, 16, 16}), kRebuild), kImages);
 }
 
 TEST_F(KeepLessTest, OptionsAreOfferedAndSwitched) {

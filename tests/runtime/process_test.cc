@@ -1,17 +1,13 @@
 // Checks promises about a process as a whole: several models with budgets of their own, threads,
-// child processes, and very many steps.
+// and child processes.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
-#include <torch/optim/sgd.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
-#include "fixture.h"
-#include "reprise/check/simulate.h"
-#include "reprise/runtime/capture.h"
-#include "support/scale.h"
+#include "both_modes.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::testing {
@@ -20,37 +16,6 @@ using internal::device::storage_bytes;
 namespace {
 
 class ProcessTest : public RuntimeTest {};
-
-// Makes linear layers with batch norm, dropout and an in-place function between them.
-std::vector<Stage> small_stages(int64_t width = 16) {
-  return {layer("in", nn::Linear(width, width)),          layer("norm", nn::BatchNorm1d(width)),
-          layer("relu", nn::ReLU(nn::ReLUOptions(true))), layer("drop", nn::Dropout(0.2)),
-          layer("middle", nn::Linear(width, 2 * width)),  layer("tanh", nn::Tanh()),
-          layer("out", nn::Linear(2 * width, 10))};
-}
-
-std::shared_ptr<Remat> fitted(const std::vector<Stage>& stages, const Tensors& inputs) {
-  auto model = remat(stages, inputs, {.loss = mean_square, .measure = quick()});
-  model->set_budget(smallest_budget(*model));
-  model->plan_for(inputs);
-  return model;
-}
-
-at::Tensor plain(const std::vector<Stage>& stages, const Tensors& inputs) {
-  at::Tensor loss = mean_square(run_plain(stages, inputs));
-  loss.backward();
-  return loss;
-}
-
-StepFunction step_of(const std::vector<Stage>& stages) {
-  return [stages](const Tensors& in) { return Tensors{plain(stages, in)}; };
-}
-
-CapturedStep captured(const std::vector<Stage>& stages, const Tensors& inputs) {
-  CapturedStep step(step_of(stages), inputs, {.measure = quick()});
-  step.plan({.budget = "90%", .time_limit = Nanos(100'000'000)});
-  return step;
-}
 
 // Returns the message of the InputError that `work` throws.
 template <class Work>
@@ -378,132 +343,6 @@ TEST_F(ProcessTest, OneAndTwoThreadsWithinOperationsEachRepeatPlainTraining) {
     state.restore();
   }
   at::set_num_threads(before);
-}
-
-// Holds what a run of many steps leaves: every loss, and the parameters and buffers at its end.
-struct Course {
-  std::vector<float> losses;
-  Bits last;
-};
-
-// The run has momentum and batches of three sizes, which are drawn as training goes on.
-class LongRun : public ProcessTest {
- protected:
-  static constexpr int64_t kSizes[] = {48, 64, 32};
-  static constexpr int kStretch = 250;  // steps with one size
-
-  // So many steps come before anything is compared. After them every kind of batch has come once,
-  // and the optimizer has its state.
-  static constexpr int kFirst = 3;
-
-  void SetUp() override {
-    ProcessTest::SetUp();
-    steps_ = reprise::testing::test_scale(2500);
-    stages_ = small_stages();
-    for (const at::Tensor& p : parameters_of(stages_)) initial_.push_back(p.detach().clone());
-    state_.emplace(stages_, Tensors{});
-  }
-
-  template <class Step, class Boundary>
-  Course train(Step&& step, Boundary&& boundary) {
-    {
-      at::NoGradGuard no_grad;
-      state_->restore();
-      const std::vector<at::Tensor> parameters = parameters_of(stages_);
-      for (size_t i = 0; i < initial_.size(); ++i) at::Tensor(parameters[i]).copy_(initial_[i]);
-    }
-    torch::optim::SGD optimizer(parameters_of(stages_),
-                                torch::optim::SGDOptions(0.01).momentum(0.9));
-    Course course;
-    course.losses.reserve(static_cast<size_t>(steps_));
-    for (int n = 0; n < steps_; ++n) {
-      {
-        const int64_t size = n < kFirst ? kSizes[n] : kSizes[n / kStretch % 3];
-        const at::Tensor loss = step(at::randn({size, 16}));
-        course.losses.push_back(loss.item<float>());
-      }
-      optimizer.step();
-      optimizer.zero_grad();
-      boundary(n);
-    }
-    course.last = bits_now(stages_, {});
-    return course;
-  }
-
-  void expect_same_course(const Course& course) {
-    const Course expected =
-        train([&](const at::Tensor& x) { return plain(stages_, {x}); }, [](int) {});
-    ASSERT_EQ(expected.losses.size(), course.losses.size());
-    EXPECT_EQ(std::memcmp(expected.losses.data(), course.losses.data(),
-                          expected.losses.size() * sizeof(float)),
-              0);
-    EXPECT_EQ(difference(expected.last, course.last), "");
-    EXPECT_LT(expected.losses.back(), expected.losses.front());
-    RecordProperty("steps", steps_);
-  }
-
-  int steps_ = 0;
-  std::vector<Stage> stages_;
-  std::vector<at::Tensor> initial_;
-  std::optional<StepState> state_;
-};
-
-TEST_F(LongRun, ChainModeLosesNoByteAndNoBit) {
-  auto model =
-      remat(stages_, {at::randn({kSizes[0], 16})}, {.loss = mean_square, .measure = quick()});
-  int64_t level = 0, leaks = 0;
-  Bytes smallest;
-  const Course course = train(
-      [&](const at::Tensor& x) {
-        at::Tensor loss = mean_square({model->forward(x)});
-        loss.backward();
-        EXPECT_LE(model->last_step().measured_peak, model->last_step().budget);
-        return loss;
-      },
-      [&](int n) {
-        if (n + 1 == kFirst) {
-          level = live();
-          model->set_budget({});  // plans again: each kind of batch beside what all kinds hold
-          for (const int64_t size : kSizes) {
-            model->plan_for({at::empty({size, 16})});
-            smallest = std::max(smallest, smallest_budget(*model));
-          }
-        }
-        if (n >= kFirst) leaks += live() != level;
-        // The plan changes, also in the middle of a stretch.
-        if (n >= kFirst && n % 100 == 0) {
-          model->set_budget(n % 300 == 0 ? Budget() : Budget(smallest + Bytes(n % 7 * 1024)));
-        }
-      });
-  EXPECT_EQ(leaks, 0);
-  EXPECT_GT(model->last_step().plans, steps_ / 200);
-  RecordProperty("plans", static_cast<int>(model->last_step().plans));
-  expect_same_course(course);
-}
-
-TEST_F(LongRun, GraphModeLosesNoByteAndNoBit) {
-  CaptureOptions options{.on_miss = OnMiss::kRecapture, .measure = quick()};
-  CapturedStep step(step_of(stages_), {at::randn({kSizes[0], 16})}, options);
-  int64_t level = 0, leaks = 0, served = 0;
-  const Course course = train(
-      [&](const at::Tensor& x) {
-        at::Tensor loss = step.run({x});
-        EXPECT_LE(step.last_step().measured_peak, step.last_step().budget);
-        served += step.last_step().served > 0;
-        return loss;
-      },
-      [&](int n) {
-        if (n + 1 == kFirst) level = live();
-        if (n >= kFirst) leaks += live() != level;
-        if (n >= kFirst && n % 500 == 0) {
-          step.plan({.budget = n % 1000 == 0 ? Budget() : Budget("98%"),
-                     .time_limit = Nanos(20'000'000)});
-        }
-      });
-  EXPECT_EQ(leaks, 0);
-  EXPECT_GT(served, steps_ * 9 / 10) << "the arena served too few steps";
-  RecordProperty("plans", static_cast<int>(step.last_step().plans));
-  expect_same_course(course);
 }
 
 }  // namespace

@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "reprise/plan/plan.h"
+#include "reprise/model/chain.h"
+#include "reprise/model/frontier.h"
+#include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
+#include "reprise/model/units.h"
+#include "reprise/plan/options.h"
 
 namespace reprise {
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reprise/plan/plan.h"
 #include "reprise/plan/planner.h"
 
 namespace reprise {

@@ -9,6 +9,7 @@
 #include "reprise/model/observer.h"
 #include "reprise/model/profile.h"
 #include "reprise/runtime/alternatives.h"
+#include "reprise/runtime/busy_machine.h"
 #include "reprise/runtime/stage.h"
 
 namespace reprise::runtime {
@@ -43,9 +44,5 @@ struct MeasureOptions {
 // with the name of the stage when a stage fails or cannot be used.
 Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
                 const MeasureOptions& options = {});
-
-// Returns one line that says that the machine was busy while it measured, and what to do; empty for
-// 100. `processor_percent` is that of the Profile.
-std::string explain_busy_machine(int64_t processor_percent);
 
 }  // namespace reprise::runtime

@@ -1,4 +1,3 @@
-// clang-format off
 // This planner finds the exact optimum of a chain over all persistent schedules, and over schedules
 // that may also drop the input of a kept stage and compute it again.
 //
@@ -67,7 +66,6 @@
 //   oracle/published_counterexamples_test.cc: where the published tests go wrong
 //   property/chain_planner_test.cc: ties, long chains; merged chains; plans under a time limit
 //   property/planner_property_test.cc: monotone, scaling, frontier equal to single solves
-// clang-format on
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -1,4 +1,3 @@
-// clang-format off
 // This planner finds persistent schedules of a chain over slots of memory: a good plan and a proven
 // bound in a time that does not depend on the sizes.
 //
@@ -30,7 +29,6 @@
 // Tests: oracle/chain_slots_test.cc (bound <= exact optimum <= plan; threads change nothing; exact
 // where the slots divide everything), and the tests of every planner in
 // property/planner_property_test.cc.
-// clang-format on
 #include <algorithm>
 #include <cstdint>
 #include <utility>

@@ -8,7 +8,7 @@
 
 #include "reprise/model/observer.h"
 #include "reprise/model/units.h"
-#include "reprise/plan/plan.h"
+#include "reprise/plan/options.h"
 
 namespace reprise::internal::common {
 

@@ -1,37 +1,32 @@
 #include "runtime/chain/measure.h"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/device/tensor_bytes.h"
-#include "runtime/device/backward_queue.h"
-#include "runtime/state/value_keeper.h"
-#include "runtime/device/activity.h"
-#include "runtime/device/device.h"
-#include "runtime/device/stopwatch.h"
-#include "runtime/chain/equal_stages.h"
-#include "runtime/state/park.h"
-#include "runtime/state/random_state.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/equal_stages.h"
+#include "runtime/chain/loss_sink.h"
+#include "runtime/device/backward_queue.h"
+#include "runtime/device/device.h"
+#include "runtime/device/stopwatch.h"
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/state/park.h"
+#include "runtime/state/random_state.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::internal::chain {
 
-using device::Measuring;
-using device::ProcessorWatch;
-using device::TimedRun;
 using device::drain_backward_queue;
 using device::make_node;
-using device::shape_text;
+using device::ProcessorWatch;
 using device::storage_bytes;
 using device::time_run;
+using device::TimedRun;
 using device::typical_time;
 using device::uncounted_bytes;
 using device::wall_times;
@@ -266,38 +261,6 @@ class Measurement {
     return loss;
   }
 
-  // The expanded gradients. Their memory is that of a single number (or of none, if the batch is
-  // empty), which another tensor holds.
-  static Tensors held_elsewhere(const Tensors& gradients) {
-    Tensors others;
-    for (const at::Tensor& g : gradients) {
-      if (!g.defined() || g.storage().use_count() == 1) continue;
-      if (g.numel() == 0 || g.nbytes() > g.storage().nbytes()) others.push_back(g);
-    }
-    return others;
-  }
-
-  // Takes the gradients where the chain would take them, and the level of memory at that moment.
-  struct LossSink final : torch::autograd::Node {
-    c10::Device device;
-    Tensors gradients;
-    int64_t level = 0, peak = 0;
-    int64_t shared = 0;  // bytes of gradients that others hold: the expanded 1 of a sum
-    bool reached = false;
-
-    explicit LossSink(c10::Device d) : device(d) {}
-    std::string name() const override { return "reprise::LossSink"; }
-    torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override {
-      gradients = std::move(inputs);
-      shared = storage_bytes(held_elsewhere(gradients));
-      const MemoryCount now = memory_count(device);
-      level = now.live;
-      peak = now.peak;
-      reached = true;
-      return {};
-    }
-  };
-
   // Measures the backward of stage i, from g_{i+1} to g_i.
   Parked measure_backward(size_t i, const Parked& gradient) {
     reprise::Stage& row = measured_.chain.stages[i];
@@ -420,7 +383,7 @@ class Measurement {
 }  // namespace
 
 MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
-                 const MeasureOptions& options) {
+                      const MeasureOptions& options) {
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);
@@ -441,32 +404,4 @@ MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const L
   }
 }
 
-Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChain measured) {
-  Profile profile;
-  profile.device = model.device.str();
-  profile.versions = {{"reprise", REPRISE_VERSION}, {"torch", TORCH_VERSION}};
-  profile.threads = at::get_num_threads();
-  for (const at::Tensor& tensor : sample) profile.inputs.push_back(shape_text(tensor));
-  profile.signature = measured.chain.name;
-  for (const PreparedStage& stage : model.stages) profile.signature += "|" + stage.stage.name;
-  profile.spread = std::move(measured.spread);
-  profile.processor_percent = measured.processor_percent;
-  profile.problem = std::move(measured.chain);
-  return profile;
-}
-
 }  // namespace reprise::runtime::internal::chain
-
-namespace reprise::runtime {
-
-Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const Loss& loss,
-                const MeasureOptions& options) {
-  if (!sample.empty() && sample[0].defined() && sample[0].device().is_cpu()) {
-    install_cpu_allocator();
-  }
-  const internal::device::Measuring measuring;
-  const internal::chain::PreparedModel model = internal::chain::prepare(stages, sample);
-  return describe(model, sample, measure(model, sample, loss, options));
-}
-
-}  // namespace reprise::runtime

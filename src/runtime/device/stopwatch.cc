@@ -9,7 +9,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "reprise/runtime/measure.h"
+#include "reprise/runtime/busy_machine.h"
 #include "runtime/device/median.h"
 
 namespace reprise::runtime::internal::device {

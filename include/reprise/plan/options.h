@@ -1,0 +1,28 @@
+// PlanOptions say what plan() should look for, and how long.
+#pragma once
+
+#include <string>
+
+#include "reprise/model/observer.h"
+#include "reprise/model/plan.h"
+#include "reprise/model/units.h"
+
+namespace reprise {
+
+struct PlanOptions {
+  Budget budget = {};                  // default: no limit; shares are of plain training's peak
+  std::string planner{};               // empty: "chain" for chains, "graph" for graphs
+  // The schedule class to search and to prove, for planners that have several. Empty: the largest
+  // class that the time limit allows.
+  std::string schedule_class{};
+  Nanos time_limit{10'000'000'000};    // limit on the search
+  int threads = 0;                     // 0: as many as the machine has
+  Exactness allow = Exactness::kBitwise;  // the least exact option or variant that may be used
+  // The planners of graphs that search look for a plan that leaves this many bytes of the budget
+  // unused. They return a plan that uses these bytes if they find no other. Statements about all
+  // plans within the budget refer to the whole budget.
+  Bytes reserve = {};
+  Observer observer{};                 // progress; may be empty
+};
+
+}  // namespace reprise

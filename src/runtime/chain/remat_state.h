@@ -1,0 +1,55 @@
+// The state of a planned chain: its stages, and a plan for each kind of input that it was given.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "reprise/runtime/remat.h"
+#include "runtime/chain/execute.h"
+#include "runtime/chain/plan_key.h"
+#include "runtime/device/step_log.h"
+
+namespace reprise::runtime {
+
+struct Remat::State {
+  // The state for one kind of input.
+  struct Instance {
+    internal::chain::PlanKey key;
+    std::shared_ptr<internal::chain::PlannedModel> planned;
+    std::vector<TimeSpread> spread;
+    int64_t processor_percent = 100;  // Profile::processor_percent
+    Tensors example_shape;            // for describe(): geometry only
+    int64_t offset = 0;  // live bytes beyond the chain's fixed + input when the plan was made
+    PlanResult result;
+    Bytes baseline_peak;
+    bool second_output = false;  // the problem of `result` has room for a second output
+
+    // The problem that `result` answers.
+    Chain problem() const;
+
+    explicit Instance(internal::chain::PlanKey k) : key(std::move(k)) {}
+  };
+
+  std::vector<Stage> stages;
+  RematOptions options;
+  std::vector<std::unique_ptr<Instance>> instances;
+  Instance* last = nullptr;
+  StepReport report;
+  internal::device::StepLog log;
+
+  Instance& instance_for(const Tensors& inputs, const internal::chain::ModelContents& contents);
+  void drop_outdated();
+  void make_plan(Instance& instance, int64_t offset);
+  // Makes a plan if there is none, or if the level of memory has changed too much. Returns the
+  // bytes that are live but not counted by the allocator.
+  int64_t replan_if_needed(Instance& instance, const Tensors& inputs,
+                           const internal::chain::ModelContents& contents);
+  // Makes `last` the instance of these inputs, with a plan that fits. Returns the bytes that are
+  // live but not counted by the allocator.
+  int64_t ready(const Tensors& inputs, const internal::chain::ModelContents& contents);
+  Tensors run_plain(Tensors x) const;
+};
+
+}  // namespace reprise::runtime

@@ -1,0 +1,41 @@
+#include "reprise/model/errors.h"
+#include "reprise/plan/registry.h"
+#include "training/train.h"
+
+namespace reprise::training {
+
+void validate(const TrainOptions& options) {
+  const bool is_chain = options.mode == TrainMode::kChain;
+  if (is_chain) {
+    validate_for_chain(options.alternatives);
+    if (options.alternatives.allow != Exactness::kBitwise) {
+      throw InputError(
+          "--allow needs --mode graph: the alternatives of a chain leave the same bits");
+    }
+  } else {
+    validate(options.alternatives);
+  }
+  if (!options.planner.empty()) find_planner(options.planner);
+  if (options.consume_gradients && is_chain) {
+    throw InputError(
+        "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");
+  }
+  if (options.micro_batches < 0)
+    throw InputError("--micro-batches must be a number from 1, or auto");
+  if (options.micro_batches != 1 && is_chain) {
+    throw InputError(
+        "--micro-batches needs --mode graph: around a chain of stages, accumulate gradients in a "
+        "loop");
+  }
+  if (!options.parts_from.empty() && options.micro_batches == 1) {
+    throw InputError("--parts-from needs --micro-batches auto, or a number of them");
+  }
+  if (options.steps < 0 || options.epochs < 1 || options.test_samples < 0 ||
+      options.learning_rate < 0 || options.momentum < 0 || options.momentum >= 1) {
+    throw InputError(
+        "--steps, --test and --learning-rate must not be negative, --epochs must be at least 1, "
+        "--momentum must be in [0, 1)");
+  }
+}
+
+}  // namespace reprise::training
