@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "command.h"
+#include "machine_arguments.h"
 #include "output.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
@@ -20,6 +21,7 @@ struct CheckArguments {
   std::string problem;
   std::string plan;
   std::string budget;
+  MachineArguments machine;
   bool json = false;
   bool quiet = false;
 };
@@ -28,10 +30,11 @@ int run_check(const CheckArguments& arguments) {
   const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
+  const Machine machine = machine_for(plan, arguments.machine, arguments.plan);
   const Graph graph = problem.graph();
   const Bytes budget = arguments.budget.empty() ? plan.budget : asked.resolve(baseline(graph).peak);
   const std::vector<Violation> violations =
-      verify(graph, plan, budget, problem.id_for(plan.problem));
+      verify(graph, plan, budget, problem.id_for(plan.problem), machine);
   if (arguments.json) {
     print(violations_json(violations, plan, budget));
   } else if (!violations.empty()) {
@@ -59,6 +62,7 @@ void add_check(CLI::App& app, Handler& action) {
       ->add_option("--budget,-b", arguments->budget,
                    "judge it by this budget instead of the one that it names")
       ->type_name("BYTES");
+  add_machine_options(*command, arguments->machine);
   command->add_flag("--json", arguments->json, "the verdict as JSON");
   command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
   command->footer(

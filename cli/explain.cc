@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "command.h"
+#include "machine_arguments.h"
 #include "output.h"
 #include "plan_of.h"
 #include "reprise/check/verify.h"
@@ -21,6 +22,7 @@ namespace {
 struct ExplainArguments {
   std::string problem;
   std::string plan;
+  MachineArguments machine;
   size_t rows = 12;
   bool json = false;
   bool quiet = false;
@@ -30,12 +32,13 @@ int run_explain(const ExplainArguments& arguments) {
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Graph graph = problem.graph();
-  require_plan_of(problem, plan, arguments.plan);
-  const Explanation explanation = explain(graph, plan);
+  const Machine machine = machine_for(plan, arguments.machine, arguments.plan);
+  require_plan_of(problem, plan, arguments.plan, machine);
+  const Explanation explanation = explain(graph, plan, machine);
   TextOptions options = text_options();
   options.rows = arguments.rows;
   print(arguments.json ? explanation_json(explanation) : explanation_text(explanation, options));
-  const size_t faults = verify(graph, plan, plan.budget).size();
+  const size_t faults = verify(graph, plan, plan.budget, machine).size();
   if (faults > 0 && !arguments.quiet) {
     say(fmt::format("this plan is not valid ({} violation{}); see `reprise check`", faults,
                     faults == 1 ? "" : "s"));
@@ -54,6 +57,7 @@ void add_explain(CLI::App& app, Handler& action) {
   command->add_option("--rows", arguments->rows, "most rows of a table (default 12)")
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000).description(""));
+  add_machine_options(*command, arguments->machine);
   command->add_flag("--json", arguments->json, "everything, as JSON");
   command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
   command->footer("Example:\n  reprise explain densenet121.json plan.json");

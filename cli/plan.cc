@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "command.h"
+#include "machine_arguments.h"
 #include "output.h"
 #include "report_page.h"
 #include "reprise/plan/registry.h"
@@ -22,6 +23,7 @@ struct PlanArguments {
   std::string output;
   std::string report;
   bool json = false;
+  MachineArguments machine;
   SearchArguments search;
 };
 
@@ -73,6 +75,7 @@ void report_plan(const PlanArguments& arguments, const PlanResult& result) {
 int run_plan(const PlanArguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
+  options.machine = machine_of(arguments.machine);
   if (!options.planner.empty()) find_planner(options.planner);
   for (const std::string& path : {arguments.output, arguments.report}) {
     if (!path.empty()) require_writable(path);
@@ -88,7 +91,8 @@ int run_plan(const PlanArguments& arguments) {
 
   if (result.plan) {
     if (!arguments.report.empty()) {
-      ReportInput page{.problem = problem, .plan = *result.plan};
+      ReportInput page{
+          .problem = problem, .plan = *result.plan, .machine = options.machine};
       write_output(arguments.report, report_page(page, kCurveLimit, arguments.search.quiet));
     }
     report_plan(arguments, result);
@@ -117,10 +121,12 @@ void add_plan(CLI::App& app, Handler& action) {
       ->add_option("--report", arguments->report, "page to look at, as `reprise report` writes it")
       ->type_name("FILE");
   command->add_flag("--json", arguments->json, "the result on standard output as JSON");
+  add_machine_options(*command, arguments->machine);
   add_search_options(*command, arguments->search, "10s");
   command->footer(
       "Without -o the plan itself goes to standard output.\n\n"
-      "Example:\n  reprise plan densenet121.json --budget 60% -o plan.json");
+      "Examples:\n  reprise plan densenet121.json --budget 60% -o plan.json\n"
+      "  reprise plan densenet121.json --budget 40% --offload host=12GB/s -o plan.json");
   command->callback(
       [arguments, &action] { action = [arguments] { return run_plan(*arguments); }; });
 }

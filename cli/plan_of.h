@@ -4,11 +4,13 @@
 #include <string>
 
 #include "reprise/io/json.h"
+#include "reprise/model/machine.h"
 
 namespace reprise::cli {
 
 // Throws InputError if `plan`, from `file`, cannot be followed because it is for another problem.
 // The message names both problems.
-void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file);
+void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file,
+                     const Machine& machine = {});
 
 }  // namespace reprise::cli

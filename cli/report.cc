@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "command.h"
+#include "machine_arguments.h"
 #include "output.h"
 #include "plan_of.h"
 #include "report_page.h"
@@ -25,6 +26,7 @@ struct ReportArguments {
   std::string trace;
   std::string snapshot;
   std::string curve_limit = "3s";
+  MachineArguments machine;
   bool quiet = false;
 };
 
@@ -40,7 +42,8 @@ void check_file(const std::string& path, const Check& check) {
 
 ReportInput load(const ReportArguments& arguments) {
   ReportInput input{.problem = load_problem(arguments.problem), .plan = load_plan(arguments.plan)};
-  require_plan_of(input.problem, input.plan, arguments.plan);
+  input.machine = machine_for(input.plan, arguments.machine, arguments.plan);
+  require_plan_of(input.problem, input.plan, arguments.plan, input.machine);
   if (!arguments.frontier.empty()) {
     input.frontier = load_frontier(arguments.frontier);
     check_file(arguments.frontier, [&] { validate(*input.frontier, input.problem); });
@@ -73,7 +76,7 @@ int run_report(const ReportArguments& arguments) {
   const bool other_files = !arguments.trace.empty() || !arguments.snapshot.empty();
   if (!arguments.output.empty() || !other_files) write_page(arguments, input);
   const size_t faults = verify(input.problem.graph(), input.plan, input.plan.budget,
-                               input.problem.id_for(input.plan.problem))
+                               input.problem.id_for(input.plan.problem), input.machine)
                             .size();
   if (faults > 0 && !arguments.quiet) {
     say(fmt::format("this plan is not valid ({} violation{}); see `reprise check`", faults,
@@ -105,6 +108,7 @@ void add_report(CLI::App& app, Handler& action) {
       ->add_option("--snapshot", arguments->snapshot,
                    "PyTorch memory snapshot, for pytorch.org/memory_viz")
       ->type_name("FILE");
+  add_machine_options(*command, arguments->machine);
   command
       ->add_option("--time-limit", arguments->curve_limit,
                    "for working out the curve (default 3s; 0s: none)")

@@ -9,6 +9,7 @@
 #include "reprise/model/errors.h"    // IWYU pragma: export
 #include "reprise/model/graph.h"     // IWYU pragma: export
 #include "reprise/model/lower.h"     // IWYU pragma: export
+#include "reprise/model/machine.h"   // IWYU pragma: export
 #include "reprise/model/plan.h"      // IWYU pragma: export
 #include "reprise/model/units.h"     // IWYU pragma: export
 #include "reprise/pack/pack.h"       // IWYU pragma: export

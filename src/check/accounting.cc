@@ -17,19 +17,25 @@ void add_run(const Variant& variant, size_t action, std::vector<std::vector<Even
   for (const ValueIndex v : variant.writes) events[v].push_back({action, EventKind::kWritten});
 }
 
-// Returns what happens to each value, in the order of the actions.
+// Returns what happens to each value in this memory, in the order of the actions. A copy into the
+// memory holds its bytes as a write does.
 std::vector<std::vector<Event>> events_by_value(
-    const Graph& graph, const std::vector<std::optional<BoundAction>>& actions) {
+    const Graph& graph, const std::vector<std::optional<BoundAction>>& actions, int32_t memory) {
   std::vector<std::vector<Event>> events(graph.values.size());
   for (size_t a = 0; a < actions.size(); ++a) {
     if (!actions[a]) continue;
     const BoundAction& action = *actions[a];
     switch (action.kind) {
       case ActionKind::kRun:
-        add_run(graph.ops[action.target].variants[action.variant], a, events);
+        if (memory == 0) add_run(graph.ops[action.target].variants[action.variant], a, events);
         break;
       case ActionKind::kFree:
-        events[action.target].push_back({a, EventKind::kFreed});
+        if (action.at == memory) events[action.target].push_back({a, EventKind::kFreed});
+        break;
+      case ActionKind::kCopy:
+        if (action.to == memory) events[action.target].push_back({a, EventKind::kWritten});
+        break;
+      case ActionKind::kWait:
         break;
     }
   }
@@ -60,8 +66,9 @@ class Slots {
   std::vector<Wide> differences_;
 };
 
-void add_lives(const Value& value, const std::vector<Event>& events, Slots& slots) {
-  if (value.kind == ValueKind::kInput) {
+void add_lives(const Value& value, const std::vector<Event>& events, bool on_device,
+               Slots& slots) {
+  if (value.kind == ValueKind::kInput && on_device) {
     slots.add(0, slots.end(), value.bytes);
     return;
   }
@@ -86,11 +93,15 @@ void add_lives(const Value& value, const std::vector<Event>& events, Slots& slot
 
 }  // namespace
 
-Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions) {
+Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions,
+                       int32_t memory) {
   Slots slots(actions.size());
+  const std::vector<std::vector<Event>> events = events_by_value(graph, actions, memory);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    add_lives(graph.values[v], events[v], memory == 0, slots);
+  }
+  if (memory != 0) return slots.levels();
   slots.add(0, slots.end(), graph.fixed);
-  const std::vector<std::vector<Event>> events = events_by_value(graph, actions);
-  for (size_t v = 0; v < graph.values.size(); ++v) add_lives(graph.values[v], events[v], slots);
   for (size_t a = 0; a < actions.size(); ++a) {
     if (!actions[a]) continue;
     switch (actions[a]->kind) {
@@ -100,6 +111,8 @@ Levels interval_levels(const Graph& graph, const std::vector<std::optional<Bound
         break;
       }
       case ActionKind::kFree:
+      case ActionKind::kCopy:
+      case ActionKind::kWait:
         break;
     }
   }

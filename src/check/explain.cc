@@ -47,7 +47,12 @@ class Peak {
         for (const ValueIndex value : variant(action).writes) hold(value);
         return;
       case ActionKind::kFree:
-        drop(action.target);
+        if (action.at == 0) drop(action.target);
+        return;
+      case ActionKind::kCopy:
+        if (action.to == 0) hold(action.target);
+        return;
+      case ActionKind::kWait:
         return;
     }
   }
@@ -64,6 +69,10 @@ class Peak {
         workspace_ = {"workspace of " + graph_.ops[action.target].id, variant(action).workspace};
         return;
       case ActionKind::kFree:  // The value is held until the free is over.
+      case ActionKind::kWait:
+        return;
+      case ActionKind::kCopy:
+        if (action.to == 0) hold(action.target);
         return;
     }
   }
@@ -225,29 +234,100 @@ class AlternativeUses {
   std::map<std::string, AlternativeUse> uses_;
 };
 
+// Moves adds up, by value and by channel, what a plan copies.
+class Moves {
+ public:
+  Moves(const Graph& graph, const Machine& machine, const std::vector<BoundAction>& actions,
+        const Timeline& timeline)
+      : graph_(graph), machine_(machine) {
+    for (const Channel& channel : machine.channels) {
+      channels_.push_back({name(channel.from), name(channel.to)});
+    }
+    for (const Transfer& transfer : timeline.transfers) carry(transfer);
+    for (size_t a = 0; a < actions.size(); ++a) {
+      if (actions[a].kind == ActionKind::kWait) wait(actions[a], timeline.steps[a].time);
+    }
+  }
+
+  std::vector<Moved> moved() const {
+    std::vector<Moved> all;
+    for (const auto& [key, moved] : moved_) all.push_back(moved);
+    std::stable_sort(all.begin(), all.end(), [](const Moved& a, const Moved& b) {
+      return a.waited != b.waited ? a.waited > b.waited : a.bytes > b.bytes;
+    });
+    return all;
+  }
+  std::vector<ChannelUse> channels() const { return channels_; }
+
+ private:
+  const std::string& name(int32_t memory) const { return machine_.memories[memory].name; }
+
+  // The entry of a copy is that of its end away from the device.
+  Moved& entry(ValueIndex value, int32_t channel) {
+    const Channel& ends = machine_.channels[channel];
+    const int32_t memory = ends.to == 0 ? ends.from : ends.to;
+    Moved& moved = moved_[{value, memory}];
+    moved.value = graph_.values[value].id;
+    moved.memory = name(memory);
+    moved.bytes = graph_.values[value].bytes;
+    return moved;
+  }
+
+  void carry(const Transfer& transfer) {
+    ChannelUse& use = channels_[transfer.channel];
+    ++use.copies;
+    use.bytes += graph_.values[transfer.value].bytes;
+    use.busy += transfer.end - transfer.start;
+    ++entry(transfer.value, transfer.channel).copies;
+    came_by_[{transfer.value, machine_.channels[transfer.channel].to}] = transfer.channel;
+  }
+
+  void wait(const BoundAction& action, Nanos time) {
+    const auto found = came_by_.find({action.target, action.at});
+    if (found == came_by_.end()) return;
+    channels_[found->second].waited += time;
+    entry(action.target, found->second).waited += time;
+  }
+
+  const Graph& graph_;
+  const Machine& machine_;
+  std::vector<ChannelUse> channels_;
+  std::map<std::pair<ValueIndex, int32_t>, Moved> moved_;
+  // The channel of the last copy to a place. A plan that copies a value to one place by two
+  // channels has all its waits counted at the last of them.
+  std::map<std::pair<ValueIndex, int32_t>, int32_t> came_by_;
+};
+
 std::string describe(const Action& action) {
   switch (action.kind) {
     case ActionKind::kRun:
       return "run " + action.id + " " + action.variant;
     case ActionKind::kFree:
-      return "free " + action.id;
+      return "free " + action.id + (action.at.empty() ? "" : " " + action.at);
+    case ActionKind::kCopy:
+      return "copy " + action.id + " " + action.at + " " + action.to;
+    case ActionKind::kWait:
+      return "wait " + action.id + " " + action.at;
   }
   return "?";
 }
 
 }  // namespace
 
-Explanation explain(const Graph& graph, const Plan& plan) {
+Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine) {
   Explanation result;
-  result.timeline = simulate(graph, plan);
+  result.timeline = simulate(graph, plan, machine);
   const int64_t peak = result.timeline.peak_action;
   result.peak_action = peak < 0 ? "start" : describe(plan.actions[peak]);
-  const std::vector<BoundAction> actions = bind(graph, plan.actions);
+  const std::vector<BoundAction> actions = bind(graph, plan.actions, machine);
   result.holders = Peak(graph, actions, peak).holders();
   result.recomputed = find_recomputed(graph, actions);
   for (const Recomputed& entry : result.recomputed) result.recomputed_time += entry.extra;
   result.alternatives = AlternativeUses(graph, actions).take();
   result.baseline = baseline(graph);
+  const Moves moves(graph, machine, actions, result.timeline);
+  result.moved = moves.moved();
+  result.channels = moves.channels();
   return result;
 }
 

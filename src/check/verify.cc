@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
+#include <set>
 
 #include "check/accounting.h"
+#include "check/claims.h"
+#include "check/traffic.h"
+#include "check/turns.h"
 #include "model/id_index.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
@@ -17,27 +20,23 @@ namespace {
 // The limit is there because a plan of some megabytes can break the rules billions of times.
 constexpr size_t kMostViolations = 10'000;
 
-constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
-
-// Messages and Violation::over use this; all comparisons are made on the whole number.
-int64_t clamp(Wide number) { return number > kLargest ? kLargest : static_cast<int64_t>(number); }
-
-bool runs_once(const Op& op) { return op.once || op.phase != Phase::kForward; }
-
 // The Judge walks a plan and never stops at a fault: an action that cannot be understood does
 // nothing, and a value that is not live stays so. It counts in Wide, so that no number in a valid
 // graph can overflow.
 class Judge {
  public:
-  Judge(const Graph& graph, const Plan& plan, Bytes budget)
+  Judge(const Graph& graph, const Plan& plan, Bytes budget, const Machine& machine)
       : graph_(graph),
         plan_(plan),
         budget_(budget),
+        machine_(machine),
+        traffic_(graph, machine),
+        report_([this](ViolationKind kind, const std::string& id, const std::string& message) {
+          report(kind, id, message);
+        }),
+        turns_(graph, report_),
         live_(graph.values.size(), 0),
-        runs_(graph.ops.size(), 0),
-        choice_of_(graph.ops.size(), -1),
-        realization_of_(graph.ops.size(), -1),
-        chosen_(graph.choices.size(), -1) {}
+        elsewhere_(machine.memories.size()) {}
 
   std::vector<Violation> judge(const ProblemId* problem) {
     if (problem != nullptr) check_problem(*problem);
@@ -50,19 +49,25 @@ class Judge {
     }
     action_ = -1;
     check_end();
-    check_claims();
+    check_claims(graph_, plan_, peak_, traffic_.now(), report_);
     check_accounts();
     return std::move(violations_);
   }
 
  private:
-  void perform(const std::optional<BoundAction>& action) {
+  void perform(std::optional<BoundAction>& action) {
+    // A copy that cannot be understood does nothing, in both accounts.
+    if (action && action->kind == ActionKind::kCopy && !can_copy(*action)) action.reset();
     if (!action) return record(level_, level_);
     switch (action->kind) {
       case ActionKind::kRun:
         return run(action->target, action->variant);
       case ActionKind::kFree:
-        return free(action->target);
+        return action->at == 0 ? free(action->target) : free(action->target, action->at);
+      case ActionKind::kCopy:
+        return copy(*action);
+      case ActionKind::kWait:
+        return wait(action->target, action->at);
     }
   }
 
@@ -75,8 +80,11 @@ class Judge {
   std::string where() const {
     if (action_ < 0) return "plan: ";
     const Action& action = plan_.actions[action_];
-    return fmt::format("action {} ({} {}{}{}): ", action_, to_string(action.kind), action.id,
-                       action.variant.empty() ? "" : " ", action.variant);
+    std::string names;
+    for (const std::string* name : {&action.variant, &action.at, &action.to}) {
+      if (!name->empty()) names += " " + *name;
+    }
+    return fmt::format("action {} ({} {}{}): ", action_, to_string(action.kind), action.id, names);
   }
 
   const std::string& value_id(ValueIndex value) const { return graph_.values[value].id; }
@@ -105,15 +113,6 @@ class Judge {
     }
     levels_.initial = peak_ = level_;
     check_budget(level_, "at the start");
-    for (size_t c = 0; c < graph_.choices.size(); ++c) {
-      const auto& realizations = graph_.choices[c].realizations;
-      for (size_t r = 0; r < realizations.size(); ++r) {
-        for (const OpIndex op : realizations[r].ops) {
-          choice_of_[op] = static_cast<int32_t>(c);
-          realization_of_[op] = static_cast<int32_t>(r);
-        }
-      }
-    }
   }
 
   void check_budget(Wide needed, const char* when) {
@@ -130,6 +129,7 @@ class Judge {
     levels_.after.push_back(after);
     peak_ = std::max(peak_, during);
     check_budget(during, "while it runs");
+    for (size_t m = 1; m < elsewhere_.size(); ++m) elsewhere_[m].record();
   }
 
   std::optional<BoundAction> resolve(const IdIndex& index, const Action& action) {
@@ -140,20 +140,125 @@ class Judge {
       return std::nullopt;
     }
     if (found.variant < 0) {
-      ++runs_[found.target];  // The op was meant to run: it is not missing, too.
+      turns_.run_unknown(found.target);  // The op was meant to run: it is not missing, too.
       report(ViolationKind::kUnknownId, action.id,
              fmt::format("\"{}\" has no variant \"{}\"", action.id, action.variant));
       return std::nullopt;
     }
-    return BoundAction{action.kind, found.target, found.variant};
+    BoundAction bound{action.kind, found.target, found.variant};
+    if (!resolve_memory(action.at, bound.at)) return std::nullopt;
+    if (action.kind == ActionKind::kCopy && !resolve_copy(action, bound)) return std::nullopt;
+    return bound;
+  }
+
+  bool resolve_memory(const std::string& name, int32_t& memory) {
+    memory = find_memory(machine_, name);
+    if (memory < 0) {
+      report(ViolationKind::kUnknownId, name, fmt::format("the machine has no memory \"{}\"", name));
+    }
+    return memory >= 0;
+  }
+
+  bool resolve_copy(const Action& action, BoundAction& bound) {
+    if (!resolve_memory(action.to, bound.to)) return false;
+    bound.channel = find_channel(machine_, bound.at, bound.to);
+    if (bound.channel < 0) {
+      report(ViolationKind::kUnknownId, action.id,
+             fmt::format("the machine has no channel from {} to {}", memory_name(bound.at),
+                         memory_name(bound.to)));
+    }
+    bound.after = action.after;
+    for (const int64_t earlier : action.after) {
+      if (earlier >= 0 && earlier < action_ &&
+          plan_.actions[earlier].kind == ActionKind::kCopy) {
+        continue;
+      }
+      report(ViolationKind::kOrder, action.id,
+             fmt::format("comes after action {}, which is no earlier copy", earlier));
+      return false;
+    }
+    return bound.channel >= 0;
+  }
+
+  const std::string& memory_name(int32_t memory) const { return machine_.memories[memory].name; }
+
+  bool there(ValueIndex value, int32_t memory) const {
+    return memory == 0 ? live_[value] != 0 : elsewhere_[memory].held.count(value) > 0;
+  }
+
+  // Says that a value is not where an action needs it.
+  bool require_there(const char* what, ValueIndex value, int32_t memory) {
+    if (there(value, memory)) return true;
+    report(ViolationKind::kNotLive, value_id(value),
+           memory == 0 ? fmt::format("{} {}, which is not live", what, value_id(value))
+                       : fmt::format("{} {}, which is not live in {}", what, value_id(value),
+                                     memory_name(memory)));
+    return false;
+  }
+
+  // A value is given back only when every copy into the place and out of it has been waited for.
+  void require_still(ValueIndex value, int32_t memory) {
+    const bool leaving = traffic_.leaving(value, memory);
+    if (!leaving && !traffic_.arriving(value, memory)) return;
+    report(ViolationKind::kUnderWay, value_id(value),
+           fmt::format("gives back {} in {}, and nobody has waited for the copy {} it",
+                       value_id(value), memory_name(memory), leaving ? "out of" : "into"));
+  }
+
+  bool can_copy(const BoundAction& action) {
+    if (!require_there("copies", action.target, action.at)) return false;
+    if (!there(action.target, action.to)) return true;
+    report(ViolationKind::kAlreadyThere, value_id(action.target),
+           fmt::format("copies {} to {}, where it is already", value_id(action.target),
+                       memory_name(action.to)));
+    return false;
+  }
+
+  void copy(const BoundAction& action) {
+    traffic_.copy(action_, action);
+    if (action.to == 0) {
+      live_[action.target] = 1;
+      level_ += bytes(action.target);
+      return record(level_, level_);
+    }
+    Elsewhere& memory = elsewhere_[action.to];
+    memory.held.insert(action.target);
+    memory.level += bytes(action.target);
+    const std::optional<Bytes>& capacity = machine_.memories[action.to].capacity;
+    if (capacity && memory.level > capacity->count()) {
+      const int64_t over = clamp(memory.level - capacity->count());
+      report(ViolationKind::kOverBudget, value_id(action.target),
+             fmt::format("needs {} bytes in {}, {} over its capacity of {}", clamp(memory.level),
+                         memory_name(action.to), over, capacity->count()),
+             Bytes(over));
+    }
+    record(level_, level_);
+  }
+
+  void wait(ValueIndex value, int32_t memory) {
+    if (require_there("waits for", value, memory)) traffic_.wait(value, memory);
+    record(level_, level_);
+  }
+
+  void free(ValueIndex value, int32_t memory) {
+    if (require_there("frees", value, memory)) {
+      require_still(value, memory);
+      traffic_.forget(value, memory);
+      elsewhere_[memory].held.erase(value);
+      elsewhere_[memory].level -= bytes(value);
+    }
+    record(level_, level_);
   }
 
   void run(OpIndex op, int32_t index) {
     const Variant& variant = graph_.ops[op].variants[index];
-    check_turn(op, variant);
-    ++runs_[op];
-    time_ += variant.time.count();
+    turns_.run(op, variant);
+    traffic_.run(variant.time);
     for (const ValueIndex value : variant.reads) {
+      if (live_[value] && traffic_.arriving(value, 0)) {
+        report(ViolationKind::kUnderWay, value_id(value),
+               fmt::format("reads {}, and nobody has waited for its copy", value_id(value)));
+      }
       if (live_[value]) continue;
       report(ViolationKind::kNotLive, value_id(value),
              fmt::format("reads {}, which is not live", value_id(value)));
@@ -173,6 +278,8 @@ class Judge {
   // Ends the life of the value and returns the bytes that were live.
   Wide give_back(ValueIndex value) {
     if (!live_[value]) return 0;
+    require_still(value, 0);
+    traffic_.forget(value, 0);
     live_[value] = 0;
     level_ -= bytes(value);
     return bytes(value);
@@ -192,60 +299,12 @@ class Judge {
     record(before, level_);
   }
 
-  // Checks whether this variant of this op may run now.
-  void check_turn(OpIndex index, const Variant& variant) {
-    const Op& op = graph_.ops[index];
-    const bool first = runs_[index] == 0;
-    if (variant.role == (first ? Role::kReplay : Role::kFirst)) {
-      report(ViolationKind::kRole, op.id,
-             fmt::format("variant {} is for {}, but this is {}", variant.name,
-                         first ? "re-runs" : "first runs", first ? "the first run" : "a re-run"));
-    }
-    if (op.random && first) {
-      if (index < last_random_) {
-        report(ViolationKind::kOrder, op.id,
-               fmt::format("draws random numbers before {} in the graph, but after it here",
-                           graph_.ops[last_random_].id));
-      }
-      last_random_ = std::max(last_random_, index);
-    }
-    if (runs_once(op)) {
-      if (!first) {
-        report(ViolationKind::kRepeatedRun, op.id, fmt::format("{} runs once only", op.id));
-      } else if (index < last_once_) {
-        report(ViolationKind::kOrder, op.id,
-               fmt::format("comes before {} in the graph, but runs after it",
-                           graph_.ops[last_once_].id));
-      }
-      last_once_ = std::max(last_once_, index);
-    }
-    const int32_t choice = choice_of_[index];
-    if (choice < 0) return;
-    if (chosen_[choice] < 0) chosen_[choice] = realization_of_[index];
-    if (chosen_[choice] != realization_of_[index]) {
-      report(ViolationKind::kChoice, op.id,
-             fmt::format("is of realization {} of choice {}, but realization {} has begun",
-                         realization_of_[index], graph_.choices[choice].id, chosen_[choice]));
-    }
-  }
-
   void check_end() {
-    for (size_t o = 0; o < graph_.ops.size(); ++o) {
-      const int32_t choice = choice_of_[o];
-      if (choice >= 0 && chosen_[choice] != realization_of_[o]) continue;
-      if (runs_[o] > 0) continue;
-      report(ViolationKind::kMissingRun, graph_.ops[o].id,
-             fmt::format("{} never runs", graph_.ops[o].id));
-    }
-    for (size_t c = 0; c < graph_.choices.size(); ++c) {
-      if (chosen_[c] >= 0) continue;
-      report(ViolationKind::kChoice, graph_.choices[c].id,
-             fmt::format("no realization of choice {} runs", graph_.choices[c].id));
-    }
+    turns_.end();
     std::vector<char> is_result(graph_.values.size(), 0);
     for (const ValueIndex value : graph_.results) {
       is_result[value] = 1;
-      if (live_[value]) continue;
+      if (live_[value] && !traffic_.arriving(value, 0)) continue;
       report(ViolationKind::kMissingResult, value_id(value),
              fmt::format("the result {} is not live at the end", value_id(value)));
     }
@@ -255,55 +314,36 @@ class Judge {
       report(ViolationKind::kLeftOver, value.id,
              fmt::format("{} ({} bytes) is still live at the end", value.id, value.bytes.count()));
     }
-  }
-
-  void claim(bool holds, const char* what, const std::string& message) {
-    if (!holds) report(ViolationKind::kFalseClaim, what, message);
-  }
-
-  void check_claims() {
-    claim(plan_.peak.count() == peak_, "peak_bytes",
-          fmt::format("claims a peak of {} bytes; it is {}", plan_.peak.count(), clamp(peak_)));
-    claim(plan_.time.count() == time_, "time_ns",
-          fmt::format("claims a time of {} ns; it is {}", plan_.time.count(), clamp(time_)));
-    claim(plan_.budget.count() >= peak_, "budget_bytes",
-          fmt::format("claims to fit {} bytes; its peak is {}, {} over", plan_.budget.count(),
-                      clamp(peak_), clamp(peak_ - plan_.budget.count())));
-    claim(plan_.lower_bound.count() <= time_, "lower_bound_ns",
-          fmt::format("claims that no plan is faster than {} ns; it takes {} itself",
-                      plan_.lower_bound.count(), clamp(time_)));
-    const bool no_plan = plan_.termination == Termination::kInfeasible ||
-                         plan_.termination == Termination::kTimeLimit;
-    claim(!no_plan || plan_.actions.empty(), "termination",
-          fmt::format("claims {}, which has no plan, and has one", to_string(plan_.termination)));
-    claim(plan_.termination != Termination::kOptimal || plan_.lower_bound.count() == time_,
-          "termination",
-          fmt::format("claims to be optimal with a lower bound of {} ns and a time of {} ns",
-                      plan_.lower_bound.count(), clamp(time_)));
-    check_baseline();
-  }
-
-  void check_baseline() {
-    try {
-      const Baseline plain = baseline(graph_);
-      claim(plan_.baseline == plain, "baseline",
-            fmt::format("claims that plain training needs {} bytes and {} ns; it needs {} and {}",
-                        plan_.baseline.peak.count(), plan_.baseline.time.count(),
-                        plain.peak.count(), plain.time.count()));
-    } catch (const InputError& error) {
-      claim(false, "baseline", fmt::format("no baseline to compare with: {}", error.what()));
+    for (size_t m = 1; m < elsewhere_.size(); ++m) {
+      for (const ValueIndex value : elsewhere_[m].held) {
+        report(ViolationKind::kLeftOver, value_id(value),
+               fmt::format("{} ({} bytes) is still in {} at the end", value_id(value),
+                           clamp(bytes(value)), machine_.memories[m].name));
+      }
     }
   }
 
   void check_accounts() const {
-    const Levels sums = interval_levels(graph_, bound_);
-    if (sums.initial == levels_.initial && sums.during == levels_.during &&
-        sums.after == levels_.after) {
+    check_account(interval_levels(graph_, bound_, 0), levels_);
+    for (size_t m = 1; m < elsewhere_.size(); ++m) {
+      const Levels sums = interval_levels(graph_, bound_, static_cast<int32_t>(m));
+      // While a value is copied or freed it counts, as it does after a copy and before a free.
+      check_account({.initial = sums.initial, .during = {}, .after = sums.after},
+                    {.initial = 0, .during = {}, .after = elsewhere_[m].after});
+    }
+  }
+
+  void check_account(const Levels& sums, const Levels& walked) const {
+    if (sums.initial == walked.initial && sums.during == walked.during &&
+        sums.after == walked.after) {
       return;
     }
     size_t a = 0;
-    while (a < bound_.size() && sums.during[a] == levels_.during[a] &&
-           sums.after[a] == levels_.after[a]) {
+    const auto same = [&](const std::vector<Wide>& x, const std::vector<Wide>& y) {
+      return a >= x.size() || x[a] == y[a];
+    };
+    while (a < bound_.size() && same(sums.during, walked.during) &&
+           same(sums.after, walked.after)) {
       ++a;
     }
     throw InternalError(
@@ -312,66 +352,46 @@ class Judge {
                     a));
   }
 
+  // The account of a memory behind the device.
+  struct Elsewhere {
+    std::set<ValueIndex> held;
+    Wide level = 0;
+    std::vector<Wide> after;  // by action
+
+    void record() { after.push_back(level); }
+  };
+
   const Graph& graph_;
   const Plan& plan_;
   const Bytes budget_;
+  const Machine& machine_;
+  Traffic traffic_;
+  ReportViolation report_;
+  Turns turns_;
   std::vector<Violation> violations_;
   std::vector<std::optional<BoundAction>> bound_;  // empty for an action with an unknown id
 
   int64_t action_ = -1;
   std::vector<char> live_;
-  Wide level_ = 0, peak_ = 0, time_ = 0;
+  Wide level_ = 0, peak_ = 0;
   Levels levels_;
-  std::vector<int64_t> runs_;  // by op
-  OpIndex last_once_ = -1;     // the last op in graph order that runs once and has run
-  OpIndex last_random_ = -1;   // the last op in graph order that draws random numbers and has run
-  std::vector<int32_t> choice_of_, realization_of_;  // by op; -1 for an op in no choice
-  std::vector<int32_t> chosen_;                      // by choice; -1 before any of its ops has run
+  std::vector<Elsewhere> elsewhere_;  // by memory; the first is not used
 };
 
 }  // namespace
 
-std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget) {
+std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
+                              const Machine& machine) {
   validate(graph);
-  return Judge(graph, plan, budget).judge(nullptr);
+  validate(machine);
+  return Judge(graph, plan, budget, machine).judge(nullptr);
 }
 
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
-                              const ProblemId& problem) {
+                              const ProblemId& problem, const Machine& machine) {
   validate(graph);
-  return Judge(graph, plan, budget).judge(&problem);
-}
-
-const char* to_string(ViolationKind kind) {
-  switch (kind) {
-    case ViolationKind::kUnknownId:
-      return "unknown id";
-    case ViolationKind::kNotLive:
-      return "not live";
-    case ViolationKind::kInputFreed:
-      return "input freed";
-    case ViolationKind::kMissingRun:
-      return "missing run";
-    case ViolationKind::kRepeatedRun:
-      return "repeated run";
-    case ViolationKind::kOrder:
-      return "order";
-    case ViolationKind::kRole:
-      return "role";
-    case ViolationKind::kChoice:
-      return "choice";
-    case ViolationKind::kMissingResult:
-      return "missing result";
-    case ViolationKind::kLeftOver:
-      return "left over";
-    case ViolationKind::kOverBudget:
-      return "over budget";
-    case ViolationKind::kFalseClaim:
-      return "false claim";
-    case ViolationKind::kOtherProblem:
-      return "other problem";
-  }
-  return "?";
+  validate(machine);
+  return Judge(graph, plan, budget, machine).judge(&problem);
 }
 
 }  // namespace reprise

@@ -13,17 +13,17 @@ constexpr std::pair<const char*, Exactness> kExactness[] = {
     {"approximate", Exactness::kApproximate},
 };
 
-bool is_sha256(std::string_view text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
-
 bool is_problem_format(std::string_view format) {
   return format == kChainFormat || format == kGraphFormat;
 }
 
 }  // namespace
+
+bool is_sha256(std::string_view text) {
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
 
 void open_document(Writer& writer, const char* format, int64_t version) {
   writer.open_object().field("format", format).field("version", version);

@@ -11,6 +11,7 @@
 #include "reprise/model/chain.h"
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/runlog.h"
@@ -20,11 +21,13 @@ namespace reprise::io {
 inline constexpr const char* kChainFormat = "reprise.chain";
 inline constexpr const char* kGraphFormat = "reprise.graph";
 inline constexpr const char* kPlanFormat = "reprise.plan";
+inline constexpr const char* kMachineFormat = "reprise.machine";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
 inline constexpr const char* kProfileFormat = "reprise.profile";
 inline constexpr const char* kRunLogFormat = "reprise.runlog";
 inline constexpr int64_t kFormatVersion = 1;   // of most formats
 inline constexpr int64_t kGraphVersion = 2;    // the newest version of reprise.graph
+inline constexpr int64_t kPlanVersion = 2;     // the newest version of reprise.plan
 inline constexpr int64_t kProfileVersion = 2;  // the newest version of reprise.profile
 
 // These functions read a structure and validate it.
@@ -32,12 +35,14 @@ Chain read_chain(const Element& root);
 Graph read_graph(const Element& root);
 std::variant<Chain, Graph> read_model(const Element& root);  // The key "format" says which it is.
 Plan read_plan(const Element& root);
+Machine read_machine(const Element& root);
 Frontier read_frontier(const Element& root);
 Profile read_profile(const Element& root);
 RunLog read_run_log(const Element& root);
 
 void write_chain(Writer& writer, const Chain& chain);
 void write_graph(Writer& writer, const Graph& graph);
+void write_machine(Writer& writer, const Machine& machine);
 
 // Several formats share these functions.
 void open_document(Writer& writer, const char* format, int64_t version = kFormatVersion);
@@ -51,5 +56,6 @@ void write_cost(Writer& writer, const Cost& cost);
 // keys.
 std::string canonical_text(const Element& root);
 std::string sha256_hex(std::string_view bytes);
+bool is_sha256(std::string_view text);  // 64 lower-case hexadecimal digits
 
 }  // namespace reprise::io

@@ -41,7 +41,35 @@ SearchCost read_search(const Element& element) {
   return search;
 }
 
-Action read_action(const Element& element) {
+std::string read_memory_name(const Element& element) {
+  const std::string name = element.string();
+  if (name.empty()) element.fail("a memory has a name");
+  return name;
+}
+
+std::vector<int64_t> read_after(const Element& element) {
+  Object object(element);
+  std::vector<int64_t> after;
+  object.required("after").for_each(
+      [&](const Element& position) { after.push_back(position.integer()); });
+  object.finish();
+  if (after.empty()) element.fail("\"after\" names at least one action");
+  return after;
+}
+
+Action read_copy(const Element& element, const std::vector<Element>& parts) {
+  if (parts.size() != 4 && parts.size() != 5) {
+    element.fail("a copy is [\"copy\", value, from, to]");
+  }
+  Action action{ActionKind::kCopy, parts[1].string(), {}};
+  action.at = read_memory_name(parts[2]);
+  action.to = read_memory_name(parts[3]);
+  if (parts.size() == 5) action.after = read_after(parts[4]);
+  return action;
+}
+
+// Version 1 has runs and frees on the device only.
+Action read_action(const Element& element, int64_t version) {
   const std::vector<Element> parts = element.elements();
   if (parts.empty()) element.fail("an action is [\"run\", op, variant] or [\"free\", value]");
   const std::string_view verb = parts[0].text();
@@ -50,10 +78,35 @@ Action read_action(const Element& element) {
     return {ActionKind::kRun, parts[1].string(), parts[2].string()};
   }
   if (verb == "free") {
-    if (parts.size() != 2) element.fail("a free is [\"free\", value]");
-    return {ActionKind::kFree, parts[1].string(), {}};
+    if (parts.size() == 2) return {ActionKind::kFree, parts[1].string(), {}};
+    if (version < 2) element.fail("a free is [\"free\", value]");
+    if (parts.size() != 3) element.fail("a free is [\"free\", value] or [\"free\", value, memory]");
+    return {ActionKind::kFree, parts[1].string(), {}, read_memory_name(parts[2])};
   }
-  parts[0].fail("must be \"run\" or \"free\", is " + quoted(verb));
+  if (version < 2) parts[0].fail("must be \"run\" or \"free\", is " + quoted(verb));
+  if (verb == "copy") return read_copy(element, parts);
+  if (verb == "wait") {
+    if (parts.size() != 3) element.fail("a wait is [\"wait\", value, memory]");
+    return {ActionKind::kWait, parts[1].string(), {}, read_memory_name(parts[2])};
+  }
+  parts[0].fail("must be \"run\", \"free\", \"copy\" or \"wait\", is " + quoted(verb));
+}
+
+std::string read_machine_hash(const Element& element) {
+  Object object(element);
+  const Element hash = object.required("sha256");
+  std::string text = hash.string();
+  if (!is_sha256(text)) hash.fail("must be 64 lower-case hexadecimal digits");
+  object.finish();
+  return text;
+}
+
+void write_memory(Writer& writer, const Action& action, const std::string& name) {
+  if (name.empty()) {
+    throw InputError(std::string("cannot write a ") + to_string(action.kind) + " of " +
+                     io::quoted(action.id) + " without the names of its memories");
+  }
+  writer.value(name);
 }
 
 void write_action(Writer& writer, const Action& action) {
@@ -63,6 +116,19 @@ void write_action(Writer& writer, const Action& action) {
       writer.value(action.variant);
       break;
     case ActionKind::kFree:
+      if (!action.at.empty()) writer.value(action.at);
+      break;
+    case ActionKind::kCopy:
+      write_memory(writer, action, action.at);
+      write_memory(writer, action, action.to);
+      if (!action.after.empty()) {
+        writer.open_object(Layout::kInline).key("after").open_array(Layout::kInline);
+        for (const int64_t position : action.after) writer.value(position);
+        writer.close().close();
+      }
+      break;
+    case ActionKind::kWait:
+      write_memory(writer, action, action.at);
       break;
   }
   writer.close();
@@ -83,7 +149,7 @@ FrontierPoint read_point(const Element& element) {
 
 Plan read_plan(const Element& root) {
   Object object(root);
-  read_header(object, kPlanFormat);
+  const int64_t version = read_header(object, kPlanFormat, kPlanVersion);
   Plan plan;
   plan.problem = read_problem_id(object.required("problem"));
   plan.planner = object.required("planner").string();
@@ -95,9 +161,10 @@ Plan read_plan(const Element& root) {
   plan.lower_bound = object.required("lower_bound_ns").nanos();
   plan.baseline = read_baseline(object.required("baseline"));
   if (const auto search = object.optional("search")) plan.search = read_search(*search);
+  if (version >= 2) plan.machine_sha256 = read_machine_hash(object.required("machine"));
   const Element actions = object.required("actions");
   plan.actions.reserve(actions.array_size());
-  actions.for_each([&](const Element& action) { plan.actions.push_back(read_action(action)); });
+  actions.for_each([&](const Element& action) { plan.actions.push_back(read_action(action, version)); });
   object.finish();
   return plan;
 }
@@ -127,7 +194,15 @@ Frontier read_frontier(const Element& root) {
 
 std::string to_json(const Plan& plan) {
   io::Writer writer;
-  io::open_document(writer, io::kPlanFormat);
+  const bool with_machine = !plan.machine_sha256.empty();
+  if (!with_machine && moves_values(plan)) {
+    throw InputError("cannot write a plan that moves values without the hash of its machine");
+  }
+  if (with_machine && !io::is_sha256(plan.machine_sha256)) {
+    throw InputError("cannot write the hash " + io::quoted(plan.machine_sha256) +
+                     ": it must be 64 lower-case hexadecimal digits");
+  }
+  io::open_document(writer, io::kPlanFormat, with_machine ? io::kPlanVersion : io::kFormatVersion);
   io::write_problem_id(writer.key("problem"), plan.problem);
   writer.field("planner", plan.planner)
       .field("termination", to_string(plan.termination))
@@ -147,6 +222,12 @@ std::string to_json(const Plan& plan) {
         .open_object(io::Layout::kInline)
         .field("wall_ms", plan.search->wall.count() / io::kNanosPerMilli)
         .field("memory_bytes", plan.search->memory)
+        .close();
+  }
+  if (with_machine) {
+    writer.key("machine")
+        .open_object(io::Layout::kInline)
+        .field("sha256", plan.machine_sha256)
         .close();
   }
   writer.key("actions").open_array();

@@ -44,6 +44,8 @@ class IdIndex {
         return {"operation", found, found < 0 ? -1 : variant(found, action.variant)};
       }
       case ActionKind::kFree:
+      case ActionKind::kCopy:
+      case ActionKind::kWait:
         return {"value", value(action.id)};
     }
     return {"action"};

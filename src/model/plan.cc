@@ -146,12 +146,31 @@ std::vector<Run> plain_runs(const Graph& graph) {
   return runs;
 }
 
+bool moves_values(const Plan& plan) {
+  return std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
+    switch (action.kind) {
+      case ActionKind::kRun:
+        return false;
+      case ActionKind::kFree:
+        return !action.at.empty();
+      case ActionKind::kCopy:
+      case ActionKind::kWait:
+        return true;
+    }
+    return false;
+  });
+}
+
 const char* to_string(ActionKind kind) {
   switch (kind) {
     case ActionKind::kRun:
       return "run";
     case ActionKind::kFree:
       return "free";
+    case ActionKind::kCopy:
+      return "copy";
+    case ActionKind::kWait:
+      return "wait";
   }
   return "?";
 }

@@ -28,7 +28,12 @@ class Writer {
               graph_.ops[static_cast<size_t>(op_)].variants[static_cast<size_t>(action.variant)]);
           break;
         case ActionKind::kFree:
-          end(action.target);
+          if (action.at == 0) end(action.target);
+          break;
+        case ActionKind::kCopy:
+          if (action.to == 0) begin(action.target);
+          break;
+        case ActionKind::kWait:
           break;
       }
       clock_ += 2;
@@ -89,21 +94,23 @@ class Writer {
   int64_t clock_ = 0;
 };
 
-Writer walk(const Graph& graph, const std::vector<Action>& actions) {
-  simulate(graph, actions);  // called for its errors
+Writer walk(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
+  simulate(graph, actions, machine);  // called for its errors
   Writer writer(graph);
-  writer.run(bind(graph, actions));
+  writer.run(bind(graph, actions, machine));
   return writer;
 }
 
 }  // namespace
 
-std::vector<Block> plan_blocks(const Graph& graph, const std::vector<Action>& actions) {
-  return walk(graph, actions).take_blocks();
+std::vector<Block> plan_blocks(const Graph& graph, const std::vector<Action>& actions,
+                               const Machine& machine) {
+  return walk(graph, actions, machine).take_blocks();
 }
 
-std::vector<BlockOwner> block_owners(const Graph& graph, const std::vector<Action>& actions) {
-  return walk(graph, actions).take_owners();
+std::vector<BlockOwner> block_owners(const Graph& graph, const std::vector<Action>& actions,
+                                     const Machine& machine) {
+  return walk(graph, actions, machine).take_owners();
 }
 
 }  // namespace reprise

@@ -39,9 +39,22 @@ const PlannerInfo& chosen_planner(const PlanOptions& options, const char* prefer
 }
 
 void check_options(const PlanOptions& options) {
+  validate(options.machine);
   if (options.time_limit < Nanos()) throw InputError("the time limit is negative");
   if (options.threads < 0) throw InputError("the number of threads is negative");
   if (options.reserve < Bytes()) throw InputError("the reserve is negative");
+}
+
+// A machine that a planner would ignore is a mistake of the caller.
+void check_machine(const PlannerInfo& planner, const Machine& machine) {
+  if (machine.channels.empty() || planner.moves) return;
+  std::string movers;
+  for (const PlannerInfo& other : planners()) {
+    if (other.moves) movers += (movers.empty() ? "" : ", ") + std::string(other.name);
+  }
+  throw InputError(std::string("planner '") + planner.name +
+                   "' does not move values to other memories; leave the machine out, or plan a "
+                   "chain with one of these: " + movers);
 }
 
 Bytes resolve_budget(const PlanOptions& options, const Baseline& plain) {
@@ -55,8 +68,9 @@ Nanos since(Clock::time_point start) {
 }
 
 // Puts all violations into one message. An answer that has any is a defect of this library.
-void require_valid(const Graph& graph, const Plan& plan) {
-  const std::vector<Violation> violations = verify(graph, plan, plan.budget, plan.problem);
+void require_valid(const Graph& graph, const Plan& plan, const Machine& machine) {
+  const std::vector<Violation> violations =
+      verify(graph, plan, plan.budget, plan.problem, machine);
   std::string text;
   for (const Violation& violation : violations) text += "\n  " + violation.message;
   if (plan.time < plan.lower_bound) text += "\n  the plan is faster than its lower bound";
@@ -74,6 +88,7 @@ void require_valid(const Graph& graph, const Plan& plan) {
 struct Graphs {
   const Graph& admissible;
   const Graph& whole;
+  const Machine& machine;
 };
 
 Plan complete_plan(const Graphs& graphs, const Answer& answer, const PlanResult& result,
@@ -87,11 +102,13 @@ Plan complete_plan(const Graphs& graphs, const Answer& answer, const PlanResult&
   plan.lower_bound = result.lower_bound;
   plan.baseline = result.baseline;
   plan.search = result.search;
-  plan.actions = with_frees(graphs.admissible, answer.runs);
-  const Timeline timeline = simulate(graphs.whole, plan.actions);
+  plan.machine_sha256 = result.machine_sha256;
+  plan.actions =
+      answer.actions.empty() ? with_frees(graphs.admissible, answer.runs) : answer.actions;
+  const Timeline timeline = simulate(graphs.whole, plan.actions, graphs.machine);
   plan.peak = timeline.peak;
   plan.time = timeline.time;
-  require_valid(graphs.whole, plan);
+  require_valid(graphs.whole, plan, graphs.machine);
   return plan;
 }
 
@@ -104,6 +121,7 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
       answer.schedule_class.empty() ? planner.schedule_class : answer.schedule_class;
   result.proof = planner.proof;
   result.budget = budget;
+  if (!graphs.machine.channels.empty()) result.machine_sha256 = machine_sha256(graphs.machine);
   result.lower_bound = answer.lower_bound;
   result.baseline = plain;
   result.smallest_budget = answer.smallest_budget;
@@ -131,7 +149,9 @@ Answer empty_answer(const Graph& graph, Bytes budget) {
 PlanResult plan(const Chain& chain, const PlanOptions& options) {
   validate(chain);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "chain", "chains", &PlannerInfo::plan_chain);
+  const char* usual = options.machine.channels.empty() ? "chain" : "levels";
+  const PlannerInfo& planner = chosen_planner(options, usual, "chains", &PlannerInfo::plan_chain);
+  check_machine(planner, options.machine);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
   const Graph whole = admissible == chain ? graph : lower(chain);
@@ -139,13 +159,15 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
   const Answer answer = planner.plan_chain({admissible, graph, plain, budget, options});
-  return complete(planner, {graph, whole}, plain, budget, answer, since(start), problem_id(chain));
+  return complete(planner, {graph, whole, options.machine}, plain, budget, answer, since(start),
+                  problem_id(chain));
 }
 
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
   const PlannerInfo& planner = chosen_planner(options, "graph", "graphs", &PlannerInfo::plan_graph);
+  check_machine(planner, options.machine);
   const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
@@ -153,7 +175,7 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   const Answer answer = admissible.ops.empty()
                             ? empty_answer(admissible, budget)
                             : planner.plan_graph({admissible, plain, budget, options});
-  return complete(planner, {admissible, graph}, plain, budget, answer, since(start),
+  return complete(planner, {admissible, graph, options.machine}, plain, budget, answer, since(start),
                   problem_id(graph));
 }
 
@@ -162,6 +184,7 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
   check_options(options);
   const PlannerInfo& planner =
       chosen_planner(options, "chain", "curves of chains", &PlannerInfo::chain_frontier);
+  check_machine(planner, options.machine);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
   const Graph whole = admissible == chain ? graph : lower(chain);
@@ -178,6 +201,7 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
   check_options(options);
   const PlannerInfo& planner =
       chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);
+  check_machine(planner, options.machine);
   const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
   const Bytes unlimited = Budget().resolve(Bytes());
@@ -185,7 +209,8 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
   Frontier curve{id, planner.name, {}, planner.schedule_class};
   for (const Answer& answer : planner.graph_frontier({admissible, plain, unlimited, options})) {
     const PlanResult result =
-        complete(planner, {admissible, graph}, plain, unlimited, answer, Nanos(), id);
+        complete(planner, {admissible, graph, options.machine}, plain, unlimited, answer, Nanos(),
+                 id);
     const Plan& plan = *result.plan;
     curve.points.push_back({plan.peak, plan.peak, plan.time, plan.lower_bound});
   }

@@ -6,6 +6,7 @@
 #include "plan/chain/planner.h"
 #include "plan/chain_slots/planner.h"
 #include "plan/graph/planner.h"
+#include "plan/levels/planner.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
@@ -48,6 +49,22 @@ constexpr PlannerInfo kPlanners[] = {
      .plan_chain = internal::baselines::keep_all_chain,
      .plan_graph = internal::baselines::keep_all_graph,
      .chain_frontier = internal::baselines::keep_all_frontier},
+    {.name = "levels",
+     .summary = "keeps, makes again or moves each value of a chain, with a proven bound",
+     .schedule_class = "all+copies",
+     .proof = Proof::kTried,
+     .source = "Beaumont et al., Efficient combination of rematerialization and offloading for "
+               "training DNNs, NeurIPS 2021; exact values: docs/planners/levels.md",
+     .plan_chain = internal::levels::levels_chain,
+     .moves = true},
+    {.name = "offload_only",
+     .summary = "keeps or moves each value of a chain, and makes nothing again",
+     .schedule_class = "all+copies",
+     .proof = Proof::kTried,
+     .source = "Beaumont et al., Optimal GPU-CPU offloading strategies for deep neural network "
+               "training, Euro-Par 2020",
+     .plan_chain = internal::levels::offload_only_chain,
+     .moves = true},
     {.name = "periodic",
      .summary = "checkpoints at regular distances, every segment recomputed once",
      .schedule_class = "all",
@@ -62,6 +79,13 @@ constexpr PlannerInfo kPlanners[] = {
      .source = "Griewank, Walther, Algorithm 799: revolve, ACM TOMS 26(1), 2000",
      .plan_chain = internal::baselines::revolve_chain,
      .chain_frontier = internal::baselines::revolve_frontier},
+    {.name = "save_on_cpu",
+     .summary = "moves all that the backward needs, and waits for every copy",
+     .schedule_class = "all+copies",
+     .proof = Proof::kTried,
+     .source = "PyTorch, torch.autograd.graph.save_on_cpu",
+     .plan_chain = internal::levels::save_on_cpu_chain,
+     .moves = true},
 };
 
 }  // namespace

@@ -44,11 +44,11 @@ std::string tip(const Graph& graph, const BlockOwner& owner, const Block& block,
 class Arena {
  public:
   Arena(const Graph& graph, const std::vector<Action>& actions, const Walk& walk,
-        const std::vector<std::string>& names, TimeScale time)
+        const std::vector<std::string>& names, TimeScale time, const Machine& machine)
       : graph_(graph),
         names_(names),
-        blocks_(plan_blocks(graph, actions)),
-        owners_(block_owners(graph, actions)),
+        blocks_(plan_blocks(graph, actions, machine)),
+        owners_(block_owners(graph, actions, machine)),
         // A picture needs no search beyond the first heuristics, which nearly always reach the
         // bound.
         packing_(pack(blocks_, {.steps = 5'000'000, .time_limit = Nanos(2'000'000'000)})),
@@ -132,10 +132,11 @@ class Arena {
 }  // namespace
 
 ArenaPicture arena_picture(const Graph& graph, const std::vector<Action>& actions, const Walk& walk,
-                           const std::vector<std::string>& names, TimeScale time) {
-  const size_t blocks = plan_blocks(graph, actions).size();
+                           const std::vector<std::string>& names, TimeScale time,
+                           const Machine& machine) {
+  const size_t blocks = plan_blocks(graph, actions, machine).size();
   if (blocks > kMostPacked) return {.svg = "", .height = {}, .live = {}, .blocks = blocks};
-  return Arena(graph, actions, walk, names, time).draw();
+  return Arena(graph, actions, walk, names, time, machine).draw();
 }
 
 }  // namespace reprise::report

@@ -31,14 +31,14 @@ OpIndex find_turn(const Graph& graph) {
 
 // Returns for each op the bytes that it wrote and that are live just before the turn.
 std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
-                                    const Walk& walk) {
+                                    const Walk& walk, const Machine& machine) {
   const auto turn = std::find_if(walk.spans.begin(), walk.spans.end(),
                                  [op = find_turn(graph)](const RunSpan& m) { return m.op == op; });
   const int64_t end =
       turn == walk.spans.end() ? static_cast<int64_t>(actions.size()) : turn->action;
   constexpr OpIndex kNobody = -1;
   std::vector<OpIndex> writer(graph.values.size(), kNobody);
-  const std::vector<BoundAction> bound = bind(graph, actions);
+  const std::vector<BoundAction> bound = bind(graph, actions, machine);
   for (int64_t a = 0; a < end; ++a) {
     const BoundAction& action = bound[static_cast<size_t>(a)];
     switch (action.kind) {
@@ -51,7 +51,10 @@ std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action
         break;
       }
       case ActionKind::kFree:
-        writer[static_cast<size_t>(action.target)] = kNobody;
+        if (action.at == 0) writer[static_cast<size_t>(action.target)] = kNobody;
+        break;
+      case ActionKind::kCopy:  // A value that has come back is the copy's, and nobody's here.
+      case ActionKind::kWait:
         break;
     }
   }
@@ -127,9 +130,10 @@ std::vector<OpIndex> own_backwards(const Problem& problem, const Graph& graph) {
 
 std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& backwards,
                                 const std::vector<Action>& plain, const Walk& plain_walk,
-                                const std::vector<Action>& plan, const Walk& plan_walk) {
-  const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk);
-  const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk);
+                                const std::vector<Action>& plan, const Walk& plan_walk,
+                                const Machine& machine) {
+  const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk, machine);
+  const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk, machine);
   const auto variant_of = [&](const RunSpan& moment) -> const Variant& {
     return graph.ops[static_cast<size_t>(moment.op)].variants[static_cast<size_t>(moment.variant)];
   };

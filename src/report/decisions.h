@@ -45,6 +45,7 @@ std::vector<OpIndex> own_backwards(const Problem& problem, const Graph& graph);
 // extra times add up to the time by which the plan is slower than plain training.
 std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& backwards,
                                 const std::vector<Action>& plain, const Walk& plain_walk,
-                                const std::vector<Action>& plan, const Walk& plan_walk);
+                                const std::vector<Action>& plan, const Walk& plan_walk,
+                                const Machine& machine = {});
 
 }  // namespace reprise::report

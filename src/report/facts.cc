@@ -13,11 +13,11 @@ Facts::Facts(const ReportInput& source)
       graph(source.problem.graph()),
       names(op_names(source.problem, graph)),
       plain_actions(with_frees(graph, plain_runs(graph))),
-      plan(walk(graph, source.plan.actions)),
+      plan(walk(graph, source.plan.actions, source.machine)),
       plain(walk(graph, plain_actions)),
-      explanation(explain(graph, source.plan)),
+      explanation(explain(graph, source.plan, source.machine)),
       violations(verify(graph, source.plan, source.plan.budget,
-                        source.problem.id_for(source.plan.problem))) {
+                        source.problem.id_for(source.plan.problem), source.machine)) {
   if (source.run_log) validate(*source.run_log, source.plan);
   if (source.frontier) validate(*source.frontier, source.problem);
 }

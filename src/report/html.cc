@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "io/formats.h"
+#include "report/channels.h"
 #include "report/markup.h"
 #include "report/page.h"
 #include "report/page_assets.h"
@@ -69,8 +70,8 @@ Frontier graph_curve(const ReportInput& input, const PlanOptions& options) {
   Frontier curve = frontier(graph, options);
   const Plan& plan = input.plan;
   if (plan.schedule_class == curve.schedule_class &&
-      verify(graph, plan, plan.budget).empty()) {
-    const Timeline timeline = simulate(graph, plan);
+      verify(graph, plan, plan.budget, input.machine).empty()) {
+    const Timeline timeline = simulate(graph, plan, input.machine);
     add_point(curve.points, {timeline.peak, timeline.peak, timeline.time, plan.lower_bound});
   }
   return curve;
@@ -84,6 +85,7 @@ std::string report_html(const ReportInput& input) {
   page += report::page_header(facts) + "<main>\n";
   page += report::memory_section(facts);
   page += report::schedule_section(facts);
+  page += report::channels_section(facts);
   page += report::frontier_section(facts);
   page += report::decisions_section(facts);
   page += report::measured_section(facts);

@@ -17,6 +17,42 @@ void write_baseline(Writer& writer, const Baseline& baseline) {
       .close();
 }
 
+// Writes what a plan moves, on a machine with channels.
+void write_moves(Writer& writer, const Explanation& explanation) {
+  writer.key("moved").open_array();
+  for (const Moved& moved : explanation.moved) {
+    writer.open_object(Layout::kInline)
+        .field("value", moved.value)
+        .field("memory", moved.memory)
+        .field("bytes", moved.bytes)
+        .field("copies", moved.copies)
+        .field("waited_ns", moved.waited)
+        .close();
+  }
+  writer.close().key("channels").open_array();
+  for (const ChannelUse& use : explanation.channels) {
+    writer.open_object(Layout::kInline)
+        .field("from", use.from)
+        .field("to", use.to)
+        .field("copies", use.copies)
+        .field("bytes", use.bytes)
+        .field("busy_ns", use.busy)
+        .field("waited_ns", use.waited)
+        .close();
+  }
+  writer.close().key("transfers").open_array();
+  for (const Transfer& transfer : explanation.timeline.transfers) {
+    writer.open_object(Layout::kInline)
+        .field("action", transfer.action)
+        .field("channel", int64_t{transfer.channel})
+        .field("issued_ns", transfer.issued)
+        .field("start_ns", transfer.start)
+        .field("end_ns", transfer.end)
+        .close();
+  }
+  writer.close();
+}
+
 }  // namespace
 
 std::string result_json(const PlanResult& result) {
@@ -76,7 +112,9 @@ std::string explanation_json(const Explanation& explanation) {
         .field("saved_bytes", use.saved)
         .close();
   }
-  writer.close().close();
+  writer.close();
+  if (!explanation.channels.empty()) write_moves(writer, explanation);
+  writer.close();
   return writer.take();
 }
 

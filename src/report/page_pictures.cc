@@ -195,7 +195,7 @@ std::string frontier_section(const Facts& facts) {
 
 std::string arena_section(const Facts& facts) {
   const ArenaPicture picture = arena_picture(facts.graph, facts.input.plan.actions, facts.plan,
-                                             facts.names, time_scale(facts));
+                                             facts.names, time_scale(facts), facts.input.machine);
   std::string text =
       "<section>\n<h2>Where the blocks stand</h2>\n<p>Every value and workspace of the plan has "
       "an offset in one arena, so that nothing overlaps. The bytes that are resident during the "

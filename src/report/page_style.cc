@@ -75,6 +75,8 @@ svg { display: block; }
 .chart .run.loss, .key.loss { fill: var(--loss); background: var(--loss); }
 .chart .run.recompute, .key.recompute { fill: var(--recompute); background: var(--recompute); }
 .chart .run.backward, .key.backward { fill: var(--backward); background: var(--backward); }
+.chart .run.copy { fill: var(--accent); }
+.chart .run.waiting { fill: var(--bad); }
 .run { stroke: var(--page); stroke-width: .5; }
 .trail { stroke-width: 3.2; stroke-linecap: round; }
 .trail.forward { stroke: var(--forward); } .trail.loss { stroke: var(--loss); }

@@ -142,7 +142,7 @@ std::string kinds_table(const Facts& facts, const std::vector<Decision>& all) {
 std::string decisions_section(const Facts& facts) {
   const std::vector<Decision> all =
       decisions(facts.graph, own_backwards(facts.input.problem, facts.graph), facts.plain_actions,
-                facts.plain, facts.input.plan.actions, facts.plan);
+                facts.plain, facts.input.plan.actions, facts.plan, facts.input.machine);
   std::array<size_t, kVerdicts> counts = {};
   for (const Decision& decision : all) ++counts[static_cast<size_t>(decision.verdict)];
   std::string summary;

@@ -48,8 +48,8 @@ class Snapshot {
  public:
   explicit Snapshot(const Facts& facts) : facts_(facts) {
     const std::vector<Action>& actions = facts.input.plan.actions;
-    blocks_ = plan_blocks(facts.graph, actions);
-    owners_ = block_owners(facts.graph, actions);
+    blocks_ = plan_blocks(facts.graph, actions, facts.input.machine);
+    owners_ = block_owners(facts.graph, actions, facts.input.machine);
     packing_ = pack(blocks_, {.steps = 5'000'000, .time_limit = Nanos(2'000'000'000)});
     end_ = 2 * static_cast<int64_t>(actions.size());
     collect();

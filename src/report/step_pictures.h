@@ -54,6 +54,7 @@ struct ArenaPicture {
 // Draws where pack() puts each block of memory. There is no picture (`svg` is empty) for more than
 // kMostPacked blocks. Throws as plan_blocks() and pack() do.
 ArenaPicture arena_picture(const Graph& graph, const std::vector<Action>& actions, const Walk& walk,
-                           const std::vector<std::string>& names, TimeScale time);
+                           const std::vector<std::string>& names, TimeScale time,
+                           const Machine& machine = {});
 
 }  // namespace reprise::report

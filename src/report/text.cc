@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "report/moves.h"
 #include "report/table.h"
 
 namespace reprise {
@@ -151,6 +152,14 @@ std::string alternatives_table(const Explanation& explanation) {
   return table.text();
 }
 
+std::string moves_text(const Explanation& explanation, const TextOptions& options) {
+  if (explanation.channels.empty()) return {};
+  std::string text = "\n" + heading("What the channels carry", options);
+  text += report::channels_table(explanation);
+  text += "\n" + heading("What is moved away and brought back", options);
+  return text + (explanation.moved.empty() ? "  nothing\n" : report::moved_table(explanation, options.rows));
+}
+
 std::string_view outcome(Termination termination) {
   switch (termination) {
     case Termination::kOptimal:
@@ -208,6 +217,7 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   text += heading("What runs more than once", options);
   text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_table(explanation, options);
   text += kinds_of_recomputed(explanation, options);
+  text += moves_text(explanation, options);
   if (explanation.alternatives.empty()) return text;
   text += "\n" + heading("What runs in another way than plain training's", options);
   text += alternatives_table(explanation);

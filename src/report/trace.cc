@@ -1,8 +1,9 @@
 // This file writes Chrome's trace event format. Perfetto reads it as legacy JSON. The slices of a
-// track must nest, and runs that follow each other do. Times are microseconds, written with three
-// decimals so that no nanosecond is lost.
+// track must nest; runs that follow each other do, and so do the copies of a channel. Times are
+// microseconds, written with three decimals so that no nanosecond is lost.
 #include <fmt/format.h>
 
+#include "report/channels.h"
 #include "report/facts.h"
 #include "report/markup.h"
 
@@ -10,6 +11,7 @@ namespace reprise {
 
 namespace {
 
+using report::channel_name;
 using report::Facts;
 using report::kHoldings;
 using report::RunSpan;
@@ -28,6 +30,8 @@ class Trace {
     const std::string& name = facts_.input.problem.id.name;
     process(kPlanned, "planned: " + name);
     for (const RunSpan& moment : facts_.plan.spans) planned(moment);
+    waits();
+    channels();
     const Timeline& timeline = facts_.plan.timeline;
     counter(kPlanned, timeline.time.count(),
             timeline.steps.empty() ? timeline.initial : timeline.steps.back().after);
@@ -47,8 +51,12 @@ class Trace {
   void process(int id, const std::string& name) {
     event(fmt::format(R"("ph":"M","pid":{},"tid":1,"name":"process_name","args":{{"name":{}}})", id,
                       script_string(name)));
-    event(fmt::format(
-        R"("ph":"M","pid":{},"tid":1,"name":"thread_name","args":{{"name":"schedule"}})", id));
+    track(id, 1, "schedule");
+  }
+
+  void track(int process, int id, const std::string& name) {
+    event(fmt::format(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}})",
+                      process, id, script_string(name)));
   }
 
   void counter(int process, int64_t at, Bytes bytes) {
@@ -80,6 +88,39 @@ class Trace {
     event(fmt::format(R"("ph":"C","pid":{},"name":"bytes by kind","ts":{},"args":{{{}}})", kPlanned,
                       micros(start), kinds));
   }
+
+  // Shows on the track of the runs what they wait for.
+  void waits() {
+    const std::vector<Action>& actions = facts_.input.plan.actions;
+    for (size_t a = 0; a < actions.size(); ++a) {
+      const TimelineStep& step = facts_.plan.timeline.steps[a];
+      if (actions[a].kind != ActionKind::kWait || step.time == Nanos(0)) continue;
+      event(fmt::format(R"("ph":"X","pid":{},"tid":1,"ts":{},"dur":{},"name":{},"cat":"wait",)"
+                        R"("args":{{"action":{}}})",
+                        kPlanned, micros(step.start.count()), micros(step.time.count()),
+                        script_string("wait for " + actions[a].id), a));
+    }
+  }
+
+  // Gives each channel a track with its copies. Channels that take turns have their own tracks, too.
+  void channels() {
+    const Machine& machine = facts_.input.machine;
+    for (size_t c = 0; c < machine.channels.size(); ++c) {
+      track(kPlanned, track_of(c), channel_name(machine, c));
+    }
+    for (const Transfer& transfer : facts_.plan.timeline.transfers) {
+      const Value& value = facts_.graph.values[static_cast<size_t>(transfer.value)];
+      event(fmt::format(
+          R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"copy",)"
+          R"("args":{{"action":{},"bytes":{},"queued_ns":{}}})",
+          kPlanned, track_of(static_cast<size_t>(transfer.channel)),
+          micros(transfer.start.count()), micros((transfer.end - transfer.start).count()),
+          script_string(value.id), transfer.action, value.bytes.count(),
+          (transfer.start - transfer.issued).count()));
+    }
+  }
+
+  static int track_of(size_t channel) { return static_cast<int>(channel) + 2; }
 
   // Runs stand end to end, because a log has no times between them.
   void measured(const RunLog& log) {

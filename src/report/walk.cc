@@ -27,7 +27,14 @@ class Walker {
       case ActionKind::kRun:
         return run(action, index);
       case ActionKind::kFree:
-        return end(action.target);
+        if (action.at == 0) end(action.target);
+        return;
+      case ActionKind::kCopy:
+        if (action.to == 0) begin(action.target);
+        return;
+      case ActionKind::kWait:
+        if (walk_.timed) now_ += static_cast<double>(walk_.timeline.steps[index].time.count());
+        return;
     }
   }
 
@@ -134,12 +141,12 @@ Bytes RunSpan::total() const {
   return sum;
 }
 
-Walk walk(const Graph& graph, const std::vector<Action>& actions) {
+Walk walk(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
   Walk result;
-  result.timeline = simulate(graph, actions);
+  result.timeline = simulate(graph, actions, machine);
   result.timed = result.timeline.time > Nanos(0);
   Walker walker(graph, result);
-  for (const BoundAction& action : bind(graph, actions)) walker.step(action);
+  for (const BoundAction& action : bind(graph, actions, machine)) walker.step(action);
   result.clock.push_back(walker.now());
   const auto highest =
       std::max_element(result.spans.begin(), result.spans.end(),

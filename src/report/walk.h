@@ -48,7 +48,7 @@ struct Walk {
 };
 
 // Throws as simulate() does. O(actions * values per action).
-Walk walk(const Graph& graph, const std::vector<Action>& actions);
+Walk walk(const Graph& graph, const std::vector<Action>& actions, const Machine& machine = {});
 
 // Returns at most `columns` spans. If there are more, the step is cut into that many columns of
 // equal length, and the span with the most bytes stands for its column. Peaks stay.

@@ -8,8 +8,9 @@
 
 namespace reprise {
 
-BookkeepingBackend::BookkeepingBackend(const Graph& graph)
+BookkeepingBackend::BookkeepingBackend(const Graph& graph, const Machine* machine)
     : graph_(graph),
+      machine_(machine),
       present_(graph.values.size(), false),
       runs_(graph.ops.size(), 0),
       live_(graph.fixed) {
@@ -52,6 +53,48 @@ void BookkeepingBackend::free(ValueIndex value) {
   }
   present_[value] = false;
   live_ -= graph_.values[value].bytes;
+  copied_.erase({value, 0});
+}
+
+void BookkeepingBackend::copy(const CopyAction& copy) {
+  if (machine_ == nullptr) return Backend::copy(copy);
+  const Bytes bytes = graph_.values[copy.value].bytes;
+  Nanos& free = channel_free_[queue_of(*machine_, copy.channel)];
+  Nanos start = std::max({time_, free, copied_[{copy.value, copy.from}].over});
+  for (const int64_t earlier : copy.after) start = std::max(start, ends_.at(earlier));
+  free = start + copy_time(machine_->channels[copy.channel], bytes);
+  ends_[copy.action] = free;
+  copied_[{copy.value, copy.to}] = {.here = true, .over = free};
+  if (copy.to == 0) {
+    present_[copy.value] = true;
+    live_ += bytes;
+    peak_ = std::max(peak_, live_);
+  } else {
+    auto& [now, most] = levels_[copy.to];
+    now += bytes;
+    most = std::max(most, now);
+  }
+}
+
+void BookkeepingBackend::wait(ValueIndex value, int32_t memory) {
+  if (machine_ == nullptr) return Backend::wait(value, memory);
+  const auto found = copied_.find({value, memory});
+  if (found != copied_.end()) time_ = std::max(time_, found->second.over);
+}
+
+void BookkeepingBackend::free_elsewhere(ValueIndex value, int32_t memory) {
+  const auto found = copied_.find({value, memory});
+  if (found == copied_.end() || !found->second.here) {
+    throw InternalError(
+        fmt::format("{} is freed elsewhere but not there", graph_.values[value].id));
+  }
+  copied_.erase(found);
+  levels_[memory].first -= graph_.values[value].bytes;
+}
+
+Bytes BookkeepingBackend::peak_elsewhere(int32_t memory) const {
+  const auto found = levels_.find(memory);
+  return found == levels_.end() ? Bytes(0) : found->second.second;
 }
 
 }  // namespace reprise

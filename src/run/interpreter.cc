@@ -6,8 +6,22 @@
 
 namespace reprise {
 
-Program::Program(const Graph& graph, const std::vector<Action>& actions) {
-  const std::vector<BoundAction> bound = bind(graph, actions);
+namespace {
+
+[[noreturn]] void refuse() {
+  throw InputError(
+      "this plan moves values to another memory, and what runs it has the device alone; plan "
+      "without a machine");
+}
+
+}  // namespace
+
+void Backend::copy(const CopyAction& /*copy*/) { refuse(); }
+void Backend::wait(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
+void Backend::free_elsewhere(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
+
+Program::Program(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
+  const std::vector<BoundAction> bound = bind(graph, actions, machine);
   std::vector<int64_t> total(graph.ops.size(), 0);
   for (const BoundAction& action : bound) {
     if (action.kind == ActionKind::kRun) ++total[action.target];
@@ -31,7 +45,17 @@ Program::Program(const Graph& graph, const std::vector<Action>& actions) {
         break;
       }
       case ActionKind::kFree:
+      case ActionKind::kWait:
         entry.value = action.target;
+        entry.memory = action.at;
+        break;
+      case ActionKind::kCopy:
+        entry.copy = {.action = static_cast<int64_t>(entries_.size()),
+                      .value = action.target,
+                      .channel = action.channel,
+                      .from = action.at,
+                      .to = action.to,
+                      .after = action.after};
         break;
     }
     entries_.push_back(entry);
@@ -50,7 +74,17 @@ void execute(const Program& program, size_t begin, size_t end, Backend& backend)
         backend.run(entries[e].run);
         break;
       case ActionKind::kFree:
-        backend.free(entries[e].value);
+        if (entries[e].memory == 0) {
+          backend.free(entries[e].value);
+        } else {
+          backend.free_elsewhere(entries[e].value, entries[e].memory);
+        }
+        break;
+      case ActionKind::kCopy:
+        backend.copy(entries[e].copy);
+        break;
+      case ActionKind::kWait:
+        backend.wait(entries[e].value, entries[e].memory);
         break;
     }
   }

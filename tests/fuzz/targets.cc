@@ -42,19 +42,20 @@ void load(std::string_view bytes) {
 
 // Nobody promised anything about this plan. Every judge says something of it, and they agree.
 void judge(const Graph& graph, const Plan& plan) {
-  const std::vector<Violation> violations = verify(graph, plan, plan.budget);
+  static const Machine machine = parse_offload("host=1GB/s,2GB/s");
+  const std::vector<Violation> violations = verify(graph, plan, plan.budget, machine);
   std::string refusal;
   try {
-    const Timeline timeline = simulate(graph, plan);
-    const Explanation explanation = explain(graph, plan);
+    const Timeline timeline = simulate(graph, plan, machine);
+    const Explanation explanation = explain(graph, plan, machine);
     promise(explanation.timeline == timeline, "explain and simulate differ");
     Bytes held;
     for (const Holder& holder : explanation.holders) held += holder.bytes;
     promise(held == timeline.peak, "the holders do not sum to the peak");
-    const std::vector<Block> blocks = plan_blocks(graph, plan.actions);
+    const std::vector<Block> blocks = plan_blocks(graph, plan.actions, machine);
     promise(live_bytes(blocks, Bytes(1)) + graph.fixed == timeline.peak, "the blocks differ");
-    BookkeepingBackend backend(graph);
-    execute(Program(graph, plan.actions), backend);
+    BookkeepingBackend backend(graph, &machine);
+    execute(Program(graph, plan.actions, machine), backend);
     promise(backend.peak() == timeline.peak && backend.time() == timeline.time,
             "the interpreter's account differs");
     if (!violations.empty()) return;
@@ -192,6 +193,7 @@ std::span<const Target> targets() {
       {"chain", load<parse_chain>},
       {"graph", load<parse_graph>},
       {"plan", load<parse_plan>},
+      {"machine", load<parse_machine>},
       {"frontier", load<parse_frontier>},
       {"profile", load<parse_profile>},
       {"run_log", load<parse_run_log>},

@@ -24,9 +24,11 @@ class DocumentationTest(ProgramTest):
                 chain = self.write("chain.json", examples[0])
                 plan = self.make_plan(chain)
                 self.run_program("report", chain, plan, "--runlog", path)
+            elif kind == "reprise.machine":
+                self.run_program("plan", CHAINS / "uniform8.json", "--budget", "60%", "--machine", path)
             elif kind == "reprise.plan":  # an excerpt: read, and judged incomplete
                 self.run_program("check", CHAINS / "uniform8.json", path, expect=BROKEN)
-        self.assertEqual(len(seen), 6)
+        self.assertEqual(len(seen), 7)
 
     def test_command_examples(self):
         """Runs commands in the order of the pages: later ones use files of earlier ones."""

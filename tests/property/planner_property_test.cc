@@ -229,7 +229,9 @@ TEST_P(ChainPlanners, ExceptionsOfTheObserverPassThrough) {
     EXPECT_LE(progress.fraction, 1);
     throw Stop{};
   };
-  if (std::string(GetParam().name) == "keep_all") {
+  const std::string name = GetParam().name;
+  if (name == "keep_all" || name == "offload_only" || name == "save_on_cpu") {
+    // Without a machine all three are plain training, which is
     EXPECT_TRUE(plan(chain, ask).plan.has_value());  // done before there is anything to report
   } else {
     EXPECT_THROW(plan(chain, ask), Stop);

@@ -27,8 +27,11 @@ inline std::span<const PlannerRow> planner_matrix() {
        .optimal = false,
        .graph_curve = true},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
+      {.name = "levels", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      {.name = "offload_only", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},
+      {.name = "save_on_cpu", .chains = true, .graphs = false, .curve = false, .optimal = false},
   };
   return kRows;
 }

@@ -227,5 +227,54 @@ TEST(ChromeTrace, HasPlannedAndMeasuredTracksToTheNanosecond) {
   EXPECT_EQ(peak, input.plan.peak.count());
 }
 
+// A plan that moves values, on a machine with one memory more.
+ReportInput moving_input(const std::string& memory = "host") {
+  const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
+  PlanOptions options{.budget = "40%"};
+  options.machine = parse_offload(memory + "=0.35GB/s");
+  options.time_limit = Nanos(200'000'000);
+  const PlanResult result = plan(chain, options);
+  return {.problem = {chain, problem_id(chain)},
+          .plan = result.plan.value(),
+          .machine = options.machine};
+}
+
+TEST(ReportHtml, SaysWhatMoves) {
+  const ReportInput input = moving_input("<b>far");
+  const Timeline timeline = simulate(input.problem.graph(), input.plan, input.machine);
+  ASSERT_FALSE(timeline.transfers.empty());
+  const std::string page = report_html(input);
+  EXPECT_EQ(page.find("This plan is not valid"), std::string::npos);
+  const size_t section = page.find("<h2>What moves</h2>");
+  ASSERT_NE(section, std::string::npos);
+  EXPECT_NE(page.find("device -&gt; &lt;b&gt;far", section), std::string::npos);
+  EXPECT_EQ(page.find("<b>far"), std::string::npos);
+  size_t copies = 0;
+  for (size_t at = page.find("run copy", section); at != std::string::npos; ++copies) {
+    at = page.find("run copy", at + 1);
+  }
+  EXPECT_EQ(copies, timeline.transfers.size());
+  EXPECT_EQ(report_html(input_of(example_chain())).find("What moves"), std::string::npos);
+}
+
+TEST(ChromeTrace, HasATrackForEachChannel) {
+  const ReportInput input = moving_input();
+  const Timeline timeline = simulate(input.problem.graph(), input.plan, input.machine);
+  const auto events = nlohmann::json::parse(chrome_trace(input))["traceEvents"];
+  std::vector<std::string> tracks;
+  double runs = 0, copies = 0, expected = 0;
+  for (const Transfer& transfer : timeline.transfers) {
+    expected += static_cast<double>((transfer.end - transfer.start).count());
+  }
+  for (const auto& event : events) {
+    if (event["name"] == "thread_name") tracks.push_back(event["args"]["name"]);
+    if (event["ph"] == "X") (event["tid"] == 1 ? runs : copies) += event["dur"].get<double>();
+  }
+  EXPECT_EQ(tracks,
+            (std::vector<std::string>{"schedule", "device -> host", "host -> device"}));
+  EXPECT_NEAR(copies * 1000, expected, 1e-3);
+  EXPECT_NEAR(runs * 1000, static_cast<double>(input.plan.time.count()), 1e-3);  // with waits
+}
+
 }  // namespace
 }  // namespace reprise

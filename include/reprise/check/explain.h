@@ -46,6 +46,28 @@ struct AlternativeUse {
   bool operator==(const AlternativeUse&) const = default;
 };
 
+// A Moved is a value that a plan sends to another memory and brings back.
+struct Moved {
+  std::string value;
+  std::string memory;    // where it waits
+  Bytes bytes;           // of one copy
+  int64_t copies = 0;    // out of the device and back
+  Nanos waited;          // the time that runs wait for these copies
+
+  bool operator==(const Moved&) const = default;
+};
+
+// A ChannelUse sums up what a channel carries in a plan.
+struct ChannelUse {
+  std::string from, to;  // names of memories
+  int64_t copies = 0;
+  Bytes bytes = {};
+  Nanos busy = {};
+  Nanos waited = {};  // the time that runs wait for its copies
+
+  bool operator==(const ChannelUse&) const = default;
+};
+
 struct Explanation {
   Timeline timeline;
   std::string peak_action;             // "run B3 keep", or "start"
@@ -54,11 +76,13 @@ struct Explanation {
   Nanos recomputed_time;
   std::vector<AlternativeUse> alternatives;  // in the order of their kinds
   Baseline baseline;
+  std::vector<Moved> moved = {};          // The value that the runs wait for longest stands first.
+  std::vector<ChannelUse> channels = {};  // of the machine, in its order
 
   bool operator==(const Explanation&) const = default;
 };
 
 // Throws what simulate() throws. The cost is O(actions * values per action + choices).
-Explanation explain(const Graph& graph, const Plan& plan);
+Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine = {});
 
 }  // namespace reprise

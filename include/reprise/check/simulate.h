@@ -5,6 +5,12 @@
 // once more while the op runs and is gone at its end. A reused value counts once. A consumed value
 // does not count (graph.h). After the action, the memory is fixed + live values. The peak is the
 // largest of these sums, and the time is the sum of the times of the runs.
+//
+// On a machine with several memories (model/machine.h) these are the bytes and the time of the
+// device. A copied value counts where it arrives from the copy on, and where it comes from until it
+// is freed there. So bytes depend on the order of the actions alone: a plan that holds its budget
+// holds it however long runs and copies take. Time is that of the compute stream, with the time that
+// it waits for copies.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +18,50 @@
 #include <vector>
 
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 
 namespace reprise {
 
-// A BoundAction is an action with its ids looked up. The target of a run is an OpIndex, and that of
-// a free is a ValueIndex.
+// A BoundAction is an action with its names looked up. The target of a run is an OpIndex, and that
+// of all others is a ValueIndex. Memories are positions in the machine.
 struct BoundAction {
   ActionKind kind = ActionKind::kRun;
   int32_t target = 0;
   int32_t variant = 0;
+  int32_t at = 0;            // the memory of a free or a wait, and the one that a copy reads
+  int32_t to = 0;            // the memory that a copy writes
+  int32_t channel = -1;      // the channel of a copy
+  std::vector<int64_t> after = {};
 
   bool operator==(const BoundAction&) const = default;
 };
 
-// Looks the ids of the actions up. Throws InputError, which names the action, if the graph lacks an
-// id.
-std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& actions);
+// Looks the names of the actions up. Throws InputError, which names the action, if the graph lacks
+// an id or the machine a memory or a channel, and if a copy comes after something that is no
+// earlier copy.
+std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& actions,
+                              const Machine& machine = {});
 
 struct TimelineStep {
   Bytes during;  // the device bytes while the action runs, with the fixed bytes
   Bytes after;
   Nanos start;
-  Nanos time;  // A free takes no time.
+  Nanos time;  // A free takes no time, nor does a copy hold up the runs. A wait may take time.
 
   bool operator==(const TimelineStep&) const = default;
+};
+
+// A Transfer is a copy on its channel.
+struct Transfer {
+  int64_t action = 0;  // the position of the copy in the plan
+  ValueIndex value = 0;
+  int32_t channel = 0;
+  Nanos issued = {};  // when the runs before it were over
+  Nanos start = {};
+  Nanos end = {};
+
+  bool operator==(const Transfer&) const = default;
 };
 
 struct Timeline {
@@ -45,16 +70,19 @@ struct Timeline {
   Bytes peak;
   int64_t peak_action = -1;  // the first action that reaches the peak; -1 if the initial level does
   Nanos time;
+  std::vector<Transfer> transfers = {};  // in the order of the plan
+  std::vector<Bytes> peaks = {};         // of every memory of the machine; [0] is `peak`
 
   bool operator==(const Timeline&) const = default;
 };
 
 // Walks the actions and returns the memory and the time of each. Throws InputError for an unknown
-// id, for a read or a free of a value that is not live, and for a free of an input; the error's
-// JSON pointer names the action. verify() checks all other rules. The cost is O(actions * values
-// per action).
-Timeline simulate(const Graph& graph, const std::vector<Action>& actions);
-Timeline simulate(const Graph& graph, const Plan& plan);
+// name, for a read, copy, wait or free of a value that is not there or still under way, for a copy
+// to where the value is, and for a free of an input; the error's JSON pointer names the action.
+// verify() checks all other rules. The cost is O(actions * values per action).
+Timeline simulate(const Graph& graph, const std::vector<Action>& actions,
+                  const Machine& machine = {});
+Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine = {});
 
 // Returns the cost of plain training, with which every plan is compared.
 Baseline baseline(const Graph& graph);

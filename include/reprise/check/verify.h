@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/units.h"
 
 namespace reprise {
 
 enum class ViolationKind {
-  kUnknownId,      // The graph lacks an op, a variant or a value of the plan.
+  // The graph lacks an op, a variant or a value of the plan, or the machine a memory or a channel.
+  kUnknownId,
   kNotLive,        // An action reads or frees a value that is not live.
   kInputFreed,     // An action frees an input.
   kMissingRun,     // An op that must run does not run.
@@ -23,9 +25,11 @@ enum class ViolationKind {
   kChoice,         // Ops of two realizations of a choice run, or ops of none.
   kMissingResult,  // A result is not live at the end.
   kLeftOver,       // A value that is neither input nor result is live at the end.
-  kOverBudget,     // An action needs more bytes than the budget.
+  kOverBudget,     // An action needs more bytes than the budget, or than a memory has.
   kFalseClaim,     // A claim of the plan does not hold: peak, time, budget, baseline or bound.
   kOtherProblem,   // The plan is for another problem.
+  kAlreadyThere,   // A copy goes to a memory where the value is already.
+  kUnderWay,       // A value is read or given back, and nobody has waited for a copy of it.
 };
 
 struct Violation {
@@ -42,10 +46,18 @@ struct Violation {
 // Memory is counted twice: by a walk over the actions, and by sums over the intervals in which
 // values are live. Throws InternalError if the two counts differ at any action. If `problem` is
 // given, it is compared with plan.problem: the format, the name, and the sha256 where both have
-// one. The cost is O(actions * values per action).
-std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget);
+// one. The cost is O(actions * (values per action + memories)).
+//
+// A plan that moves values is judged with its machine. The budget is that of the device; the other
+// memories have their capacities. Nothing in these counts is a time: a value counts from the copy
+// that brings it to its free, and a free needs a wait for every copy of the value. So a valid plan
+// keeps to its bytes for all durations of runs and copies. In a memory with a capacity, what a
+// channel gives back while the runs go on (copies that come `after` others) still counts until its
+// free, which is safe and not exact.
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
-                              const ProblemId& problem);
+                              const Machine& machine = {});
+std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
+                              const ProblemId& problem, const Machine& machine = {});
 
 const char* to_string(ViolationKind kind);  // "unknown id", "over budget", ...
 

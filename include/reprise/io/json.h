@@ -11,6 +11,7 @@
 #include "reprise/model/chain.h"
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/runlog.h"
@@ -24,6 +25,7 @@ Plan parse_plan(std::string_view text, const std::string& name = "<text>");
 Frontier parse_frontier(std::string_view text, const std::string& name = "<text>");
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
 RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
+Machine parse_machine(std::string_view text, const std::string& name = "<text>");
 
 // A Problem is a chain or a graph; the key "format" tells them apart. A profile yields the problem
 // in it.
@@ -46,6 +48,7 @@ Problem load_problem(const std::filesystem::path& path);
 Plan load_plan(const std::filesystem::path& path);
 Frontier load_frontier(const std::filesystem::path& path);
 RunLog load_run_log(const std::filesystem::path& path);
+Machine load_machine(const std::filesystem::path& path);
 
 // Return JSON for people that parses back to an equal value.
 std::string to_json(const Chain& chain);
@@ -54,6 +57,7 @@ std::string to_json(const Plan& plan);
 std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
 std::string to_json(const RunLog& log);
+std::string to_json(const Machine& machine);
 
 // Writes the whole file or leaves the old one as it is. Removes the temporary files that killed
 // writers left in the folder. Throws InputError if the file cannot be written.
@@ -68,5 +72,7 @@ std::string canonical_sha256(std::string_view json_text);
 // Return the id of a problem that never was a file, with the hash of its to_json() form.
 ProblemId problem_id(const Chain& chain);
 ProblemId problem_id(const Graph& graph);
+// Returns the hash of the machine's to_json() form, which plans with copies carry.
+std::string machine_sha256(const Machine& machine);
 
 }  // namespace reprise

@@ -11,17 +11,28 @@
 
 namespace reprise {
 
-// More kinds will come (copies between memories). So code that treats kinds differently is a switch
-// over all of them and has no default: the compiler then names every place that a new kind
-// concerns.
-enum class ActionKind { kRun, kFree };
+// Code that treats kinds differently is a switch over all of them and has no default: the compiler
+// then names every place that a new kind concerns.
+enum class ActionKind { kRun, kFree, kCopy, kWait };
 
-// An Action is ["run", op, variant] or ["free", value]. It names them by id, so that a plan from
-// anywhere can be read and judged.
+// An Action is ["run", op, variant], ["free", value], ["copy", value, from, to] or
+// ["wait", value, at]. It names ops, values and memories, so that a plan from anywhere can be read
+// and judged. A plan without copies needs no machine (model/machine.h); all its values are on the
+// device.
+//
+// A copy starts when the runs before it are over, its channel is free, and the value has arrived
+// where it comes from. The runs after it go on meanwhile. A wait holds them up until the copy that
+// makes the value there is over.
 struct Action {
   ActionKind kind = ActionKind::kRun;
   std::string id;       // the id of the op or of the value
-  std::string variant;  // the name of the op's variant; empty for a free
+  std::string variant;  // the name of the op's variant; empty for all but runs
+  // The memory of a free or a wait, and the one that a copy reads. Empty: the device. Files name
+  // the memories of copies and waits in every case.
+  std::string at = {};
+  std::string to = {};  // the memory that a copy writes
+  // A copy's channel also waits for these earlier copies. They are positions in the plan.
+  std::vector<int64_t> after = {};
 
   bool operator==(const Action&) const = default;
 };
@@ -75,6 +86,8 @@ struct Plan {
   Baseline baseline;
   std::optional<SearchCost> search;
   std::vector<Action> actions;
+  // The sha256 of the machine's canonical JSON, if the plan was made for one that has channels.
+  std::string machine_sha256 = {};
 
   bool operator==(const Plan&) const = default;
 };
@@ -98,7 +111,10 @@ std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs)
 // variant of a forward op is the first option of its stage.
 std::vector<Run> plain_runs(const Graph& graph);
 
-const char* to_string(ActionKind kind);  // "run", "free"
+// Returns whether a plan needs a machine: it has a copy or a wait, or frees a value elsewhere.
+bool moves_values(const Plan& plan);
+
+const char* to_string(ActionKind kind);  // "run", "free", "copy", "wait"
 // Returns "optimal", "feasible", "infeasible" or "time_limit".
 const char* to_string(Termination termination);
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/pack/pack.h"
 
@@ -20,7 +21,9 @@ namespace reprise {
 // serves each request of a kernel.
 //
 // Throws InputError as simulate() does. O(actions * values per action).
-std::vector<Block> plan_blocks(const Graph& graph, const std::vector<Action>& actions);
+// Only the device's memory has blocks; a value that comes back is a new one.
+std::vector<Block> plan_blocks(const Graph& graph, const std::vector<Action>& actions,
+                               const Machine& machine = {});
 
 // A BlockOwner says for people what a block of plan_blocks() holds.
 struct BlockOwner {
@@ -33,6 +36,7 @@ struct BlockOwner {
 
 // Returns one owner for each block of plan_blocks(), in the same order. Errors and cost are those
 // of plan_blocks().
-std::vector<BlockOwner> block_owners(const Graph& graph, const std::vector<Action>& actions);
+std::vector<BlockOwner> block_owners(const Graph& graph, const std::vector<Action>& actions,
+                                     const Machine& machine = {});
 
 }  // namespace reprise

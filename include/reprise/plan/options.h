@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "reprise/model/machine.h"
 #include "reprise/model/observer.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/units.h"
@@ -11,7 +12,8 @@ namespace reprise {
 
 struct PlanOptions {
   Budget budget = {};                  // default: no limit; shares are of plain training's peak
-  std::string planner{};               // empty: "chain" for chains, "graph" for graphs
+  // Empty: "chain" for chains, "levels" for chains on a machine with channels, "graph" for graphs.
+  std::string planner{};
   // The schedule class to search and to prove, for planners that have several. Empty: the largest
   // class that the time limit allows.
   std::string schedule_class{};
@@ -23,6 +25,8 @@ struct PlanOptions {
   // plans within the budget refer to the whole budget.
   Bytes reserve = {};
   Observer observer{};                 // progress; may be empty
+  // The memories that values may move to. The budget is that of its first memory.
+  Machine machine{};
 };
 
 }  // namespace reprise

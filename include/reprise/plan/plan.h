@@ -33,6 +33,7 @@ struct PlanResult {
   std::string schedule_class;          // class of the bound and of `optimal`
   Proof proof = Proof::kTried;         // basis of kInfeasible and smallest_budget
   Bytes budget;                        // in bytes, with any share resolved
+  std::string machine_sha256{};        // of the machine, if it has channels
   Nanos lower_bound;                   // bounds the time of every plan of the class in the budget
   Baseline baseline;
   // With kInfeasible: the smallest budget at which this planner has a plan, and the op that needs
@@ -44,7 +45,8 @@ struct PlanResult {
 };
 
 // Both functions throw InputError for a malformed problem, an unknown planner, a planner for the
-// other kind of problem, and a negative budget. An infeasible budget is an answer, not an error.
+// other kind of problem, a negative budget, and a machine with channels for a planner that does not
+// move values. An infeasible budget is an answer, not an error.
 // They throw InternalError if the answer fails verification, so an unverified plan is never
 // returned.
 PlanResult plan(const Chain& chain, const PlanOptions& options = {});

@@ -38,6 +38,8 @@ struct GraphProblem {
 struct Answer {
   Termination termination = Termination::kTimeLimit;
   std::vector<Run> runs;  // with kOptimal and kFeasible
+  // A planner that moves values gives the whole list of actions, with all frees, in place of runs.
+  std::vector<Action> actions = {};
   Nanos lower_bound;
   std::optional<Bytes> smallest_budget;  // with kInfeasible; optional with kTimeLimit
   std::string blocking_op;               // with kInfeasible

@@ -23,6 +23,7 @@ struct PlannerInfo {
   // The answer has one plan for each point, peaks ascending, times strictly descending. Null: has
   // no curve.
   std::vector<Answer> (*graph_frontier)(const GraphProblem&) = nullptr;
+  bool moves = false;  // uses the channels of PlanOptions::machine
 };
 
 std::span<const PlannerInfo> planners();

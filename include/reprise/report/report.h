@@ -20,6 +20,7 @@
 
 #include "reprise/io/json.h"
 #include "reprise/model/frontier.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/runlog.h"
 #include "reprise/plan/plan.h"
@@ -40,6 +41,7 @@ struct ReportInput {
   std::vector<FrontierPoint> periodic = {};  // periodic checkpoints, to compare with
   std::optional<RunLog> run_log = {};        // what a run measured
   std::optional<SideBySide> side_by_side = {};
+  Machine machine = {};  // of a plan that moves values
 };
 
 // Throws InputError unless the curve belongs to this problem.

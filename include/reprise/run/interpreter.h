@@ -7,6 +7,7 @@
 
 #include "reprise/check/simulate.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 
 namespace reprise {
@@ -22,12 +23,28 @@ struct RunAction {
   bool operator==(const RunAction&) const = default;
 };
 
-// A Backend does what the actions of a plan say.
+// A CopyAction is a copy as the interpreter hands it to a backend.
+struct CopyAction {
+  int64_t action = 0;  // its position in the plan
+  ValueIndex value = 0;
+  int32_t channel = 0;  // in the machine
+  int32_t from = 0, to = 0;
+  std::vector<int64_t> after = {};  // copies, by action, that its channel also waits for
+
+  bool operator==(const CopyAction&) const = default;
+};
+
+// A Backend does what the actions of a plan say. A backend that has the device alone overrides the
+// first two functions; the others then throw InputError.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual void run(const RunAction& step) = 0;
-  virtual void free(ValueIndex value) = 0;
+  virtual void free(ValueIndex value) = 0;  // on the device
+
+  virtual void copy(const CopyAction& copy);                     // begins, and does not wait
+  virtual void wait(ValueIndex value, int32_t memory);           // for the copy that makes it there
+  virtual void free_elsewhere(ValueIndex value, int32_t memory);  // memory > 0
 };
 
 // A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random
@@ -37,11 +54,13 @@ class Program {
   struct Entry {
     ActionKind kind = ActionKind::kRun;
     RunAction run;         // for kRun
-    ValueIndex value = 0;  // for kFree
+    ValueIndex value = 0;  // for kFree and kWait
+    int32_t memory = 0;    // for kFree and kWait
+    CopyAction copy = {};  // for kCopy
   };
 
-  // Throws InputError for unknown ids. The program keeps no reference to the graph.
-  Program(const Graph& graph, const std::vector<Action>& actions);
+  // Throws InputError for unknown names. The program keeps no reference to the graph or the machine.
+  Program(const Graph& graph, const std::vector<Action>& actions, const Machine& machine = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
   // Returns the position of the loss run, or the number of entries if there is none. The entries

@@ -1,0 +1,12 @@
+// These planners of chains may move values to other memories. registry.cc has their rows.
+#pragma once
+
+#include "reprise/plan/planner.h"
+
+namespace reprise::internal::levels {
+
+Answer levels_chain(const ChainProblem& problem);        // levels.cc: keep, make again or move
+Answer offload_only_chain(const ChainProblem& problem);  // offload_only.cc: keep or move
+Answer save_on_cpu_chain(const ChainProblem& problem);   // save_on_cpu.cc: move all
+
+}  // namespace reprise::internal::levels

@@ -1,0 +1,56 @@
+#include "report/moves.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "report/table.h"
+#include "reprise/report/text.h"
+
+namespace reprise::report {
+
+// One row for each channel: what it carries, and how long runs wait for it.
+std::string channels_table(const Explanation& explanation) {
+  const int64_t time = explanation.timeline.time.count();
+  Table table;
+  table.column("channel", Align::kLeft)
+      .column("copies", Align::kRight)
+      .column("bytes", Align::kRight)
+      .column("busy", Align::kRight)
+      .column("of the step", Align::kRight)
+      .column("runs wait", Align::kRight);
+  for (const ChannelUse& use : explanation.channels) {
+    table.row({printable(use.from + " -> " + use.to), std::to_string(use.copies),
+               format_bytes(use.bytes), format_duration(use.busy), share(use.busy.count(), time),
+               format_duration(use.waited)});
+  }
+  return table.text();
+}
+
+std::string moved_table(const Explanation& explanation, size_t rows) {
+  Table table;
+  table.column("value", Align::kLeft)
+      .column("waits in", Align::kLeft)
+      .column("bytes", Align::kRight)
+      .column("copies", Align::kRight)
+      .column("runs wait", Align::kRight);
+  const std::vector<Moved>& all = explanation.moved;
+  const size_t shown = all.size() <= rows + 1 ? all.size() : rows;
+  for (size_t i = 0; i < shown; ++i) {
+    table.row({printable(all[i].value), printable(all[i].memory), format_bytes(all[i].bytes),
+               std::to_string(all[i].copies), format_duration(all[i].waited)});
+  }
+  if (shown < all.size()) {
+    Bytes bytes;
+    Nanos waited;
+    for (size_t i = shown; i < all.size(); ++i) {
+      bytes += all[i].bytes;
+      waited += all[i].waited;
+    }
+    table.row({fmt::format("{} others", all.size() - shown), "", format_bytes(bytes), "",
+               format_duration(waited)});
+  }
+  return table.text();
+}
+
+}  // namespace reprise::report

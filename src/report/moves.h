@@ -1,0 +1,18 @@
+// These tables say in text what a plan moves between memories.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "reprise/check/explain.h"
+
+namespace reprise::report {
+
+// One row for each channel: what it carries, and how long runs wait for it.
+std::string channels_table(const Explanation& explanation);
+
+// One row for each value that moves, those that runs wait for longest first. If there are more than
+// `rows` values, the last row sums up the others.
+std::string moved_table(const Explanation& explanation, size_t rows);
+
+}  // namespace reprise::report

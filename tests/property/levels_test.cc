@@ -1,0 +1,167 @@
+// The planner `levels` on random chains and machines: never slower than recomputing alone or moving
+// alone, within capacities, with bounds that hold.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/plan/plan.h"
+#include "support/event_machine.h"
+#include "support/planner_questions.h"
+#include "support/random_chain.h"
+#include "support/random_copies.h"
+
+namespace reprise {
+namespace {
+
+using testing::any_chain;
+using testing::for_chains;
+using testing::found;
+using testing::random_machine;
+
+PlanOptions on(const Machine& machine, Bytes budget) {
+  PlanOptions options;
+  options.budget = budget;
+  options.machine = machine;
+  options.threads = 1;
+  options.time_limit = testing::search_limit(1000);
+  return options;
+}
+
+TEST(Levels, NeverSlowerThanRecomputingAndPlansHold) {
+  int64_t moved = 0, faster = 0, possible_only_by_moving = 0;
+  for_chains(71, 400, any_chain(7), [&](const Chain& chain, std::mt19937_64& random) {
+    Machine machine = random_machine(random);
+    for (size_t m = 1; m < machine.memories.size(); ++m) {
+      if (random() % 2 == 0) {
+        machine.memories[m].capacity = Bytes(static_cast<int64_t>(random() % 40));
+      }
+    }
+    SCOPED_TRACE(to_json(machine));
+    const Graph graph = lower(chain);
+    const Bytes budget(baseline(graph).peak.count() * static_cast<int64_t>(50 + random() % 50) / 100);
+    const PlanResult alone = plan(chain, on({}, budget));
+    const PlanResult result = plan(chain, on(machine, budget));
+    ASSERT_EQ(result.planner, "levels");
+    if (!result.plan) {
+      ASSERT_FALSE(alone.plan);
+      return;
+    }
+    possible_only_by_moving += !alone.plan;
+    const std::vector<Violation> violations =
+        verify(graph, *result.plan, budget, problem_id(chain), machine);
+    ASSERT_TRUE(violations.empty()) << violations.front().message;
+    ASSERT_EQ(testing::run_events(graph, machine, result.plan->actions).time,
+              result.plan->time.count());
+    moved += moves_values(*result.plan);
+    if (!alone.plan) return;
+    ASSERT_LE(result.plan->time, alone.plan->time);
+    faster += result.plan->time < alone.plan->time;
+    // A plan without copies obeys the bound, too.
+    ASSERT_LE(result.lower_bound, alone.plan->time);
+  });
+  EXPECT_GT(moved, 20);
+  EXPECT_GT(faster, 20);
+  EXPECT_GT(possible_only_by_moving, 0);
+}
+
+// The planners that only move: nothing runs twice, and `levels` is at least as good.
+TEST(Levels, NotSlowerThanMovingAlone) {
+  int64_t compared = 0, faster = 0;
+  for_chains(72, 300, any_chain(7), [&](const Chain& chain, std::mt19937_64& random) {
+    const Machine machine = random_machine(random);
+    SCOPED_TRACE(to_json(machine));
+    const Graph graph = lower(chain);
+    const int64_t percent = 50 + static_cast<int64_t>(random() % 50);
+    PlanOptions options = on(machine, Bytes(baseline(graph).peak.count() * percent / 100));
+    const PlanResult joint = plan(chain, options);
+    for (const char* planner : {"offload_only", "save_on_cpu"}) {
+      SCOPED_TRACE(planner);
+      options.planner = planner;
+      const PlanResult moving = plan(chain, options);
+      if (!moving.plan) continue;
+      const auto runs = std::count_if(
+          moving.plan->actions.begin(), moving.plan->actions.end(),
+          [](const Action& action) { return action.kind == ActionKind::kRun; });
+      ASSERT_EQ(static_cast<size_t>(runs), plain_runs(graph).size());
+      ASSERT_TRUE(joint.plan);
+      ASSERT_LE(joint.plan->time, moving.plan->time);
+      ++compared;
+      faster += joint.plan->time < moving.plan->time;
+    }
+  });
+  EXPECT_GT(compared, 100);
+  EXPECT_GT(faster, 50);
+}
+
+// Nothing overlaps, so that the time is a sum.
+TEST(Levels, SaveOnCpuTakesTheTimeOfEveryCopy) {
+  int64_t copies = 0;
+  for_chains(73, 200, any_chain(7), [&](const Chain& chain, std::mt19937_64& random) {
+    const Machine machine = random_machine(random);
+    PlanOptions options = on(machine, Bytes(1'000'000));
+    options.planner = "save_on_cpu";
+    const PlanResult result = plan(chain, options);
+    ASSERT_TRUE(result.plan);
+    Nanos time = result.baseline.time;
+    for (const Transfer& transfer : simulate(lower(chain), *result.plan, machine).transfers) {
+      time += transfer.end - transfer.start;
+      ++copies;
+    }
+    ASSERT_EQ(result.plan->time, time);
+    ASSERT_LE(result.plan->peak, result.baseline.peak);
+  });
+  EXPECT_GT(copies, 500);
+}
+
+TEST(Levels, AFastChannelMakesEveryBudgetFree) {
+  const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
+  const PlanResult result = plan(chain, [] {
+    PlanOptions options;
+    options.budget = "40%";
+    options.machine = parse_offload("host=100GB/s");
+    options.threads = 1;
+    return options;
+  }());
+  ASSERT_TRUE(result.plan);
+  EXPECT_EQ(result.termination, Termination::kOptimal);
+  EXPECT_EQ(result.plan->time, result.baseline.time);
+}
+
+TEST(Levels, AMemoryWithoutRoomIsNoHelp) {
+  const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
+  Machine machine = parse_offload("host=100GB/s");
+  machine.memories[1].capacity = Bytes(0);
+  PlanOptions options = on(machine, Bytes(20'000'000));
+  const PlanResult result = plan(chain, options);
+  ASSERT_TRUE(result.plan);
+  EXPECT_FALSE(moves_values(*result.plan));
+  EXPECT_GT(result.plan->time, result.baseline.time);
+}
+
+TEST(Levels, ExceptionsOfTheObserverPassThrough) {
+  struct Stop {};
+  const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
+  for (const char* planner : {"levels", "offload_only"}) {
+    PlanOptions options = on(parse_offload("host=0.1GB/s"), Bytes(20'000'000));
+    options.planner = planner;
+    options.observer = [](const Progress&) { throw Stop{}; };
+    EXPECT_THROW(plan(chain, options), Stop) << planner;
+  }
+}
+
+TEST(Levels, PlannersThatDoNotMoveRefuseAMachine) {
+  const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
+  PlanOptions options = on(parse_offload("host=1GB/s"), Bytes(20'000'000));
+  options.planner = "chain";
+  EXPECT_THROW(plan(chain, options), InputError);
+  EXPECT_THROW(plan(lower(chain), PlanOptions{.machine = options.machine}), InputError);
+}
+
+}  // namespace
+}  // namespace reprise
