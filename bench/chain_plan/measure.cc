@@ -62,6 +62,7 @@ class Measurement {
       const double longest =
           *std::max_element(options_.time_limits.begin(), options_.time_limits.end());
       add(planned("periodic", budget, longest));
+      add(planned("min_peak", budget, longest));
       for (const double limit : options_.time_limits) add(planned("chain_slots", budget, limit));
       for (const double limit : options_.time_limits) {
         add(planned("chain", budget, limit, "persistent"));
@@ -122,7 +123,8 @@ class Measurement {
   Row planned(const std::string& planner, Bytes budget, double limit,
               const std::string& schedule_class = "") const {
     Row row{.method = planner, .planner = planner};
-    if (planner != "periodic") row.planner += fmt::format(", {} s", limit);
+    const bool simple = planner == "periodic" || planner == "min_peak";  // no time limit, no bound
+    if (!simple) row.planner += fmt::format(", {} s", limit);
     if (!schedule_class.empty()) {
       row.method += ", " + schedule_class;
       row.planner += ", " + schedule_class;
@@ -145,7 +147,7 @@ class Measurement {
     if (!result.plan) return row;
     require(verify(graph_, *result.plan, budget, problem()));
     row.overhead = over(result.plan->time, plain_.time);
-    if (planner != "periodic") row.bound = std::max(0.0, over(result.lower_bound, plain_.time));
+    if (!simple) row.bound = std::max(0.0, over(result.lower_bound, plain_.time));
     return row;
   }
 

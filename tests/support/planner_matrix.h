@@ -28,6 +28,7 @@ inline std::span<const PlannerRow> planner_matrix() {
        .graph_curve = true},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
       {.name = "levels", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      {.name = "min_peak", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "offload_only", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},

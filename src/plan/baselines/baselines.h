@@ -19,6 +19,10 @@ Curve keep_all_frontier(const ChainProblem& problem);
 Answer periodic_chain(const ChainProblem& problem);
 Curve periodic_frontier(const ChainProblem& problem);
 
+// min_peak.cc
+Answer min_peak_chain(const ChainProblem& problem);
+Curve min_peak_frontier(const ChainProblem& problem);
+
 // revolve.cc
 Answer revolve_chain(const ChainProblem& problem);
 Curve revolve_frontier(const ChainProblem& problem);
@@ -28,7 +32,9 @@ Answer dtr_graph(const GraphProblem& problem);
 
 // These functions consider the schedules of a family, for planners that need a plan to start from
 // or to fall back on. They return false if time ran out before every candidate was considered.
-bool consider_periodic(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
+// Of the sets of checkpoints, the first function considers the fastest within the budget, or the one
+// with the smallest peak if none fits.
+bool consider_min_peak(const Chain& chain, Bytes budget, common::Candidates& candidates, common::SearchControl& control);
 bool consider_revolve(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
 bool consider_dtr(const Graph& graph, Bytes budget, common::Candidates& candidates, common::SearchControl& control);
 

@@ -2,9 +2,7 @@
 // Sublinear Memory Cost", arXiv 1604.06174, section 4. PyTorch's checkpoint_sequential offers the
 // same.
 //
-// The stages are cut into segments. All segments but the last run forward fast, and only their
-// inputs stay. The last segment runs forward with its first options, and then backward. Then every
-// other segment, from the back, runs forward again with its first options, and backward.
+// The stages are cut into segments, which run as segments.h says.
 //
 // Candidates:
 // - by count: k = 1..L segments of nearly equal numbers of stages (k = 1: plain training);
@@ -27,8 +25,8 @@
 
 #include "plan/common/candidates.h"
 #include "plan/baselines/baselines.h"
+#include "plan/baselines/segments.h"
 #include "plan/common/search_control.h"
-#include "reprise/model/lower.h"
 
 namespace reprise::internal::baselines {
 
@@ -37,22 +35,6 @@ using common::SearchControl;
 using common::least_time;
 
 namespace {
-
-using Cuts = std::vector<size_t>;  // begin of each segment; the first at 0
-
-std::vector<Run> periodic_runs(size_t stages, const Cuts& cuts) {
-  const ChainIndex index{stages};
-  std::vector<Run> runs;
-  for (size_t i = 0; i < cuts.back(); ++i) runs.push_back({index.forward(i), 0});
-  size_t end = stages;
-  for (size_t segment = cuts.size(); segment-- > 0;) {
-    for (size_t i = cuts[segment]; i < end; ++i) runs.push_back({index.forward(i), 1});
-    if (end == stages) runs.push_back({index.loss(), 0});
-    for (size_t i = end; i-- > cuts[segment];) runs.push_back({index.backward(i), 0});
-    end = cuts[segment];
-  }
-  return runs;
-}
 
 Cuts cut_by_count(size_t stages, size_t segments) {
   Cuts cuts;
@@ -82,14 +64,13 @@ BytesCut cut_by_bytes(const std::vector<int64_t>& kept, int64_t threshold) {
   return cut;
 }
 
-}  // namespace
-
+// Returns false if time ran out before every candidate was considered.
 bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl& control) {
   const size_t stages = chain.stages.size();
   for (size_t segments = 1; segments <= stages; ++segments) {
     if (control.out_of_time()) return false;
     control.report(-1);
-    candidates.consider(periodic_runs(stages, cut_by_count(stages, segments)));
+    candidates.consider(segment_runs(stages, cut_by_count(stages, segments)));
   }
   std::vector<int64_t> kept;
   for (const Stage& stage : chain.stages) {
@@ -101,12 +82,14 @@ bool consider_periodic(const Chain& chain, Candidates& candidates, SearchControl
     if (control.out_of_time()) return false;
     control.report(-1);
     const BytesCut cut = cut_by_bytes(kept, threshold);
-    if (cut.cuts != before) candidates.consider(periodic_runs(stages, cut.cuts));
+    if (cut.cuts != before) candidates.consider(segment_runs(stages, cut.cuts));
     before = cut.cuts;
     threshold = cut.next;
   } while (threshold > 0);
   return true;
 }
+
+}  // namespace
 
 Answer periodic_chain(const ChainProblem& problem) {
   SearchControl control(problem.options, "periodic");

@@ -9,7 +9,7 @@
 
 namespace reprise::internal::chain {
 
-using baselines::consider_periodic;
+using baselines::consider_min_peak;
 using baselines::consider_revolve;
 using common::Candidates;
 using common::SearchControl;
@@ -102,8 +102,8 @@ Answer simplest_plan(const ChainProblem& problem, const char* planner) {
   SearchControl control(options, planner);
   Candidates candidates(problem.graph, problem.budget);
   candidates.consider(plain_runs(problem.graph));
+  consider_min_peak(problem.chain, problem.budget, candidates, control);
   consider_revolve(problem.chain, candidates, control);
-  consider_periodic(problem.chain, candidates, control);
   return candidates.answer(least_time(problem.chain), false);
 }
 
