@@ -31,8 +31,9 @@ int run_check(const CheckArguments& arguments) {
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Machine machine = machine_for(plan, arguments.machine, arguments.plan);
-  const Graph graph = problem.graph();
-  const Bytes budget = arguments.budget.empty() ? plan.budget : asked.resolve(baseline(graph).peak);
+  const Graph graph = problem.graph(plan);
+  const Bytes budget =
+      arguments.budget.empty() ? plan.budget : asked.resolve(baseline(problem.graph()).peak);
   const std::vector<Violation> violations =
       verify(graph, plan, budget, problem.id_for(plan.problem), machine);
   if (arguments.json) {
@@ -56,7 +57,7 @@ int run_check(const CheckArguments& arguments) {
 void add_check(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command = app.add_subcommand("check", "verify a plan from anywhere; list all faults");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command
       ->add_option("--budget,-b", arguments->budget,

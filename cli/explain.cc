@@ -31,7 +31,7 @@ struct ExplainArguments {
 int run_explain(const ExplainArguments& arguments) {
   const Problem problem = load_problem(arguments.problem);
   const Plan plan = load_plan(arguments.plan);
-  const Graph graph = problem.graph();
+  const Graph graph = problem.graph(plan);
   const Machine machine = machine_for(plan, arguments.machine, arguments.plan);
   require_plan_of(problem, plan, arguments.plan, machine);
   const Explanation explanation = explain(graph, plan, machine);
@@ -52,7 +52,7 @@ void add_explain(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "who holds the bytes at the peak, what is recomputed, what that costs");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command->add_option("--rows", arguments->rows, "most rows of a table (default 12)")
       ->type_name("N")

@@ -57,8 +57,8 @@ int run_frontier(const FrontierArguments& arguments) {
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
-  Frontier curve = chain != nullptr ? frontier(*chain, options)
-                                    : frontier(std::get<Graph>(problem.model), options);
+  Frontier curve =
+      std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
   status.wipe();
   curve.problem = problem.id;
   if (curve.points.empty()) {
@@ -82,7 +82,7 @@ void add_frontier(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<FrontierArguments>();
   CLI::App* command =
       app.add_subcommand("frontier", "the best time of every budget: the whole curve");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
   command->add_option("--output,-o", arguments->output, "frontier file (JSON)")->type_name("FILE");
   CLI::Option* svg =
       command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");

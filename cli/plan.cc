@@ -28,15 +28,17 @@ struct PlanArguments {
 };
 
 PlanResult search(const Problem& problem, const PlanOptions& options) {
-  const Chain* chain = problem.chain();
-  return chain != nullptr ? plan(*chain, options) : plan(std::get<Graph>(problem.model), options);
+  return std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
 }
 
 // Exit 3: the smallest feasible budget stands in the message as a plain decimal number.
 int report_infeasible(const PlanResult& result) {
-  const std::string_view other = result.proof == Proof::kScheduleClass
-                                     ? "plan a graph of operations (reprise profile --mode graph)"
-                                     : "try another planner";
+  std::string_view other = "try another planner";
+  if (result.planner == "join") {
+    other = "plan it as a graph (--planner graph)";
+  } else if (result.proof == Proof::kScheduleClass) {
+    other = "plan a graph of operations (reprise profile --mode graph)";
+  }
   const std::string larger =
       result.smallest_budget
           ? fmt::format("Ask for --budget {} or more", result.smallest_budget->count())
@@ -108,7 +110,7 @@ int run_plan(const PlanArguments& arguments) {
 void add_plan(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<PlanArguments>();
   CLI::App* command = app.add_subcommand("plan", "find the fastest plan within a byte budget");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
   command
       ->add_option(
           "--budget,-b", arguments->budget,

@@ -10,7 +10,7 @@ namespace reprise::cli {
 void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file,
                      const Machine& machine) {
   try {
-    simulate(problem.graph(), plan, machine);
+    simulate(problem.graph(plan), plan, machine);
   } catch (const InputError&) {
     if (same_problem(plan.problem, problem.id_for(plan.problem))) throw;
     throw InputError(

@@ -75,7 +75,7 @@ int run_report(const ReportArguments& arguments) {
   if (!arguments.snapshot.empty()) write_output(arguments.snapshot, memory_snapshot(input));
   const bool other_files = !arguments.trace.empty() || !arguments.snapshot.empty();
   if (!arguments.output.empty() || !other_files) write_page(arguments, input);
-  const size_t faults = verify(input.problem.graph(), input.plan, input.plan.budget,
+  const size_t faults = verify(input.problem.graph(input.plan), input.plan, input.plan.budget,
                                input.problem.id_for(input.plan.problem), input.machine)
                             .size();
   if (faults > 0 && !arguments.quiet) {
@@ -91,7 +91,7 @@ void add_report(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command =
       app.add_subcommand("report", "one self-contained HTML page: what a plan does and why");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command
       ->add_option("--output,-o", arguments->output,

@@ -8,6 +8,7 @@
 #include "reprise/model/chain.h"     // IWYU pragma: export
 #include "reprise/model/errors.h"    // IWYU pragma: export
 #include "reprise/model/graph.h"     // IWYU pragma: export
+#include "reprise/model/join.h"      // IWYU pragma: export
 #include "reprise/model/lower.h"     // IWYU pragma: export
 #include "reprise/model/machine.h"   // IWYU pragma: export
 #include "reprise/model/plan.h"      // IWYU pragma: export

@@ -27,7 +27,8 @@ def plan(
     """Finds the fastest plan within a budget. Ctrl-C stops the search.
 
     Args:
-        problem: A path, a dict in the file format, or a `Chain`, `Graph` or `Profile`.
+        problem: A path, a dict in the file format (also of a join), or a `Chain`, `Graph` or
+            `Profile`.
         budget: Bytes, a text such as "700 MiB", a share such as "60%" of plain training's peak, or
             None for no limit.
         planner: The name of a planner of `planners()`. An empty name stands for "chain" if the
@@ -86,6 +87,7 @@ class Planner:
         source: The paper that the planner follows.
         chains: Whether it plans chains.
         graphs: Whether it plans graphs.
+        joins: Whether it plans joins itself. A planner of graphs takes a join as a graph.
         chain_frontier: Whether it has a search of its own for the frontier of a chain.
         graph_frontier: Whether it has a search of its own for the frontier of a graph.
     """
@@ -96,6 +98,7 @@ class Planner:
     source: str
     chains: bool
     graphs: bool
+    joins: bool
     chain_frontier: bool
     graph_frontier: bool
 

@@ -94,9 +94,9 @@ Text verify_plan(const Text& problem_text, const Text& problem_name, const Text&
                  const Text& plan_name, const BudgetArgument& budget) {
   const Problem problem = parse_problem(problem_text, problem_name);
   const Plan plan = parse_plan(plan_text, plan_name);
-  const Graph graph = problem.graph();
+  const Graph graph = problem.graph(plan);
   const bool own = std::holds_alternative<std::monostate>(budget);
-  const Bytes limit = own ? plan.budget : budget_of(budget).resolve(baseline(graph).peak);
+  const Bytes limit = own ? plan.budget : budget_of(budget).resolve(baseline(problem.graph()).peak);
   return violations_json(verify(graph, plan, limit, problem.id), plan, limit);
 }
 
@@ -107,7 +107,8 @@ std::tuple<Steps, int64_t, int64_t, int64_t, int64_t> simulate_plan(const Text& 
                                                                     const Text& plan_text,
                                                                     const Text& plan_name) {
   const Problem problem = parse_problem(problem_text, problem_name);
-  const Timeline line = simulate(problem.graph(), parse_plan(plan_text, plan_name));
+  const Plan plan = parse_plan(plan_text, plan_name);
+  const Timeline line = simulate(problem.graph(plan), plan);
   Steps steps;
   for (const TimelineStep& s : line.steps) {
     steps.push_back({s.during.count(), s.after.count(), s.start.count(), s.time.count()});
@@ -119,7 +120,8 @@ std::tuple<Steps, int64_t, int64_t, int64_t, int64_t> simulate_plan(const Text& 
 std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem_name,
                                    const Text& plan_text, const Text& plan_name) {
   const Problem problem = parse_problem(problem_text, problem_name);
-  const Explanation found = explain(problem.graph(), parse_plan(plan_text, plan_name));
+  const Plan plan = parse_plan(plan_text, plan_name);
+  const Explanation found = explain(problem.graph(plan), plan);
   return {explanation_json(found), explanation_text(found)};
 }
 

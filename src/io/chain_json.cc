@@ -42,25 +42,6 @@ Stage read_stage(const Element& element) {
   return stage;
 }
 
-ChainInput read_input(const Element& element) {
-  Object object(element);
-  ChainInput input;
-  input.bytes = object.required("bytes").bytes();
-  if (const auto size = object.optional("gradient_bytes")) input.gradient = size->bytes();
-  object.finish();
-  return input;
-}
-
-ChainLoss read_loss(const Element& element) {
-  Object object(element);
-  ChainLoss loss;
-  loss.cost.time = object.required("ns").nanos();
-  if (const auto size = object.optional("workspace_bytes")) loss.cost.workspace = size->bytes();
-  if (const auto flag = object.optional("consumes")) loss.consumes = flag->boolean();
-  object.finish();
-  return loss;
-}
-
 void write_option(Writer& writer, const StageOption& option) {
   writer.open_object(Layout::kInline)
       .field("name", option.name)
@@ -86,6 +67,52 @@ void write_stage(Writer& writer, const Stage& stage) {
 
 }  // namespace
 
+ChainInput read_input(const Element& element) {
+  Object object(element);
+  ChainInput input;
+  input.bytes = object.required("bytes").bytes();
+  if (const auto size = object.optional("gradient_bytes")) input.gradient = size->bytes();
+  object.finish();
+  return input;
+}
+
+ChainLoss read_loss(const Element& element) {
+  Object object(element);
+  ChainLoss loss;
+  loss.cost.time = object.required("ns").nanos();
+  if (const auto size = object.optional("workspace_bytes")) loss.cost.workspace = size->bytes();
+  if (const auto flag = object.optional("consumes")) loss.consumes = flag->boolean();
+  object.finish();
+  return loss;
+}
+
+std::vector<Stage> read_stages(const Element& array) {
+  std::vector<Stage> stages;
+  array.for_each([&](const Element& stage) { stages.push_back(read_stage(stage)); });
+  return stages;
+}
+
+void write_input(Writer& writer, const ChainInput& input) {
+  writer.open_object(Layout::kInline)
+      .field("bytes", input.bytes)
+      .field("gradient_bytes", input.gradient)
+      .close();
+}
+
+void write_stages(Writer& writer, const std::vector<Stage>& stages) {
+  writer.open_array();
+  for (const Stage& stage : stages) write_stage(writer, stage);
+  writer.close();
+}
+
+void write_loss(Writer& writer, const ChainLoss& loss) {
+  writer.open_object(Layout::kInline)
+      .field("ns", loss.cost.time)
+      .field("workspace_bytes", loss.cost.workspace)
+      .field("consumes", loss.consumes)
+      .close();
+}
+
 Chain read_chain(const Element& root) {
   Object object(root);
   read_header(object, kChainFormat);
@@ -93,8 +120,7 @@ Chain read_chain(const Element& root) {
   chain.name = object.required("name").string();
   if (const auto size = object.optional("fixed_bytes")) chain.fixed = size->bytes();
   chain.input = read_input(object.required("input"));
-  object.required("stages").for_each(
-      [&](const Element& stage) { chain.stages.push_back(read_stage(stage)); });
+  chain.stages = read_stages(object.required("stages"));
   if (const auto loss = object.optional("loss")) chain.loss = read_loss(*loss);
   object.finish();
   validate_at(root, [&] { validate(chain); });
@@ -105,20 +131,9 @@ void write_chain(Writer& writer, const Chain& chain) {
   validate(chain);
   open_document(writer, kChainFormat);
   writer.field("name", chain.name).field("fixed_bytes", chain.fixed);
-  writer.key("input")
-      .open_object(Layout::kInline)
-      .field("bytes", chain.input.bytes)
-      .field("gradient_bytes", chain.input.gradient)
-      .close();
-  writer.key("stages").open_array();
-  for (const Stage& stage : chain.stages) write_stage(writer, stage);
-  writer.close();
-  writer.key("loss")
-      .open_object(Layout::kInline)
-      .field("ns", chain.loss.cost.time)
-      .field("workspace_bytes", chain.loss.cost.workspace)
-      .field("consumes", chain.loss.consumes)
-      .close();
+  write_input(writer.key("input"), chain.input);
+  write_stages(writer.key("stages"), chain.stages);
+  write_loss(writer.key("loss"), chain.loss);
   writer.close();
 }
 

@@ -14,7 +14,7 @@ constexpr std::pair<const char*, Exactness> kExactness[] = {
 };
 
 bool is_problem_format(std::string_view format) {
-  return format == kChainFormat || format == kGraphFormat;
+  return format == kChainFormat || format == kGraphFormat || format == kJoinFormat;
 }
 
 }  // namespace
@@ -35,7 +35,8 @@ ProblemId read_problem_id(const Element& element) {
   const Element format = object.required("format");
   id.format = format.string();
   if (!is_problem_format(id.format)) {
-    format.fail("must be \"reprise.chain\" or \"reprise.graph\", is " + io::quoted(id.format));
+    format.fail("must be \"reprise.chain\", \"reprise.graph\" or \"reprise.join\", is " +
+                io::quoted(id.format));
   }
   id.name = object.required("name").string();
   if (const auto hash = object.optional("sha256")) {
@@ -49,7 +50,8 @@ ProblemId read_problem_id(const Element& element) {
 void write_problem_id(Writer& writer, const ProblemId& id) {
   if (!is_problem_format(id.format)) {
     throw InputError("cannot write a plan or frontier for a problem of format " +
-                     io::quoted(id.format) + "; it is \"reprise.chain\" or \"reprise.graph\"");
+                     io::quoted(id.format) +
+                     "; it is \"reprise.chain\", \"reprise.graph\" or \"reprise.join\"");
   }
   if (!id.sha256.empty() && !is_sha256(id.sha256)) {
     throw InputError("cannot write the hash " + io::quoted(id.sha256) +

@@ -11,6 +11,7 @@
 #include "reprise/model/chain.h"
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/join.h"
 #include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
@@ -20,6 +21,7 @@ namespace reprise::io {
 
 inline constexpr const char* kChainFormat = "reprise.chain";
 inline constexpr const char* kGraphFormat = "reprise.graph";
+inline constexpr const char* kJoinFormat = "reprise.join";
 inline constexpr const char* kPlanFormat = "reprise.plan";
 inline constexpr const char* kMachineFormat = "reprise.machine";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
@@ -33,6 +35,7 @@ inline constexpr int64_t kProfileVersion = 2;  // the newest version of reprise.
 // These functions read a structure and validate it.
 Chain read_chain(const Element& root);
 Graph read_graph(const Element& root);
+Join read_join(const Element& root);
 std::variant<Chain, Graph> read_model(const Element& root);  // The key "format" says which it is.
 Plan read_plan(const Element& root);
 Machine read_machine(const Element& root);
@@ -45,6 +48,12 @@ void write_graph(Writer& writer, const Graph& graph);
 void write_machine(Writer& writer, const Machine& machine);
 
 // Several formats share these functions.
+ChainInput read_input(const Element& element);
+std::vector<Stage> read_stages(const Element& array);
+ChainLoss read_loss(const Element& element);
+void write_input(Writer& writer, const ChainInput& input);
+void write_stages(Writer& writer, const std::vector<Stage>& stages);
+void write_loss(Writer& writer, const ChainLoss& loss);
 void open_document(Writer& writer, const char* format, int64_t version = kFormatVersion);
 void write_problem_id(Writer& writer, const ProblemId& id);
 ProblemId read_problem_id(const Element& element);

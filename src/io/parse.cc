@@ -9,7 +9,7 @@ namespace {
 using io::Document;
 using io::Element;
 
-// Returns the element that holds the chain or graph: the root, or the "problem" of a profile. It
+// Returns the element that holds the chain, graph or join: the root, or the "problem" of a profile. It
 // reads the whole profile, too, so that its mistakes are found.
 Element problem_element(const Element& root) {
   const std::string_view format = io::read_format(root);
@@ -17,10 +17,11 @@ Element problem_element(const Element& root) {
     io::read_profile(root);
     return io::Object(root).required("problem");
   }
-  if (format != io::kChainFormat && format != io::kGraphFormat) {
+  if (format != io::kChainFormat && format != io::kGraphFormat && format != io::kJoinFormat) {
     io::Object(root).required("format").fail(
         "is " + io::quoted(format) +
-        ", where \"reprise.chain\", \"reprise.graph\" or \"reprise.profile\" is expected");
+        ", where \"reprise.chain\", \"reprise.graph\", \"reprise.join\" or \"reprise.profile\" "
+        "is expected");
   }
   return root;
 }
@@ -40,6 +41,11 @@ Chain parse_chain(std::string_view text, const std::string& name) {
 Graph parse_graph(std::string_view text, const std::string& name) {
   const Document document(text, name);
   return io::read_graph(problem_element({document, 0}));
+}
+
+Join parse_join(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return io::read_join(problem_element({document, 0}));
 }
 
 Plan parse_plan(std::string_view text, const std::string& name) {
@@ -66,16 +72,26 @@ Problem parse_problem(std::string_view text, const std::string& name) {
   const Document document(text, name);
   const Element element = problem_element({document, 0});
   Problem problem;
-  problem.model = io::read_model(element);
-  problem.id.format = problem.chain() != nullptr ? io::kChainFormat : io::kGraphFormat;
+  if (io::read_format(element) == io::kJoinFormat) {
+    problem.model = io::read_join(element);
+  } else {
+    std::visit([&](auto&& model) { problem.model = std::move(model); }, io::read_model(element));
+  }
+  problem.id.format = io::read_format(element);
   problem.id.name = std::visit([](const auto& model) { return model.name; }, problem.model);
   problem.id.sha256 = io::sha256_hex(io::canonical_text(element));
   return problem;
 }
 
 Graph Problem::graph() const {
-  const Chain* chain_model = chain();
-  return chain_model != nullptr ? lower(*chain_model) : std::get<Graph>(model);
+  if (const Graph* graph_model = std::get_if<Graph>(&model)) return *graph_model;
+  if (const Join* join = std::get_if<Join>(&model)) return lower(*join);
+  return lower(std::get<Chain>(model));
+}
+
+Graph Problem::graph(const Plan& plan) const {
+  const Join* join = std::get_if<Join>(&model);
+  return join != nullptr ? lower(*join, interleaving_of(*join, plan.actions)) : graph();
 }
 
 ProblemId Problem::id_for(const ProblemId& claimed) const {
@@ -90,6 +106,10 @@ Chain load_chain(const std::filesystem::path& path) {
 
 Graph load_graph(const std::filesystem::path& path) {
   return parse_graph(read_file(path), path.string());
+}
+
+Join load_join(const std::filesystem::path& path) {
+  return parse_join(read_file(path), path.string());
 }
 
 Problem load_problem(const std::filesystem::path& path) {
@@ -111,5 +131,7 @@ RunLog load_run_log(const std::filesystem::path& path) {
 ProblemId problem_id(const Chain& chain) { return id_of(chain, io::kChainFormat, to_json(chain)); }
 
 ProblemId problem_id(const Graph& graph) { return id_of(graph, io::kGraphFormat, to_json(graph)); }
+
+ProblemId problem_id(const Join& join) { return id_of(join, io::kJoinFormat, to_json(join)); }
 
 }  // namespace reprise

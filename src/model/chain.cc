@@ -7,42 +7,14 @@
 #include <set>
 #include <string_view>
 
+#include "model/stages.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
+
+using internal::Sums;
+
 namespace {
-
-// Sums adds up every size and every time of a chain. It refuses negative numbers and sums above 64
-// bits.
-class Sums {
- public:
-  void add(Bytes bytes, const std::string& pointer) { bytes_ = sum(bytes_, bytes, pointer); }
-  void add(Nanos time, const std::string& pointer) { time_ = sum(time_, time, pointer); }
-  void add(const Cost& cost, const std::string& pointer) {
-    add(cost.time, pointer + "/ns");
-    add(cost.workspace, pointer + "/workspace_bytes");
-  }
-
- private:
-  template <class Unit>
-  static Quantity<Unit> sum(Quantity<Unit> total, Quantity<Unit> part, const std::string& pointer) {
-    if (part.count() < 0) {
-      throw InputError(
-          fmt::format("{} is negative; sizes and times are integers >= 0", part.count()),
-          {.pointer = pointer});
-    }
-    int64_t result = 0;
-    if (__builtin_add_overflow(total.count(), part.count(), &result)) {
-      throw InputError(
-          "the sum of all sizes or of all times does not fit 64 bits; use smaller numbers",
-          {.pointer = pointer});
-    }
-    return Quantity<Unit>(result);
-  }
-
-  Bytes bytes_;
-  Nanos time_;
-};
 
 void check_option_name(const std::string& name, const std::string& pointer) {
   if (name.empty()) throw InputError("an option needs a name", {.pointer = pointer});
@@ -82,15 +54,15 @@ bool reads_output(const Stage& stage) {
                      [](const StageOption& option) { return option.reads_output; });
 }
 
-void check_consumed_input(const Chain& chain, size_t i) {
-  const std::vector<StageOption>& options = chain.stages[i].options;
+void check_consumed_input(const std::vector<Stage>& stages, size_t i, const std::string& pointer) {
+  const std::vector<StageOption>& options = stages[i].options;
   for (size_t o = 0; o < options.size(); ++o) {
     if (!options[o].consumes_input) continue;
-    const Location here{.pointer = fmt::format("/stages/{}/options/{}/consumes_input", i, o)};
+    const Location here{.pointer = fmt::format("{}/options/{}/consumes_input", pointer, o)};
     if (i == 0) {
       throw InputError("the first stage cannot give back its input: that is the caller's", here);
     }
-    if (reads_output(chain.stages[i - 1])) {
+    if (reads_output(stages[i - 1])) {
       throw InputError(
           "the stage cannot give back its input: the backward of the stage before reads it later",
           here);
@@ -110,38 +82,56 @@ Bytes boundary_gradient_bytes(const Chain& chain, size_t boundary) {
   return stage.output_gradient.value_or(stage.output);
 }
 
+namespace internal {
+
+void check_stages(const ChainInput& input, const std::vector<Stage>& stages, const char* what,
+                  const std::string& pointer, Sums& sums) {
+  sums.add(input.bytes, pointer + "/input/bytes");
+  sums.add(input.gradient, pointer + "/input/gradient_bytes");
+  if (stages.empty()) {
+    throw InputError(fmt::format("a {} needs at least one stage", what),
+                     {.pointer = pointer + "/stages"});
+  }
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const std::string here = fmt::format("{}/stages/{}", pointer, i);
+    validate_stage(stages[i], here, sums);
+    check_consumed_input(stages, i, here);
+  }
+}
+
+void check_loss(const ChainLoss& loss, const std::vector<Stage>& stages) {
+  if (!loss.consumes || !reads_output(stages.back())) return;
+  throw InputError(
+      "the loss cannot give back the last output: an option of the last stage reads it in its "
+      "backward",
+      {.pointer = "/loss/consumes"});
+}
+
+void restrict_stages(std::vector<Stage>& stages, Exactness allowed, const std::string& pointer) {
+  for (size_t i = 0; i < stages.size(); ++i) {
+    std::vector<StageOption>& options = stages[i].options;
+    std::erase_if(options, [&](const StageOption& option) { return option.exactness > allowed; });
+    if (options.empty()) {
+      throw InputError(fmt::format("stage \"{}\" has no option that is {}; allow less exact ones",
+                                   stages[i].name, to_string(allowed)),
+                       {.pointer = fmt::format("{}/stages/{}/options", pointer, i)});
+    }
+  }
+}
+
+}  // namespace internal
+
 void validate(const Chain& chain) {
   Sums sums;
   sums.add(chain.fixed, "/fixed_bytes");
-  sums.add(chain.input.bytes, "/input/bytes");
-  sums.add(chain.input.gradient, "/input/gradient_bytes");
-  if (chain.stages.empty()) {
-    throw InputError("a chain needs at least one stage", {.pointer = "/stages"});
-  }
-  for (size_t i = 0; i < chain.stages.size(); ++i) {
-    validate_stage(chain.stages[i], fmt::format("/stages/{}", i), sums);
-    check_consumed_input(chain, i);
-  }
+  internal::check_stages(chain.input, chain.stages, "chain", "", sums);
   sums.add(chain.loss.cost, "/loss");
-  if (chain.loss.consumes && reads_output(chain.stages.back())) {
-    throw InputError(
-        "the loss cannot give back the last output: an option of the last stage reads it in its "
-        "backward",
-        {.pointer = "/loss/consumes"});
-  }
+  internal::check_loss(chain.loss, chain.stages);
 }
 
 Chain restrict_exactness(const Chain& chain, Exactness allowed) {
   Chain result = chain;
-  for (size_t i = 0; i < result.stages.size(); ++i) {
-    std::vector<StageOption>& options = result.stages[i].options;
-    std::erase_if(options, [&](const StageOption& option) { return option.exactness > allowed; });
-    if (options.empty()) {
-      throw InputError(fmt::format("stage \"{}\" has no option that is {}; allow less exact ones",
-                                   result.stages[i].name, to_string(allowed)),
-                       {.pointer = fmt::format("/stages/{}/options", i)});
-    }
-  }
+  internal::restrict_stages(result.stages, allowed, "");
   return result;
 }
 

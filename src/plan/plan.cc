@@ -179,6 +179,33 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
                   problem_id(graph));
 }
 
+PlanResult plan(const Join& join, const PlanOptions& options) {
+  validate(join);
+  check_options(options);
+  if (!options.planner.empty() && find_planner(options.planner).plan_graph != nullptr) {
+    PlanResult result = plan(lower(join), options);
+    if (result.plan) result.plan->problem = problem_id(join);
+    return result;
+  }
+  const PlannerInfo& planner = chosen_planner(options, "join", "joins", &PlannerInfo::plan_join);
+  check_machine(planner, options.machine);
+  const Join admissible = restrict_exactness(join, options.allow);
+  const Graph graph = lower(admissible);
+  const Baseline plain = baseline(lower(join));
+  const Bytes budget = resolve_budget(options, plain);
+  const Clock::time_point start = Clock::now();
+  Answer answer = planner.plan_join({admissible, graph, plain, budget, options});
+  const Nanos wall = since(start);
+  // From here on the backwards stand in the order of the answer.
+  const Interleaving order = interleaving_of(join, with_frees(graph, answer.runs));
+  const Graph ordered = lower(admissible, order), whole = lower(join, order);
+  for (Run& run : answer.runs) run.op = find_op(ordered, graph.ops[run.op].id);
+  PlanResult result = complete(planner, {ordered, whole}, baseline(whole), budget, answer, wall,
+                               problem_id(join));
+  result.baseline = plain;
+  return result;
+}
+
 Frontier frontier(const Chain& chain, const PlanOptions& options) {
   validate(chain);
   check_options(options);
@@ -214,6 +241,12 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
     const Plan& plan = *result.plan;
     curve.points.push_back({plan.peak, plan.peak, plan.time, plan.lower_bound});
   }
+  return curve;
+}
+
+Frontier frontier(const Join& join, const PlanOptions& options) {
+  Frontier curve = frontier(lower(join), options);
+  curve.problem = problem_id(join);
   return curve;
 }
 

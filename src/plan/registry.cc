@@ -6,6 +6,7 @@
 #include "plan/chain/planner.h"
 #include "plan/chain_slots/planner.h"
 #include "plan/graph/planner.h"
+#include "plan/join/planner.h"
 #include "plan/levels/planner.h"
 #include "reprise/model/errors.h"
 
@@ -41,6 +42,12 @@ constexpr PlannerInfo kPlanners[] = {
      .source = "Jain et al., Checkmate, arXiv 1910.02653; bound: docs/planners/graph.md",
      .plan_graph = internal::graph::search_graph,
      .graph_frontier = internal::graph::graph_frontier},
+    {.name = "join",
+     .summary = "exact optimum over persistent schedules of branches that meet in a loss",
+     .schedule_class = "persistent-branches",
+     .proof = Proof::kScheduleClass,
+     .source = "Beaumont et al., Optimal memory-aware backpropagation of deep join networks, 2020",
+     .plan_join = internal::join::plan_branches},
     {.name = "keep_all",
      .summary = "plain training: nothing is computed twice",
      .schedule_class = "all",

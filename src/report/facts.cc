@@ -10,7 +10,7 @@ namespace report {
 
 Facts::Facts(const ReportInput& source)
     : input(source),
-      graph(source.problem.graph()),
+      graph(source.problem.graph(source.plan)),
       names(op_names(source.problem, graph)),
       plain_actions(with_frees(graph, plain_runs(graph))),
       plan(walk(graph, source.plan.actions, source.machine)),

@@ -130,7 +130,7 @@ std::string page_header(const Facts& facts) {
   const ProblemId& id = facts.input.problem.id;
   std::string text = fmt::format(
       "<header>\n<p class=\"eyebrow\">Reprise report · {}</p>\n<h1>{}</h1>\n",
-      id.format == "reprise.chain"
+      facts.input.problem.chain() != nullptr
           ? fmt::format("a chain of {} stages", facts.input.problem.chain()->stages.size())
           : fmt::format("a graph of {} operations", facts.graph.ops.size()),
       id.name.empty() ? "(no name)" : escaped(shortened(id.name, 200)));

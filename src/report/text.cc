@@ -329,12 +329,16 @@ std::string violations_text(const std::vector<Violation>& violations, const Text
 std::string planners_text(std::span<const PlannerInfo> planners, const TextOptions& options) {
   std::string text = heading(count_of(planners.size(), "planner"), options);
   for (const PlannerInfo& planner : planners) {
-    const bool chains = planner.plan_chain != nullptr;
-    const bool graphs = planner.plan_graph != nullptr;
+    std::string problems;
+    const auto add = [&](bool plans, const char* what) {
+      if (plans) problems += problems.empty() ? what : fmt::format(" and {}", what);
+    };
+    add(planner.plan_chain != nullptr, "chains");
+    add(planner.plan_graph != nullptr, "graphs");
+    add(planner.plan_join != nullptr, "joins");
     text += fmt::format("  {:<14} {}\n", planner.name, planner.summary);
     text +=
-        fmt::format("  {:<14} plans {}{}{}{}; bound and optimum over: {}\n", "",
-                    chains ? "chains" : "", chains && graphs ? " and " : "", graphs ? "graphs" : "",
+        fmt::format("  {:<14} plans {}{}; bound and optimum over: {}\n", "", problems,
                     planner.chain_frontier != nullptr   ? ", whole curves"
                     : planner.graph_frontier != nullptr ? ", curves"
                                                         : "",

@@ -110,10 +110,9 @@ void plan_problem(std::string_view bytes) {
   try {
     for (const Budget& budget : {Budget(), Budget("50%")}) {
       const PlanOptions options{.budget = budget, .planner = "keep_all"};
-      const Chain* chain = problem.chain();
-      require_kept(
-          chain != nullptr ? plan(*chain, options) : plan(std::get<Graph>(problem.model), options),
-          problem.graph());
+      const PlanResult result =
+          std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
+      require_kept(result, result.plan ? problem.graph(*result.plan) : problem.graph());
     }
   } catch (const InputError&) {
     // The problem is valid, but it has no plain training, or a sum of several runs exceeds 64 bits.

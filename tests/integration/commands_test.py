@@ -274,7 +274,7 @@ class PlannersAndDoctorTest(ProgramTest):
         self.assertIn("chain", [row["name"] for row in rows])
         for row in rows:
             self.assertIn(row["name"], text)
-            self.assertTrue(row["chains"] or row["graphs"])
+            self.assertTrue(row["chains"] or row["graphs"] or row["joins"])
 
     def test_doctor(self):
         environment = {"PATH": "/nowhere"}

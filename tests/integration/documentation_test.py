@@ -18,7 +18,7 @@ class DocumentationTest(ProgramTest):
             kind = json.loads(example)["format"]
             seen.add(kind)
             path = self.write("example.json", example)
-            if kind in ("reprise.chain", "reprise.graph", "reprise.profile"):
+            if kind in ("reprise.chain", "reprise.graph", "reprise.join", "reprise.profile"):
                 self.run_program("plan", path, "--budget", "100%")
             elif kind == "reprise.runlog":  # of the first example, planned without a limit
                 chain = self.write("chain.json", examples[0])
@@ -41,7 +41,7 @@ class DocumentationTest(ProgramTest):
         for command in commands:
             result = subprocess.run([PROGRAM, *shlex.split(command)], cwd=self.folder, text=True,
                                     capture_output=True, check=False, timeout=120)
-            infeasible = "--budget 5" in command
+            infeasible = command.endswith("--budget 5")
             self.assertEqual(result.returncode, INFEASIBLE if infeasible else DONE, result.stderr)
             if infeasible:
                 for line in result.stderr.splitlines():

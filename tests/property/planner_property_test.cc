@@ -250,6 +250,7 @@ TEST(Planners, AreAllInTheMatrix) {
     EXPECT_EQ(planner.plan_graph != nullptr, row.graphs);
     EXPECT_EQ(planner.chain_frontier != nullptr, row.curve);
     EXPECT_EQ(planner.graph_frontier != nullptr, row.graph_curve);
+    EXPECT_EQ(planner.plan_join != nullptr, row.joins);
   }
 }
 

@@ -323,3 +323,16 @@ def test_a_plan_is_a_page(tmp_path: pathlib.Path) -> None:
     other = sorted(CHAINS.glob("*.json"))[1]
     with pytest.raises(reprise.InputError):
         reprise.report_html(other, plan)
+
+
+def test_a_join_is_planned_from_its_file_and_its_dictionary() -> None:
+    path = pathlib.Path(__file__).parents[2] / "data" / "instances" / "joins" / "siamese.json"
+    problem = json.loads(path.read_text())
+    for form in (path, problem):
+        result = reprise.plan(form, budget="50%")
+        assert result.termination == "optimal"
+        assert result.plan is not None
+        assert result.plan.planner == "join"
+        assert not reprise.verify(form, result.plan)
+        assert reprise.simulate(form, result.plan).peak_bytes == result.plan.peak_bytes
+    assert [row.name for row in reprise.planners() if row.joins] == ["join"]

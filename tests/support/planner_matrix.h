@@ -13,6 +13,7 @@ struct PlannerRow {
   bool curve;                // has a chain frontier
   bool optimal;              // every plan is the best of its schedule class
   bool graph_curve = false;  // has a graph frontier
+  bool joins = false;        // plans joins
 };
 
 inline std::span<const PlannerRow> planner_matrix() {
@@ -26,6 +27,12 @@ inline std::span<const PlannerRow> planner_matrix() {
        .curve = false,
        .optimal = false,
        .graph_curve = true},
+      {.name = "join",
+       .chains = false,
+       .graphs = false,
+       .curve = false,
+       .optimal = true,
+       .joins = true},
       {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
       {.name = "levels", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "min_peak", .chains = true, .graphs = false, .curve = true, .optimal = true},

@@ -11,6 +11,7 @@
 #include "reprise/model/chain.h"
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/join.h"
 #include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
@@ -21,20 +22,23 @@ namespace reprise {
 // These functions read a text. `name` stands for the file in messages.
 Chain parse_chain(std::string_view text, const std::string& name = "<text>");
 Graph parse_graph(std::string_view text, const std::string& name = "<text>");
+Join parse_join(std::string_view text, const std::string& name = "<text>");
 Plan parse_plan(std::string_view text, const std::string& name = "<text>");
 Frontier parse_frontier(std::string_view text, const std::string& name = "<text>");
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
 RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
 Machine parse_machine(std::string_view text, const std::string& name = "<text>");
 
-// A Problem is a chain or a graph; the key "format" tells them apart. A profile yields the problem
-// in it.
+// A Problem is a chain, a graph or a join; the key "format" tells them apart. A profile yields the
+// problem in it.
 struct Problem {
-  std::variant<Chain, Graph> model;
-  ProblemId id;  // has the sha256 of the canonical JSON of the chain or graph itself
+  std::variant<Chain, Graph, Join> model;
+  ProblemId id;  // has the sha256 of the canonical JSON of the chain, graph or join itself
 
   const Chain* chain() const { return std::get_if<Chain>(&model); }
-  Graph graph() const;  // Returns the graph, or the lowered chain.
+  Graph graph() const;  // Returns the graph, the lowered chain, or the lowered join.
+  // Returns the graph on which this plan is judged. Of a join, it has the plan's interleaving.
+  Graph graph(const Plan& plan) const;
   // Returns problem_id() of the model if `claimed` has that, and otherwise `id`. A plan that was
   // made in memory has the hash of the file that would be written for its problem, so that both
   // names are right.
@@ -44,6 +48,7 @@ Problem parse_problem(std::string_view text, const std::string& name = "<text>")
 
 Chain load_chain(const std::filesystem::path& path);
 Graph load_graph(const std::filesystem::path& path);
+Join load_join(const std::filesystem::path& path);
 Problem load_problem(const std::filesystem::path& path);
 Plan load_plan(const std::filesystem::path& path);
 Frontier load_frontier(const std::filesystem::path& path);
@@ -53,6 +58,7 @@ Machine load_machine(const std::filesystem::path& path);
 // Return JSON for people that parses back to an equal value.
 std::string to_json(const Chain& chain);
 std::string to_json(const Graph& graph);
+std::string to_json(const Join& join);
 std::string to_json(const Plan& plan);
 std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
@@ -72,6 +78,7 @@ std::string canonical_sha256(std::string_view json_text);
 // Return the id of a problem that never was a file, with the hash of its to_json() form.
 ProblemId problem_id(const Chain& chain);
 ProblemId problem_id(const Graph& graph);
+ProblemId problem_id(const Join& join);
 // Returns the hash of the machine's to_json() form, which plans with copies carry.
 std::string machine_sha256(const Machine& machine);
 

@@ -64,7 +64,7 @@ struct SearchCost {
 
 // A ProblemId names the problem that a plan is for.
 struct ProblemId {
-  std::string format;  // "reprise.chain" or "reprise.graph"
+  std::string format;  // "reprise.chain", "reprise.graph" or "reprise.join"
   std::string name;
   std::string sha256;  // the hash of the problem's canonical JSON; empty when unknown
 

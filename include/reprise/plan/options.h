@@ -12,7 +12,8 @@ namespace reprise {
 
 struct PlanOptions {
   Budget budget = {};                  // default: no limit; shares are of plain training's peak
-  // Empty: "chain" for chains, "levels" for chains on a machine with channels, "graph" for graphs.
+  // Empty: "chain" for chains, "levels" for chains on a machine with channels, "graph" for graphs,
+  // "join" for joins.
   std::string planner{};
   // The schedule class to search and to prove, for planners that have several. Empty: the largest
   // class that the time limit allows.

@@ -8,6 +8,7 @@
 #include "reprise/model/chain.h"
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/join.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/units.h"
 #include "reprise/plan/options.h"
@@ -51,6 +52,11 @@ struct PlanResult {
 // returned.
 PlanResult plan(const Chain& chain, const PlanOptions& options = {});
 PlanResult plan(const Graph& graph, const PlanOptions& options = {});
+// The backwards of a join run in the order that the planner chooses, and the plan is one of
+// lower(join, interleaving_of(join, actions)). The plan's baseline is plain training in that order;
+// the result's baseline, and shares of a budget, are those of lower(join). A planner of graphs may
+// be named, too: it plans lower(join).
+PlanResult plan(const Join& join, const PlanOptions& options = {});
 
 // Both functions ignore options.budget. They throw InputError for a planner without a curve. The
 // curve of `keep_all`, `periodic` or `revolve` consists of the schedules of its family that no
@@ -60,5 +66,7 @@ Frontier frontier(const Chain& chain, const PlanOptions& options = {});
 // training's. There are as many as the time limit allows, and each plan is verified. A plan with a
 // time between those of two points may exist.
 Frontier frontier(const Graph& graph, const PlanOptions& options = {});
+// The curve of a join is that of lower(join).
+Frontier frontier(const Join& join, const PlanOptions& options = {});
 
 }  // namespace reprise

@@ -34,7 +34,17 @@ struct GraphProblem {
   Bytes goal() const { return budget - std::min(budget, options.reserve); }
 };
 
-// The answer of a planner. plan() adds the frees, simulates, verifies and fills in the rest.
+// The problem of a planner of joins. The join is valid, and its inadmissible options are removed.
+struct JoinProblem {
+  const Join& join;
+  const Graph& graph;  // lower(join)
+  Baseline baseline;
+  Bytes budget;
+  PlanOptions options;
+};
+
+// The answer of a planner. The positions of its runs are those of the problem's graph; the planner
+// of a join chooses the order of the backwards. plan() adds the frees, simulates, verifies and fills in the rest.
 struct Answer {
   Termination termination = Termination::kTimeLimit;
   std::vector<Run> runs;  // with kOptimal and kFeasible

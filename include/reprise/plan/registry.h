@@ -19,6 +19,7 @@ struct PlannerInfo {
   const char* source;                                   // paper
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
+  Answer (*plan_join)(const JoinProblem&) = nullptr;    // null: does not plan joins
   Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve
   // The answer has one plan for each point, peaks ascending, times strictly descending. Null: has
   // no curve.

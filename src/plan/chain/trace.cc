@@ -26,8 +26,8 @@ class Tracer {
   Tracer(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost, int64_t grid)
       : model_(model), cells_(cells), cell_cost_(cell_cost), grid_(grid), index_{model.stages} {}
 
-  Trace run(int64_t memory) {
-    push({make_cell(cells_, 0, model_.stages, true, -1), memory});
+  Trace run(size_t first, size_t last, bool pinned, int64_t memory) {
+    push({make_cell(cells_, first, last, pinned, -1), memory});
     while (!stack_.empty()) {
       const Task task = stack_.back();
       stack_.pop_back();
@@ -152,7 +152,12 @@ class Tracer {
 
 Trace trace(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost,
             int64_t memory, int64_t grid) {
-  return Tracer(model, cells, cell_cost, grid).run(memory);
+  return Tracer(model, cells, cell_cost, grid).run(0, model.stages, true, memory);
+}
+
+Trace trace_segment(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost,
+                    size_t first, size_t last, bool pinned, int64_t memory) {
+  return Tracer(model, cells, cell_cost, 1).run(first, last, pinned, memory);
 }
 
 }  // namespace reprise::internal::chain

@@ -28,4 +28,8 @@ struct Trace {
 Trace trace(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost,
             int64_t memory, int64_t grid = 1);
 
+// Does the same for the segment of stages first..last, without the loss.
+Trace trace_segment(const ChainModel& model, const ChainCells& cells, const CellCost& cell_cost,
+                    size_t first, size_t last, bool pinned, int64_t memory);
+
 }  // namespace reprise::internal::chain

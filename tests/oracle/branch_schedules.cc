@@ -1,0 +1,193 @@
+#include "oracle/branch_schedules.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "reprise/check/simulate.h"
+#include "reprise/model/plan.h"
+
+namespace reprise::testing {
+namespace {
+
+class BranchSchedules {
+ public:
+  BranchSchedules(const Join& join, size_t limit)
+      : join_(join), graph_(lower(join)), index_(join), limit_(limit) {
+    for (const Branch& branch : join.branches) {
+      stored_.emplace_back(branch.stages.size() + 1, false);
+      kept_.emplace_back(branch.stages.size(), -1);
+      left_.push_back(branch.stages.size());
+    }
+  }
+
+  bool run() {
+    stored_[0][0] = true;
+    forward(0, 0, true);
+    return count_ <= limit_;
+  }
+
+  std::vector<PeakAndTime> found;
+
+ private:
+  size_t stages(size_t b) const { return join_.branches[b].stages.size(); }
+
+  // Goes on from stage k of branch b, on the way to the loss.
+  void forward(size_t b, size_t k, bool must_store) {
+    if (count_ > limit_) return;
+    if (k == stages(b)) {
+      if (b + 1 < join_.branches.size()) {
+        stored_[b + 1][0] = true;
+        forward(b + 1, 0, true);
+        return;
+      }
+      runs_.push_back({index_.loss(), 0});
+      next_piece();
+      runs_.pop_back();
+      return;
+    }
+    with_each_way(b, k, must_store, [&](bool store) { forward(b, k + 1, store); });
+  }
+
+  // Calls go_on(must_store) for each way to run stage k in a pass: kept, or swept.
+  template <class GoOn>
+  void with_each_way(size_t b, size_t k, bool must_store, const GoOn& go_on) {
+    const bool was_stored = stored_[b][k];
+    keep(b, k, [&] { go_on(true); });
+    for (const int32_t variant : sweep_variants(index_.forward(b, k))) {
+      runs_.push_back({index_.forward(b, k), variant});
+      stored_[b][k] = true;
+      go_on(false);
+      stored_[b][k] = was_stored;
+      if (!must_store) go_on(false);
+      runs_.pop_back();
+    }
+  }
+
+  template <class GoOn>
+  void keep(size_t b, size_t k, const GoOn& go_on) {
+    const bool was_stored = stored_[b][k];
+    for (size_t o = 0; o < join_.branches[b].stages[k].options.size(); ++o) {
+      kept_[b][k] = static_cast<int32_t>(o);
+      stored_[b][k] = false;
+      runs_.push_back({index_.forward(b, k), kept_[b][k] + 1});
+      go_on();
+      runs_.pop_back();
+      stored_[b][k] = was_stored;
+      kept_[b][k] = -1;
+    }
+  }
+
+  // Reverses the top piece of any branch that has one left.
+  void next_piece() {
+    if (count_ > limit_) return;
+    bool done = true;
+    for (size_t b = 0; b < left_.size(); ++b) {
+      const size_t top = left_[b];
+      if (top == 0) continue;
+      done = false;
+      if (kept_[b][top - 1] >= 0) {
+        backward(b, top - 1);
+        next_piece();
+        runs_.pop_back();
+      } else {
+        size_t start = top - 1;
+        while (!stored_[b][start]) --start;
+        pass(b, start, start, top - 1, true);
+      }
+      left_[b] = top;
+    }
+    if (done) record();
+  }
+
+  void backward(size_t b, size_t k) {
+    runs_.push_back({index_.backward(b, k), kept_[b][k]});
+    left_[b] = k;
+  }
+
+  // A pass inside the block that begins at `first`: goes on from stage k, and ends at `end`, whose
+  // backward is next.
+  void pass(size_t b, size_t first, size_t k, size_t end, bool must_store) {
+    if (count_ > limit_) return;
+    if (k == end) {
+      keep(b, k, [&] { reverse(b, first, k + 1); });
+      return;
+    }
+    with_each_way(b, k, must_store, [&](bool store) { pass(b, first, k + 1, end, store); });
+  }
+
+  // Runs the backwards of the block that can run, then its next pass or the next piece.
+  void reverse(size_t b, size_t first, size_t end) {
+    const size_t before = runs_.size(), left = left_[b];
+    size_t next = end;
+    while (next > first && kept_[b][next - 1] >= 0) backward(b, --next);
+    if (next == first) {
+      next_piece();
+    } else {
+      size_t start = next - 1;
+      while (!stored_[b][start]) --start;
+      pass(b, first, start, next - 1, true);
+    }
+    left_[b] = left;
+    runs_.resize(before);
+  }
+
+  // Returns the variants but for two kinds: those that another one beats in both time and memory,
+  // and those that give back the input, which is stored or may be.
+  std::vector<int32_t> sweep_variants(OpIndex op) const {
+    const std::vector<Variant>& all = graph_.ops[static_cast<size_t>(op)].variants;
+    const auto memory = [&](const Variant& variant) {
+      int64_t sum = variant.workspace.count();
+      for (const ValueIndex value : variant.writes) {
+        sum += graph_.values[static_cast<size_t>(value)].bytes.count();
+      }
+      return sum;
+    };
+    std::vector<int32_t> variants;
+    for (size_t v = 0; v < all.size(); ++v) {
+      bool beaten = !all[v].consumes.empty();
+      for (size_t other = 0; other < all.size(); ++other) {
+        if (!all[other].consumes.empty()) continue;
+        const bool no_worse =
+            all[other].time <= all[v].time && memory(all[other]) <= memory(all[v]);
+        const bool better = all[other].time < all[v].time || memory(all[other]) < memory(all[v]);
+        beaten = beaten || (no_worse && (better || other < v));
+      }
+      if (!beaten) variants.push_back(static_cast<int32_t>(v));
+    }
+    return variants;
+  }
+
+  void record() {
+    if (++count_ > limit_) return;
+    const Timeline timeline = simulate(graph_, with_frees(graph_, runs_));
+    found.push_back({timeline.peak.count(), timeline.time.count()});
+  }
+
+  const Join& join_;
+  Graph graph_;
+  JoinIndex index_;
+  size_t limit_;
+  size_t count_ = 0;
+  std::vector<reprise::Run> runs_;
+  std::vector<std::vector<bool>> stored_;
+  std::vector<std::vector<int32_t>> kept_;
+  std::vector<size_t> left_;  // by branch: how many stages are not reversed
+};
+
+}  // namespace
+
+std::optional<std::vector<PeakAndTime>> branch_frontier(const Join& join, size_t limit) {
+  BranchSchedules schedules(join, limit);
+  if (!schedules.run()) return std::nullopt;
+  std::vector<PeakAndTime>& all = schedules.found;
+  std::sort(all.begin(), all.end(), [](const PeakAndTime& a, const PeakAndTime& b) {
+    return a.peak != b.peak ? a.peak < b.peak : a.time < b.time;
+  });
+  std::vector<PeakAndTime> best;
+  for (const PeakAndTime& point : all) {
+    if (best.empty() || point.time < best.back().time) best.push_back(point);
+  }
+  return best;
+}
+
+}  // namespace reprise::testing
