@@ -76,7 +76,7 @@ using common::thread_count;
 
 namespace {
 
-constexpr int64_t kGrids[] = {32, 256, 2048};  // coarse passes: parts of the memory
+constexpr int64_t kGrids[] = {8, 16, 32, 128, 1024};  // coarse passes: parts of the memory
 
 class JoinSearch {
  public:

@@ -11,7 +11,7 @@ using common::SearchControl;
 namespace {
 
 constexpr size_t kMostStates = 4'000'000;
-constexpr size_t kMostLabels = 20'000'000;
+constexpr size_t kMostLabels = 8'000'000;
 constexpr uint32_t kNone = UINT32_MAX;
 
 // A Place is the boundary up to which a branch is put together, and whether the stage below reads
