@@ -6,6 +6,7 @@ the budget.
 
     model = reprise.remat(model, sample, budget="8 GiB")  # an nn.Sequential or a list of stages
     step = reprise.capture(step, *sample)                 # the whole training step of any model
+    step = reprise.train_step(step, *sample, budget="8 GiB")  # any step, in the best mode for it
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ._profiling import profile
     from ._remat import Remat, remat
     from ._step_report import StepReport
+    from ._train_step import ModeTried, TrainStep, train_step
 
 # The names that need PyTorch, each with its module. A module is loaded when its name is first used.
 _RUNTIME = {
@@ -47,11 +49,13 @@ _RUNTIME = {
     "CapturedStep": "_capture",
     "CompiledGraph": "_backend",
     "MicroBatchedStep": "_micro_batches",
+    "ModeTried": "_train_step",
     "Online": "_online",
     "OnlineReport": "_online",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
     "StepReport": "_step_report",
+    "TrainStep": "_train_step",
     "alternatives": "_alternatives",
     "backend": "_backend",
     "capture": "_capture",
@@ -63,6 +67,7 @@ _RUNTIME = {
     "profile": "_profiling",
     "remat": "_remat",
     "reset_peak": "_memory",
+    "train_step": "_train_step",
 }
 
 __all__ = [
@@ -88,6 +93,7 @@ __all__ = [
     "InputError",
     "InternalError",
     "MicroBatchedStep",
+    "ModeTried",
     "Online",
     "OnlineReport",
     "Op",
@@ -112,6 +118,7 @@ __all__ = [
     "TimeSpread",
     "Timeline",
     "TimelineStep",
+    "TrainStep",
     "Trial",
     "Value",
     "Variant",
@@ -139,6 +146,7 @@ __all__ = [
     "report_html",
     "reset_peak",
     "simulate",
+    "train_step",
     "verify",
 ]
 

@@ -24,7 +24,7 @@ from ._result import PlanResult, result_of
 from ._step_report import StepReport
 from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
-from .errors import InputError
+from .errors import InputError, StepMiss
 
 
 class CapturedStep:
@@ -274,7 +274,7 @@ class CapturedStep:
     def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
         """Refuses a call that differs from the capture, or captures the step again for it."""
         if not self._recapture:
-            raise InputError(f"the step was captured for something else: {difference}")
+            raise StepMiss(f"the step was captured for something else: {difference}")
         self._capture(tensors, tree)
 
     @property

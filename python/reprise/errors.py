@@ -38,6 +38,23 @@ class InputError(Error, ValueError):
         self.line = line
 
 
+class StepMiss(InputError):
+    """A captured step was called for something else than it was captured for.
+
+    The inputs, the Python state that the step reads, or the numbers that it reads out of tensors
+    are not those of a capture. Nothing was changed.
+
+    Attributes:
+        of_reads: Whether only numbers differ that the step reads out of tensors.
+    """
+
+    of_reads: bool
+
+    def __init__(self, message: str, of_reads: bool = False) -> None:
+        super().__init__(message)
+        self.of_reads = of_reads
+
+
 class BudgetError(Error, MemoryError):
     """A step asked for more bytes than its budget, or no plan fits the budget.
 

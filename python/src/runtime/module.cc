@@ -20,6 +20,7 @@
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
+#include "reprise/runtime/miss.h"
 #include "reprise/runtime/remat.h"
 
 namespace reprise::python {
@@ -62,9 +63,13 @@ std::optional<std::tuple<Text, int64_t, int64_t, int64_t>> last_refusal() {
 
 void translate(std::exception_ptr pointer) {
   try {
-    translate_error(pointer);
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const rt::StepMiss& miss) {
+    set_error("StepMiss", miss.what(), miss.of_reads());
   } catch (const Refused& refused) {
     translate_error(std::make_exception_ptr(refused.error));
+  } catch (...) {
+    translate_error(pointer);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/graph/step_state.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "reprise/runtime/miss.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -58,7 +59,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
   const std::string difference = now().difference(here);
   if (!difference.empty()) {
     if (options.on_miss == OnMiss::kRefuse) {
-      throw InputError("the step was captured for something else: " + difference);
+      throw StepMiss(difference, /*of_reads=*/false);
     }
     capture(inputs);
   }
@@ -79,9 +80,9 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
     memory.renew(arena(plan_options));
   }
   if (options.on_miss == OnMiss::kRefuse) {
-    throw InputError("the step was captured for something else: " + missed +
-                     ". Nothing was changed. With on_miss recapture, a step is captured for each "
-                     "outcome of what it reads");
+    throw StepMiss(missed + ". Nothing was changed. With on_miss recapture, a step is captured for "
+                            "each outcome of what it reads",
+                   /*of_reads=*/true);
   }
   return std::nullopt;
 }

@@ -1,0 +1,120 @@
+"""All that a step may change, as it was before: for steps that are only tried."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+PutBack = Callable[[], None]
+
+
+def _image(tensor: torch.Tensor) -> PutBack:
+    """Copies a tensor to host memory that no budget counts. The result puts the bytes back."""
+    host = tensor.detach().cpu().contiguous()
+    image = host.view(-1).view(torch.uint8).numpy().tobytes() if host.numel() else b""
+
+    def put_back() -> None:
+        if not image:
+            return
+        flat = torch.frombuffer(bytearray(image), dtype=torch.uint8)
+        # Writing to .data hides the write from autograd, which need not know of it.
+        tensor.data.copy_(flat.view(tensor.dtype).view(tensor.shape))
+
+    return put_back
+
+
+def _gradient(leaf: torch.Tensor) -> PutBack:
+    gradient = leaf.grad
+    if gradient is None or gradient.is_sparse:
+        fill: PutBack | None = None
+    else:
+        fill = _image(gradient)
+
+    def put_back() -> None:
+        leaf.grad = gradient
+        if fill is not None:
+            fill()
+
+    return put_back
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> PutBack:
+    """Notes the state of an optimizer: its tensors, and the numbers of its groups."""
+    state = {key: dict(value) for key, value in optimizer.state.items() if isinstance(value, dict)}
+    groups = [dict(group) for group in optimizer.param_groups]
+    fills = [
+        _image(item)
+        for values in state.values()
+        for item in values.values()
+        if isinstance(item, torch.Tensor)
+    ]
+
+    def put_back() -> None:
+        optimizer.state.clear()
+        optimizer.state.update({key: dict(value) for key, value in state.items()})
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(before)
+        for fill in fills:
+            fill()
+
+    return put_back
+
+
+def _random_states() -> PutBack:
+    """Notes the random states of PyTorch, of Python and of NumPy."""
+    cuda: Any = torch.cuda
+    host = torch.get_rng_state()
+    devices = cuda.get_rng_state_all() if cuda.is_initialized() else []
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    array: Any = None if numpy is None else numpy.random.get_state()
+
+    def put_back() -> None:
+        torch.set_rng_state(host)
+        if devices:
+            cuda.set_rng_state_all(devices)
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(array)
+
+    return put_back
+
+
+class Before:
+    """The state before a step that is only tried.
+
+    It holds parameters, buffers, gradients, the inputs, the state of optimizers, and random states.
+    The copies lie in host memory that no budget counts.
+
+    Args:
+        modules: The modules of the step.
+        optimizers: The optimizers of the step.
+        inputs: The tensors that the step is called with.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        inputs: Sequence[torch.Tensor],
+    ) -> None:
+        parameters = [p for module in modules for p in module.parameters()]
+        parameters += [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        buffers = [b for module in modules for b in module.buffers()]
+        leaves = {id(t): t for t in [*parameters, *inputs] if t.is_leaf and t.requires_grad}
+        dense = {id(t): t for t in [*parameters, *buffers, *inputs] if t.layout == torch.strided}
+        self._gradients = [_gradient(leaf) for leaf in leaves.values()]
+        self._bytes = [_image(tensor) for tensor in dense.values()]
+        self._optimizers = [_optimizer(optimizer) for optimizer in optimizers]
+        self._random = _random_states()
+
+    def put_back(self) -> None:
+        """Puts everything back. It may be called many times."""
+        with torch.no_grad():
+            for put_back in (*self._gradients, *self._bytes, *self._optimizers, self._random):
+                put_back()

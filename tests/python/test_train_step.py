@@ -1,0 +1,353 @@
+"""`train_step()` takes the best mode that works, says why, and has plain training's bits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import reprise
+import torch
+from torch import nn
+
+F: Any = nn.functional
+Step = Callable[..., Any]
+
+pytestmark = pytest.mark.skipif(
+    tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13),
+    reason="online mode, on which most of these steps fall back, needs PyTorch 2.13",
+)
+
+
+@pytest.fixture(autouse=True)
+def _counted() -> None:
+    torch.set_num_threads(1)
+    reprise.install_cpu_allocator()
+    torch.manual_seed(3)
+
+
+def network() -> nn.Sequential:
+    blocks = [
+        nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Dropout(0.1), nn.GELU())
+        for _ in range(6)
+    ]
+    return nn.Sequential(*blocks, nn.Linear(64, 5))
+
+
+def batches(steps: int, rows: int = 512) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.randn(rows, 64), torch.randint(0, 5, (rows,))) for _ in range(steps)]
+
+
+def simple(model: nn.Module) -> Step:
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        model.zero_grad()
+        loss: Any = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def branching(model: nn.Module) -> Step:
+    """A step with a branch that depends on data, so that it has two outcomes."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        model.zero_grad()
+        loss: Any = F.cross_entropy(model(x), y)
+        if x[0, 0] > 0:
+            loss = loss * 2 + model(x * 2).square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def with_a_float(model: nn.Module) -> Step:
+    """A step that no recording can repeat: it computes with a number from a tensor."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        model.zero_grad()
+        loss: Any = F.cross_entropy(model(x * (1 / x.abs().max().item())), y)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def state_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, np.ndarray]:
+    """Returns all that a step changes, in memory that no allocator counts."""
+    state = {name: t.detach().numpy().copy() for name, t in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            state[f"{name}.grad"] = parameter.grad.numpy().copy()
+        if optimizer is not None:
+            for key, value in optimizer.state[parameter].items():
+                state[f"{name}.{key}"] = torch.as_tensor(value).numpy().copy()
+    state["random"] = torch.get_rng_state().numpy().copy()
+    return state
+
+
+def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].tobytes() == b[name].tobytes(), name
+
+
+def assert_trains_like(
+    plain: nn.Module,
+    plain_step: Step,
+    model: nn.Module,
+    step: reprise.TrainStep,
+    data: list[tuple[torch.Tensor, torch.Tensor]],
+) -> None:
+    for number, (x, y) in enumerate(data):
+        torch.manual_seed(number)
+        expected = plain_step(x, y).detach()
+        wanted = state_of(plain)
+        torch.manual_seed(number)
+        loss = step(x, y)
+        assert not loss.requires_grad and torch.equal(loss, expected)
+        assert_same(state_of(model), wanted)
+
+
+def test_a_simple_step_is_recorded_and_planned() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+    before = state_of(model)
+    step = reprise.train_step(simple(model), *data[0], budget="70%")
+    assert_same(state_of(model), before)
+    assert step.mode == "graph"
+    assert [tried.mode for tried in step.tried] == ["graph"]
+    assert_trains_like(plain, simple(plain), model, step, data)
+    report = step.report()
+    assert isinstance(report, reprise.StepReport)
+    assert report.budget_bytes is not None and report.measured_peak_bytes <= report.budget_bytes
+    assert step.calls == {"graph": 3}
+    assert "a plan fits" in str(step) and "3 in graph mode" in str(step)
+    assert "graph" in repr(step) and "a plan fits" in step._repr_html_()
+
+
+def test_a_branch_is_compared_and_the_other_one_is_recorded_when_it_comes_again() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(6)
+    for number, (x, _) in enumerate(data):
+        x[0, 0] = 1.0 if number % 2 == 0 else -1.0
+    step = reprise.train_step(branching(model), *data[0], budget="90%")
+    assert step.mode == "guarded graph"
+    assert "compared at each call" in step.tried[-1].reason
+    assert_trains_like(plain, branching(plain), model, step, data)
+    assert step.calls == {"guarded graph": 5, "online": 1}
+    assert "test_train_step.py" in step.last_miss
+
+
+def test_a_step_that_cannot_be_recorded_runs_online() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+    before = state_of(model)
+    step = reprise.train_step(with_a_float(model), *data[0], budget="75%")
+    assert_same(state_of(model), before)
+    assert step.mode == "online"
+    assert [(tried.mode, tried.works) for tried in step.tried] == [
+        ("graph", False),
+        ("online", True),
+    ]
+    assert "cannot be captured" in step.tried[0].reason
+    assert_trains_like(plain, with_a_float(plain), model, step, data)
+    report = step.report()
+    assert isinstance(report, reprise.OnlineReport)
+    assert report.evictions > 0
+    assert report.budget_bytes is not None and report.measured_peak_bytes <= report.budget_bytes
+    assert step.calls == {"online": 3}
+
+
+def test_stages_come_before_online_mode() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+    before = state_of(model)
+    step = reprise.train_step(with_a_float(model), *data[0], budget="75%", stages=model)
+    assert_same(state_of(model), before)
+    assert step.mode == "chain"
+    assert "forward" not in model.__dict__
+    assert_trains_like(plain, with_a_float(plain), model, step, data)
+    report = step.report()
+    assert isinstance(report, reprise.StepReport)
+    assert report.budget_bytes is not None and report.measured_peak_bytes <= report.budget_bytes
+    assert step.calls == {"chain": 3}
+
+
+def test_a_list_of_stages_stands_for_a_module() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = network()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.body(x)
+
+    plain = Wrapped()
+    model = copy.deepcopy(plain)
+    data = batches(2)
+    with pytest.raises(reprise.InputError, match="needs module="):
+        reprise.train_step(simple(model), *data[0], mode="chain", stages=list(model.body))
+    step = reprise.train_step(
+        simple(model), *data[0], mode="chain", stages=list(model.body), module=model, budget="80%"
+    )
+    assert step.mode == "chain"
+    assert_trains_like(plain, simple(plain), model, step, data)
+
+
+def test_other_shapes_run_online_and_are_recorded_when_they_come_twice() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    large, small = batches(3), batches(4, rows=300)
+    step = reprise.train_step(simple(model), *large[0], budget="2 GiB")
+    assert_trains_like(plain, simple(plain), model, step, [large[0], small[0], large[1]])
+    assert step.calls == {"graph": 2, "online": 1}
+    assert_trains_like(plain, simple(plain), model, step, small)
+    assert step.calls == {"graph": 5, "online": 2}
+    assert "captured for something else" in step.last_miss
+
+
+def test_what_python_says_runs_online_when_it_changes() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+    step = reprise.train_step(simple(model), *data[0], budget="2 GiB")
+    for module in (plain, model):
+        module[0][2].p = 0.3  # type: ignore[index]
+    assert_trains_like(plain, simple(plain), model, step, data[:1])
+    assert step.calls == {"online": 1}
+    assert "was 0.1 and is 0.3" in step.last_miss
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam])
+def test_an_optimizer_of_the_step(kind: Any) -> None:
+    """NAdam's step is not one that a recording can hold."""
+    options = {"lr": 0.01} | ({"momentum": 0.9} if kind is torch.optim.SGD else {})
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+    optimizers = [kind(module.parameters(), **options) for module in (plain, model)]
+    before = state_of(model)
+    step = reprise.train_step(simple(model), *data[0], optimizer=optimizers[1], budget="2 GiB")
+    assert_same(state_of(model), before)
+    assert not optimizers[1].state
+    assert step.mode == ("online" if kind is torch.optim.NAdam else "graph")
+    for number, (x, y) in enumerate(data):
+        torch.manual_seed(number)
+        expected = simple(plain)(x, y).detach()
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+        wanted = state_of(plain, optimizers[0])
+        torch.manual_seed(number)
+        assert torch.equal(step(x, y), expected)
+        assert_same(state_of(model, optimizers[1]), wanted)
+
+
+def test_a_step_that_updates_its_parameters_runs_online() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+
+    def updating(module: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        inner = simple(module)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+            loss = inner(x, y)
+            optimizer.step()
+            return loss
+
+        return step
+
+    optimizers = [torch.optim.Adam(module.parameters()) for module in (plain, model)]
+    plain_step = updating(plain, optimizers[0])
+    torch.manual_seed(7)
+    plain_step(*data[3])
+    first = updating(model, optimizers[1])
+    torch.manual_seed(7)
+    first(*data[3])  # The optimizer has state when the step is tried.
+    before = state_of(model, optimizers[1])
+    step = reprise.train_step(first, *data[0], budget="2 GiB")
+    assert_same(state_of(model, optimizers[1]), before)
+    assert step.mode == "online"
+    assert_trains_like(plain, plain_step, model, step, data)
+    assert_same(state_of(model, optimizers[1]), state_of(plain, optimizers[0]))
+
+
+def test_no_mode_fits() -> None:
+    model = network()
+    (x, y), *_ = batches(1)
+    before = state_of(model)
+    with pytest.raises(reprise.BudgetError, match="cannot be trained in this budget") as raised:
+        reprise.train_step(simple(model), x, y, budget=reprise.live_bytes() + 200_000, stages=model)
+    for mode in ("- graph: no", "- chain: no", "- online: no"):
+        assert mode in str(raised.value)
+    assert raised.value.requested > raised.value.budget > 0
+    assert_same(state_of(model), before)
+    with pytest.raises(reprise.BudgetError):
+        reprise.train_step(simple(model), x, y, budget=reprise.live_bytes() + 1, mode="online")
+
+
+def test_an_error_of_the_step_is_that_of_the_step() -> None:
+    model = network()
+    (x, y), *_ = batches(1)
+    before = state_of(model)
+    with pytest.raises(RuntimeError, match="shape"):
+        reprise.train_step(simple(model), x[:, :7], y, budget="2 GiB")
+    assert_same(state_of(model), before)
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        simple(model)(x, y)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        reprise.train_step(broken, x, budget="2 GiB")
+    assert_same(state_of(model), before)
+
+
+def test_a_mode_of_ones_own() -> None:
+    model = network()
+    (x, y), *_ = batches(1)
+    step = reprise.train_step(simple(model), x, y, mode="online", budget="2 GiB")
+    assert step.mode == "online" and step(x, y).isfinite()
+    with pytest.raises(reprise.InputError, match="cannot be captured"):
+        reprise.train_step(with_a_float(model), x, y, mode="graph")
+    unlimited = reprise.train_step(with_a_float(model), x, y)
+    assert unlimited.mode == "online" and unlimited(x, y).isfinite()
+
+
+def test_arguments() -> None:
+    model = network()
+    (x, y), *_ = batches(1)
+    with pytest.raises(reprise.InputError, match="mode is one of"):
+        reprise.train_step(simple(model), x, y, mode="best")
+    with pytest.raises(reprise.InputError, match="needs stages="):
+        reprise.train_step(simple(model), x, y, mode="chain")
+    with pytest.raises(reprise.InputError, match="outcomes"):
+        reprise.train_step(simple(model), x, y, outcomes=0)
+    with pytest.raises(reprise.InputError, match="many"):
+        reprise.train_step(simple(model), x, y, budget="many")
+
+
+def test_objects_of_the_users_own_are_returned() -> None:
+    class Result:
+        def __init__(self, loss: torch.Tensor) -> None:
+            self.loss = loss
+
+    model = network()
+    (x, y), *_ = batches(1)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Result:
+        return Result(simple(model)(x, y))
+
+    taken = reprise.train_step(step, x, y, budget="2 GiB")
+    assert taken.mode == "online"
+    assert isinstance(taken(x, y), Result)
