@@ -164,6 +164,7 @@ def test_a_budget_too_small_is_a_budget_error_and_nothing_has_changed() -> None:
         except reprise.BudgetError as error:
             assert error.budget == level + extra
             assert "online mode" in str(error)
+            assert "the last operation that began is aten::" in str(error)
             raised += 1
         else:
             break

@@ -73,12 +73,14 @@ std::string Evictor::what_is_held() {
                                            : small;
     kind += counted_bytes(value.bytes);
   });
+  const int64_t known = pinned + outside + stays + unmakeable + small;
+  const int64_t other = std::max<int64_t>(0, memory_count(c10::kCPU).live - known);
   return fmt::format(
       "online mode has evicted what it can. Among the live bytes, {} are read or made by operations "
       "that run, {} are from before the step (parameters, inputs, optimizer state), {} are gradients "
-      "or memory that the program has pointers to, {} cannot be made again, and {} are in small "
-      "tensors",
-      pinned, outside, stays, unmakeable, small);
+      "or memory that the program has pointers to, {} cannot be made again, {} are in small tensors, "
+      "and {} are results and workspace of the operation that runs, or of no tensor of the step",
+      pinned, outside, stays, unmakeable, small, other);
 }
 
 }  // namespace reprise::runtime::internal::online

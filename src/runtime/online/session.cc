@@ -116,6 +116,7 @@ std::unique_ptr<at::ObserverContext> Session::on_start(const at::RecordFunction&
     call = std::make_unique<ObservedCall>(*facts);
     call->within_leaf = session->inside_leaf_;
     call->leaf = is_leaf(*facts);
+    if (call->leaf) session->running_ = facts;
     session->begin(*call, event);
   } catch (...) {
     if (!session->failure_) session->failure_ = std::current_exception();
@@ -217,7 +218,9 @@ void Session::settle() {
 std::string Session::make_room(int64_t bytes) {
   if (broken_) return "online mode has stopped evicting, because something failed before";
   const Busy busy(*this);
-  return evictor_.make_room(bytes);
+  const std::string held = evictor_.make_room(bytes);
+  if (held.empty() || running_ == nullptr) return held;
+  return held + "; the last operation that began is " + running_->name;
 }
 
 void Session::report(OnlineReport& report) const {

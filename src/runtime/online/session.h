@@ -65,6 +65,7 @@ class Session final : public device::RoomMaker {
 
   const device::OnlineUnderWay under_way_;
   bool busy_ = false;         // operators that run now are not the step's
+  const OperatorFacts* running_ = nullptr;  // the operator of the step that began last
   bool inside_leaf_ = false;  // what an operator with a kernel of its own calls is its own work
   bool broken_ = false;
   std::exception_ptr failure_;
