@@ -63,6 +63,7 @@ ROOMS = {
                       "runtime/rewrite"),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
+    "runtime/nn": ("runtime/device", "runtime/state", "runtime/step"),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

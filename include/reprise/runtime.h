@@ -6,6 +6,7 @@
 #include "reprise/runtime/measure.h"        // IWYU pragma: export
 #include "reprise/runtime/micro_batches.h"  // IWYU pragma: export
 #include "reprise/runtime/miss.h"           // IWYU pragma: export
+#include "reprise/runtime/nn.h"             // IWYU pragma: export
 #include "reprise/runtime/online.h"         // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export

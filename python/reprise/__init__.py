@@ -32,6 +32,7 @@ from ._result import PlanResult, SearchCost
 from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
+    from . import nn
     from ._alternatives import Alternative, alternatives
     from ._backend import CompiledGraph, backend
     from ._capture import CapturedStep, capture
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from ._step_report import StepReport
     from ._train_step import ModeTried, TrainStep, train_step
 
-# The names that need PyTorch, each with its module. A module is loaded when its name is first used.
+# The names that need PyTorch, each with its module; `nn` is a module itself. A module is loaded
+# when its name is first used.
 _RUNTIME = {
     "Alternative": "_alternatives",
     "CapturedStep": "_capture",
@@ -62,6 +64,7 @@ _RUNTIME = {
     "install_cpu_allocator": "_memory",
     "live_bytes": "_memory",
     "micro_batches": "_micro_batches",
+    "nn": "nn",
     "online": "_online",
     "peak_bytes": "_memory",
     "profile": "_profiling",
@@ -136,6 +139,7 @@ __all__ = [
     "live_bytes",
     "load",
     "micro_batches",
+    "nn",
     "online",
     "parse_bytes",
     "peak_bytes",
@@ -157,7 +161,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     importlib.import_module("._torch", __name__)  # It raises InputError where nothing can train.
-    value = getattr(importlib.import_module(f".{_RUNTIME[name]}", __name__), name)
+    module = importlib.import_module(f".{_RUNTIME[name]}", __name__)
+    value = module if name == _RUNTIME[name] else getattr(module, name)
     globals()[name] = value
     return value
 

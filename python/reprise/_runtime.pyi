@@ -7,7 +7,7 @@ forms, times are in nanoseconds, and sizes are in bytes.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, dtype, nn
 
 def install_cpu_allocator() -> None:
     """Counts all CPU memory that tensors take from now on."""
@@ -227,3 +227,33 @@ class Online:
 
 def online_heuristics() -> list[tuple[str, str]]:
     """Returns the names of the heuristics, and what they are."""
+
+class TiledFunction:
+    """An element-wise function that runs tile by tile."""
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        *,
+        keep_operands: bool,
+        storage: dtype | None,
+        tile: int,
+    ) -> None: ...
+    @staticmethod
+    def activation(name: str, *, keep_operands: bool, storage: dtype | None) -> TiledFunction:
+        """Returns one of activations(), whose function is C++."""
+
+    def run(self, operands: Sequence[Tensor]) -> Tensor:
+        """Returns the function of these operands."""
+
+def activations() -> list[tuple[str, str, int]]:
+    """Returns the name, the formula and the number of operands of each activation."""
+
+def few_bit(name: str, x: Tensor, bits: int) -> Tensor:
+    """Returns an activation of which autograd keeps so many bits an element."""
+
+def few_bit_table(name: str, bits: int) -> tuple[list[float], list[float]]:
+    """Returns the boundaries and the levels of the steps of an activation."""
+
+def few_bit_activations() -> list[tuple[str, str, int]]:
+    """Returns the name, the formula and the only number of bits, or 0, of each activation."""

@@ -12,8 +12,10 @@
 
 #include "../errors.h"
 #include "../results.h"
+#include "few_bit.h"
 #include "mirror.h"
 #include "online.h"
+#include "tiled.h"
 #include "watched.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -449,6 +451,8 @@ PYBIND11_MODULE(_runtime, m) {
   bind_captured_step(m);
   bind_remat(m);
   bind_online(m);
+  bind_tiled_functions(m);
+  bind_few_bit(m);
 }
 
 }  // namespace reprise::python

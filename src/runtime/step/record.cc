@@ -15,6 +15,7 @@ namespace {
 // The callbacks of RecordFunction are plain functions, so the recorder that they work on is global.
 std::mutex active_mutex;
 Recorder* active = nullptr;
+thread_local bool recording_here = false;
 thread_local bool inside_leaf = false;
 thread_local bool inside_callback = false;  // because a callback may call operators itself
 
@@ -73,6 +74,7 @@ class Session {
       active = &recorder;
     }
     inside_leaf = false;
+    recording_here = true;
     handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                              .needsInputs(true)
                                              .needsOutputs(true)
@@ -80,6 +82,7 @@ class Session {
   }
   ~Session() {
     at::removeCallback(handle_);
+    recording_here = false;
     std::lock_guard<std::mutex> lock(active_mutex);
     active = nullptr;
   }
@@ -91,6 +94,8 @@ class Session {
 };
 
 }  // namespace
+
+bool is_recording() { return recording_here; }
 
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Audit* learn, const Audit* known) {

@@ -18,4 +18,7 @@ namespace reprise::runtime::internal::step {
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Audit* learn, const Audit* known);
 
+// Whether this thread is inside record().
+bool is_recording();
+
 }  // namespace reprise::runtime::internal::step

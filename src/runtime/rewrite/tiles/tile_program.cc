@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/device/parallel.h"
 #include "runtime/rewrite/tiles/tile_trial.h"
 #include "runtime/step/tensors.h"
 
@@ -318,7 +319,7 @@ void run_program(const TileProgram& program, std::vector<c10::IValue>& stack) {
     runner.run(begin, end);
   };
   if (parallel) {
-    at::parallel_for(0, program.elements, at::internal::GRAIN_SIZE, run);
+    device::parallel_ranges(program.elements, at::internal::GRAIN_SIZE, run);
   } else {
     run(0, program.elements);
   }

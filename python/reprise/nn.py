@@ -1,0 +1,53 @@
+"""Layers that keep less for the backward pass than plain ones, for steps that are not captured.
+
+This module needs PyTorch. `docs/layers.md` says what each layer keeps, and how close its gradients
+are.
+
+    swish = reprise.nn.ForwardAD(lambda x: x * x.sigmoid())
+    y = swish(x)
+    y = reprise.nn.mish(x)  # ready activations, as functions and as modules
+"""
+
+from __future__ import annotations
+
+from ._nn_few_bit import FewBit, few_bit, few_bit_table
+from ._nn_tiled import (
+    GELU,
+    ForwardAD,
+    GeGLU,
+    Hardswish,
+    InTile,
+    Mish,
+    SiLU,
+    SwiGLU,
+    Swish,
+    geglu,
+    gelu,
+    hardswish,
+    mish,
+    silu,
+    swiglu,
+    swish,
+)
+
+__all__ = [
+    "GELU",
+    "FewBit",
+    "ForwardAD",
+    "GeGLU",
+    "Hardswish",
+    "InTile",
+    "Mish",
+    "SiLU",
+    "SwiGLU",
+    "Swish",
+    "few_bit",
+    "few_bit_table",
+    "geglu",
+    "gelu",
+    "hardswish",
+    "mish",
+    "silu",
+    "swiglu",
+    "swish",
+]

@@ -1,0 +1,10 @@
+// Few-bit activations in Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace reprise::python {
+
+void bind_few_bit(pybind11::module_& module);
+
+}  // namespace reprise::python
