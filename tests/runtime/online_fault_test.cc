@@ -8,7 +8,7 @@ namespace reprise::runtime::testing {
 namespace {
 
 TEST_F(OnlineTest, AStepThatFailsIsUndone) {
-  Training training([] { return resnet(1, 2, 8); });
+  OnlineTraining training([] { return resnet(1, 2, 8); });
   training.prepare(0);
   training.body();  // gradients, momenta and statistics exist
   training.optimizer.zero_grad(false);
@@ -55,7 +55,7 @@ TEST_P(OnlineFaults, EachRequestOfAStepMayFail) {
                                            [] { return gpt(0, 1, 32, 8); },
                                            [] { return tree_lstm(32, 6); }};
   for (const MakeSubject& make : makers) {
-    Training training(make);
+    OnlineTraining training(make);
     SCOPED_TRACE(training.subject.name);
     const auto restart = [&] {
       training.subject.module->zero_grad();

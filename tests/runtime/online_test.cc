@@ -16,7 +16,7 @@ struct Trained {
 constexpr int kSteps = 5;
 
 Trained train_plain(const MakeSubject& make) {
-  Training training(make);
+  OnlineTraining training(make);
   Trained trained;
   for (int step = 0; step < kSteps; ++step) {
     training.prepare(step);
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Each, OnlineModels, ::testing::Range(0, 6));
 // number of such steps; a step that does not fit ends the training.
 int train_online(const MakeSubject& make, const Trained& plain, const OnlineOptions& options,
                  int64_t* evictions) {
-  Training training(make);
+  OnlineTraining training(make);
   SCOPED_TRACE(fmt::format("{} with {} bytes and {}", training.subject.name,
                            options.budget.resolve(Bytes(0)).count(), options.heuristic));
   Online online(options);

@@ -28,8 +28,8 @@ inline Bits bits_of(const Subject& subject, const at::Tensor& loss) {
 using MakeSubject = std::function<Subject()>;
 
 // Trains for some steps with momentum, from the same start each time.
-struct Training {
-  explicit Training(const MakeSubject& make)
+struct OnlineTraining {
+  explicit OnlineTraining(const MakeSubject& make)
       : subject((at::manual_seed(1), make())),
         optimizer(subject.module->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)) {}
 
