@@ -38,7 +38,7 @@ ASAN_RUNTIME := build/asan-runtime$(SUFFIX)
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 .PHONY: setup
 setup: ## install what the build needs: system packages, and LibTorch into .venv
@@ -121,6 +121,24 @@ fuzz: build/fuzz/build.ninja ## fuzz the readers of files and the planners, FUZZ
 .PHONY: mutants
 mutants: build ## break one line at a time and see that a named test notices
 	@tests/mutants/run.py $(BUILD) --jobs $(JOBS)
+
+# The libraries lie in an environment of their own, which sees the PyTorch of .venv. Without them, make test skips
+# these tests.
+WITH_LIBRARIES := .venv-integrations$(SUFFIX)
+$(WITH_LIBRARIES)/installed: requirements-integrations.txt | ready
+	@echo "Installing the libraries that requirements-integrations.txt names into $(WITH_LIBRARIES)"
+	@.venv$(SUFFIX)/bin/python -m venv $(WITH_LIBRARIES)
+	@.venv$(SUFFIX)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$($(WITH_LIBRARIES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reprise_torch.pth"
+	@$(WITH_LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: test-integrations
+test-integrations: build $(WITH_LIBRARIES)/installed ## test the integrations with Transformers, Accelerate and Lightning
+	@PYTHONPATH=$(BUILD)/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WITH_LIBRARIES)/bin/python -B -m pytest -q -rs \
+	  -p no:cacheprovider tests/python/test_transformers.py tests/python/test_accelerate.py \
+	  tests/python/test_lightning.py
+	@echo "make test-integrations: all tests passed"
 
 .PHONY: packaging
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers

@@ -202,15 +202,16 @@ def check_types(files):
 PYTHON_PACKAGE = "python/reprise"
 
 
-def python_imports(text, package, modules):
-    """Finds each import of one of the package's modules in a source text: (module, line)."""
+def python_imports(text, package, modules, module):
+    """Finds each import of one of the package's modules in the source text of a module: (module, line)."""
     found = []
     for node in ast.walk(ast.parse(text)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(filter(None, [package if node.level else "", node.module or ""]))
+            above = module.split(".")[:-node.level] if module != package else [package]
+            base = ".".join(filter(None, [".".join(above) if node.level else "", node.module or ""]))
             names = [f"{base}.{alias.name}" for alias in node.names]
             names = [name if name in modules else base for name in names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
@@ -223,9 +224,9 @@ def python_imports(text, package, modules):
 def check_python(root):
     """Returns faults: circles between modules of the package. A stub stands for its extension."""
     package = pathlib.PurePosixPath(PYTHON_PACKAGE).name
-    files = {package if file.stem == "__init__" else f"{package}.{file.stem}": file
-             for file in sorted((root / PYTHON_PACKAGE).iterdir()) if file.suffix in (".py", ".pyi")}
-    imports = {module: dict(reversed(python_imports(file.read_text(encoding="utf-8"), package, files)))
+    files = {".".join(file.relative_to((root / PYTHON_PACKAGE).parent).with_suffix("").parts).removesuffix(".__init__"):
+             file for file in sorted((root / PYTHON_PACKAGE).rglob("*.py*")) if file.suffix in (".py", ".pyi")}
+    imports = {module: dict(reversed(python_imports(file.read_text(encoding="utf-8"), package, files, module)))
                for module, file in files.items()}
     faults = []
     while found := circle(imports):
@@ -295,6 +296,12 @@ def self_test():
         "python/reprise/_j.py": "from . import x, _i\n",
         "python/reprise/_k.py": "from ._a import x\nfrom ._b import x\nfrom . import _extension\n",
         "python/reprise/_extension.pyi": "x: int\n",
+        # A folder: library.py imports a library of its own name, and loop.py stands in a circle.
+        "python/reprise/folder/__init__.py": "",
+        "python/reprise/folder/library.py": "import library\nfrom .._a import x\nfrom . import other\n",
+        "python/reprise/folder/other.py": "from .elsewhere import x\n",
+        "python/reprise/folder/loop.py": "from .. import _l\n",
+        "python/reprise/_l.py": "import os\nfrom .folder import loop\n",
         "python/reprise/py.typed": "",
     }
     wrong = {
@@ -303,6 +310,7 @@ def self_test():
         "tests/unit/k.cc:1", "src/plan/graph/o.cc:2", "src/plan/graph/bound/p.h:1", "src/plan/graph/search/n.h:2",
         "src/runtime/step/s.cc:1", "src/runtime/step/q.h:2",
         "python/reprise/_c.py:2", "python/reprise/_e.py:4", "python/reprise/_g.py:2", "python/reprise/_j.py:1",
+        "python/reprise/folder/loop.py:1",
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

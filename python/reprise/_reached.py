@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -53,6 +54,8 @@ class Walk:
         if isinstance(value, (*SIMPLE, types.BuiltinFunctionType)) or id(value) in self._seen:
             return
         self._seen[id(value)] = value  # The value stays alive, so that its id stays its own.
+        if type(value) in weakref.ProxyTypes:
+            return  # What it stands for is held, and met, elsewhere.
         if isinstance(value, torch.Tensor):
             self._tensor(value, path)
         elif isinstance(value, torch.nn.Module):

@@ -200,8 +200,8 @@ PlanResult plan(const Join& join, const PlanOptions& options) {
   const Interleaving order = interleaving_of(join, with_frees(graph, answer.runs));
   const Graph ordered = lower(admissible, order), whole = lower(join, order);
   for (Run& run : answer.runs) run.op = find_op(ordered, graph.ops[run.op].id);
-  PlanResult result = complete(planner, {ordered, whole}, baseline(whole), budget, answer, wall,
-                               problem_id(join));
+  PlanResult result = complete(planner, {ordered, whole, options.machine}, baseline(whole), budget,
+                               answer, wall, problem_id(join));
   result.baseline = plain;
   return result;
 }

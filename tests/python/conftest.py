@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pathlib
+import re
+from typing import Any
 
 import pytest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def run_snippets(document: str, names: dict[str, Any]) -> None:
+    """Runs all snippets of a page. They share their names, as if one typed them one by one."""
+    text = (SOURCE / document).read_text(encoding="utf-8")
+    blocks = [(text[: m.start()].count("\n") + 2, m.group(1)) for m in BLOCK.finditer(text)]
+    assert blocks
+    for line, block in blocks:
+        exec(compile("\n" * (line - 1) + block, document, "exec"), names)
 
 
 @pytest.fixture

@@ -7,17 +7,14 @@ import importlib
 import json
 import pathlib
 import random
-import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from conftest import SOURCE
+from conftest import SOURCE, run_snippets
 
 pytestmark = pytest.mark.usefixtures("runtime")
-
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -28,18 +25,15 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
         "docs/faq.md",
         "docs/coming_from.md",
         "docs/torch_compile.md",
+        "docs/integrations/index.md",
     ],
 )
 def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All snippets of a page share their names: a reader types them one after the other."""
-    text = (SOURCE / document).read_text(encoding="utf-8")
-    blocks = [(text[: m.start()].count("\n") + 2, m.group(1)) for m in BLOCK.finditer(text)]
-    assert blocks
     (tmp_path / "data").symlink_to(SOURCE / "data")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for line, block in blocks:
-        exec(compile("\n" * (line - 1) + block, document, "exec"), names)
+    run_snippets(document, names)
     names.clear()
     gc.collect()  # the memory of this page's steps would count in the budgets of the next page
 

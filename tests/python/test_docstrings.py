@@ -15,7 +15,9 @@ import pytest
 from conftest import SOURCE
 
 Function = ast.FunctionDef
-FILES = sorted(f for f in (SOURCE / "python" / "reprise").iterdir() if f.suffix in (".py", ".pyi"))
+FILES = sorted(
+    f for f in (SOURCE / "python" / "reprise").rglob("*.py*") if f.suffix in (".py", ".pyi")
+)
 SECTION = re.compile(
     r"^(Args|Attributes|Raises|Returns|Examples):\n((?:(?: .*)?\n)*)", re.MULTILINE
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 from small_steps import data, net, step_of  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -70,3 +72,18 @@ def test_a_name_that_is_unguarded_may_change() -> None:
     captured = reprise.capture(step, *data(), unguarded=["calls"])
     calls[0] = 100
     captured(*data())
+
+
+def test_a_weak_proxy_of_a_module_is_no_module_to_watch() -> None:
+    """Lightning's modules reach a proxy of themselves by their trainer."""
+    model = nn.Sequential(nn.Linear(4, 4))
+    holder = {"model": weakref.proxy(model)}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = holder["model"](x).square().mean()
+        loss.backward()
+        return loss.detach()  # type: ignore[no-any-return]
+
+    captured = reprise.capture(step, torch.randn(8, 4), modules=[model])
+    x = torch.randn(8, 4)
+    assert torch.equal(captured(x), model(x).square().mean())

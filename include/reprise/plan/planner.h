@@ -9,6 +9,7 @@
 #include "reprise/model/chain.h"
 #include "reprise/model/frontier.h"
 #include "reprise/model/graph.h"
+#include "reprise/model/join.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/units.h"
 #include "reprise/plan/options.h"

@@ -1,0 +1,322 @@
+"""A training step for loops that other libraries own: recorded when they first call it.
+
+`reprise.train_step()` is made from a sample. The loop of a library has none before it runs, and its
+batches come in several kinds (lengths, train flags). `by_kind()` looks for a mode when a kind of
+inputs first comes, on the inputs of that call.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from .. import _core
+from .._arguments import Budget, Observer, checked_budget
+from .._capture import capture
+from .._html import fields_html
+from .._layer_step import LayerStep, repeated_layers
+from .._memory import install_cpu_allocator, peak_bytes, reset_peak
+from .._modules import modules_of
+from .._online import online
+from .._tree import flatten
+from ..errors import InputError
+
+__all__ = ["Mode", "StepsByKind", "StepsReport", "by_kind"]
+
+Mode = Literal["auto", "graph", "chain", "online"]
+MODES = ("graph", "chain", "online")
+
+
+@dataclass(frozen=True)
+class StepsReport:
+    """The report of the last call of a `StepsByKind`.
+
+    Attributes:
+        mode: The mode that the step ran in: "graph", "chain" or "online".
+        refused: The reasons why the modes before it were not possible, by mode.
+        budget_bytes: The budget, or None for no limit.
+        predicted_peak_bytes: The peak that the plan predicts, or None if the mode predicts none.
+        measured_peak_bytes: The peak that was measured during the step.
+        steps: The number of calls so far.
+        kinds: The number of kinds of inputs that something is kept for.
+    """
+
+    mode: str
+    refused: dict[str, str]
+    budget_bytes: int | None
+    predicted_peak_bytes: int | None
+    measured_peak_bytes: int
+    steps: int
+    kinds: int
+
+    def __str__(self) -> str:
+        budget = "none" if self.budget_bytes is None else _core.format_bytes(self.budget_bytes)
+        return (
+            f"step {self.steps}: {self.mode} mode, measured peak "
+            f"{_core.format_bytes(self.measured_peak_bytes)}, budget {budget}"
+        )
+
+    def _repr_html_(self) -> str:
+        return fields_html(self)
+
+
+class _Runner(Protocol):
+    """Runs the step for one kind of inputs, in one mode."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any: ...
+
+    def peaks(self) -> tuple[int | None, int | None, int]:
+        """Returns the budget, the predicted and the measured peak of the last step, in bytes."""
+        ...
+
+
+class _Graph:
+    """The step as a captured step."""
+
+    def __init__(self, owner: StepsByKind, arguments: Any, keywords: Any) -> None:
+        self._captured = capture(
+            owner.step,
+            *arguments,
+            modules=owner.modules,
+            on_miss="recapture",
+            unguarded=owner.unguarded,
+            observer=owner.observer,
+            **keywords,
+        )
+        self._captured.plan(budget=owner.budget, time_limit=owner.time_limit)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._captured(*arguments, **keywords)
+
+    def peaks(self) -> tuple[int | None, int | None, int]:
+        report = self._captured.report()
+        return report.budget_bytes, report.predicted_peak_bytes, report.measured_peak_bytes
+
+
+class _Chain:
+    """The step with its repeated layers as a planned chain."""
+
+    def __init__(self, owner: StepsByKind, arguments: Any, keywords: Any) -> None:
+        layers = owner.layers or repeated_layers(owner.modules)
+        if not layers:
+            raise InputError(
+                "the modules of the step have no list of equal layers that run one after the "
+                "other; name them with layers="
+            )
+        self._step = LayerStep(
+            owner.step, layers, owner.modules, owner.budget, owner.time_limit, owner.observer
+        )
+        self._step.prepare(arguments, keywords)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._step(*arguments, **keywords)
+
+    def peaks(self) -> tuple[int | None, int | None, int]:
+        return self._step.peaks()
+
+
+class _Online:
+    """The step in online mode. If the budget is a share, the first step runs plain."""
+
+    def __init__(self, owner: StepsByKind, arguments: Any, keywords: Any) -> None:
+        self._step = owner.step
+        self._owner = owner
+        self._peaks: tuple[int | None, int | None, int] = (None, None, 0)
+        if not _is_share(owner.budget):
+            owner.online = owner.online or online(budget=owner.budget)
+        elif not torch.cuda.is_available():
+            install_cpu_allocator()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        owner = self._owner
+        if owner.online is None:  # The share becomes bytes when plain training's peak is known.
+            reset_peak()
+            result = self._step(*arguments, **keywords)
+            plain = peak_bytes()
+            owner.online = online(budget=plain * _percent(owner.budget) // 10**6)
+            self._peaks = None, None, plain
+            return result
+        with owner.online:
+            result = self._step(*arguments, **keywords)
+        report = owner.online.report()
+        self._peaks = report.budget_bytes, None, report.measured_peak_bytes
+        return result
+
+    def peaks(self) -> tuple[int | None, int | None, int]:
+        return self._peaks
+
+
+_MAKE: dict[str, Callable[..., _Runner]] = {"graph": _Graph, "chain": _Chain, "online": _Online}
+
+
+def _is_share(budget: Budget) -> bool:
+    return isinstance(budget, str) and budget.strip().endswith("%")
+
+
+def _percent(budget: Budget) -> int:
+    """Returns a share in parts of a million of the whole."""
+    assert isinstance(budget, str)
+    return round(float(budget.strip()[:-1]) * 10**4)
+
+
+class StepsByKind:
+    """A training step that runs inside a budget. Made by `by_kind()`.
+
+    Attributes:
+        step: The user's function.
+        budget: The budget, as it was given.
+        modules: The modules of the step.
+        layers: The layers that chain mode runs as a chain, or None to look for them.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        budget: Budget,
+        mode: Mode,
+        modules: Sequence[torch.nn.Module] | None,
+        layers: Sequence[torch.nn.Module] | None,
+        kinds: int,
+        unguarded: Sequence[str],
+        time_limit: float | str,
+        observer: Observer | None,
+    ) -> None:
+        if mode != "auto" and mode not in MODES:
+            raise InputError(f'mode is "auto", "graph", "chain" or "online", not {mode!r}')
+        if isinstance(kinds, bool) or not isinstance(kinds, int) or kinds < 1:
+            raise InputError(f"kinds is a number from 1 on, not {kinds!r}")
+        self.step = step
+        self.budget = checked_budget(budget)
+        self.modules = list(modules_of(step) if modules is None else modules)
+        self.layers = None if layers is None else list(layers)
+        self.unguarded = tuple(unguarded)
+        self.time_limit = time_limit
+        self.observer = observer
+        self.online: Any = None
+        self._modes = MODES if mode == "auto" else (mode,)
+        self._most = kinds
+        self._runners: OrderedDict[Any, tuple[str, dict[str, str], _Runner]] = OrderedDict()
+        self._steps = 0
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Runs one training step.
+
+        Args:
+            *arguments: The arguments of the function.
+            **keywords: The keyword arguments of the function.
+
+        Returns:
+            The value that the function returns.
+
+        Raises:
+            BudgetError: The step does not fit for inputs of this kind, or a request for memory was
+                refused. Everything is as before the step.
+            InputError: The step runs in none of the modes. The message has the reason of each.
+        """
+        kind = self._kind(arguments, keywords)
+        if kind not in self._runners:
+            found = self._make(arguments, keywords)
+            while len(self._runners) >= self._most:
+                self._runners.popitem(last=False)
+            self._runners[kind] = found
+        self._runners.move_to_end(kind)
+        result = self._runners[kind][2](*arguments, **keywords)
+        self._steps += 1
+        return result
+
+    def _kind(self, arguments: Any, keywords: Any) -> Any:
+        """Returns what the inputs and modes have to agree in for one plan to serve two calls."""
+        tensors, tree = flatten((arguments, keywords), "the input")
+        device = tensors[0].device.type if tensors else "cpu"
+        return (
+            repr(tree),
+            tuple((t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in tensors),
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
+            tuple(part.training for module in self.modules for part in module.modules()),
+        )
+
+    def _make(self, arguments: Any, keywords: Any) -> tuple[str, dict[str, str], _Runner]:
+        refused: dict[str, str] = {}
+        for mode in self._modes:
+            try:
+                return mode, refused, _MAKE[mode](self, arguments, keywords)
+            except InputError as error:
+                refused[mode] = str(error)
+        reasons = "\n".join(f"  {mode} mode: {reason}" for mode, reason in refused.items())
+        raise InputError(f"the step cannot run inside a budget:\n{reasons}")
+
+    def report(self) -> StepsReport:
+        """Returns the mode, the budget and the peaks of the last step.
+
+        Raises:
+            InputError: The step has not run yet.
+        """
+        if self._steps == 0:
+            raise InputError("the step has not run yet")
+        mode, refused, runner = next(reversed(self._runners.values()))
+        budget, predicted, measured = runner.peaks()
+        kinds = len(self._runners)
+        return StepsReport(mode, refused, budget, predicted, measured, self._steps, kinds)
+
+    def __repr__(self) -> str:
+        name = getattr(self.step, "__name__", type(self.step).__name__)
+        return f"StepsByKind({name!r}, {self.report() if self._steps else 'not run yet'})"
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.report())
+
+
+def by_kind(
+    step: Callable[..., Any],
+    *,
+    budget: Budget = None,
+    mode: Mode = "auto",
+    modules: Sequence[torch.nn.Module] | None = None,
+    layers: Sequence[torch.nn.Module] | None = None,
+    kinds: int = 4,
+    unguarded: Sequence[str] = (),
+    time_limit: float | str = 10.0,
+    observer: Observer | None = None,
+) -> StepsByKind:
+    """Makes a training step run inside a budget. Nothing is measured before the first call.
+
+    The step does forward, loss and backward. It is called like the function, and it leaves the bits
+    of the function: results, gradients, buffers and the random state. The first call with inputs of
+    a new kind (shapes, types, numbers, train flags, autocast) looks for the first mode that the
+    step allows: graph mode, then chain mode over its repeated layers, then online mode.
+
+    Args:
+        step: The function, as for `capture()`. The optimizer's step is no part of it.
+        budget: All device bytes during a step, as for `capture()` and `remat()`: a number of bytes,
+            a text such as "8 GiB", a share such as "60%" of plain training's peak, "auto" for what
+            the device has free, or None for no limit.
+        mode: "auto", or one of "graph", "chain" and "online" if no other mode shall be tried.
+        modules: The modules of the step. None stands for the modules that the function shows.
+        layers: The layers that chain mode runs as a chain, in their order. None stands for the
+            list of equal layers in the modules that has the most parameters.
+        kinds: The number of kinds of inputs that recordings and plans are kept for. The kind that
+            ran least recently makes room for another one.
+        unguarded: As for `capture()`.
+        time_limit: The time for planning, for each kind: seconds, or a text such as "10s".
+        observer: A function that is called with `Progress`.
+
+    Returns:
+        The step. Call it in the training loop in place of the function.
+
+    Raises:
+        InputError: An argument is wrong.
+
+    Examples:
+        >>> from reprise.integrations.steps import by_kind
+        >>> def train(x, y):
+        ...     loss = nn.functional.cross_entropy(plain(x), y)
+        ...     loss.backward()
+        ...     return loss
+        >>> step = by_kind(train, budget="90%")
+        >>> loss = step(x, y)
+    """
+    return StepsByKind(step, budget, mode, modules, layers, kinds, unguarded, time_limit, observer)

@@ -1,0 +1,169 @@
+"""The `Trainer` of the Transformers library inside a budget.
+
+    from reprise.integrations.transformers import Trainer
+
+    trainer = Trainer(model=model, args=args, train_dataset=data, budget="8 GiB")
+    trainer.train()
+
+A trainer of another class, that of TRL for example, is put inside a budget by `within()`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+from .._arguments import Budget, checked_budget
+from ..errors import InputError
+from .steps import Mode, StepsByKind, StepsReport, by_kind
+
+__all__ = ["Trainer", "within"]
+
+
+class _Within:
+    """What `within()` puts in the place of a trainer's `training_step`."""
+
+    def __init__(
+        self, trainer: Any, budget: Budget, mode: Mode, kinds: int, time_limit: float | str
+    ) -> None:
+        self._trainer = trainer
+        self._original = trainer.training_step
+        self._budget = checked_budget(budget)
+        self._mode: Mode = mode
+        self._kinds = kinds
+        self._time_limit = time_limit
+        self._model: torch.nn.Module | None = None
+        self._step: StepsByKind | None = None
+        if reason := _reason_against(trainer):
+            raise InputError(reason)
+
+    def __call__(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """Runs forward and backward for a batch, as the trainer's `training_step` does."""
+        if self._step is None or self._model is not model:
+            self._model, self._step = model, self._step_of(model)
+        model.train()  # The step does it, too, and would then find other flags than at this call.
+        trainer = self._trainer
+        # What the trainer reads from itself in the step is handed over, so that it is compared.
+        loss: torch.Tensor = self._step(
+            dict(trainer._prepare_inputs(inputs)),
+            num_items_in_batch,
+            trainer.current_gradient_accumulation_steps,
+        )
+        return loss
+
+    def _step_of(self, model: torch.nn.Module) -> StepsByKind:
+        original = self._original
+
+        def step(inputs: dict[str, Any], items: Any, _accumulated: int) -> Any:
+            return original(model, inputs, items)
+
+        return by_kind(
+            step,
+            budget=self._budget,
+            mode=self._mode,
+            modules=[model],
+            kinds=self._kinds,
+            time_limit=self._time_limit,
+        )
+
+    def report(self) -> StepsReport:
+        """Returns the mode, the budget and the peaks of the last step.
+
+        Raises:
+            InputError: No step has run yet.
+        """
+        if self._step is None:
+            raise InputError("the trainer has run no step yet")
+        return self._step.report()
+
+
+def within(
+    trainer: Any,
+    *,
+    budget: Budget,
+    mode: Mode = "auto",
+    kinds: int = 4,
+    time_limit: float | str = 10.0,
+) -> Any:
+    """Puts the training steps of a trainer inside a budget.
+
+    Forward and backward of each batch run as a `steps.by_kind()`. Everything else is the
+    trainer's own: accumulation, clipping, the optimizer, schedules, evaluation, saving, resuming.
+
+    Args:
+        trainer: A `transformers.Trainer`, or a trainer of a class derived from it. Its attribute
+            `in_budget` has the method `report()` afterwards.
+        budget: All device bytes during forward and backward, as for `steps.by_kind()`.
+        mode: As for `steps.by_kind()`.
+        kinds: As for `steps.by_kind()`.
+        time_limit: As for `steps.by_kind()`.
+
+    Returns:
+        The trainer.
+
+    Raises:
+        InputError: The trainer has settings that exclude a plan: checkpoints of its own, a compiled
+            model, or several processes.
+    """
+    found = _Within(trainer, budget, mode, kinds, time_limit)
+    trainer.in_budget = found
+    trainer.training_step = found
+    return trainer
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """A `transformers.Trainer` whose training steps stay inside a budget.
+
+    Args:
+        *arguments: The arguments of `transformers.Trainer`.
+        budget: All device bytes during forward and backward, as for `steps.by_kind()`. None
+            stands for no limit.
+        mode: As for `steps.by_kind()`.
+        kinds: As for `steps.by_kind()`.
+        time_limit: As for `steps.by_kind()`.
+        **keywords: The keyword arguments of `transformers.Trainer`.
+
+    Raises:
+        InputError: As for `within()`.
+    """
+
+    in_budget: _Within
+
+    def __init__(
+        self,
+        *arguments: Any,
+        budget: Budget = None,
+        mode: Mode = "auto",
+        kinds: int = 4,
+        time_limit: float | str = 10.0,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(*arguments, **keywords)
+        within(self, budget=budget, mode=mode, kinds=kinds, time_limit=time_limit)
+
+
+def _reason_against(trainer: Any) -> str | None:
+    """Returns why a trainer cannot be put inside a budget, or None."""
+    args = trainer.args
+    if getattr(args, "gradient_checkpointing", False):
+        return (
+            "the trainer has gradient_checkpointing=True: leave it out, because the plan decides "
+            "what runs again"
+        )
+    if getattr(args, "torch_compile", False):
+        return (
+            "the trainer compiles the model (torch_compile=True): use "
+            'torch.compile(model, backend="reprise") instead of this integration'
+        )
+    if args.world_size > 1 or args.n_gpu > 1 or trainer.is_deepspeed_enabled:
+        return "the trainer runs on several devices, which the integration does not support yet"
+    if hasattr(trainer.training_step, "report"):
+        return "the trainer is inside a budget already"
+    return None
