@@ -127,6 +127,42 @@ def test_transformer_blocks_under_autocast() -> None:
     assert report.measured_peak_bytes <= report.predicted_peak_bytes
 
 
+class FullPrecision(nn.Module):
+    """A linear layer that leaves autocast."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return self.inner(x.float()).tanh()
+
+
+@pytest.mark.parametrize("backward_within", [False, True])
+def test_gradients_have_the_autocast_state_of_the_backward_pass(backward_within: bool) -> None:
+    torch.manual_seed(4)
+    plain = nn.Sequential(
+        *(part for _ in range(4) for part in (nn.Linear(32, 32), FullPrecision(32)))
+    )
+    source = copy.deepcopy(plain)
+    x = torch.randn(64, 32)
+
+    def step(model: nn.Module) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).float().square().mean()
+            if backward_within:
+                loss.backward()
+        if not backward_within:
+            loss.backward()
+        return loss.detach()
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = reprise.remat(source, x, loss=lambda y: y.float().square().mean(), budget="85%")
+    assert torch.equal(step(model), step(plain))
+    assert_same_bits(state_of(model), state_of(plain))
+
+
 def test_eval_and_no_grad_run_the_stages() -> None:
     plain = perceptron()
     model = reprise.remat(copy.deepcopy(plain), vectors()[0], budget="90%")

@@ -92,7 +92,6 @@ Tensors ChainStep::backward(Tensors output_gradients) {
   }
   Tensors result;
   guarded([&] {
-    AutocastScope autocast(autocast_, planned_->model.device);
     gradients_[index_.stages] = std::move(output_gradients);
     walk(program_->loss() + 1, program_->entries().size());
     result = std::move(gradients_[0]);
@@ -159,6 +158,9 @@ void ChainStep::run_forward_op(size_t stage, const RunAction& step) {
     throw StageChanged(prepared.stage.name, "writes a buffer", false);
   }
   check_unchanged(stage);
+  // The run has the autocast state of the forward pass. The gradients' kernels have the state in
+  // which the caller runs the backward pass, as in plain training.
+  AutocastScope autocast(autocast_, planned_->model.device);
   std::optional<RandomState> current;
   if (random_[stage]) {
     current.emplace(planned_->model.device);
