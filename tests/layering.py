@@ -190,7 +190,7 @@ def check_types(files):
     """Returns faults: types that two headers of one namespace define. files: (path, text)."""
     faults, first = [], {}
     for path, text in files:
-        if path.suffix not in (".h", ".hpp") or path.parts[0] not in ("include", "src", "cli", "python"):
+        if path.suffix not in (".h", ".hpp") or path.parts[0] not in ("include", "src", "cli", "python", "tests"):
             continue
         for namespace, name, number in types_of(text):
             known = first.setdefault((namespace, name), path)

@@ -13,19 +13,19 @@
 namespace reprise::runtime::testing {
 
 // This is a model with what its step is made of.
-struct Subject {
+struct ChainSubject {
   std::string name;
   std::vector<Stage> stages;
   Tensors inputs;
   Loss loss;
 };
 
-inline Subject convolutions_and_dropout() {
+inline ChainSubject convolutions_and_dropout() {
   at::manual_seed(3);
   return {"convolutions", conv_stages(), {at::randn({2, 3, 16, 16})}, mean_square};
 }
 
-inline Subject of_the_zoo(const std::string& name) {
+inline ChainSubject of_the_zoo(const std::string& name) {
   at::manual_seed(3);
   const training::Model model = training::make_model(small_config(name));
   return {name,
@@ -36,11 +36,11 @@ inline Subject of_the_zoo(const std::string& name) {
           }};
 }
 
-inline std::vector<Subject> chains() {
+inline std::vector<ChainSubject> chains() {
   return {convolutions_and_dropout(), of_the_zoo("lstm"), of_the_zoo("gpt")};
 }
 
-inline at::Tensor plain(const Subject& subject) {
+inline at::Tensor plain(const ChainSubject& subject) {
   at::Tensor loss = subject.loss(run_plain(subject.stages, subject.inputs));
   loss.backward();
   return loss;
@@ -48,7 +48,7 @@ inline at::Tensor plain(const Subject& subject) {
 
 // This is the state before a step: all of it, and how much memory is live.
 struct Before {
-  explicit Before(const Subject& s)
+  explicit Before(const ChainSubject& s)
       : subject(s), bits(bits_now(s.stages, s.inputs)), level(live()) {}
   void expect_nothing_changed() const {
     EXPECT_EQ(difference(bits, bits_now(subject.stages, subject.inputs)), "");
@@ -56,7 +56,7 @@ struct Before {
     EXPECT_EQ(cpu_limit(), std::nullopt);
   }
 
-  const Subject& subject;
+  const ChainSubject& subject;
   Bits bits;
   int64_t level;
 };

@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Each, FaultTest, ::testing::Values(Fault::kBudget, Faul
                          });
 
 TEST_P(FaultTest, FittingAChain) {
-  for (const Subject& subject : chains()) {
+  for (const ChainSubject& subject : chains()) {
     SCOPED_TRACE(subject.name);
     plain(subject);  // gradients exist
     const Before before(subject);
@@ -46,7 +46,7 @@ TEST_P(FaultTest, FittingAChain) {
 }
 
 TEST_P(FaultTest, AStepOfAChain) {
-  for (const Subject& subject : chains()) {
+  for (const ChainSubject& subject : chains()) {
     for (const bool accumulates : {false, true}) {
       SCOPED_TRACE(subject.name + (accumulates ? ", added to gradients" : ""));
       const StepState state(subject.stages, subject.inputs);
@@ -91,7 +91,7 @@ TEST_P(FaultTest, AStepOfAChain) {
 
 // These are the same models as steps, and cases that only graph mode takes.
 struct StepSubject {
-  Subject subject;
+  ChainSubject subject;
   std::function<at::Tensor(const Tensors&)> step;  // forward, loss, backward
 };
 
@@ -107,7 +107,7 @@ std::vector<StepSubject> steps() {
            return loss;
          }});
   }
-  for (const Subject& subject : chains()) {
+  for (const ChainSubject& subject : chains()) {
     all.push_back({subject, [subject](const Tensors& in) {
                      at::Tensor loss = subject.loss(run_plain(subject.stages, in));
                      loss.backward();
@@ -138,7 +138,7 @@ enum class Served { kHeap, kRecorded, kArena };
 
 TEST_P(FaultTest, ReplayingAStep) {
   for (const StepSubject& step : steps()) {
-    const Subject& subject = step.subject;
+    const ChainSubject& subject = step.subject;
     const StepState state(subject.stages, subject.inputs);
     step.step(subject.inputs);  // warm
     for (const bool accumulates : {false, true}) {

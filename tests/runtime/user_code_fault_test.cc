@@ -36,7 +36,7 @@ int throw_at_each_call(Attempt&& attempt, Check&& check) {
 class UserCodeTest : public RuntimeTest {};
 
 TEST_F(UserCodeTest, AnObserverThatThrowsStopsFittingAndNothingElse) {
-  const Subject subject = convolutions_and_dropout();
+  const ChainSubject subject = convolutions_and_dropout();
   plain(subject);
   const Before before(subject);
   const int thrown = throw_at_each_call(
@@ -53,7 +53,7 @@ TEST_F(UserCodeTest, AnObserverThatThrowsStopsFittingAndNothingElse) {
 
 TEST_F(UserCodeTest, AStepThatThrowsWhileItIsCapturedLeavesNothingBehind) {
   const Case work = shared_norm();
-  const Subject subject{work.name, {{work.name, work.module, {}}}, work.inputs, {}};
+  const ChainSubject subject{work.name, {{work.name, work.module, {}}}, work.inputs, {}};
   work.loss(work.inputs).backward();  // gradients exist
   const Before before(subject);
   const int thrown = throw_at_each_call(
@@ -81,7 +81,7 @@ TEST_F(UserCodeTest, AStepThatThrowsWhileItIsCapturedLeavesNothingBehind) {
 
 TEST_F(UserCodeTest, AnObserverThatThrowsWhileAStepIsPlannedLeavesThePlanBefore) {
   const Case work = convolutions();
-  const Subject subject{work.name, {{work.name, work.module, {}}}, work.inputs, {}};
+  const ChainSubject subject{work.name, {{work.name, work.module, {}}}, work.inputs, {}};
   CapturedStep step = capture(
       [&](const Tensors& in) {
         at::Tensor loss = work.loss(in);
@@ -113,7 +113,7 @@ TEST_F(UserCodeTest, AnObserverThatThrowsWhileAStepIsPlannedLeavesThePlanBefore)
 // The caller's code runs between the two halves of a step. An exception in it has the same effect
 // as in plain training: the forward pass has happened.
 TEST_F(UserCodeTest, ALossThatThrowsLeavesWhatPlainTrainingLeaves) {
-  const Subject subject = convolutions_and_dropout();
+  const ChainSubject subject = convolutions_and_dropout();
   const StepState state(subject.stages, subject.inputs);
   auto model = remat(subject.stages, subject.inputs, {.loss = subject.loss, .measure = quick()});
   model->set_budget(smallest_budget(*model));
@@ -159,7 +159,7 @@ TEST_F(UserCodeTest, ALossThatThrowsLeavesWhatPlainTrainingLeaves) {
 // Hooks of parameters run when the step is over. If a hook throws, the step is done, but for the
 // gradients that autograd had not come to.
 TEST_F(UserCodeTest, AHookOfAParameterThatThrowsLeavesBuffersAndRandomStateOfADoneStep) {
-  const Subject subject = convolutions_and_dropout();
+  const ChainSubject subject = convolutions_and_dropout();
   const StepState state(subject.stages, subject.inputs);
   auto model = remat(subject.stages, subject.inputs, {.loss = subject.loss, .measure = quick()});
   model->set_budget(smallest_budget(*model));
