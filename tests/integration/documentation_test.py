@@ -28,7 +28,7 @@ class DocumentationTest(ProgramTest):
                 self.run_program("plan", CHAINS / "uniform8.json", "--budget", "60%", "--machine", path)
             elif kind == "reprise.plan":  # an excerpt: read, and judged incomplete
                 self.run_program("check", CHAINS / "uniform8.json", path, expect=BROKEN)
-        self.assertEqual(len(seen), 7)
+        self.assertEqual(len(seen), 8)
 
     def test_command_examples(self):
         """Runs commands in the order of the pages: later ones use files of earlier ones."""
