@@ -21,7 +21,7 @@ namespace reprise::cli {
 
 namespace {
 
-struct Machine {
+struct ThisMachine {
   std::string system;
   int cores = 1;                      // cores that this process may use
   Bytes memory;                       // memory of the machine
@@ -58,8 +58,8 @@ std::string simd() {
   return names.empty() ? "none known" : names;
 }
 
-Machine look_at_machine() {
-  Machine machine;
+ThisMachine look_at_machine() {
+  ThisMachine machine;
   utsname names = {};
   if (::uname(&names) == 0) {
     machine.system = fmt::format("{} {} {}", names.sysname, names.release, names.machine);
@@ -93,7 +93,7 @@ std::vector<Finding> look_around(const std::optional<std::filesystem::path>& run
   return findings;
 }
 
-std::string as_json(const Machine& machine, const std::optional<std::filesystem::path>& runtime,
+std::string as_json(const ThisMachine& machine, const std::optional<std::filesystem::path>& runtime,
                     const std::vector<Finding>& findings, const std::string& of_runtime, int code) {
   nlohmann::ordered_json json;
   json["version"] = REPRISE_VERSION;
@@ -117,7 +117,7 @@ std::string as_json(const Machine& machine, const std::optional<std::filesystem:
   return json.dump(2, ' ', false, kReplace) + "\n";
 }
 
-std::string as_text(const Machine& machine, const std::optional<std::filesystem::path>& runtime,
+std::string as_text(const ThisMachine& machine, const std::optional<std::filesystem::path>& runtime,
                     const std::vector<Finding>& findings) {
   const std::string limit = machine.memory_limit ? fmt::format(", {} for this container",
                                                                format_bytes(*machine.memory_limit))
@@ -135,7 +135,7 @@ std::string as_text(const Machine& machine, const std::optional<std::filesystem:
 
 // `rest` goes to the runtime: the model to try, and its options.
 int run_doctor(bool json, std::vector<std::string> rest) {
-  const Machine machine = look_at_machine();
+  const ThisMachine machine = look_at_machine();
   const auto runtime = find_runtime();
   if (!runtime && !rest.empty()) {
     throw InputError(
