@@ -4,7 +4,8 @@
 Files that match one expression of a reprise_unity() call are one translation unit, so that their unnamed namespaces
 are one. What this looks for, in Google style (nothing at namespace level is indented): a type, alias, constant or
 enumerator of an unnamed namespace that another file has too, in the same namespace; one that another file brings in
-with a using-declaration; a function with the same parameters. What only a compiler sees, `make demo` compiles.
+with a using-declaration; a function with the same parameters; a type that a public header has in a namespace around
+it, so that the files after it mean another type. What only a compiler sees, `make demo` compiles.
 
 Usage: unity.py ROOT | --self-test
 """
@@ -98,6 +99,33 @@ def clashes(files):
     return faults
 
 
+def public_types(headers):
+    """Returns {name: {namespace: path}} of the types that public headers define. headers: (path, text)."""
+    found = {}
+    for path, text in headers:
+        for namespace, _, body in blocks(text):
+            for line in body.splitlines():
+                if match := TYPE.match(line):
+                    found.setdefault(match.group(1), {}).setdefault(namespace, path)
+    return found
+
+
+def hidden(files, public):
+    """Returns faults of types of unnamed namespaces that hide a public type. files: (path, text), as clashes() takes."""
+    if len(files) < 2:
+        return []
+    faults = []
+    for path, text in files:
+        for namespace, unnamed, body in blocks(text):
+            for line in body.splitlines() if unnamed else ():
+                match = TYPE.match(line)
+                for outer, header in public.get(match.group(1), {}).items() if match else ():
+                    if f"{namespace}::".startswith(f"{outer}::"):
+                        faults.append(f"{path}: {match.group(1)} is a type of {header}, too, and the files that make "
+                                      "demo compiles behind this one mean that type: give this one another name")
+    return faults
+
+
 def groups(root):
     """Returns the files of each expression, as reprise_unity() in RepriseCompile takes them."""
     for cmake in [root / "CMakeLists.txt", *sorted(root.glob("*/**/CMakeLists.txt"))]:
@@ -116,11 +144,14 @@ def groups(root):
 
 def check(root):
     faults, files = [], 0
+    headers = sorted(root.glob("include/**/*.h"))
+    public = public_types([(path.relative_to(root), path.read_text()) for path in headers])
     for cmake, expression, paths in groups(root):
         if not paths:
             faults.append(f"{cmake}: no file matches \"{expression}\"")
         files += len(paths)
-        faults += clashes([(path, (root / path).read_text()) for path in paths])
+        texts = [(path, (root / path).read_text()) for path in paths]
+        faults += clashes(texts) + hidden(texts, public)
     if files < 100:
         faults.append(f"{root}: only {files} files are compiled together: the calls of reprise_unity() were not found")
     return faults
@@ -156,6 +187,11 @@ def self_test():
     for files in ([("one", used), ("other", text("struct A {\n};"))], [("one", text("struct A {\n};")), ("other", used)]):
         assert clashes(files), files
     assert not clashes([("one", used), ("other", used)])
+    header = "namespace reprise {\nstruct A {\n};\n}  // namespace reprise\n"
+    public = public_types([("header", header)])
+    one, other = ("one", text("struct A {\n};")), ("other", text("struct B {\n};"))
+    assert hidden([one, other], public) and not hidden([one], public) and not hidden([other, other], public)
+    assert not hidden([("one", text("struct A {\n};", "other::a")), other], public)
     print("unity.py: self-test passed")
 
 

@@ -67,19 +67,19 @@ int64_t live_units(std::span<const Block> blocks, const std::vector<int64_t>& un
   return most;
 }
 
-struct Problem {
+struct LiveIntervals {
   std::vector<Interval> intervals;
   std::vector<size_t> blocks;  // by interval: position of its block
 };
 
-Problem problem_of(std::span<const Block> blocks, const std::vector<int64_t>& units) {
-  Problem problem;
+LiveIntervals intervals_of(std::span<const Block> blocks, const std::vector<int64_t>& units) {
+  LiveIntervals found;
   for (size_t k = 0; k < blocks.size(); ++k) {
     if (units[k] == 0 || blocks[k].begin == blocks[k].end) continue;
-    problem.intervals.push_back({units[k], blocks[k].begin, blocks[k].end});
-    problem.blocks.push_back(k);
+    found.intervals.push_back({units[k], blocks[k].begin, blocks[k].end});
+    found.blocks.push_back(k);
   }
-  return problem;
+  return found;
 }
 
 // The tallest parts decide the height, so they are improved first. No part is improved below the
@@ -107,8 +107,8 @@ Bytes live_bytes(std::span<const Block> blocks, Bytes alignment) {
 Packing pack(std::span<const Block> blocks, const PackOptions& options) {
   const std::vector<int64_t> units = checked_units(blocks, options.alignment);
   const int64_t live = live_units(blocks, units);
-  const Problem problem = problem_of(blocks, units);
-  internal::packing::Partition partition = internal::packing::partition(problem.intervals);
+  const LiveIntervals found = intervals_of(blocks, units);
+  internal::packing::Partition partition = internal::packing::partition(found.intervals);
   Effort effort(options.steps, options.time_limit);
   std::vector<PartSolver> solvers(partition.parts.begin(), partition.parts.end());
   const int64_t enough = std::max<int64_t>(0, options.enough.count()) / options.alignment.count();
@@ -129,8 +129,8 @@ Packing pack(std::span<const Block> blocks, const PackOptions& options) {
     }
   }
   packing.offsets.resize(blocks.size());
-  for (size_t k = 0; k < problem.blocks.size(); ++k) {
-    packing.offsets[problem.blocks[k]] = options.alignment * partition.offsets[k];
+  for (size_t k = 0; k < found.blocks.size(); ++k) {
+    packing.offsets[found.blocks[k]] = options.alignment * partition.offsets[k];
   }
   packing.height = options.alignment * height;
   packing.live_bytes = options.alignment * live;

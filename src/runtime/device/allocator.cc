@@ -36,7 +36,7 @@ thread_local std::shared_ptr<BlockSource> current_source;
 // What makes room for the requests of this thread; null: nothing.
 thread_local RoomMaker* room_maker = nullptr;
 
-struct Block {
+struct CountedBlock {
   int64_t bytes = 0;
   uint64_t serial = 0;
   std::shared_ptr<BlockSource> source;  // null: the heap
@@ -60,7 +60,7 @@ class CountingAllocator final : public c10::Allocator {
     }
     int64_t* const returned = returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0, fresh = bytes - reused;
-    Block block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
+    CountedBlock block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
@@ -181,7 +181,7 @@ class CountingAllocator final : public c10::Allocator {
   }
 
   std::mutex mutex_;
-  std::unordered_map<void*, Block> blocks_;
+  std::unordered_map<void*, CountedBlock> blocks_;
   uint64_t serial_ = 0;
   MemoryCount count_;
   std::array<int64_t, 256> returned_by_{};  // bytes, by thread of the parallel operation
@@ -202,7 +202,7 @@ CountingAllocator& allocator() {
 void CountingAllocator::release(void* data) {
   if (!data) return;
   CountingAllocator& self = allocator();
-  Block block;  // destroyed without the lock: the source may end with it
+  CountedBlock block;  // destroyed without the lock: the source may end with it
   {
     std::lock_guard<std::mutex> lock(self.mutex_);
     // Raw blocks that were taken before the allocator was installed may come back here.
