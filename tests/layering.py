@@ -63,6 +63,7 @@ ROOMS = {
                       "runtime/rewrite"),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
+    "runtime/modes": ("runtime/device",),
     "runtime/nn": ("runtime/device", "runtime/state", "runtime/step"),
 }
 

@@ -51,7 +51,8 @@ training::TrainMode train_mode(const std::string& text) {
   if (text == "auto") return training::TrainMode::kAuto;
   if (text == "chain") return training::TrainMode::kChain;
   if (text == "graph") return training::TrainMode::kGraph;
-  throw InputError("--mode must be auto, chain or graph, not '" + text + "'");
+  if (text == "online") return training::TrainMode::kOnline;
+  throw InputError("--mode must be auto, chain, graph or online, not '" + text + "'");
 }
 
 training::OptimizerKind optimizer_kind(const std::string& text) {
@@ -148,9 +149,21 @@ int verdict(const training::TrainReport& report) {
   return kept ? kDone : kBroken;
 }
 
+// Online mode has no plan to write or to show.
+void require_no_files(const TrainArguments& arguments) {
+  for (const auto& [name, path] :
+       {std::pair("--save-plan", &arguments.save_plan), std::pair("--save-log", &arguments.save_log),
+        std::pair("--save-profile", &arguments.save_profile), std::pair("--report", &arguments.report)}) {
+    if (path->empty()) continue;
+    throw InputError(fmt::format(
+        "{} and --mode online exclude each other: online mode makes no plan before it runs", name));
+  }
+}
+
 int run_train(const TrainArguments& arguments) {
   training::TrainOptions options = train_options(arguments);
   validate(options);
+  if (options.mode == training::TrainMode::kOnline) require_no_files(arguments);
   for (const std::string& path :
        {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.report}) {
     if (!path.empty()) require_writable(path);
@@ -177,11 +190,21 @@ int run_train(const TrainArguments& arguments) {
   signal(SIGINT, on_interrupt);
   options.stop = [] { return interrupted != 0; };
 
-  const training::TrainReport report = training::train(options);
+  const bool planned = options.mode != training::TrainMode::kOnline;
+  training::TrainReport report;
+  try {
+    report = training::train(options);
+  } catch (const BudgetError& error) {
+    if (planned) throw;  // A plan that did not hold is a broken promise.
+    status.wipe();
+    complain(fmt::format("{}\nAsk for a larger budget, make the batch smaller, or try --mode graph.",
+                         error.what()));
+    return kInfeasible;
+  }
   status.wipe();
   if (!arguments.save_profile.empty())
     write_output(arguments.save_profile, to_json(report.profile));
-  if (!report.plan.plan) return infeasible(report, arguments);
+  if (planned && !report.plan.plan) return infeasible(report, arguments);
   if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
   if (!arguments.save_log.empty() && report.run_log) {
     write_output(arguments.save_log, to_json(*report.run_log));
@@ -217,6 +240,7 @@ void add_train(CLI::App& app, Handler& action) {
       "  reprise train --model densenet121 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model unet --mode chain --budget 50% --steps 50\n"
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
+      "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
@@ -231,8 +255,9 @@ void add_train(CLI::App& app, Handler& action) {
        "fashion-mnist (default), synthetic, a folder of IDX files, or a text file", "DATA");
   text("--budget", arguments->budget, "bytes (\"700 MiB\") or a share (60%)", "BUDGET");
   text("--mode", arguments->mode,
-       "graph: plan the operations of a captured step; chain: plan the model's stages; auto "
-       "(default): graph where the step can be captured, else chain",
+       "graph: plan the operations of a captured step; chain: plan the model's stages; online: run "
+       "the step as it is written, and evict values where memory runs short; auto (default): graph "
+       "where the step can be captured, else chain",
        "MODE");
   add_alternative_options(*command, arguments->alternatives);
   text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",

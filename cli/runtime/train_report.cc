@@ -6,11 +6,23 @@
 #include <cstdint>
 #include <vector>
 
+#include "reprise/model/errors.h"
+
 namespace reprise::cli {
 namespace {
 
 const char* name_of(training::TrainMode mode) {
-  return mode == training::TrainMode::kGraph ? "graph" : "chain";
+  switch (mode) {
+    case training::TrainMode::kAuto:
+      break;
+    case training::TrainMode::kChain:
+      return "chain";
+    case training::TrainMode::kGraph:
+      return "graph";
+    case training::TrainMode::kOnline:
+      return "online";
+  }
+  throw InternalError("a training has no mode");
 }
 
 double percent(int64_t part, int64_t whole) {
@@ -42,12 +54,15 @@ std::string with_commas(int64_t number) {
 }  // namespace
 
 std::string train_report_text(const training::TrainReport& report, const TrainLabels& labels) {
-  const Plan& plan = *report.plan.plan;
   const bool plain = report.plain_peak.has_value();
   // This is plain training of the whole batch, as far as it is known.
   const Baseline& baseline =
       report.tried.empty() ? report.plan.baseline : report.tried.front().result.baseline;
   const int64_t whole = plain ? report.plain_peak->count() : baseline.peak.count();
+  const bool online = report.online.has_value();
+  const auto of_whole = [&](double share, const char* note) {
+    return whole == 0 ? std::string() : fmt::format("{:.1f} %{}", share, note);
+  };
   std::string text =
       fmt::format("\n{} on {}, {} steps in {} mode\n\n", labels.model, report.data,
                   report.steps, name_of(report.mode));
@@ -56,12 +71,14 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
     row(text, "budget, bytes", "-", "none");
   } else {
     row(text, "budget, bytes", "-", with_commas(report.budget.count()),
-        fmt::format("{:.1f} % of the plain peak", percent(report.budget.count(), whole)));
+        of_whole(percent(report.budget.count(), whole), " of the plain peak"));
   }
-  row(text, "peak predicted, bytes", "-", with_commas(report.predicted_peak.count()));
+  if (!online) row(text, "peak predicted, bytes", "-", with_commas(report.predicted_peak.count()));
   row(text, "peak measured, bytes", plain ? with_commas(report.plain_peak->count()) : "-",
       with_commas(report.measured_peak.count()),
-      report.peaks_equal ? "as predicted, to the byte" : "NOT as predicted");
+      online               ? "no plan predicts it"
+      : report.peaks_equal ? "as predicted, to the byte"
+                           : "NOT as predicted");
   if (report.captured && report.captured->served > 0) {
     const runtime::CapturedStepReport& step = *report.captured;
     row(text, "arena, bytes", "-", with_commas(step.arena_height.count()),
@@ -69,18 +86,26 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     percent(step.arena_height.count(), step.arena_live_bytes.count()) - 100,
                     step.served, report.fallbacks));
   }
-  row(text, "memory saved", "-",
-      fmt::format("{:.1f} %", 100 - percent(report.measured_peak.count(), whole)));
+  if (whole > 0) {
+    row(text, "memory saved", "-", of_whole(100 - percent(report.measured_peak.count(), whole), ""));
+  }
   if (plain) {
     row(text, "step, side by side", milliseconds(*report.plain_time),
         milliseconds(*report.planned_time),
         fmt::format("{}, medians of {} pairs in turn, before training",
                     overhead(*report.planned_time, *report.plain_time), report.timed_pairs));
   }
-  row(text, "step, predicted", milliseconds(baseline.time), milliseconds(plan.time),
-      overhead(plan.time, baseline.time));
-  row(text, "lower bound", "-", milliseconds(plan.lower_bound),
-      fmt::format("{}, {} schedules", to_string(plan.termination), plan.schedule_class));
+  if (const std::optional<Plan>& plan = report.plan.plan) {
+    row(text, "step, predicted", milliseconds(baseline.time), milliseconds(plan->time),
+        overhead(plan->time, baseline.time));
+    row(text, "lower bound", "-", milliseconds(plan->lower_bound),
+        fmt::format("{}, {} schedules", to_string(plan->termination), plan->schedule_class));
+  }
+  if (online) {
+    row(text, "evictions, re-runs", "-",
+        fmt::format("{}, {}", report.online->evictions, report.online->reruns),
+        fmt::format("in the last step, of {} operations", report.online->calls));
+  }
   if (report.tried.size() > 1 || report.parts > 1) {
     std::vector<int64_t> tried;
     for (const runtime::PartsTried& parts : report.tried) tried.push_back(parts.parts);
@@ -119,9 +144,7 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
                                  {"steps", report.steps},
                                  {"stopped", report.stopped},
                                  {"budget_bytes", report.budget.count()},
-                                 {"predicted_peak_bytes", report.predicted_peak.count()},
                                  {"measured_peak_bytes", report.measured_peak.count()},
-                                 {"peaks_equal", report.peaks_equal},
                                  {"step_ns", report.step_time.count()},
                                  {"first_loss", report.first_loss},
                                  {"last_loss", report.last_loss}};
@@ -146,6 +169,13 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["accuracy"] = *report.accuracy;
     json["test_samples"] = report.tested;
   }
+  if (report.online) {
+    json["evictions"] = report.online->evictions;
+    json["reruns"] = report.online->reruns;
+  }
+  if (!report.plan.plan) return json;
+  json["predicted_peak_bytes"] = report.predicted_peak.count();
+  json["peaks_equal"] = report.peaks_equal;
   const Plan& plan = *report.plan.plan;
   json["plan"] = {{"planner", plan.planner},
                   {"termination", to_string(plan.termination)},

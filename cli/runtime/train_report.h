@@ -15,11 +15,11 @@ struct TrainLabels {
   bool consumes_gradients = false;
 };
 
-// Returns a table that says what training in less memory gained and cost. The report must have a
-// plan.
+// Returns a table that says what training in less memory gained and cost. The report must be that of
+// a training.
 std::string train_report_text(const training::TrainReport& report, const TrainLabels& labels);
 
-// Returns the same figures in bytes and nanoseconds. The report must have a plan.
+// Returns the same figures in bytes and nanoseconds.
 nlohmann::ordered_json train_report_json(const training::TrainReport& report,
                                          const TrainLabels& labels);
 

@@ -11,3 +11,4 @@
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export
 #include "reprise/runtime/stage.h"          // IWYU pragma: export
+#include "reprise/runtime/train_step.h"   // IWYU pragma: export

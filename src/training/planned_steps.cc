@@ -8,6 +8,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
+#include "reprise/runtime/online.h"
 #include "reprise/runtime/remat.h"
 
 namespace reprise::training {
@@ -16,6 +17,8 @@ using runtime::BodyFunction;
 using runtime::CapturedStepReport;
 using runtime::MicroBatchOptions;
 using runtime::MicroBatches;
+using runtime::Online;
+using runtime::OnlineReport;
 using runtime::ParameterOptimizer;
 using runtime::PartFunction;
 using runtime::PartsTried;
@@ -180,6 +183,47 @@ class AutoSteps final : public PlannedSteps {
   std::string why_chain_;
 };
 
+class OnlineSteps final : public PlannedSteps {
+ public:
+  explicit OnlineSteps(const Model& model) : model_(model) {}
+
+  PlanResult prepare(const Batch& batch, Budget budget) override {
+    online_.emplace(runtime::OnlineOptions{.budget = budget});
+    online_->begin();
+    try {
+      step(batch);
+    } catch (...) {
+      online_->fail(std::current_exception());
+    }
+    online_->undo();
+    PlanResult result;
+    result.budget = budget.resolve(Bytes(0));
+    return result;
+  }
+  TrainMode mode() const override { return TrainMode::kOnline; }
+  Profile profile() const override { return {}; }
+  const PlanResult& planned() const override { return none_; }
+  at::Tensor run(const Batch& batch) override {
+    return online_->run([&] { return step(batch); });
+  }
+  StepPeak peak() const override {
+    const OnlineReport step = online_->last_step();
+    return {step.measured_peak, step.measured_peak};
+  }
+  std::optional<OnlineReport> online() const override { return online_->last_step(); }
+  void log_steps(int64_t) override {}
+  std::optional<RunLog> run_log() const override { return std::nullopt; }
+
+ private:
+  at::Tensor step(const Batch& batch) const {
+    return training_part(model_)({batch.input, batch.target}, 1)[0].detach();
+  }
+
+  const Model& model_;
+  const PlanResult none_ = {};
+  std::optional<Online> online_;
+};
+
 }  // namespace
 
 std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
@@ -189,6 +233,8 @@ std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const Train
       return std::make_unique<AutoSteps>(model, options);
     case TrainMode::kGraph:
       return std::make_unique<GraphSteps>(model, options, std::move(optimizer));
+    case TrainMode::kOnline:
+      return std::make_unique<OnlineSteps>(model);
     case TrainMode::kChain:
       break;
   }

@@ -1,4 +1,4 @@
-// PlannedSteps runs training steps inside a budget, in one of the two modes, for `reprise train`.
+// PlannedSteps runs training steps inside a budget, in one of the modes, for `reprise train`.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,8 @@ class PlannedSteps {
   virtual ~PlannedSteps() = default;
 
   // Measures the model on this batch and plans. An infeasible budget is an answer. A relative
-  // budget is a share of the predicted plain peak.
+  // budget is a share of the predicted plain peak. Online mode needs a budget in bytes; it runs the
+  // step once and undoes it, answers without a plan, and throws BudgetError if there is no room.
   virtual PlanResult prepare(const Batch& batch, Budget budget) = 0;
   // After prepare(), these functions return the mode of the steps, and the reason if kAuto became
   // kChain (else nothing).
@@ -42,8 +43,9 @@ class PlannedSteps {
   // Runs forward, loss and backward, and the optimizer's step if it consumes the gradients. Returns
   // the loss.
   virtual at::Tensor run(const Batch& batch) = 0;
-  virtual StepPeak peak() const = 0;  // peaks of the last run
+  virtual StepPeak peak() const = 0;  // peaks of the last run; equal where none is predicted
   virtual std::optional<runtime::CapturedStepReport> captured() const { return std::nullopt; }
+  virtual std::optional<runtime::OnlineReport> online() const { return std::nullopt; }
   // See Remat::log_steps().
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;

@@ -280,7 +280,7 @@ class Training {
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;
-    return report_.plan.plan.has_value();
+    return report_.plan.plan.has_value() || report_.mode == TrainMode::kOnline;
   }
 
   void note_peak() {
@@ -290,6 +290,7 @@ class Training {
     report_.peaks_equal &= step.predicted == step.measured;
     report_.captured = planned_->captured();
     if (report_.captured) report_.fallbacks += report_.captured->fallbacks;
+    report_.online = planned_->online();
   }
 
   void train_steps() {
@@ -331,6 +332,7 @@ class Training {
     }
     report_.step_time = median(times);
     report_.run_log = planned_->run_log();
+    if (report_.mode == TrainMode::kOnline) return;
     // The saved plan must be the plan that ran.
     if (planned_->planned().plan != report_.plan.plan) report_.plan = planned_->planned();
     report_.profile = planned_->profile();

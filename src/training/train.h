@@ -15,13 +15,15 @@
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
+#include "reprise/runtime/online.h"
 #include "training/zoo.h"
 
 namespace reprise::training {
 
-// What is planned: the stages of the model, or the operations of the captured step. kAuto stands for
-// kGraph where the step can be captured, and for kChain elsewhere.
-enum class TrainMode { kAuto, kChain, kGraph };
+// What is planned: the stages of the model, or the operations of the captured step; or nothing, and
+// values are evicted while the step runs. kAuto stands for kGraph where the step can be captured, and
+// for kChain elsewhere.
+enum class TrainMode { kAuto, kChain, kGraph, kOnline };
 
 enum class OptimizerKind { kSgd, kAdam };
 
@@ -81,7 +83,8 @@ struct TrainOptions {
 };
 
 struct TrainReport {
-  PlanResult plan;  // termination kInfeasible or kTimeLimit: nothing was trained
+  // If it has no plan and the mode is not kOnline, nothing was trained.
+  PlanResult plan;
   Profile profile;
   TrainMode mode = TrainMode::kChain;  // mode of the steps: never kAuto
   std::string data;  // description of the data set
@@ -115,11 +118,12 @@ struct TrainReport {
   // plain step has the bits of the first one.
   std::optional<bool> plain_repeats;
   Bytes predicted_peak, measured_peak;  // the largest peaks of all steps
-  bool peaks_equal = true;              // predicted = measured in every step
+  bool peaks_equal = true;  // predicted = measured in every step; online mode predicts nothing
   // Graph mode: the report of the last step. `fallbacks` counts the allocations of all steps that
   // did not find their place.
   std::optional<runtime::CapturedStepReport> captured;
   int64_t fallbacks = 0;
+  std::optional<runtime::OnlineReport> online;  // online mode: the report of the last step
   std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;

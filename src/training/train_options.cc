@@ -1,10 +1,35 @@
+#include <string>
+
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
 #include "training/train.h"
 
 namespace reprise::training {
 
+namespace {
+
+// Online mode measures and plans nothing before it runs.
+void validate_for_online(const TrainOptions& options) {
+  std::string wrong;
+  if (!options.planner.empty()) wrong = "--planner";
+  if (options.alternatives != runtime::AlternativeOptions{}) wrong = "--allow and --alternatives";
+  if (options.consume_gradients) wrong = "--consume-gradients";
+  if (options.micro_batches != 1) wrong = "--micro-batches";
+  if (!wrong.empty()) {
+    throw InputError(wrong + " and --mode online exclude each other: online mode runs the step as it "
+                     "is written");
+  }
+  if (options.budget.relative() && !options.check) {
+    throw InputError(
+        "a share of plain training's peak and --no-check exclude each other in online mode, which "
+        "predicts no peak: give --budget in bytes");
+  }
+}
+
+}  // namespace
+
 void validate(const TrainOptions& options) {
+  if (options.mode == TrainMode::kOnline) validate_for_online(options);
   const bool is_chain = options.mode == TrainMode::kChain;
   if (is_chain) {
     validate_for_chain(options.alternatives);

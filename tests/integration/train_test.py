@@ -59,6 +59,40 @@ class TrainTest(ProgramTest):
                 self.assertIn(f"in {mode} mode", table.stdout)
                 self.assertEqual(table.stderr, "")
 
+    def test_online_mode_keeps_its_promises(self):
+        losses = set()
+        for mode in (["--mode", "online", "--budget", "85%"], ["--mode", "graph"]):
+            result = self.train(*GPT, *mode, "--steps", "4", "--dropout", "0.1", "--json")
+            report = json.loads(result.stdout)
+            self.assertTrue(report["gradients_equal"])
+            self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+            losses.add(report["last_loss"])
+            if report["mode"] == "online":
+                self.assertLess(report["budget_bytes"], report["plain_peak_bytes"])
+                self.assertGreater(report["evictions"], 0)
+                self.assertNotIn("plan", report)
+                self.assertNotIn("predicted_peak_bytes", report)
+        self.assertEqual(len(losses), 1, losses)
+        table = self.train(*GPT, "--mode", "online", "--budget", "85%", "--steps", "1").stdout
+        for words in ("in online mode", "evictions, re-runs", "bit by bit", "memory saved"):
+            self.assertIn(words, table)
+        self.assertNotIn("predicted,", table)
+        bare = self.train(*GPT, "--mode", "online", "--no-check", "--steps", "1").stdout
+        self.assertNotIn("memory saved", bare)
+
+    def test_online_mode_refuses_what_it_cannot_do(self):
+        online = [*GPT, "--mode", "online", "--steps", "1"]
+        page = self.folder / "page.html"
+        for more in (["--report", page], ["--save-plan", page], ["--planner", "graph"],
+                     ["--consume-gradients"], ["--micro-batches", "2"], ["--allow", "rounding"],
+                     ["--no-check", "--budget", "50%"]):
+            with self.subTest(more=more):
+                refused = self.train(*online, *more, expect=BAD_INPUT)
+                self.assertIn("exclude each other", refused.stderr)
+        self.assertFalse(page.exists())
+        refused = self.train(*online, "--budget", "5%", expect=INFEASIBLE)
+        self.assertIn("larger budget", refused.stderr)
+
     def test_learning_rate_falls_where_it_is_asked_to(self):
         steps = [*GPT, "--steps", "3", "--json"]
         constant, linear = (json.loads(self.train(*steps, "--schedule", schedule).stdout)

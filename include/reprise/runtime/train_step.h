@@ -1,0 +1,127 @@
+// One call for every training step: train_step() takes the best mode that works for it.
+//
+//   auto step = reprise::runtime::train_step([&](const Tensors& in) {
+//     auto loss = torch::nn::functional::cross_entropy(model->forward(in[0]), in[1]);
+//     loss.backward();
+//     return loss;
+//   }, {x, y}, {.plan = {.budget = "700 MiB"}});
+//   std::cout << step.explain() << "\n";    // the mode, and why
+//   at::Tensor loss = step.run({x, y});
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "reprise/model/units.h"
+#include "reprise/runtime/capture.h"
+
+namespace reprise::runtime {
+
+// StepMode is the way in which a step runs.
+enum class StepMode {
+  kGraph,         // recorded, planned and replayed
+  kGuardedGraph,  // the same, and numbers that the step reads out of tensors are compared
+  kOnline,        // as it is written: values are evicted and made again
+};
+
+// Returns "graph", "guarded graph" or "online".
+const char* to_string(StepMode mode);
+
+struct TrainStepOptions {
+  // The only mode that may be taken. Absent: graph mode where it works, then online mode. kGraph and
+  // kGuardedGraph ask for the same.
+  std::optional<StepMode> mode = {};
+  // These options are for graph mode. `on_miss` is not looked at. `optimizer` makes the optimizer's
+  // step a part of the step in each mode, and leaves no gradients behind.
+  CaptureOptions capture = {};
+  // The budget is one of both modes; the others are for graph mode. For a share of plain training's
+  // peak in online mode, the step runs once without a limit.
+  StepPlanOptions plan = {};
+  std::string heuristic = "dtr";  // of online mode
+  // The number of recordings for other inputs, states or outcomes, beside the first one.
+  int recordings = 4;
+};
+
+// A ModeTried is a mode that was tried for a step.
+struct ModeTried {
+  StepMode mode = StepMode::kGraph;
+  bool works = false;
+  std::string reason = {};  // in words
+
+  bool operator==(const ModeTried&) const = default;
+};
+
+// A TrainStepReport is about the last run.
+struct TrainStepReport {
+  StepMode mode = StepMode::kGraph;
+  Bytes budget;                              // the largest Bytes if there is no limit
+  std::optional<Bytes> predicted_peak = {};  // online mode predicts none
+  Bytes measured_peak;
+  int64_t graph_steps = 0, online_steps = 0;  // number of steps so far, by mode
+
+  bool operator==(const TrainStepReport&) const = default;
+};
+
+// A TrainStep runs a training step inside a budget, in the best mode that works. What it computes
+// is equal to the last bit to what the function computes, unless CaptureOptions::alternatives
+// allows less.
+//
+// A call that is not what was recorded (other shapes, another state, other numbers that the step
+// reads) runs online. If the next call is like it, it is recorded, in place of the recording for
+// other inputs or beside the other outcomes. Where online mode does not work, it is recorded at
+// once. A TrainStep is not thread-safe.
+class TrainStep {
+ public:
+  TrainStep(StepFunction step, Tensors sample, TrainStepOptions options);
+  ~TrainStep();
+  TrainStep(TrainStep&&) noexcept;
+  TrainStep& operator=(TrainStep&&) noexcept;
+
+  // Runs the step. run() returns the first tensor that the function returns, run_all() returns all
+  // of them, without history. After an exception all is as CapturedStep::run() and Online say.
+  at::Tensor run(const Tensors& inputs);
+  Tensors run_all(const Tensors& inputs);
+
+  StepMode mode() const;
+  // Returns the modes that were tried, in their order. A recording that failed later is here, too.
+  const std::vector<ModeTried>& tried() const;
+  // Returns what differed in the last call that was not what was recorded; empty if there was none.
+  const std::string& last_miss() const;
+  // Returns the mode, the reason for it, and the reasons against the modes before it, a line each.
+  std::string explain() const;
+  // Throws InputError if the step has not run yet.
+  TrainStepReport last_step() const;
+  // Returns the recording of graph mode, or null in online mode.
+  const CapturedStep* captured() const;
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Tries graph mode and then online mode on the sample. The function runs a few times for that.
+// Parameters, gradients, buffers, optimizer state and the random state are left as they were. A
+// recording takes plain training's memory; online mode does not.
+//
+// There is no chain mode here, because the stages of a step are not seen in C++: use Remat for a
+// model that is a sequence of stages.
+//
+// Throws BudgetError if no mode fits the budget, and InputError if an option is wrong or no mode can
+// run the step. Each has a line for each mode. An exception of the step itself passes unchanged.
+template <class Step>
+TrainStep train_step(Step step, Tensors sample, TrainStepOptions options = {}) {
+  if constexpr (std::is_same_v<std::invoke_result_t<Step&, const Tensors&>, at::Tensor>) {
+    auto list = [step = std::move(step)](const Tensors& in) mutable { return Tensors{step(in)}; };
+    return TrainStep(std::move(list), std::move(sample), std::move(options));
+  } else {
+    return TrainStep(std::move(step), std::move(sample), std::move(options));
+  }
+}
+
+}  // namespace reprise::runtime
