@@ -18,11 +18,13 @@ import tempfile
 
 COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "report", "planners", "models",
             "alternatives", "doctor"}
+# The commands of the Python package: python -m reprise COMMAND.
+PYTHON_COMMANDS = {"fit"}
 RUNTIME_COMMANDS = {"train", "profile", "models", "alternatives"}
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 SPAN = re.compile(r"`([^`]+)`")
-COMMAND = re.compile(r"(?:^|[\s/$(|])reprise ([a-z][a-z-]*)(?=[\s`.,;:|)\]]|$)")
+COMMAND = re.compile(r"(?:^|[\s/$(|])(-m )?reprise ([a-z][a-z-]*)(?=[\s`.,;:|)\]]|$)")
 SNIPPET = re.compile(r"<!-- snippet: (\S+) (\S+) -->")
 SHELL = {"", "sh", "bash", "shell", "console", "text"}
 
@@ -102,9 +104,12 @@ def check_document(root, path, used):
                 code.append(line)
         else:
             code = [line] if fence in SHELL else []
-        for command in (c for piece in code for c in COMMAND.findall(piece)):
-            used.add(command)
-            if command not in COMMANDS:
+        for module, command in (c for piece in code for c in COMMAND.findall(piece)):
+            if module and command not in PYTHON_COMMANDS:
+                found.append(f"there is no command `python -m reprise {command}`")
+            if not module:
+                used.add(command)
+            if not module and command not in COMMANDS:
                 found.append(f"there is no command `reprise {command}`")
         match = SNIPPET.search(line)
         if match:
@@ -139,7 +144,8 @@ def self_test():
     """Breaks every rule once; the script must name exactly those lines."""
     tree = {
         "README.md": "# One `two`\n[a](docs/a.md) [b](docs/b.md)\n[c](#one-two) [d](#three)\n"
-                     "[e](https://example.org/x) `[f](nowhere)`\n[`g`](docs/h.md)\n",
+                     "[e](https://example.org/x) `[f](nowhere)`\n[`g`](docs/h.md)\n"
+                     "`python -m reprise fit`\n`python -m reprise fly`\n",
         "docs/a.md": "## Same\n## Same\n[s](#same-1) [t](#same-2)\n`reprise plan x`, `reprise fly`\n"
                      "```sh\nbuild/release/reprise run\n```\n```cpp\nreprise nothing\n```\n"
                      "We reprise everything.\n",
@@ -147,7 +153,7 @@ def self_test():
                      "<!-- snippet: x.cc bad -->\n```cpp\nint a;\n```\n<!-- snippet: x.cc no -->\n",
         "x.cc": "// [good]\nint a;\n// [/good]\n// [bad]\nint b;\n// [/bad]\n",
     }
-    wrong = {"README.md:2", "README.md:3", "README.md:5", "docs/a.md:3", "docs/a.md:4", "docs/a.md:6",
+    wrong = {"README.md:2", "README.md:3", "README.md:5", "README.md:7", "docs/a.md:3", "docs/a.md:4", "docs/a.md:6",
              "docs/c.md:5", "docs/c.md:9"}
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

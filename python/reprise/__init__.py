@@ -22,6 +22,9 @@ from ._diagnosis import Diagnosis, Finding, Trial
 from ._doctor import doctor
 from ._explanation import Explanation, Holder, Recomputed, explain
 from ._files import load
+from ._fit import fake_tensors, fit
+from ._fit_answer import Fit
+from ._fit_rows import FitBatch, FitRow, FitWay
 from ._frontier import frontier
 from ._graph import Choice, Graph, Op, Realization, Value, Variant
 from ._measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
@@ -89,6 +92,10 @@ __all__ = [
     "Error",
     "Explanation",
     "Finding",
+    "Fit",
+    "FitBatch",
+    "FitRow",
+    "FitWay",
     "Frontier",
     "FrontierPoint",
     "Graph",
@@ -132,6 +139,8 @@ __all__ = [
     "capture",
     "doctor",
     "explain",
+    "fake_tensors",
+    "fit",
     "format_bytes",
     "format_duration",
     "frontier",

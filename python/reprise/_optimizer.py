@@ -57,6 +57,11 @@ class ParameterSteps:
         self._optimizer = optimizer
         self._refuse_hooks()
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer."""
+        return self._optimizer
+
     def _refuse_hooks(self) -> None:
         """Raises InputError if the optimizer has step hooks."""
         names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")

@@ -146,6 +146,8 @@ def returned_numbers() -> Iterator[Reads]:
     def read_item(self: torch.Tensor) -> Any:
         if threading.get_ident() != owner or not self.is_floating_point() or self.numel() != 1:
             return item(self)
+        if getattr(self, "constant", None) is not None:
+            return item(self)  # A fake tensor whose number is known, as that of a step count.
         return reads.add(self)
 
     def read_list(self: torch.Tensor) -> Any:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
         "docs/faq.md",
         "docs/coming_from.md",
         "docs/torch_compile.md",
+        "docs/fit.md",
         "docs/integrations/index.md",
     ],
 )
