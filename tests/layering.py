@@ -61,10 +61,12 @@ ROOMS = {
     "runtime/rewrite": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/graph": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/arena",
                       "runtime/rewrite"),
-    "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
+    "runtime/transfer": ("runtime/device",),
+    "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules", "runtime/transfer"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/modes": ("runtime/device",),
-    "runtime/nn": ("runtime/device", "runtime/state", "runtime/step"),
+    "runtime/saved": (),
+    "runtime/nn": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/chain"),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

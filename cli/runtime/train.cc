@@ -24,8 +24,9 @@ struct TrainArguments {
   ModelArguments model;
   runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "auto", planner, time_limit = "10s",
-              optimizer = "sgd", schedule = "constant", save_plan, save_profile, save_log, report;
-  std::string micro_batches = "1", parts_from;
+              optimizer = "sgd", schedule = "constant", save_plan, save_profile, save_log,
+              save_machine, report;
+  std::string micro_batches = "1", parts_from, offload, machine;
   int64_t steps = 0, epochs = 1, test = 2000;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
@@ -97,6 +98,14 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.learning_rate = arguments.rate;
   options.schedule = rate_schedule(arguments.schedule);
   options.momentum = arguments.momentum;
+  options.offload.to = arguments.offload;
+  if (!arguments.machine.empty()) {
+    if (arguments.offload.empty()) {
+      throw InputError(
+          "--machine says how fast a disk is, and not where: add --offload disk:DIRECTORY");
+    }
+    options.offload.machine = load_machine(arguments.machine);
+  }
   options.consume_gradients = arguments.consume_gradients;
   options.micro_batches = micro_batches(arguments.micro_batches);
   options.parts_from = arguments.parts_from;
@@ -153,7 +162,9 @@ int verdict(const training::TrainReport& report) {
 void require_no_files(const TrainArguments& arguments) {
   for (const auto& [name, path] :
        {std::pair("--save-plan", &arguments.save_plan), std::pair("--save-log", &arguments.save_log),
-        std::pair("--save-profile", &arguments.save_profile), std::pair("--report", &arguments.report)}) {
+        std::pair("--save-profile", &arguments.save_profile),
+        std::pair("--save-machine", &arguments.save_machine),
+        std::pair("--report", &arguments.report)}) {
     if (path->empty()) continue;
     throw InputError(fmt::format(
         "{} and --mode online exclude each other: online mode makes no plan before it runs", name));
@@ -165,7 +176,8 @@ int run_train(const TrainArguments& arguments) {
   validate(options);
   if (options.mode == training::TrainMode::kOnline) require_no_files(arguments);
   for (const std::string& path :
-       {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.report}) {
+       {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.save_machine,
+        arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
   StatusLine status(arguments.quiet);
@@ -206,11 +218,15 @@ int run_train(const TrainArguments& arguments) {
     write_output(arguments.save_profile, to_json(report.profile));
   if (planned && !report.plan.plan) return infeasible(report, arguments);
   if (!arguments.save_plan.empty()) write_output(arguments.save_plan, to_json(*report.plan.plan));
+  if (!arguments.save_machine.empty()) {
+    write_output(arguments.save_machine, to_json(report.machine));
+  }
   if (!arguments.save_log.empty() && report.run_log) {
     write_output(arguments.save_log, to_json(*report.run_log));
   }
   if (!arguments.report.empty()) {
     ReportInput page{.problem = parse_problem(to_json(report.profile)), .plan = *report.plan.plan};
+    page.machine = report.machine;
     page.run_log = report.run_log;
     if (report.plain_time) page.side_by_side = {*report.plain_time, *report.planned_time};
     write_output(arguments.report, report_page(page, kCurveLimit, arguments.quiet));
@@ -239,6 +255,7 @@ void add_train(CLI::App& app, Handler& action) {
       "Examples:\n"
       "  reprise train --model densenet121 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model unet --mode chain --budget 50% --steps 50\n"
+      "  reprise train --model gpt --mode chain --budget 40% --offload disk:/tmp --steps 50\n"
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n\n"
@@ -262,6 +279,14 @@ void add_train(CLI::App& app, Handler& action) {
   add_alternative_options(*command, arguments->alternatives);
   text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",
        "NAME");
+  text("--offload", arguments->offload,
+       "chain mode: values may move to a file in this directory (\"disk:/scratch\") while nothing "
+       "reads them; the disk is measured first",
+       "disk:DIR");
+  text("--machine", arguments->machine,
+       "with --offload: the bandwidths of the disk, in place of measuring them", "FILE");
+  text("--save-machine", arguments->save_machine,
+       "write the machine of --offload here, for `reprise check` and `explain`", "FILE");
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
   text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::cli {
@@ -86,6 +87,16 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     percent(step.arena_height.count(), step.arena_live_bytes.count()) - 100,
                     step.served, report.fallbacks));
   }
+  if (report.moved) {
+    const runtime::StepReport& step = *report.moved;
+    const Channel &out = report.machine.channels.at(0), &in = report.machine.channels.at(1);
+    row(text, "moved to the disk a step", "-", format_bytes(step.moved_out),
+        fmt::format("and {} back; the step waited {} for it; {:.2f} GB/s out and {:.2f} back{}",
+                    format_bytes(step.moved_in), milliseconds(step.waited),
+                    static_cast<double>(out.bytes_per_second) / 1e9,
+                    static_cast<double>(in.bytes_per_second) / 1e9,
+                    in.shares >= 0 ? ", in turns" : ""));
+  }
   if (whole > 0) {
     row(text, "memory saved", "-", of_whole(100 - percent(report.measured_peak.count(), whole), ""));
   }
@@ -164,6 +175,12 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["arena_live_bytes"] = report.captured->arena_live_bytes.count();
     json["arena_served"] = report.captured->served;
     json["arena_fallbacks"] = report.fallbacks;
+  }
+  if (report.moved) {
+    json["moved_out_bytes"] = report.moved->moved_out.count();
+    json["moved_in_bytes"] = report.moved->moved_in.count();
+    json["waited_ns"] = report.moved->waited.count();
+    json["machine"] = nlohmann::ordered_json::parse(to_json(report.machine));
   }
   if (report.accuracy) {
     json["accuracy"] = *report.accuracy;

@@ -7,8 +7,10 @@
 #include "reprise/runtime/micro_batches.h"  // IWYU pragma: export
 #include "reprise/runtime/miss.h"           // IWYU pragma: export
 #include "reprise/runtime/nn.h"             // IWYU pragma: export
+#include "reprise/runtime/offload.h"        // IWYU pragma: export
 #include "reprise/runtime/online.h"         // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
+#include "reprise/runtime/saved_state.h"    // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export
 #include "reprise/runtime/stage.h"          // IWYU pragma: export
 #include "reprise/runtime/train_step.h"   // IWYU pragma: export

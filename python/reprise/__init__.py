@@ -21,12 +21,14 @@ from ._curve import Frontier, FrontierPoint, Svg
 from ._diagnosis import Diagnosis, Finding, Trial
 from ._doctor import doctor
 from ._explanation import Explanation, Holder, Recomputed, explain
+from ._export import Export, ExportedLayer, export
 from ._files import load
 from ._fit import fake_tensors, fit
 from ._fit_answer import Fit
 from ._fit_rows import FitBatch, FitRow, FitWay
 from ._frontier import frontier
 from ._graph import Choice, Graph, Op, Realization, Value, Variant
+from ._judgement import JudgedStep, Judgement
 from ._measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
 from ._plan import Action, Baseline, Plan, ProblemId
 from ._planning import Planner, plan, planners
@@ -39,11 +41,13 @@ if TYPE_CHECKING:
     from ._alternatives import Alternative, alternatives
     from ._backend import CompiledGraph, backend
     from ._capture import CapturedStep, capture
+    from ._judge import judge
     from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._online import Online, OnlineReport, online
     from ._profiling import profile
     from ._remat import Remat, remat
+    from ._saved_state import SavedState, StateWriting, load_state, save_state
     from ._step_report import StepReport
     from ._train_step import ModeTried, TrainStep, train_step
 
@@ -59,13 +63,17 @@ _RUNTIME = {
     "OnlineReport": "_online",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
+    "SavedState": "_saved_state",
+    "StateWriting": "_saved_state",
     "StepReport": "_step_report",
     "TrainStep": "_train_step",
     "alternatives": "_alternatives",
     "backend": "_backend",
     "capture": "_capture",
     "install_cpu_allocator": "_memory",
+    "judge": "_judge",
     "live_bytes": "_memory",
+    "load_state": "_saved_state",
     "micro_batches": "_micro_batches",
     "nn": "nn",
     "online": "_online",
@@ -73,6 +81,7 @@ _RUNTIME = {
     "profile": "_profiling",
     "remat": "_remat",
     "reset_peak": "_memory",
+    "save_state": "_saved_state",
     "train_step": "_train_step",
 }
 
@@ -91,6 +100,8 @@ __all__ = [
     "Diagnosis",
     "Error",
     "Explanation",
+    "Export",
+    "ExportedLayer",
     "Finding",
     "Fit",
     "FitBatch",
@@ -102,6 +113,8 @@ __all__ = [
     "Holder",
     "InputError",
     "InternalError",
+    "JudgedStep",
+    "Judgement",
     "MicroBatchedStep",
     "ModeTried",
     "Online",
@@ -119,9 +132,11 @@ __all__ = [
     "Remat",
     "RunLog",
     "RunLogEntry",
+    "SavedState",
     "SearchCost",
     "Stage",
     "StageOption",
+    "StateWriting",
     "StepCost",
     "StepReport",
     "Svg",
@@ -139,14 +154,17 @@ __all__ = [
     "capture",
     "doctor",
     "explain",
+    "export",
     "fake_tensors",
     "fit",
     "format_bytes",
     "format_duration",
     "frontier",
     "install_cpu_allocator",
+    "judge",
     "live_bytes",
     "load",
+    "load_state",
     "micro_batches",
     "nn",
     "online",
@@ -158,6 +176,7 @@ __all__ = [
     "remat",
     "report_html",
     "reset_peak",
+    "save_state",
     "simulate",
     "train_step",
     "verify",

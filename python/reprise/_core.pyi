@@ -73,6 +73,7 @@ def report_html(
     plan_name: str,
     run_log: str | None,
     run_log_name: str,
+    machine: str | None,
     time_limit_ns: int,
 ) -> str:
     """Returns the page of a plan as HTML."""

@@ -20,6 +20,15 @@ def table(rows: Iterable[tuple[str, str]], caption: str = "") -> str:
     return f"<table>{head}{body}</table>"
 
 
+def lined_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Returns a table with a line of names above it. All texts are escaped."""
+    top = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
 def show(name: str, value: Any) -> str:
     """Returns the value of a field as a text for people. Sizes and times get a unit."""
     if isinstance(value, bool) or value is None:

@@ -51,18 +51,35 @@ class PlanSearch:
     memory_bytes: int
 
 
-class Action(NamedTuple):
-    """One entry of a plan: ("run", op, variant) or ("free", value).
+@dataclass(frozen=True)
+class MachineId:
+    """The machine of a plan that moves values.
 
     Attributes:
-        kind: "run" or "free".
-        id: The id of the op that runs, or of the value that is freed.
-        variant: The variant of the op. It is empty for a free.
+        sha256: The hash of the machine's JSON form (docs/formats.md).
+    """
+
+    sha256: str
+
+
+class Action(NamedTuple):
+    """One entry of a plan.
+
+    It is ("run", op, variant) or ("free", value). In a plan for several memories it is also
+    ("free", value, memory), ("copy", value, from, to) or ("wait", value, memory).
+
+    Attributes:
+        kind: "run", "free", "copy" or "wait".
+        id: The id of the op that runs, or of the value.
+        variant: The variant of the op. For other kinds it is the memory: the one that a copy reads,
+            and that of a free or a wait. It is empty for a free on the device.
+        to: The memory that a copy writes, else an empty text.
     """
 
     kind: str
     id: str
     variant: str = ""
+    to: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,7 @@ class Plan(Document):
         baseline: The cost of plain training.
         actions: The actions in their order.
         search: The cost of the search, or None if it is unknown.
+        machine: The hash of the machine that the plan moves values on, or None.
     """
 
     FORMAT: ClassVar[str] = "reprise.plan"
@@ -95,6 +113,7 @@ class Plan(Document):
     baseline: Baseline
     actions: tuple[Action, ...]
     search: PlanSearch | None = None
+    machine: MachineId | None = None
 
     def __repr__(self) -> str:
         return (

@@ -24,7 +24,7 @@ def text_of(value: Any, kind: str) -> tuple[str, str]:
 
     Args:
         value: A path, a dict or a value.
-        kind: "problem" or "plan".
+        kind: "problem", "plan" or "machine".
 
     Raises:
         InputError: The value has none of these forms, or its file cannot be read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ._document import Path
 from ._measured import Profile, RunLog
 from ._memory import budget_for
 from ._modules import modules_of
+from ._problems import text_of
 from ._report import report_html
 from ._result import PlanResult, result_of
 from ._stages import (
@@ -221,7 +223,20 @@ class Remat(nn.Module):
             raise InputError(
                 "nothing is planned yet for this budget; run a step or call plan_for() first"
             )
-        report_html(self.profile(), plan, run_log=self.run_log(), path=path)
+        machine = self.machine()
+        report_html(self.profile(), plan, run_log=self.run_log(), machine=machine, path=path)
+
+    def machine(self) -> dict[str, Any] | None:
+        """Returns the measured memories and channels, in the form of `reprise.machine` files.
+
+        Returns:
+            The machine, or None if values cannot move.
+
+        Raises:
+            InputError: Nothing is planned yet.
+        """
+        text = self._planned_native().machine()
+        return None if text is None else dict(json.loads(text))
 
     def log_steps(self, steps: int = 5) -> None:
         """Measures the next steps run by run, for `run_log()` and for the report.
@@ -281,10 +296,12 @@ def remat(
     module: nn.Module | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     alternatives: Sequence[str] | None = None,
-    planner: str = "chain",
+    planner: str | None = None,
     time_limit: float | str = 10.0,
     enforce: bool = True,
     output_held: bool = True,
+    offload: str | None = None,
+    machine: Path | dict[str, Any] | None = None,
     name: str = "model",
     observer: Observer | None = None,
 ) -> Remat:
@@ -310,12 +327,19 @@ def remat(
         alternatives: The kinds of alternatives that the planner may use, by the names of
             `alternatives()` that are `in_chain`. None stands for all that leave the same bits, and
             an empty list for none.
-        planner: The name of a planner of chains.
+        planner: The name of a planner of chains. None stands for "chain", or for "levels" with
+            `offload`.
         time_limit: The time for planning: seconds, or a text such as "10s".
         enforce: Whether, on the CPU, a request beyond the budget raises BudgetError and leaves the
             model as it was.
         output_held: Whether the output may outlive the loss. Say False if it does not, as in
             `loss = f(model(x))`; then its bytes are used for something else.
+        offload: Where values may move while nothing reads them: "disk:DIRECTORY" for a temporary
+            file there. The plan decides for each value whether it stays, is made again, or moves.
+            If a copy fails, the step raises InputError and leaves the model as it was. For models
+            on the CPU.
+        machine: The bandwidths of the disk: a `reprise.machine` file, or a dict in its form. None
+            measures them.
         name: The name of the chain in reports.
         observer: A function that is called with `Progress`.
 
@@ -335,10 +359,12 @@ def remat(
         "budget": budget,
         "loss": loss,
         "alternatives": alternatives,
-        "planner": planner,
+        "planner": planner or "",
         "time_limit_ns": nanoseconds(time_limit),
         "enforce": enforce,
         "output_held": output_held,
+        "offload": offload or "",
+        "machine": None if machine is None else text_of(machine, "machine")[0],
         "name": name,
         "observer": observer,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from . import _core
 from ._arguments import nanoseconds
@@ -16,6 +17,7 @@ def report_html(
     plan: PlanLike,
     *,
     run_log: RunLog | None = None,
+    machine: Path | dict[str, Any] | None = None,
     path: Path | None = None,
     time_limit: float | str = 3.0,
 ) -> str:
@@ -28,6 +30,7 @@ def report_html(
         problem: A path, a dict in the file format, or a `Chain`, `Graph` or `Profile`.
         plan: A path, a dict in the file format, or a `Plan`.
         run_log: The measurements of the plan's runs. The page shows them beside the planned values.
+        machine: The machine of a plan that moves values: a path, or a dict in the file format.
         path: The file that the page is written to, or None for no file.
         time_limit: The time for the frontier: seconds, or a text such as "3s". With 0
             the page has no frontier.
@@ -36,8 +39,8 @@ def report_html(
         The page as a text.
 
     Raises:
-        InputError: The problem or the plan cannot be read, an action cannot run, the run log is of
-            another plan, or the file cannot be written.
+        InputError: The problem, the plan or the machine cannot be read, an action cannot run, the
+            run log is of another plan, or the file cannot be written.
 
     Examples:
         >>> page = reprise.report_html(chain, plan, path="plan.html")
@@ -48,6 +51,7 @@ def report_html(
         *text_of(plan, "plan"),
         measured,
         "run log",
+        None if machine is None else text_of(machine, "machine")[0],
         nanoseconds(time_limit),
     )
     if path is not None:

@@ -155,8 +155,13 @@ class Remat:
         name: str,
         output_held: bool,
         enforce: bool,
+        offload: str,
+        machine: str | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
+    def machine(self) -> str | None:
+        """Returns the memories of the plan, or None if there is the device alone."""
+
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the forward half of a planned step. The backward half is a node of autograd."""
 
@@ -257,3 +262,111 @@ def few_bit_table(name: str, bits: int) -> tuple[list[float], list[float]]:
 
 def few_bit_activations() -> list[tuple[str, str, int]]:
     """Returns the name, the formula and the only number of bits, or 0, of each activation."""
+
+def write_tensors(path: str, metadata: dict[str, str], tensors: list[tuple[str, Tensor]]) -> None:
+    """Writes a file of tensors as a whole, or leaves it as it is."""
+
+def tensor_type(tensor: Tensor, name: str) -> str:
+    """Returns the type of a tensor's elements in files. Raises InputError if there is none."""
+
+def plan_sha256(text: str) -> str:
+    """Returns the hash of a plan."""
+
+def tensor_checksum(tensor: Tensor) -> int:
+    """Returns the CRC-32C of a tensor's elements."""
+
+def file_checksum(path: str) -> tuple[int, str]:
+    """Returns the size of a file and its CRC-32C in hexadecimal digits."""
+
+class TensorFile:
+    """A file of tensors, open for reading."""
+
+    def __init__(self, path: str) -> None: ...
+    def metadata(self) -> dict[str, str]:
+        """Returns the texts of the file."""
+
+    def tensors(self) -> list[tuple[str, str, list[int]]]:
+        """Returns the name, the type and the shape of each tensor."""
+
+    def verify(self) -> None:
+        """Compares the checksums. Raises InputError if the file is damaged."""
+
+    def read(self, name: str) -> Tensor:
+        """Returns a tensor of the file."""
+
+    def read_into(self, name: str, tensor: Tensor) -> None:
+        """Reads a tensor of the file into one of the same shape and type."""
+
+class Reversible:
+    """A reversible network. Two branches are a block.
+
+    A branch is a tuple: its name, its function, and the modules that the function uses.
+    """
+
+    def __init__(
+        self,
+        branches: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+        *,
+        fixed: bool,
+        fraction_bits: int,
+    ) -> None: ...
+    def run(self, x1: Tensor, x2: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor]:
+        """Returns the two results."""
+
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules.
+
+        Returns False if a module has other children, parameters or buffers than when the network
+        was made.
+        """
+
+def in_place_abn(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    *,
+    activation: str,
+    parameter: float,
+    eps: float,
+    momentum: float,
+    guard: float,
+) -> Tensor:
+    """Returns a batch norm and its activation, of which autograd keeps the result."""
+
+class Encoded:
+    """A tensor in a few bits an element."""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of codes and ranges."""
+
+    def largest_error(self) -> float:
+        """Returns the largest error of an element."""
+
+def encode(x: Tensor, *, bits: int, group: int, stochastic: bool, seed: int) -> Encoded:
+    """Returns a tensor in a few bits an element."""
+
+def decode(encoded: Encoded) -> Tensor:
+    """Returns the tensor, up to its error."""
+
+def xconv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    probes: int,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    seed: int | None,
+) -> Tensor:
+    """Returns a convolution of which autograd keeps projections of the input."""
+
+def finite_depth(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str
+) -> Tensor:
+    """Returns all blocks of a machine of finite depth."""

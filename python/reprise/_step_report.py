@@ -25,6 +25,9 @@ class StepReport:
             smaller.
         served: The number of allocations that the arena served at their planned places.
         fallbacks: The number of allocations that the heap served although there is an arena.
+        moved_out_bytes: The bytes that the step moved to the disk of `offload`.
+        moved_in_bytes: The bytes that it brought back.
+        waited_ns: The time that it waited for copies, in nanoseconds.
     """
 
     budget_bytes: int | None
@@ -36,6 +39,9 @@ class StepReport:
     arena_live_bytes: int = 0
     served: int = 0
     fallbacks: int = 0
+    moved_out_bytes: int = 0
+    moved_in_bytes: int = 0
+    waited_ns: int = 0
 
     def __str__(self) -> str:
         if self.steps == 0:

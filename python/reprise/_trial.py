@@ -52,7 +52,7 @@ def mean_square(output: Any) -> torch.Tensor:
     return torch.stack(terms).sum()
 
 
-def _raw(tensor: torch.Tensor) -> bytes:
+def raw(tensor: torch.Tensor) -> bytes:
     """Returns the bytes of a tensor in host memory that no allocator of tensors counts."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
@@ -70,7 +70,7 @@ class _World:
         leaves = {f"input {i}": t for i, t in enumerate(inputs) if t.is_leaf and t.requires_grad}
         self.leaves = self.parameters | leaves
         self.gradients = {n: p.grad for n, p in self.leaves.items()}
-        self.before = {n: _raw(b) for n, b in self.buffers.items()}
+        self.before = {n: raw(b) for n, b in self.buffers.items()}
         self.random = torch.get_rng_state()
 
     def without_gradients(self) -> None:
@@ -96,14 +96,14 @@ class _World:
 
     def now(self, loss: torch.Tensor) -> Bits:
         """Returns the bytes of the loss and of all that a step changes, by name."""
-        bits = {"loss": _raw(loss), "random state": _raw(torch.get_rng_state())}
+        bits = {"loss": raw(loss), "random state": raw(torch.get_rng_state())}
         bits |= {
-            f"gradient of {n}": _raw(p.grad) for n, p in self.leaves.items() if p.grad is not None
+            f"gradient of {n}": raw(p.grad) for n, p in self.leaves.items() if p.grad is not None
         }
-        return bits | {f"buffer {n}": _raw(b) for n, b in self.buffers.items()}
+        return bits | {f"buffer {n}": raw(b) for n, b in self.buffers.items()}
 
 
-def _different(a: Bits, b: Bits) -> tuple[str, ...]:
+def different(a: Bits, b: Bits) -> tuple[str, ...]:
     """Returns the names of all that is not equal to the bit."""
     return tuple(sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name)))
 
@@ -166,7 +166,7 @@ class _Comparison:
         report = planned.report()
         return Trial(
             mode,
-            different=_different(self.expected, bits),
+            different=different(self.expected, bits),
             repeats=self.repeats,
             plain_peak_bytes=self.plain_peak,
             budget_bytes=report.budget_bytes,

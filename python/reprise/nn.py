@@ -10,7 +10,12 @@ are.
 
 from __future__ import annotations
 
+from ._nn_compressed import Compressed, compressed
+from ._nn_convert import Converted, convert
 from ._nn_few_bit import FewBit, few_bit, few_bit_table
+from ._nn_finite_depth import FiniteDepth
+from ._nn_in_place_abn import InPlaceABN
+from ._nn_reversible import Reversible, ReversibleSequence
 from ._nn_tiled import (
     GELU,
     ForwardAD,
@@ -29,18 +34,28 @@ from ._nn_tiled import (
     swiglu,
     swish,
 )
+from ._nn_xconv import XConv2d
 
 __all__ = [
     "GELU",
+    "Compressed",
+    "Converted",
     "FewBit",
+    "FiniteDepth",
     "ForwardAD",
     "GeGLU",
     "Hardswish",
+    "InPlaceABN",
     "InTile",
     "Mish",
+    "Reversible",
+    "ReversibleSequence",
     "SiLU",
     "SwiGLU",
     "Swish",
+    "XConv2d",
+    "compressed",
+    "convert",
     "few_bit",
     "few_bit_table",
     "geglu",

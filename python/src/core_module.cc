@@ -127,10 +127,12 @@ std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem
 
 Text report_page(const Text& problem_text, const Text& problem_name, const Text& plan_text,
                  const Text& plan_name, const std::optional<Text>& run_log,
-                 const Text& run_log_name, int64_t time_limit_ns) {
+                 const Text& run_log_name, const std::optional<Text>& machine,
+                 int64_t time_limit_ns) {
   ReportInput input{.problem = parse_problem(problem_text, problem_name),
                     .plan = parse_plan(plan_text, plan_name)};
   if (run_log) input.run_log = parse_run_log(*run_log, run_log_name);
+  if (machine) input.machine = parse_machine(*machine, "machine");
   if (time_limit_ns > 0) add_curves(input, {.time_limit = Nanos(time_limit_ns)});
   return report_html(input);
 }
@@ -174,7 +176,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("plan_name"), NoGil());
   m.def("report_html", &report_page, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), py::arg("run_log"), py::arg("run_log_name"),
-        py::arg("time_limit_ns"), NoGil());
+        py::arg("machine"), py::arg("time_limit_ns"), NoGil());
   m.def("planners", [] { return planners_json(planners()); });
   m.def(
       "parse_bytes", [](const Text& text) { return parse_bytes(text).count(); }, py::arg("text"));

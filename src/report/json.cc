@@ -9,7 +9,7 @@ namespace {
 using io::Layout;
 using io::Writer;
 
-void write_baseline(Writer& writer, const Baseline& baseline) {
+void add_baseline(Writer& writer, const Baseline& baseline) {
   writer.key("baseline")
       .open_object(Layout::kInline)
       .field("peak_bytes", baseline.peak)
@@ -70,7 +70,7 @@ std::string result_json(const PlanResult& result) {
   }
   if (result.smallest_budget) writer.field("smallest_budget_bytes", *result.smallest_budget);
   if (!result.blocking_op.empty()) writer.field("blocking_op", result.blocking_op);
-  write_baseline(writer, result.baseline);
+  add_baseline(writer, result.baseline);
   writer.key("search")
       .open_object(Layout::kInline)
       .field("wall_ns", result.search.wall)
@@ -88,7 +88,7 @@ std::string explanation_json(const Explanation& explanation) {
       .field("peak_position", timeline.peak_action)
       .field("peak_action", explanation.peak_action)
       .field("time_ns", timeline.time);
-  write_baseline(writer, explanation.baseline);
+  add_baseline(writer, explanation.baseline);
   writer.key("holders").open_array();
   for (const Holder& holder : explanation.holders) {
     writer.open_object(Layout::kInline).field("id", holder.id).field("bytes", holder.bytes).close();

@@ -45,7 +45,8 @@ class ChainSteps final : public PlannedSteps {
                                                        .planner = remat_options().planner,
                                                        .schedule_class = kScheduleClass,
                                                        .time_limit = options_.time_limit,
-                                                       .observer = options_.observer});
+                                                       .observer = options_.observer,
+                                                       .machine = remat_.machine()});
     if (result.plan) remat_.set_budget(budget.relative() ? Budget(result.budget) : budget);
     return result;
   }
@@ -63,6 +64,8 @@ class ChainSteps final : public PlannedSteps {
     const StepReport step = remat_.last_step();
     return {step.predicted_peak, step.measured_peak};
   }
+  Machine machine() const override { return remat_.machine(); }
+  StepReport chain_step() const override { return remat_.last_step(); }
   void log_steps(int64_t steps) override { remat_.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return remat_.run_log(); }
 
@@ -75,6 +78,7 @@ class ChainSteps final : public PlannedSteps {
     remat.measure.name = options_.model.model;
     remat.measure.output_held = false;  // see run()
     remat.measure.alternatives = options_.alternatives;
+    remat.offload = options_.offload;
     remat.observer = options_.observer;
     return remat;
   }

@@ -11,6 +11,7 @@
 #include "reprise/runtime/capture.h"
 #include "training/data.h"
 #include "reprise/runtime/micro_batches.h"
+#include "reprise/runtime/remat.h"
 #include "training/train.h"
 #include "training/zoo.h"
 
@@ -46,6 +47,9 @@ class PlannedSteps {
   virtual StepPeak peak() const = 0;  // peaks of the last run; equal where none is predicted
   virtual std::optional<runtime::CapturedStepReport> captured() const { return std::nullopt; }
   virtual std::optional<runtime::OnlineReport> online() const { return std::nullopt; }
+  // Chain mode: the memories of the plan, and what the last step moved to them.
+  virtual Machine machine() const { return {}; }
+  virtual runtime::StepReport chain_step() const { return {}; }
   // See Remat::log_steps().
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;

@@ -277,6 +277,7 @@ class Training {
     if (options_.on_mode) options_.on_mode(report_.mode, why_chain_);
     report_.profile = planned_->profile();
     report_.processor_percent = report_.profile.processor_percent;
+    report_.machine = planned_->machine();
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;
@@ -288,6 +289,7 @@ class Training {
     report_.predicted_peak = std::max(report_.predicted_peak, step.predicted);
     report_.measured_peak = std::max(report_.measured_peak, step.measured);
     report_.peaks_equal &= step.predicted == step.measured;
+    if (!options_.offload.to.empty()) report_.moved = planned_->chain_step();
     report_.captured = planned_->captured();
     if (report_.captured) report_.fallbacks += report_.captured->fallbacks;
     report_.online = planned_->online();

@@ -15,7 +15,9 @@
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
+#include "reprise/runtime/offload.h"
 #include "reprise/runtime/online.h"
+#include "reprise/runtime/remat.h"
 #include "training/zoo.h"
 
 namespace reprise::training {
@@ -48,6 +50,8 @@ struct TrainOptions {
   TrainMode mode = TrainMode::kAuto;
   runtime::AlternativeOptions alternatives = {};
   std::string planner = {};  // empty: the mode's own
+  // Chain mode: where values may move while nothing reads them.
+  runtime::OffloadOptions offload = {};
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
@@ -124,6 +128,9 @@ struct TrainReport {
   std::optional<runtime::CapturedStepReport> captured;
   int64_t fallbacks = 0;
   std::optional<runtime::OnlineReport> online;  // online mode: the report of the last step
+  // Chain mode with TrainOptions::offload: the memories, and what the last step moved.
+  Machine machine;
+  std::optional<runtime::StepReport> moved;
   std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;

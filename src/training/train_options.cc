@@ -41,6 +41,9 @@ void validate(const TrainOptions& options) {
     validate(options.alternatives);
   }
   if (!options.planner.empty()) find_planner(options.planner);
+  if (!options.offload.to.empty() && !is_chain) {
+    throw InputError("--offload needs --mode chain: graph mode does not move values");
+  }
   if (options.consume_gradients && is_chain) {
     throw InputError(
         "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");

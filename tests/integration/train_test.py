@@ -46,6 +46,40 @@ class TrainTest(ProgramTest):
         self.run_program("check", profile, plan, expect=DONE)
         self.run_program("explain", profile, plan, expect=DONE)
 
+    def test_moves_values_to_a_disk(self):
+        plan, profile, machine = (self.folder / name for name in ("p.json", "q.json", "m.json"))
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        arguments = [*GPT, "--mode", "chain", "--steps", "2", "--time-limit", "1s", "--json",
+                     "--budget", "70%", "--offload", f"disk:{scratch}"]
+        fast = self.folder / "fast.json"
+        channel = {"bytes_per_second": 100_000_000_000, "latency_ns": 0}
+        fast.write_text(json.dumps({
+            "format": "reprise.machine", "version": 1,
+            "memories": [{"name": "device"}, {"name": "disk"}],
+            "channels": [{"from": "device", "to": "disk"} | channel,
+                         {"from": "disk", "to": "device"} | channel]}))
+        result = self.train(*arguments, "--machine", fast, "--save", plan, "--save-profile",
+                            profile, "--save-machine", machine)
+        report = json.loads(result.stdout)
+        self.assertTrue(report["gradients_equal"])
+        self.assertTrue(report["peaks_equal"])
+        self.assertGreater(report["moved_out_bytes"], 0)
+        self.assertEqual(report["moved_out_bytes"], report["moved_in_bytes"])
+        self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+        self.assertEqual(list(scratch.iterdir()), [])
+        self.run_program("check", profile, plan, "--machine", machine, expect=DONE)
+        self.run_program("explain", profile, plan, "--machine", machine, expect=DONE)
+        # The disk is measured if there is no machine. Graph mode does not move values.
+        measured = json.loads(self.train(*arguments).stdout)
+        self.assertEqual(measured["machine"]["memories"][1]["name"], "disk")
+        for wrong, words in ((["--mode", "graph", "--offload", "disk:/tmp"], "--mode chain"),
+                             (["--mode", "chain", "--machine", fast], "--offload disk:DIRECTORY"),
+                             (["--mode", "chain", "--offload", "disk:/no/such"], "/no/such")):
+            with self.subTest(wrong=wrong):
+                self.assertIn(words, self.train(*GPT, *wrong, "--steps", "1",
+                                                expect=BAD_INPUT).stderr)
+
     def test_says_which_mode_it_takes(self):
         arguments = ["train", *GPT, "--data", "synthetic", "--test", "0", "--steps", "1"]
         for more, mode, words in (([], "graph", "graph mode: the step was captured"),

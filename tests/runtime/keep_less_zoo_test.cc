@@ -78,7 +78,7 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
     fmt::print("{}: {} of {} stages {}\n", GetParam(), stages, forced.stages.size(), name);
     const PlanResult result = plan(forced, {.planner = "keep_all"});
     ASSERT_TRUE(result.plan.has_value());
-    planned->set_plan(graph, result.plan->actions);
+    planned->set_plan(graph, result.plan->actions, {});
 
     state.restore();
     const int64_t level = (forced.fixed + forced.input.bytes).count(), start = live();

@@ -102,7 +102,7 @@ TEST_F(TrainStepTest, RunsOnlineWhatCannotBeRecorded) {
 
 TEST_F(TrainStepTest, OtherInputsRunOnlineAndAreRecordedIfTheyComeAgain) {
   StepSubject mine, plain;
-  TrainStep step = train_step(mine.function(), rows(512), within(mine, "90%"));
+  TrainStep step = train_step(mine.function(), rows(512), within(mine, Budget()));
   expect_plain_bits(step, mine, plain, {rows(512), rows(256)});
   EXPECT_EQ(step.last_step().mode, StepMode::kOnline);
   EXPECT_NE(step.last_miss(), "");
@@ -111,6 +111,13 @@ TEST_F(TrainStepTest, OtherInputsRunOnlineAndAreRecordedIfTheyComeAgain) {
   EXPECT_EQ(step.last_step().online_steps, 1);
   expect_plain_bits(step, mine, plain, {rows(512), rows(256), rows(512), rows(512)});
   EXPECT_EQ(step.last_step().mode, StepMode::kGraph);
+}
+
+TEST_F(TrainStepTest, OtherInputsThatHaveNoRoomBesideTheRecordingAreRecordedAtOnce) {
+  StepSubject mine, plain;
+  TrainStep step = train_step(mine.function(), rows(512), within(mine, "90%"));
+  expect_plain_bits(step, mine, plain, {rows(512), rows(256), rows(256), rows(128), rows(512)});
+  EXPECT_GT(step.last_step().graph_steps, 1);
 }
 
 TEST_F(TrainStepTest, WithoutRecordingsLeftOtherInputsRunOnline) {
@@ -136,9 +143,10 @@ TEST_F(TrainStepTest, AStepThatReadsNumbersIsGuarded) {
 
 TEST_F(TrainStepTest, ABudgetThatNoModeFitsIsRefusedWithAllReasons) {
   StepSubject mine;
+  const Tensors sample = rows(512);
   const Bits before = mine.bits(at::zeros({}));
   try {
-    train_step(mine.function(), rows(512), within(mine, Bytes(1000)));
+    train_step(mine.function(), sample, within(mine, Bytes(1000)));
     FAIL() << "it found room";
   } catch (const BudgetError& error) {
     const std::string what = error.what();

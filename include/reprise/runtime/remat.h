@@ -18,6 +18,7 @@
 #include "reprise/model/units.h"
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/measure.h"
+#include "reprise/runtime/offload.h"
 #include "reprise/runtime/stage.h"
 
 namespace reprise::runtime {
@@ -32,7 +33,7 @@ struct RematOptions {
   // and whatever else is live. A share ("60%") is of the peak of plain training. The default is no
   // limit, which gives plain training.
   Budget budget = {};
-  std::string planner = "chain";
+  std::string planner = {};          // empty: "chain", or "levels" if values may move
   Nanos time_limit{10'000'000'000};  // of planning
   // The loss that training computes from the output. The plan includes its memory. The function is
   // called with outputs of any batch size. The default is cross-entropy over dimension 1 for
@@ -42,6 +43,9 @@ struct RematOptions {
   // gradients and the random state are then as they were before the step.
   bool enforce = true;
   MeasureOptions measure = {};
+  // Where values may move while nothing reads them. If a copy fails, the step ends with InputError,
+  // and everything is as before the step.
+  OffloadOptions offload = {};
   Observer observer = {};
 };
 
@@ -52,6 +56,8 @@ struct StepReport {
   Bytes measured_peak;
   int64_t steps = 0;  // since the model was made
   int64_t plans = 0;  // so far: one per kind of input, and one whenever other memory came or went
+  Bytes moved_out = {}, moved_in = {};  // to the disk and back
+  Nanos waited = {};                    // by the step, for copies
 
   bool operator==(const StepReport&) const = default;
 };
@@ -85,6 +91,8 @@ class Remat : public torch::nn::Module {
   // These functions describe the last plan. They throw InputError when nothing was planned yet.
   const PlanResult& plan() const;
   const Chain& chain() const;
+  // The memories of the plan: the device alone if values cannot move.
+  const Machine& machine() const;
   Profile profile() const;
   StepReport last_step() const;
 

@@ -12,11 +12,17 @@
 
 #include "../errors.h"
 #include "../results.h"
+#include "estimates.h"
 #include "few_bit.h"
+#include "in_place_abn.h"
 #include "mirror.h"
 #include "online.h"
+#include "reversible.h"
+#include "saved.h"
+#include "stage_arguments.h"
 #include "tiled.h"
 #include "watched.h"
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/alternatives.h"
@@ -293,21 +299,7 @@ class CapturedStep {
 
 // --- Chains of stages -------------------------------------------------------------------------------
 
-// A stage: its name, its function, and the modules whose parameters and buffers it uses.
-using StageArgument =
-    std::tuple<Text, std::function<Tensors(const Tensors&)>, std::vector<py::object>>;
 using LossArgument = std::optional<rt::Loss>;
-
-std::vector<rt::Stage> stages_of(const std::vector<StageArgument>& arguments, Mirrors& mirrors) {
-  std::vector<rt::Stage> stages;
-  for (const auto& [name, forward, modules] : arguments) {
-    std::shared_ptr<torch::nn::Module> module;
-    if (modules.size() == 1) module = mirrors.of(modules[0]);
-    if (modules.size() > 1) module = mirrors.of_all(modules);
-    stages.push_back({name, std::move(module), forward});
-  }
-  return stages;
-}
 
 Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& sample,
                     const LossArgument& loss, const std::optional<std::vector<Text>>& alternatives,
@@ -330,12 +322,15 @@ class Remat {
   Remat(const std::vector<StageArgument>& arguments, const BudgetArgument& budget,
         const Text& planner, int64_t time_limit_ns, const LossArgument& loss,
         const std::optional<std::vector<Text>>& alternatives, const Text& name, bool output_held,
-        bool enforce, const ObserverArgument& observer) {
+        bool enforce, const Text& offload, const std::optional<Text>& machine,
+        const ObserverArgument& observer) {
     rt::RematOptions options{.budget = budget_of(budget),
                              .planner = planner,
                              .time_limit = Nanos(time_limit_ns),
                              .enforce = enforce,
+                             .offload = {.to = offload},
                              .observer = observer_of(observer)};
+    if (machine) options.offload.machine = parse_machine(*machine, "machine");
     if (loss) options.loss = *loss;
     options.measure.alternatives = alternatives_of(alternatives);
     options.measure.name = name;
@@ -366,7 +361,15 @@ class Remat {
     found["measured_peak_bytes"] = report.measured_peak.count();
     found["steps"] = report.steps;
     found["plans"] = report.plans;
+    found["moved_out_bytes"] = report.moved_out.count();
+    found["moved_in_bytes"] = report.moved_in.count();
+    found["waited_ns"] = report.waited.count();
     return found;
+  }
+  // The memories of the plan as JSON, or nothing if there is the device alone.
+  std::optional<Text> machine() const {
+    if (model_->machine().channels.empty()) return std::nullopt;
+    return to_json(model_->machine());
   }
 
  private:
@@ -410,10 +413,12 @@ void bind_remat(py::module_& m) {
   py::class_<Remat>(m, "Remat")
       .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
                     const LossArgument&, const std::optional<std::vector<Text>>&, const Text&, bool,
-                    bool, const ObserverArgument&>(),
+                    bool, const Text&, const std::optional<Text>&, const ObserverArgument&>(),
            py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
-           py::arg("output_held"), py::arg("enforce"), py::arg("observer"))
+           py::arg("output_held"), py::arg("enforce"), py::arg("offload"), py::arg("machine"),
+           py::arg("observer"))
+      .def("machine", &Remat::machine)
       .def("forward", &Remat::forward, py::arg("inputs"))
       .def("plan_for", &Remat::plan_for, py::arg("inputs"))
       .def("set_budget", &Remat::set_budget, py::arg("budget"))
@@ -453,6 +458,10 @@ PYBIND11_MODULE(_runtime, m) {
   bind_online(m);
   bind_tiled_functions(m);
   bind_few_bit(m);
+  bind_saved(m);
+  bind_reversible(m);
+  bind_in_place_abn(m);
+  bind_estimates(m);
 }
 
 }  // namespace reprise::python

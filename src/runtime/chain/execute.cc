@@ -1,12 +1,22 @@
 #include "runtime/chain/execute.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "runtime/device/backward_queue.h"
 #include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::chain {
 
+using device::MadeStorages;
 using device::StepMeter;
+using device::WeakStorage;
+using device::counted_bytes_of;
+using device::drop_dead;
 using device::drain_backward_queue;
+using device::storages_taken_since;
 using state::AutocastScope;
 using state::RandomState;
 
@@ -18,12 +28,20 @@ void PlannedModel::set_measured(MeasuredChain measured) {
   copies_gradients = std::move(measured.copies_gradients);
 }
 
-void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions) {
-  program = std::make_shared<const Program>(graph, actions);
+void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions,
+                            const Machine& machine) {
+  program = std::make_shared<const Program>(graph, actions, machine);
+  const size_t before = 3 * chain.stages.size() + 2;
   saved_stage.clear();
+  first_saved.clear();
   for (size_t i = 0; i < chain.stages.size(); ++i) {
+    first_saved.push_back(static_cast<ValueIndex>(before + saved_stage.size()));
     saved_stage.insert(saved_stage.end(), chain.stages[i].options.size(), i);
   }
+  value_bytes.clear();
+  for (const Value& value : graph.values) value_bytes.push_back(value.bytes);
+  moves = moved_by(*program, graph.values.size());
+  if (std::find(moves.begin(), moves.end(), true) == moves.end()) moves.clear();
   passes = std::make_shared<const Passes>(model.stages, *program, copies_gradients);
 }
 
@@ -41,12 +59,14 @@ ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input)
       random_before_(planned_->model.device),
       random_now_(random_before_),
       autocast_(planned_->model.device),
+      began_(cpu_allocation_serial()),
       number_(++planned_->last_step) {
   for (const at::Tensor& tensor : input) input_versions_.push_back(version_of(tensor));
   activations_[0] = std::move(input);
   for (const at::Tensor& parameter : planned_->model.parameters) {
     versions_.push_back(parameter._version());
   }
+  if (!planned_->moves.empty()) moved_.emplace(planned_->moves, planned_->memories);
 }
 
 void ChainStep::measure_with(StepMeter* meter) {
@@ -61,6 +81,7 @@ void ChainStep::guarded(Work&& work) {
   } catch (...) {
     // Everything is given back first: the memory that stays must fit beside the caller's next step.
     done_ = true;
+    if (moved_) moved_->end();  // copies read and write the memory of what follows
     activations_.clear();
     gradients_.clear();
     kept_.clear();
@@ -100,6 +121,7 @@ Tensors ChainStep::backward(Tensors output_gradients) {
   });
   done_ = true;
   activations_.clear();
+  if (moved_) moved_->end();
   return result;
 }
 
@@ -126,6 +148,9 @@ void ChainStep::run(const RunAction& step) {
     const StageOption& ran =
         planned_->chain.stages[op].options[static_cast<size_t>(step.variant - 1)];
     if (ran.consumes_input && !ran.reads_input) activations_[op].clear();
+    note_moving(op, planned_->first_saved[op] + static_cast<ValueIndex>(step.variant - 1),
+                std::move(saved_storages_));
+    saved_storages_.clear();
   } else {
     run_backward_op(2 * index_.stages - op, static_cast<size_t>(step.variant));
   }
@@ -184,15 +209,55 @@ void ChainStep::run_forward(size_t stage, size_t variant) {
   const PreparedModel& model = planned_->model;
   const PreparedStage& prepared = model.stages[stage];
   if (variant == 0) {
+    const uint64_t since = cpu_allocation_serial();
     activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
+    note_moving(stage, index_.activation(stage + 1),
+                storages_taken_since(activations_[stage + 1], since));
   } else {
-    const SavedForm& saved_form = planned_->saved_form[stage][variant - 1];
-    auto [outputs, kept] =
-        run_keep(prepared, activations_[stage], model.parameters, saved_form, pass_before(stage));
-    activations_[stage + 1] = std::move(outputs);
-    kept_[stage] = std::move(kept);
+    run_kept(stage, variant);
   }
   check_outputs(stage);
+}
+
+void ChainStep::run_kept(size_t stage, size_t variant) {
+  const PreparedModel& model = planned_->model;
+  const StageOption& option = planned_->chain.stages[stage].options[variant - 1];
+  const ValueIndex saved = planned_->first_saved[stage] + static_cast<ValueIndex>(variant - 1);
+  const uint64_t since = cpu_allocation_serial();
+  std::optional<MadeStorages> made;
+  if (moved_ && moved_->moves(saved)) made.emplace();
+  auto [outputs, kept] = run_keep(model.stages[stage], activations_[stage], model.parameters,
+                                  planned_->saved_form[stage][variant - 1], pass_before(stage));
+  if (made) {
+    saved_storages_ = made->alive_without(outputs);
+    made.reset();
+    // Of an input that the run consumes, what autograd holds counts as saved.
+    if (option.consumes_input && !option.reads_input) {
+      const auto given = storages_taken_since(activations_[stage], began_);
+      saved_storages_.insert(saved_storages_.end(), given.begin(), given.end());
+    }
+  }
+  activations_[stage + 1] = std::move(outputs);
+  kept_[stage] = std::move(kept);
+  note_moving(stage, index_.activation(stage + 1),
+              storages_taken_since(activations_[stage + 1], since));
+}
+
+// Notes the memory of a value that a run has just written, if the plan moves it.
+void ChainStep::note_moving(size_t stage, ValueIndex value, std::vector<WeakStorage> storages) {
+  if (!moved_ || !moved_->moves(value)) return;
+  drop_dead(storages);
+  const int64_t bytes = counted_bytes_of(storages);
+  const int64_t planned = planned_->value_bytes[static_cast<size_t>(value)].count();
+  // Fewer bytes are those of memory of a module, which counts apart and stays where it is.
+  if (bytes > planned) {
+    planned_->outdated = true;
+    throw StageChanged(planned_->model.stages[stage].stage.name,
+                       fmt::format("made {} bytes that move to the disk, and {} were planned", bytes,
+                                   planned),
+                       true);
+  }
+  moved_->set(value, std::move(storages));
 }
 
 // Runs a stage for the first time in the step and checks what a plan must not take for granted.
@@ -265,7 +330,19 @@ void ChainStep::run_backward_op(size_t stage, size_t option) {
   gradients_[stage + 1].clear();
 }
 
+MovedValues& ChainStep::moving() {
+  if (!moved_) throw InternalError("a step moves a value that its plan does not move");
+  return *moved_;
+}
+
+void ChainStep::copy(const CopyAction& copy) { moving().copy(copy); }
+void ChainStep::wait(ValueIndex value, int32_t memory) { moving().wait(value, memory); }
+void ChainStep::free_elsewhere(ValueIndex value, int32_t memory) {
+  moving().free_elsewhere(value, memory);
+}
+
 void ChainStep::free(ValueIndex value) {
+  if (moved_ && moved_->leave(value)) return;
   const size_t v = static_cast<size_t>(value), boundaries = index_.stages + 1;
   if (v < boundaries) {
     activations_[v].clear();

@@ -8,6 +8,7 @@
 
 #include "runtime/state/autocast.h"
 #include "runtime/chain/measure.h"
+#include "runtime/chain/moved_values.h"
 #include "runtime/chain/passes.h"
 #include "runtime/chain/prepare.h"
 #include "runtime/state/random_state.h"
@@ -48,12 +49,17 @@ struct PlannedModel {
   std::vector<size_t> saved_stage;  // of each saved value, from value 3L+2 on
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
+  FarMemories memories;                  // where values may move to
+  std::vector<bool> moves;               // by value; empty if the program moves none
+  std::vector<Bytes> value_bytes;        // of lower(chain)
+  std::vector<ValueIndex> first_saved;   // by stage: what its first option saves
   int64_t last_step = 0;                 // number of the last step that began
   bool outdated = false;                 // a stage was seen to behave in another way
 
   explicit PlannedModel(PreparedModel prepared);
   void set_measured(MeasuredChain measured);  // before set_plan()
-  void set_plan(const Graph& graph, const std::vector<Action>& actions);
+  // The memories of `machine` are `memories`, position by position.
+  void set_plan(const Graph& graph, const std::vector<Action>& actions, const Machine& machine);
 };
 
 // One object runs one step. It is not thread-safe. After an exception in either half, the random
@@ -72,16 +78,25 @@ class ChainStep final : public Backend {
   const PlannedModel& planned() const { return *planned_; }
   const std::shared_ptr<const Program>& program() const { return program_; }
 
+  // What the step has moved so far.
+  MovedBytes moved() const { return moved_ ? moved_->moved() : MovedBytes(); }
+
   // To be called before the step: measures its runs with `meter`, which must outlive the step. Each
   // stage is then a pass of its own.
   void measure_with(device::StepMeter* meter);
 
   void run(const RunAction& step) override;
   void free(ValueIndex value) override;
+  void copy(const CopyAction& copy) override;
+  void wait(ValueIndex value, int32_t memory) override;
+  void free_elsewhere(ValueIndex value, int32_t memory) override;
 
  private:
   void run_forward_op(size_t stage, const RunAction& step);
   void run_forward(size_t stage, size_t variant);
+  void run_kept(size_t stage, size_t variant);
+  void note_moving(size_t stage, ValueIndex value, std::vector<device::WeakStorage> storages);
+  MovedValues& moving();
   void run_watched(size_t stage, size_t variant);
   void check_outputs(size_t stage) const;
   Kept pass_before(size_t stage);
@@ -105,6 +120,9 @@ class ChainStep final : public Backend {
   state::RandomState random_before_, random_now_;
   state::AutocastState autocast_;
   device::StepMeter* meter_ = nullptr;
+  std::optional<MovedValues> moved_;  // if the plan moves values
+  std::vector<device::WeakStorage> saved_storages_;  // of the run under way, if they move
+  uint64_t began_ = 0;  // the allocator's serial number at the beginning
   int64_t number_ = 0;
   bool done_ = false;
 };

@@ -13,6 +13,7 @@
 #include "runtime/chain/loss_sink.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/device.h"
+#include "runtime/device/made_storages.h"
 #include "runtime/device/stopwatch.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/state/park.h"
@@ -21,10 +22,13 @@
 
 namespace reprise::runtime::internal::chain {
 
+using device::counted_bytes_of;
 using device::drain_backward_queue;
+using device::MadeStorages;
 using device::make_node;
 using device::ProcessorWatch;
 using device::storage_bytes;
+using device::storages_taken_since;
 using device::time_run;
 using device::TimedRun;
 using device::typical_time;
@@ -38,7 +42,7 @@ namespace {
 
 // The memory before, after and during one run.
 struct Reading {
-  int64_t before, after, peak;  // bytes
+  int64_t before = 0, after = 0, peak = 0;  // bytes
 };
 
 class Measurement {
@@ -140,6 +144,9 @@ class Measurement {
       option.name = way.name;
       measure_kept_bytes(prepared, way.saved_form, x, row, option);
       if (!saves_most(option, row.options)) continue;
+      if (option.saved != Bytes(movable_)) {
+        measured_.stays.push_back(fmt::format("s{}.{}", i, option.name));
+      }
       row.options.push_back(std::move(option));
       measured_.saved_form.back().push_back(way.saved_form);
     }
@@ -170,7 +177,12 @@ class Measurement {
   void measure_kept_bytes(const PreparedStage& prepared, const SavedForm& saved_form, Tensors& x,
                           reprise::Stage& row, StageOption& option) {
     std::pair<Tensors, Kept> result;
-    Reading keep = read([&] { result = run_keep(prepared, x, model_.parameters, saved_form); });
+    Reading keep;
+    {
+      const MadeStorages made;
+      keep = read([&] { result = run_keep(prepared, x, model_.parameters, saved_form); });
+      movable_ = counted_bytes_of(made.alive_without(result.first));
+    }
     const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
     row.output = Bytes(output);
     option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
@@ -179,6 +191,7 @@ class Measurement {
     result.first.clear();
     const int64_t without_output = memory_count(model_.device).live;
     option.reads_output = keep.after - without_output < output;
+    const std::vector<device::WeakStorage> given = storages_taken_since(x, 0);
     x.clear();
     const int64_t held = input - (without_output - memory_count(model_.device).live);
     option.reads_input = held > 0;
@@ -190,6 +203,7 @@ class Measurement {
     if (option.consumes_input && held < input) {
       option.reads_input = false;
       option.saved += Bytes(held);
+      movable_ += counted_bytes_of(given);
       option.forward.workspace += Bytes(input - held);
     }
   }
@@ -376,6 +390,7 @@ class Measurement {
   MeasuredChain measured_;
   std::vector<Parked> boundaries_;
   GradientBook book_;
+  int64_t movable_ = 0;        // bytes of known storages that the last kept run holds
   int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
   size_t backward_times_ = 0;  // where the spreads of the backward sweep begin
 };

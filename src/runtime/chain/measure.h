@@ -1,6 +1,7 @@
 // Measures a prepared model for profile() and remat().
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "runtime/chain/prepare.h"
@@ -13,6 +14,9 @@ struct MeasuredChain {
   Chain chain;
   std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
   std::vector<bool> copies_gradients = {};         // by stage: StageGradients::copies
+  // The ids of saved values whose memory cannot be taken from them and given back, because some of it
+  // belongs to no tensor that an operator made.
+  std::vector<std::string> stays = {};
   std::vector<TimeSpread> spread = {};
   int64_t processor_percent = 100;  // Profile::processor_percent
 };

@@ -40,6 +40,17 @@ bool follows(const std::vector<Program::Entry>& steps, size_t first, size_t seco
                       [](const Program::Entry& step) { return step.kind == ActionKind::kRun; });
 }
 
+// Whether there is nothing between the two but frees on the device. A copy that begins there, or a
+// wait, has to happen at its place.
+bool frees_between(const std::vector<Program::Entry>& steps, size_t first, size_t second) {
+  return first < second &&
+         std::all_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                     steps.begin() + static_cast<std::ptrdiff_t>(second),
+                     [](const Program::Entry& step) {
+                       return step.kind == ActionKind::kFree && step.memory == 0;
+                     });
+}
+
 }  // namespace
 
 Passes::Passes(const std::vector<PreparedStage>& stages) {
@@ -53,7 +64,7 @@ Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
   for (size_t i = 0; i < stages.size(); ++i) {
     const bool joins = i > 0 && !copies_gradients[i] && runs[i - 1].once && runs[i].once &&
                        follows(steps, runs[i - 1].kept, runs[i].kept) &&
-                       follows(steps, runs[i].backward, runs[i - 1].backward);
+                       frees_between(steps, runs[i].backward, runs[i - 1].backward);
     if (!joins) {
       begin(stages[i]);
       continue;

@@ -22,6 +22,7 @@ using internal::chain::ChainStep;
 using internal::chain::contents_of;
 using internal::chain::describe;
 using internal::chain::ModelContents;
+using internal::chain::MovedBytes;
 using internal::chain::PlannedModel;
 using internal::chain::StageChanged;
 using internal::chain::within_stage;
@@ -79,6 +80,10 @@ struct RematNode final : torch::autograd::Node {
   void release_variables() override { finish(); }
 
   void note_measured() {
+    const MovedBytes moved = step->moved();
+    report.moved_out = moved.out;
+    report.moved_in = moved.in;
+    report.waited = moved.waited;
     report.measured_peak = Bytes(memory_count(device).peak + uncounted);
     if (!meter) return;
     meter->finish();
@@ -215,6 +220,8 @@ const Chain& Remat::chain() const {
   return state_->last->planned->chain;
 }
 
+const Machine& Remat::machine() const { return state_->far.machine; }
+
 Profile Remat::profile() const {
   plan();
   const State::Instance& instance = *state_->last;
@@ -232,7 +239,7 @@ std::optional<RunLog> Remat::run_log() const {
   const PlanResult& planned = plan();
   const PlannedModel& model = *state_->last->planned;
   return state_->log.run_log(*model.program, lower(state_->last->problem()), *planned.plan,
-                             model.model.device);
+                             model.model.device, machine());
 }
 
 std::shared_ptr<Remat> remat(std::vector<Stage> stages, const Tensors& sample,

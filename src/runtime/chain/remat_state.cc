@@ -30,6 +30,7 @@ using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
 using internal::device::uncounted_bytes;
+using internal::transfer::open_disk;
 
 namespace {
 
@@ -64,6 +65,16 @@ bool makes_second_output(const Chain& chain, const PlanResult& result) {
                        }) > 1;
 }
 
+// Whether the plan moves one of these values.
+bool moves_any(const PlanResult& result, const std::vector<std::string>& stays) {
+  if (!result.plan || stays.empty()) return false;
+  return std::any_of(result.plan->actions.begin(), result.plan->actions.end(),
+                     [&](const Action& action) {
+                       return action.kind == ActionKind::kCopy &&
+                              std::find(stays.begin(), stays.end(), action.id) != stays.end();
+                     });
+}
+
 // A chain has one output at a time. If the caller holds the first output, it is live beside the
 // second until the backward is over. After that it counts with the weight gradients. This chain
 // asks for too much memory in plans that make only one output.
@@ -95,10 +106,23 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   MeasuredChain measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->spread = std::move(measured.spread);
   instance->processor_percent = measured.processor_percent;
+  instance->stays = std::move(measured.stays);
+  instance->planned->memories = {nullptr, far.disk};
   instance->planned->set_measured(std::move(measured));
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
   return *instances.back();
+}
+
+void Remat::State::open_far_memory(const Tensors& inputs) {
+  if (options.offload.to.empty() || far.disk) return;
+  if (!inputs[0].device().is_cpu()) {
+    throw InputError("values move to a disk in models on the CPU only, and this one is on " +
+                     inputs[0].device().str() + "; leave the disk out");
+  }
+  const Measuring alone;
+  if (options.observer) options.observer({"profile", 0, "the disk"});
+  far = open_disk(options.offload);
 }
 
 void Remat::State::drop_outdated() {
@@ -117,7 +141,8 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
                        .planner = options.planner,
                        .schedule_class = kScheduleClass,
                        .time_limit = options.time_limit,
-                       .observer = options.observer};
+                       .observer = options.observer,
+                       .machine = far.machine};
   if (options.budget.relative()) {
     // A share refers to the first plan's baseline, so other memory that comes later does not raise
     // it.
@@ -126,6 +151,14 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
   PlanResult result = reprise::plan(chain, planning);
+  if (moves_any(result, instance.stays)) {
+    if (options.observer) {
+      options.observer({"plan", 0, "without the disk: a stage keeps memory that no operator made"});
+    }
+    planning.machine = {};
+    planning.planner.clear();
+    result = reprise::plan(chain, planning);
+  }
   instance.second_output = options.measure.output_held && makes_second_output(chain, result);
   if (instance.second_output) {
     const Nanos bound = result.lower_bound;  // holds for all plans
@@ -140,7 +173,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
     throw BudgetError(message, result.budget.count(), (chain.fixed + chain.input.bytes).count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
   }
-  instance.planned->set_plan(lower(chain), result.plan->actions);
+  instance.planned->set_plan(lower(chain), result.plan->actions, planning.machine);
   instance.result = std::move(result);
 }
 
@@ -179,6 +212,7 @@ int64_t Remat::State::ready(const Tensors& inputs, const ModelContents& contents
     if (stage.module) require_plain(*stage.module, fmt::format(" of stage '{}'", stage.name));
   }
   if (inputs[0].device().is_cpu()) install_cpu_allocator();
+  open_far_memory(inputs);
   Instance& instance = instance_for(inputs, contents);
   const int64_t uncounted = replan_if_needed(instance, inputs, contents);
   last = &instance;

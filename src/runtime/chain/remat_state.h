@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "runtime/chain/execute.h"
 #include "runtime/chain/plan_key.h"
 #include "runtime/device/step_log.h"
+#include "runtime/transfer/offload.h"
 
 namespace reprise::runtime {
 
@@ -20,6 +22,7 @@ struct Remat::State {
     std::shared_ptr<internal::chain::PlannedModel> planned;
     std::vector<TimeSpread> spread;
     int64_t processor_percent = 100;  // Profile::processor_percent
+    std::vector<std::string> stays;   // MeasuredChain::stays
     Tensors example_shape;            // for describe(): geometry only
     int64_t offset = 0;  // live bytes beyond the chain's fixed + input when the plan was made
     PlanResult result;
@@ -38,8 +41,11 @@ struct Remat::State {
   Instance* last = nullptr;
   StepReport report;
   internal::device::StepLog log;
+  // Where values may move to. The disk is opened and measured before the first model is.
+  internal::transfer::OpenedDisk far;
 
   Instance& instance_for(const Tensors& inputs, const internal::chain::ModelContents& contents);
+  void open_far_memory(const Tensors& inputs);
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
   // Makes a plan if there is none, or if the level of memory has changed too much. Returns the

@@ -30,6 +30,18 @@ class StepMeter::MeasuredBackend final : public Backend {
     backend_.free(value);
     ++action_;
   }
+  void copy(const CopyAction& copy) override {
+    backend_.copy(copy);
+    ++action_;
+  }
+  void wait(ValueIndex value, int32_t memory) override {
+    backend_.wait(value, memory);
+    ++action_;
+  }
+  void free_elsewhere(ValueIndex value, int32_t memory) override {
+    backend_.free_elsewhere(value, memory);
+    ++action_;
+  }
 
  private:
   StepMeter& meter_;
@@ -66,9 +78,9 @@ void StepLog::add(std::shared_ptr<const Program> program, const StepCost& planne
 }
 
 std::optional<RunLog> StepLog::run_log(const Program& program, const Graph& graph, const Plan& plan,
-                                       c10::Device device) const {
+                                       c10::Device device, const Machine& machine) const {
   if (steps_.empty() || program_.get() != &program) return std::nullopt;
-  const Timeline timeline = simulate(graph, plan);
+  const Timeline timeline = simulate(graph, plan, machine);
   const Bytes shift = planned_.peak - timeline.peak;  // other memory came or went
   RunLog log{.problem = plan.problem,
              .device = device.str(),

@@ -67,7 +67,7 @@ class StepLog {
   // Returns the log for `plan` of `graph`, from which `program` was made. It is absent if no step
   // of `program` was measured.
   std::optional<RunLog> run_log(const Program& program, const Graph& graph, const Plan& plan,
-                                c10::Device device) const;
+                                c10::Device device, const Machine& machine = {}) const;
 
  private:
   struct LoggedStep {

@@ -118,12 +118,13 @@ struct TrainStep::State {
     return without_history(std::move(result));
   }
 
-  // Runs the step in online mode and undoes it. Returns its peak.
+  // Runs the step in online mode and undoes it. Returns its peak. The optimizer's step is left out,
+  // because its counters cannot be undone.
   Bytes try_online(const Tensors& sample, const Budget& budget) const {
     Online trial({.budget = budget, .heuristic = options.heuristic});
     trial.begin();
     try {
-      run_whole(sample);
+      step(sample);
     } catch (...) {
       trial.fail(std::current_exception());
     }
@@ -280,11 +281,14 @@ struct TrainStep::State {
       last_miss = miss.what();
       of_reads = miss.of_reads();
     }
-    if (comes_again(kind_of(inputs), of_reads) && recordings_left > 0 &&
-        record_again(inputs, of_reads)) {
-      return run_graph(inputs);
+    if (!comes_again(kind_of(inputs), of_reads) || recordings_left == 0) {
+      try {
+        return run_online(inputs);
+      } catch (const BudgetError&) {  // Beside the arena of the recording there may be no room.
+        if (recordings_left == 0) throw;
+      }
     }
-    return run_online(inputs);
+    return record_again(inputs, of_reads) ? run_graph(inputs) : run_online(inputs);
   }
 
   StepFunction step;

@@ -305,10 +305,10 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
   const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros);
   std::vector<at::Tensor> given;
   for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
-  std::vector<bool> at_first_read(given.size(), false);
+  std::vector<bool> from_first_read(given.size(), false);
   const AtFirstRead first_read([&] {
     for (size_t l = 0; l < given.size(); ++l) {
-      at_first_read[l] = recording.gradients[l].target.grad().is_same(given[l]);
+      from_first_read[l] = recording.gradients[l].target.grad().is_same(given[l]);
     }
   });
   Audit audit;
@@ -333,7 +333,7 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
     leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
     // A replay drops the gradient before it begins. Behind a host read, the step may be one that
     // keeps it.
-    if (leaf.arrival == Arrival::kReplaced && at_first_read[l]) leaf.arrival = Arrival::kReads;
+    if (leaf.arrival == Arrival::kReplaced && from_first_read[l]) leaf.arrival = Arrival::kReads;
   }
   // A leaf without a gradient of its own that leaves an earlier gradient alone needs no delivery.
   std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {

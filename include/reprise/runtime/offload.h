@@ -1,0 +1,39 @@
+// Where a planned model may move values that nothing reads for a while.
+//
+//   auto model = rt::remat(stages, sample, {.budget = "700 MiB", .offload = {"disk:/scratch"}});
+//
+// The values lie in a temporary file that has no name, so that nothing is left of it however the
+// process ends. Reads and writes go past the page cache (O_DIRECT) where the file system allows it,
+// on threads of their own, while the step computes. The plan decides for each value whether it stays,
+// is made again, or moves. docs/memories.md says when moving pays.
+#pragma once
+
+#include <string>
+
+#include "reprise/model/machine.h"
+#include "reprise/model/units.h"
+
+namespace reprise::runtime {
+
+struct OffloadOptions {
+  // "disk:DIRECTORY", or empty: values stay on the device or are made again. Models on the CPU only.
+  std::string to = {};
+  // The machine to plan for: the device, and one memory named "disk" with a channel each way. Without
+  // channels it is measured when the model is: the bandwidth of both directions, alone and at the
+  // same time, while something computes.
+  Machine machine = {};
+  // One read or write. Each direction has a buffer of this size, which counts in the budget. A
+  // multiple of 4096.
+  Bytes block{1 << 20};
+  // Whether each block that comes back must have the checksum of what was written. A wrong one ends
+  // the step with an InputError, and all is as before the step.
+  bool checked = true;
+
+  bool operator==(const OffloadOptions&) const = default;
+};
+
+// Measures the disk of a directory, as remat() does. Throws InputError if there can be no file.
+// It takes up to a second on a slow disk.
+Machine measure_disk(const std::string& directory, const OffloadOptions& options = {});
+
+}  // namespace reprise::runtime

@@ -1,0 +1,110 @@
+"""A planned chain of stages that moves values to a disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
+import reprise  # noqa: E402
+from models import assert_same_bits, one_step, perceptron, state_of, vectors  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+# A disk for planning: the real one may be slower.
+FAST = {
+    "format": "reprise.machine",
+    "version": 1,
+    "memories": [{"name": "device"}, {"name": "disk"}],
+    "channels": [
+        {"from": "device", "to": "disk", "bytes_per_second": 100_000_000_000, "latency_ns": 0},
+        {"from": "disk", "to": "device", "bytes_per_second": 100_000_000_000, "latency_ns": 0},
+    ],
+}
+
+
+def planned(folder: Path, **options: Any) -> Any:
+    torch.manual_seed(5)
+    options = {"machine": FAST, "planner": "save_on_cpu", "time_limit": 0.5} | options
+    return reprise.remat(perceptron(), vectors()[0], offload=f"disk:{folder}", **options)
+
+
+def test_steps_are_those_of_plain_training(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    plain = perceptron()
+    model = planned(tmp_path)
+    for _ in range(2):
+        x, y = vectors()
+        one_step(plain, x, y)
+        expected = state_of(plain)
+        one_step(model, x, y)
+        assert_same_bits(state_of(model), expected)
+        report = model.report()
+        assert report.measured_peak_bytes == report.predicted_peak_bytes
+        assert report.moved_out_bytes == report.moved_in_bytes > 0
+        assert report.waited_ns > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_and_its_report_know_the_machine(tmp_path: Path) -> None:
+    model = planned(tmp_path)
+    plan = model.planned.plan
+    kinds = {action.kind for action in plan.actions}
+    assert kinds == {"run", "free", "copy", "wait"}
+    copies = [action for action in plan.actions if action.kind == "copy"]
+    assert {(copy.variant, copy.to) for copy in copies} == {("device", "disk"), ("disk", "device")}
+    assert plan.machine is not None
+    assert reprise.Plan.from_json(plan.to_json()) == plan
+    page = tmp_path / "page.html"
+    model.save_report(page)
+    assert "disk" in page.read_text(encoding="utf-8")
+    page.unlink()
+    assert model.machine()["memories"][1]["name"] == "disk"
+    assert reprise.remat(perceptron(), vectors()[0]).machine() is None
+
+
+def test_the_disk_is_measured(tmp_path: Path) -> None:
+    model = planned(tmp_path, machine=None, planner=None)
+    assert model.planned.planner == "levels"
+    channels = model.machine()["channels"]
+    assert len(channels) == 2
+    assert all(channel["bytes_per_second"] > 1_000_000 for channel in channels)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    for offload, words in (("tape", "disk:DIRECTORY"), ("disk:/no/such/place", "/no/such/place")):
+        with pytest.raises(reprise.InputError, match=words):
+            reprise.remat(perceptron(), vectors()[0], offload=offload)
+    with pytest.raises(reprise.InputError, match="does not move values"):
+        planned(tmp_path, planner="chain")
+
+
+KILLED = """
+import os, signal, sys
+import torch, reprise
+from torch import nn
+model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)))
+x = torch.randn(2048, 256)
+planned = reprise.remat(model, x, offload="disk:" + sys.argv[1], planner="save_on_cpu")
+y = planned(x)
+assert planned.planned.plan.machine is not None
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, os.fspath(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not list(tmp_path.iterdir())
