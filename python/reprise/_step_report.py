@@ -25,6 +25,7 @@ class StepReport:
             smaller.
         served: The number of allocations that the arena served at their planned places.
         fallbacks: The number of allocations that the heap served although there is an arena.
+        compared: The number of steps so far that lockstep compared with the function.
     """
 
     budget_bytes: int | None
@@ -36,6 +37,7 @@ class StepReport:
     arena_live_bytes: int = 0
     served: int = 0
     fallbacks: int = 0
+    compared: int = 0
 
     def __str__(self) -> str:
         if self.steps == 0:
