@@ -60,7 +60,7 @@ ROOMS = {
     "runtime/arena": ("runtime/device",),
     "runtime/rewrite": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/graph": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/arena",
-                      "runtime/rewrite"),
+                      "runtime/rewrite", "runtime/online"),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/nn": ("runtime/device", "runtime/state", "runtime/step"),

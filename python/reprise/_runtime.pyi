@@ -56,6 +56,7 @@ class CapturedStep:
         outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: object,
+        budget: int | str | None,
         name: str,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
@@ -72,6 +73,7 @@ class CapturedStep:
         outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: object,
+        budget: int | str | None,
         name: str,
         observer: Callable[[str, float, str], None] | None,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:

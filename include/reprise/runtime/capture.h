@@ -45,6 +45,15 @@ struct CaptureOptions {
   // here.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
+  // The limit on all CPU bytes of tensors while the step is captured, a number of bytes. The step is
+  // then recorded and measured in online mode (reprise/runtime/online.h): values are evicted when
+  // memory runs short, and made again. So plain training need not fit. The default is no limit.
+  // It is then the default of StepPlanOptions::budget, too.
+  //
+  // It needs the CPU and LibTorch 2.13 or newer. Copies in host memory of what the step writes outside
+  // itself (buffers, gradients that are there, literals) are not counted. Works are measured one by
+  // one and not in their order, so predicted times are some per cent shorter than without a budget.
+  Budget budget = {};
   MeasureOptions measure = {.name = "step"};
   // A step may read booleans and whole numbers out of tensors on the host (item(), a tensor as a
   // condition, torch.equal(), the size of what a mask selects). Each list of numbers that it reads
@@ -63,8 +72,8 @@ struct CaptureOptions {
 };
 
 struct StepPlanOptions {
-  // The budget covers all device bytes during a step, as in RematOptions. The default is no limit:
-  // plain training.
+  // The budget covers all device bytes during a step, as in RematOptions. The default is
+  // CaptureOptions::budget, and without that no limit: plain training.
   Budget budget = {};
   std::string planner = "graph";
   // This is the time for all searches that plan() makes, together. The first steps may take as long
@@ -175,7 +184,7 @@ class CapturedStep {
 // function runs in the thread of the step at each operation that is recorded.
 void find_sources_with(std::function<std::string()> finder);
 
-// Captures a step at plain training's memory. Runs the step four times on `sample`, to see which
+// Captures a step at plain training's memory, or within CaptureOptions::budget. Runs the step four times on `sample`, to see which
 // bytes each operation touches and to record it. Then walks through it to measure every operation:
 // once with repetitions, and on the CPU at least MeasureOptions::min_repeats more times in order.
 // Parameters, gradients, buffers and the random state are left as they were. Installs the counting

@@ -186,9 +186,9 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, int outcomes,
                const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
-               const Text& name, const ObserverArgument& observer) {
-    rt::CaptureOptions options =
-        capture_options(modules, recapture, outcomes, alternatives, optimizer, name, observer);
+               const BudgetArgument& budget, const Text& name, const ObserverArgument& observer) {
+    rt::CaptureOptions options = capture_options(modules, recapture, outcomes, alternatives,
+                                                 optimizer, budget, name, observer);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -200,14 +200,14 @@ class CapturedStep {
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
                             const std::vector<py::object>& modules, bool recapture,
                             int outcomes, const std::optional<std::vector<Text>>& alternatives,
-                            const py::object& optimizer, const Text& name,
-                            const ObserverArgument& observer) {
+                            const py::object& optimizer, const BudgetArgument& budget,
+                            const Text& name, const ObserverArgument& observer) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         name, observer),
+                                         budget, name, observer),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -274,9 +274,10 @@ class CapturedStep {
 
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
                                      int outcomes, const std::optional<std::vector<Text>>& alternatives,
-                                     const py::object& optimizer, const Text& name,
-                                     const ObserverArgument& observer) {
+                                     const py::object& optimizer, const BudgetArgument& budget,
+                                     const Text& name, const ObserverArgument& observer) {
     rt::CaptureOptions options;
+    options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
@@ -377,16 +378,16 @@ class Remat {
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
-                    const std::optional<std::vector<Text>>&, const py::object&, const Text&,
-                    const ObserverArgument&>(),
+                    const std::optional<std::vector<Text>>&, const py::object&,
+                    const BudgetArgument&, const Text&, const ObserverArgument&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
-           py::arg("optimizer"), py::arg("name"), py::arg("observer"))
+           py::arg("optimizer"), py::arg("budget"), py::arg("name"), py::arg("observer"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
-                  py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
-                  py::arg("observer"))
+                  py::arg("alternatives"), py::arg("optimizer"), py::arg("budget"),
+                  py::arg("name"), py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))

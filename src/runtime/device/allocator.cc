@@ -60,15 +60,17 @@ class CountingAllocator final : public c10::Allocator {
     }
     int64_t* const returned = returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0, fresh = bytes - reused;
-    Block block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
+    Block block{.bytes = bytes, .source = current_source};
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
-      if (posix_memalign(&data, kBlockAlignment, static_cast<size_t>(bytes)) != 0) {
+      data = from_heap(bytes, lock);
+      if (data == nullptr) {
         ++failures_;
         throw std::bad_alloc();
       }
     }
+    block.serial = serial_ + 1;
     blocks_.emplace(data, std::move(block));
     ++serial_;
     if (returned) *returned -= reused;
@@ -148,6 +150,23 @@ class CountingAllocator final : public c10::Allocator {
     const int64_t* const returned = returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0;
     return limit_ ? count_.live + bytes - reused - *limit_ : 0;
+  }
+  // Returns a block, or null. Where the machine has no more memory, values are evicted as for a limit.
+  // The holes that they leave may not be large enough, so several times.
+  static void* from_heap(int64_t bytes, std::unique_lock<std::mutex>& lock) {
+    constexpr int kTries = 6;
+    void* data = nullptr;
+    int64_t room = bytes;
+    for (int tries = 0; posix_memalign(&data, kBlockAlignment, static_cast<size_t>(bytes)) != 0;
+         ++tries, room *= 2) {
+      constexpr int64_t kLargest = int64_t{1} << 56;
+      if (room_maker == nullptr || tries == kTries || room > kLargest) return nullptr;
+      lock.unlock();
+      const bool made = room_maker->make_room(room).empty();
+      lock.lock();
+      if (!made && tries > 0) return nullptr;
+    }
+    return data;
   }
   [[noreturn]] void refuse(int64_t bytes, const std::string& held) {
     ++failures_;

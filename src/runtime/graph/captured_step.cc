@@ -22,6 +22,7 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
     : state_(std::make_unique<State>()) {
   state_->step = std::move(step);
   state_->options = std::move(options);
+  state_->plan_options.budget = state_->options.budget;
   state_->capture(sample);
 }
 
@@ -30,7 +31,9 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
-  state_->require_plan(options, state_->graph_now().fixed, Bytes(0));
+  StepPlanOptions wanted = options;
+  if (wanted.budget.unlimited()) wanted.budget = state_->options.budget;
+  state_->require_plan(wanted, state_->graph_now().fixed, Bytes(0));
   state_->now().placements = 0;
   state_->outcomes.drop_other_plans();
   return state_->now().plan->result;

@@ -1,6 +1,7 @@
 #include "runtime/graph/meter.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,6 +23,9 @@ using arena::BlockPool;
 using device::ProcessorWatch;
 using device::TimedRun;
 using device::time_run;
+using online::Needed;
+using online::Unseen;
+using online::Within;
 using rewrite::RewrittenStep;
 using state::RandomScope;
 using state::RandomState;
@@ -32,6 +36,7 @@ using step::Work;
 using step::Works;
 using step::copy_from_host;
 using step::copy_to_host;
+using step::values_read;
 
 namespace {
 
@@ -43,10 +48,11 @@ constexpr double kForAlone = 0.6;
 
 class Meter {
  public:
-  Meter(const RewrittenStep& step, const MeasureOptions& options)
+  Meter(const RewrittenStep& step, const MeasureOptions& options, Within* within)
       : recording_(step.recording),
         works_(step.works),
         options_(options),
+        within_(within),
         lowered_(lower(step, std::vector<WorkCost>(works_.all.size()), /*inputs=*/{}, /*name=*/"")),
         replay_(recording_, works_, lowered_),
         times_(works_, lowered_) {
@@ -61,7 +67,7 @@ class Meter {
   }
 
   WorkCosts run(const Tensors& inputs) {
-    BlockSourceScope pool(std::make_shared<BlockPool>());
+    BlockSourceScope pool(std::make_shared<BlockPool>(room()));
     const RandomScope random(recording_.device);
     const RandomState before(recording_.device);
     replay_.begin(inputs);
@@ -82,7 +88,7 @@ class Meter {
     }
     // Other devices go on working while the host prepares the next work, so that the host's caches
     // do not count.
-    if (recording_.device.is_cpu()) walk_in_order(inputs, before);
+    if (recording_.device.is_cpu() && within_ == nullptr) walk_in_order(inputs, before);
     replay_.clear();
     result_.processor_percent = watch_.percent();
     const bool busy = result_.processor_percent < 100;
@@ -118,6 +124,18 @@ class Meter {
     return result;
   }
 
+  // Returns the bytes that the budget leaves, if there is one.
+  std::optional<int64_t> room() const {
+    if (within_ == nullptr) return std::nullopt;
+    return std::max<int64_t>(0, within_->budget().count() - memory_count(recording_.device).live);
+  }
+
+  std::vector<c10::Storage> operands(const Work& work) const {
+    std::vector<c10::Storage> all;
+    for (const int32_t value : values_read(work)) all.push_back(replay_.storage_of(value));
+    return all;
+  }
+
   // Returns the memory that the work writes over. To repeat the work, the bytes from before are put
   // back.
   std::vector<c10::Storage> written(const Work& work) const {
@@ -133,6 +151,7 @@ class Meter {
   // had not run.
   void measure(size_t w, bool stays) {
     const Work& work = works_.all[w];
+    const Needed needed(within_, operands(work));
     const std::vector<c10::Storage> memory = written(work);
     std::vector<HostBytes> before;
     for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
@@ -142,6 +161,12 @@ class Meter {
       random.restore();
     };
     try {
+      const Unseen unseen(within_);
+      if (within_ != nullptr) {  // This run makes room for those that are measured.
+        replay_.invoke(work);
+        replay_.drop_results();
+        put_back();
+      }
       take_times(w, put_back);
     } catch (...) {
       put_back();
@@ -151,6 +176,11 @@ class Meter {
       replay_.drop_results();
       put_back();
       return;
+    }
+    if (within_ != nullptr) {  // This run is seen, so that its results can be made again.
+      replay_.drop_results();
+      put_back();
+      replay_.invoke(work);
     }
     replay_.keep_results(work);
     // Memory outside the step gets its bytes back. The next works read what was written inside the
@@ -256,6 +286,7 @@ class Meter {
   const Recording& recording_;
   const Works& works_;
   const MeasureOptions& options_;
+  Within* const within_;
   const LoweredStep lowered_;
   Replay replay_;
   std::vector<bool> is_again_;  // by op: ops before it have the same works
@@ -267,9 +298,15 @@ class Meter {
 }  // namespace
 
 WorkCosts measure_works(const RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options) {
-  ReplayScope scope;
-  return Meter(step, options).run(inputs);
+                        const MeasureOptions& options, Within* within) {
+  const auto measure = [&] {
+    const ReplayScope scope;
+    return Meter(step, options, within).run(inputs);
+  };
+  if (within == nullptr) return measure();
+  WorkCosts costs;
+  within->run([&] { costs = measure(); });
+  return costs;
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -5,6 +5,7 @@
 #include "runtime/graph/meter.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/modules/module_paths.h"
+#include "runtime/online/within.h"
 #include "runtime/step/find_updates.h"
 #include "runtime/step/observe_step.h"
 #include "reprise/model/errors.h"
@@ -12,6 +13,7 @@
 namespace reprise::runtime::internal::graph {
 
 using modules::with_modules;
+using online::Within;
 using rewrite::RewrittenStep;
 using rewrite::find_alternatives;
 using step::Recording;
@@ -36,6 +38,16 @@ std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
   return all;
 }
 
+// Returns what the capture takes place in, or null if it may take what it needs.
+std::unique_ptr<Within> within_budget(const CaptureOptions& options, c10::Device device) {
+  if (options.budget.unlimited()) return nullptr;
+  if (!device.is_cpu()) {
+    throw InputError("a capture within a budget works on the CPU only, and the inputs are on " +
+                     device.str() + ": leave the budget of the capture out, and give it to plan()");
+  }
+  return std::make_unique<Within>(options.budget);
+}
+
 }  // namespace
 
 c10::Device device_of(const Tensors& inputs) {
@@ -48,8 +60,11 @@ c10::Device device_of(const Tensors& inputs) {
 
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options) {
+  const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
+
   // Observe what the step does, call by call, and find the module that each call belongs to.
-  Recording observed = observe_step(step, sample, device_of(sample), parameters_of(options));
+  Recording observed =
+      observe_step(step, sample, device_of(sample), parameters_of(options), within.get());
   Recording recording = with_modules(std::move(observed), options.modules);
 
   // Make a work for each call, and for each update of the optimizer.
@@ -63,7 +78,7 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                                               std::move(updates), options.alternatives);
 
   // Measure what each work costs.
-  WorkCosts measured = measure_works(rewritten, sample, options.measure);
+  WorkCosts measured = measure_works(rewritten, sample, options.measure, within.get());
   UpdateCosts of_updates = measure_updates(rewritten.recording, rewritten.updates,
                                            options.optimizer.get(), options.measure);
   WorkCosts costs = with_updates(std::move(measured), of_updates, rewritten.updates);

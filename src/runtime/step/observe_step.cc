@@ -148,6 +148,7 @@ struct Subject {
   const Tensors& inputs;
   c10::Device device;
   const std::vector<at::Tensor>& parameters;
+  Surroundings* surroundings;
 };
 
 int32_t position_of(const at::Tensor& tensor, const Tensors& inputs) {
@@ -172,7 +173,8 @@ Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
   // The cache of the caller's autocast may hold weights that an earlier run has cast.
   at::autocast::clear_cache();
   try {
-    Recording recording = record(subject.step, subject.inputs, device, images, learn, known);
+    Recording recording = record(subject.step, subject.inputs, device, images, learn, known,
+                                 subject.surroundings);
     for (const at::Tensor& tensor : images.flipped()) {
       recording.flags.push_back({.target = tensor,
                                  .input = position_of(tensor, subject.inputs),
@@ -345,8 +347,8 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
 }  // namespace
 
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters) {
-  const Subject subject{step, inputs, device, parameters};
+                       const std::vector<at::Tensor>& parameters, Surroundings* surroundings) {
+  const Subject subject{step, inputs, device, parameters, surroundings};
   // The step may drop gradients without an operation that shows it, so they are put aside here.
   const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
   Audit first;

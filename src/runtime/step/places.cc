@@ -72,7 +72,7 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
     tracked.bytes = storage.nbytes();
     if (is_result) {
       tracked.place = {Memory::kValue, add_value(storage, -1), {}};
-      if (learn_ != nullptr) tracked.hash = hash_of(storage);
+      if (learn_ != nullptr) tracked.seen = {.hash = hash_of(storage)};
     } else {
       tracked.place = {Memory::kExternal, add_external(tensor, call), {}};
     }
@@ -220,8 +220,8 @@ bool Places::made_in_step(const c10::Storage& storage) const {
          recording_.externals[static_cast<size_t>(place.index)].is_constant;
 }
 
-uint64_t& Places::last_hash(const c10::Storage& storage) {
-  return tracked_.at(storage.unsafeGetStorageImpl()).hash;
+Places::Seen& Places::last_seen(const c10::Storage& storage) {
+  return tracked_.at(storage.unsafeGetStorageImpl()).seen;
 }
 
 }  // namespace reprise::runtime::internal::step

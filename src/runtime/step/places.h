@@ -61,8 +61,12 @@ class Places {
   void note_saved_by_hooks() { saved_by_hooks_ = true; }
 
   bool made_in_step(const c10::Storage& storage) const;
-  // The hash of the storage's bytes after the last call that touched it.
-  uint64_t& last_hash(const c10::Storage& storage);
+  // The storage's bytes after the last call that touched it.
+  struct Seen {
+    uint64_t hash = 0;
+    int64_t made = 0;  // Surroundings::made_again()
+  };
+  Seen& last_seen(const c10::Storage& storage);
 
  private:
   struct InputExtent {
@@ -73,7 +77,7 @@ class Places {
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;  // keeps the address
     TensorRef place;                                                 // the geometry is not set
     size_t bytes = 0;
-    uint64_t hash = 0;
+    Seen seen;
   };
 
   External* external_at(const c10::Storage& storage);

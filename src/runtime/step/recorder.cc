@@ -40,17 +40,20 @@ void mark_unwritten(const c10::IValue& result) {
   for_each_tensor(result, [](const at::Tensor& tensor) {
     if (!tensor.defined() || !is_plain(tensor) || !tensor.device().is_cpu()) return;
     const c10::Storage& storage = tensor.storage();
-    if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnlikely, storage.nbytes());
+    // This pointer is no sign to anybody that the host writes the memory.
+    void* const data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+    if (storage.nbytes() > 0) std::memset(data, kUnlikely, storage.nbytes());
   });
 }
 
 }  // namespace
 
 Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
-                   const Audit* known)
+                   const Audit* known, const Surroundings* surroundings)
     : images_(images),
       learn_(learn),
       known_(known),
+      surroundings_(surroundings),
       places_(recording_, inputs, images, learn, known, problems_) {
   recording_.device = device;
   if (learn_ == nullptr) return;
@@ -279,11 +282,15 @@ bool Recorder::write_values(LeafContext& context) {
 
 void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
                      const TensorRef& ref) {
+  if (surroundings_ != nullptr && !surroundings_->is_present(tensor.storage())) return;
   Watched watched{tensor.storage(), a, hash_of(tensor.storage()), {}};
   if (ref.memory == Memory::kExternal) watched.before = copy_to_host(watched.storage);
   // Other bytes than after the last call came without an operator. They are a literal, or they come
-  // from code that the capture cannot see.
-  if (ref.memory == Memory::kValue && watched.hash != places_.last_hash(watched.storage)) {
+  // from code that the capture cannot see. Bytes that were made again since are an exception: parts
+  // that no operation has written may differ. Memory that the host has written is never made again.
+  const bool comparable = ref.memory == Memory::kValue &&
+                          places_.last_seen(watched.storage).made == made_again(watched.storage);
+  if (comparable && watched.hash != places_.last_seen(watched.storage).hash) {
     if (watched.storage.nbytes() > kLargestLiteral) {
       problems_.refuse(context.call,
                        fmt::format("reads {} bytes that were written inside the step by code that "
@@ -304,7 +311,7 @@ void Recorder::keep_if_changed(const Watched& watched) {
 void Recorder::learn_writes(LeafContext& context) {
   for (const Watched& watched : context.watched) {
     const uint64_t hash = hash_of(watched.storage);
-    places_.last_hash(watched.storage) = hash;
+    places_.last_seen(watched.storage) = {hash, made_again(watched.storage)};
     if (hash == watched.hash) continue;
     places_.keep_image(watched.storage, [&] { return watched.before; });
     // The schema may declare the write for this argument or for another one on the same memory.

@@ -16,6 +16,7 @@
 #include "runtime/step/places.h"
 #include "runtime/step/problems.h"
 #include "runtime/step/recording.h"
+#include "runtime/step/surroundings.h"
 #include "runtime/state/random_state.h"
 
 namespace reprise::runtime::internal::step {
@@ -43,7 +44,7 @@ class Recorder {
  public:
   // The arguments are those of record().
   Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
-           const Audit* known);
+           const Audit* known, const Surroundings* surroundings);
 
   std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op,
                                      const at::RecordFunction& event);
@@ -72,10 +73,14 @@ class Recorder {
   void watch(LeafContext& context, size_t a, const at::Tensor& tensor, const TensorRef& ref);
   void keep_if_changed(const Watched& watched);
   void learn_writes(LeafContext& context);
+  int64_t made_again(const c10::Storage& storage) const {
+    return surroundings_ == nullptr ? 0 : surroundings_->made_again(storage);
+  }
 
   BeforeImages& images_;
   Audit* learn_;
   const Audit* known_;
+  const Surroundings* surroundings_;
   Problems problems_;
   Recording recording_;
   Places places_;
