@@ -58,6 +58,7 @@ class CapturedStep:
         optimizer: object,
         name: str,
         observer: Callable[[str, float, str], None] | None,
+        cache: str,
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -74,6 +75,7 @@ class CapturedStep:
         optimizer: object,
         name: str,
         observer: Callable[[str, float, str], None] | None,
+        cache: str,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
         """Returns the fastest step, the number of its parts, and each number with its result."""
 
@@ -111,6 +113,9 @@ class CapturedStep:
 
     def host_reads(self) -> list[str]:
         """Returns what the last outcome that ran reads on the host, in words."""
+
+    def cache_use(self) -> tuple[bool, str]:
+        """Says whether the costs came from the cache, and what was wrong there."""
 
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.

@@ -186,9 +186,9 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, int outcomes,
                const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
-               const Text& name, const ObserverArgument& observer) {
-    rt::CaptureOptions options =
-        capture_options(modules, recapture, outcomes, alternatives, optimizer, name, observer);
+               const Text& name, const ObserverArgument& observer, const Text& cache) {
+    rt::CaptureOptions options = capture_options(modules, recapture, outcomes, alternatives,
+                                                 optimizer, name, observer, cache);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -201,13 +201,13 @@ class CapturedStep {
                             const std::vector<py::object>& modules, bool recapture,
                             int outcomes, const std::optional<std::vector<Text>>& alternatives,
                             const py::object& optimizer, const Text& name,
-                            const ObserverArgument& observer) {
+                            const ObserverArgument& observer, const Text& cache) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         name, observer),
+                                         name, observer, cache),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -250,6 +250,10 @@ class CapturedStep {
   std::vector<Text> host_reads() const { return step_->host_reads(); }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(step_->planned()); }
+  py::tuple cache_use() const {
+    const rt::CacheUse use = step_->cache_use();
+    return py::make_tuple(use.found, use.warning);
+  }
   Text graph() const { return to_json(step_->graph()); }
   Text profile() const { return to_json(step_->profile()); }
   void log_steps(int64_t steps) { step_->log_steps(steps); }
@@ -275,13 +279,15 @@ class CapturedStep {
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
                                      int outcomes, const std::optional<std::vector<Text>>& alternatives,
                                      const py::object& optimizer, const Text& name,
-                                     const ObserverArgument& observer) {
+                                     const ObserverArgument& observer, const Text& cache) {
     rt::CaptureOptions options;
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
     if (recapture) options.on_miss = rt::OnMiss::kRecapture;
     options.outcomes = outcomes;
+    options.runs = 2;  // Guards compare the state of Python before each call.
+    options.cache = cache;
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
@@ -378,15 +384,15 @@ void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
-                    const ObserverArgument&>(),
+                    const ObserverArgument&, const Text&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
-           py::arg("optimizer"), py::arg("name"), py::arg("observer"))
+           py::arg("optimizer"), py::arg("name"), py::arg("observer"), py::arg("cache"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
-                  py::arg("observer"))
+                  py::arg("observer"), py::arg("cache"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
@@ -399,6 +405,7 @@ void bind_captured_step(py::module_& m) {
       .def("host_reads", &CapturedStep::host_reads)
       .def("refresh", &CapturedStep::refresh)
       .def("planned", &CapturedStep::planned)
+      .def("cache_use", &CapturedStep::cache_use)
       .def("graph", &CapturedStep::graph)
       .def("profile", &CapturedStep::profile)
       .def("log_steps", &CapturedStep::log_steps, py::arg("steps"))

@@ -93,6 +93,8 @@ std::vector<std::string> CapturedStep::host_reads() const {
   return texts;
 }
 
+CacheUse CapturedStep::cache_use() const { return state_->captured().program.cache; }
+
 const Graph& CapturedStep::graph() const { return state_->graph(); }
 
 const PlanResult& CapturedStep::planned() const {
