@@ -64,6 +64,7 @@ ROOMS = {
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/nn": ("runtime/device", "runtime/state", "runtime/step"),
+    "runtime/saved": (),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

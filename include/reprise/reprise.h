@@ -5,6 +5,7 @@
 #include "reprise/check/simulate.h"  // IWYU pragma: export
 #include "reprise/check/verify.h"    // IWYU pragma: export
 #include "reprise/io/json.h"         // IWYU pragma: export
+#include "reprise/io/tensors.h"      // IWYU pragma: export
 #include "reprise/model/chain.h"     // IWYU pragma: export
 #include "reprise/model/errors.h"    // IWYU pragma: export
 #include "reprise/model/graph.h"     // IWYU pragma: export

@@ -9,5 +9,6 @@
 #include "reprise/runtime/nn.h"             // IWYU pragma: export
 #include "reprise/runtime/online.h"         // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
+#include "reprise/runtime/saved_state.h"    // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export
 #include "reprise/runtime/stage.h"          // IWYU pragma: export

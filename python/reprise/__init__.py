@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ._online import Online, OnlineReport, online
     from ._profiling import profile
     from ._remat import Remat, remat
+    from ._saved_state import SavedState, StateWriting, load_state, save_state
     from ._step_report import StepReport
     from ._train_step import ModeTried, TrainStep, train_step
 
@@ -56,6 +57,8 @@ _RUNTIME = {
     "OnlineReport": "_online",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
+    "SavedState": "_saved_state",
+    "StateWriting": "_saved_state",
     "StepReport": "_step_report",
     "TrainStep": "_train_step",
     "alternatives": "_alternatives",
@@ -63,6 +66,7 @@ _RUNTIME = {
     "capture": "_capture",
     "install_cpu_allocator": "_memory",
     "live_bytes": "_memory",
+    "load_state": "_saved_state",
     "micro_batches": "_micro_batches",
     "nn": "nn",
     "online": "_online",
@@ -70,6 +74,7 @@ _RUNTIME = {
     "profile": "_profiling",
     "remat": "_remat",
     "reset_peak": "_memory",
+    "save_state": "_saved_state",
     "train_step": "_train_step",
 }
 
@@ -112,9 +117,11 @@ __all__ = [
     "Remat",
     "RunLog",
     "RunLogEntry",
+    "SavedState",
     "SearchCost",
     "Stage",
     "StageOption",
+    "StateWriting",
     "StepCost",
     "StepReport",
     "Svg",
@@ -138,6 +145,7 @@ __all__ = [
     "install_cpu_allocator",
     "live_bytes",
     "load",
+    "load_state",
     "micro_batches",
     "nn",
     "online",
@@ -149,6 +157,7 @@ __all__ = [
     "remat",
     "report_html",
     "reset_peak",
+    "save_state",
     "simulate",
     "train_step",
     "verify",

@@ -18,6 +18,9 @@ def read_file(path: str) -> str:
 def write_file(path: str, content: str) -> None:
     """Writes a file as a whole, or leaves it as it is."""
 
+def canonical_sha256(text: str) -> str:
+    """Returns the hash of a JSON text in its canonical form."""
+
 def lower(text: str, name: str) -> str:
     """Returns the graph of a chain."""
 

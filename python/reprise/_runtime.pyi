@@ -257,3 +257,34 @@ def few_bit_table(name: str, bits: int) -> tuple[list[float], list[float]]:
 
 def few_bit_activations() -> list[tuple[str, str, int]]:
     """Returns the name, the formula and the only number of bits, or 0, of each activation."""
+
+def write_tensors(path: str, metadata: dict[str, str], tensors: list[tuple[str, Tensor]]) -> None:
+    """Writes a file of tensors as a whole, or leaves it as it is."""
+
+def tensor_type(tensor: Tensor, name: str) -> str:
+    """Returns the type of a tensor's elements in files. Raises InputError if there is none."""
+
+def tensor_checksum(tensor: Tensor) -> int:
+    """Returns the CRC-32C of a tensor's elements."""
+
+def file_checksum(path: str) -> tuple[int, str]:
+    """Returns the size of a file and its CRC-32C in hexadecimal digits."""
+
+class TensorFile:
+    """A file of tensors, open for reading."""
+
+    def __init__(self, path: str) -> None: ...
+    def metadata(self) -> dict[str, str]:
+        """Returns the texts of the file."""
+
+    def tensors(self) -> list[tuple[str, str, list[int]]]:
+        """Returns the name, the type and the shape of each tensor."""
+
+    def verify(self) -> None:
+        """Compares the checksums. Raises InputError if the file is damaged."""
+
+    def read(self, name: str) -> Tensor:
+        """Returns a tensor of the file."""
+
+    def read_into(self, name: str, tensor: Tensor) -> None:
+        """Reads a tensor of the file into one of the same shape and type."""

@@ -154,6 +154,7 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "write_file", [](const Text& path, const Text& content) { write_file(path, content); },
       py::arg("path"), py::arg("content"), NoGil());
+  m.def("canonical_sha256", &canonical_sha256, py::arg("text"), NoGil());
   m.def(
       "lower",
       [](const Text& text, const Text& name) { return to_json(lower(parse_chain(text, name))); },

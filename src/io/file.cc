@@ -12,39 +12,30 @@
 #include <system_error>
 #include <utility>
 
+#include "io/file_access.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
-namespace {
+namespace io {
 
-namespace fs = std::filesystem;
-
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+void fail_file(const std::filesystem::path& path, const std::string& what) {
   throw InputError(what, {.file = path.string(), .pointer = {}, .line = 0});
 }
 
-[[noreturn]] void fail_errno(const fs::path& path, const std::string& what, int error) {
-  fail(path, what + ": " + std::generic_category().message(error));
+void fail_file(const std::filesystem::path& path, const std::string& what, int error) {
+  fail_file(path, what + ": " + std::generic_category().message(error));
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
 
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  // Network file systems report a failed write only here.
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
+bool FileDescriptor::close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
- private:
-  int fd_;
-};
+namespace {
+
+namespace fs = std::filesystem;
 
 // Refuses a path with a zero byte: a C string ends there, so that the path would name another file.
 void check_path(const fs::path& path) {
@@ -63,13 +54,15 @@ int open_retrying(const fs::path& path, int flags, mode_t mode = 0) {
 }
 
 // Returns false, with errno set, if not all was written.
-bool write_all(int fd, std::string_view content) {
-  while (!content.empty()) {
-    const ssize_t count = ::write(fd, content.data(), content.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errno = EIO;  // A device took nothing and gave no error; do not try for ever.
-    if (count <= 0) return false;
-    content.remove_prefix(static_cast<size_t>(count));
+bool write_all(int fd, std::span<const std::string_view> pieces) {
+  for (std::string_view content : pieces) {
+    while (!content.empty()) {
+      const ssize_t count = ::write(fd, content.data(), content.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count == 0) errno = EIO;  // A device took nothing and gave no error; do not try for ever.
+      if (count <= 0) return false;
+      content.remove_prefix(static_cast<size_t>(count));
+    }
   }
   return true;
 }
@@ -130,7 +123,7 @@ class TemporaryFile {
       ::close(std::exchange(fd_, -1));
       errno = EEXIST;
     }
-    if (fd_ < 0) fail_errno(target, "cannot write: no file can be made in its folder", errno);
+    if (fd_ < 0) fail_file(target, "cannot write: no file can be made in its folder", errno);
   }
   ~TemporaryFile() {
     if (!renamed_) ::unlink(path_.c_str());
@@ -153,10 +146,10 @@ class TemporaryFile {
 };
 
 // Writes in place. Pipes and devices cannot be replaced: a rename onto /dev/null would destroy it.
-void write_in_place(const fs::path& path, std::string_view content) {
+void write_in_place(const fs::path& path, std::span<const std::string_view> pieces) {
   FileDescriptor file(open_retrying(path, O_WRONLY));
-  if (!file.valid()) fail_errno(path, "cannot write", errno);
-  if (!write_all(file.get(), content) || !file.close()) fail_errno(path, "cannot write", errno);
+  if (!file.valid()) fail_file(path, "cannot write", errno);
+  if (!write_all(file.get(), pieces) || !file.close()) fail_file(path, "cannot write", errno);
 }
 
 // Follows symbolic links, so that a link stays a link and its target is written. The target need
@@ -170,7 +163,7 @@ fs::path follow_links(const fs::path& path) {
     if (error) return target;
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
-  fail_errno(path, "cannot write", ELOOP);
+  fail_file(path, "cannot write", ELOOP);
 }
 
 void sync_folder(const fs::path& target) {
@@ -183,40 +176,54 @@ void sync_folder(const fs::path& target) {
 
 }  // namespace
 
-void write_file(const std::filesystem::path& path, std::string_view content) {
+FileDescriptor open_to_read(const fs::path& path) {
+  check_path(path);
+  FileDescriptor file(open_retrying(path, O_RDONLY));
+  if (!file.valid()) fail_file(path, "cannot read", errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) fail_file(path, "cannot read", errno);
+  if (S_ISDIR(status.st_mode)) fail_file(path, "cannot read", EISDIR);
+  return file;
+}
+
+void write_pieces(const fs::path& path, std::span<const std::string_view> pieces) {
   check_path(path);
   struct stat status = {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (!exists && errno != ENOENT) fail_errno(path, "cannot write", errno);
-  if (exists && S_ISDIR(status.st_mode)) fail_errno(path, "cannot write", EISDIR);
-  if (exists && !S_ISREG(status.st_mode)) return write_in_place(path, content);
+  if (!exists && errno != ENOENT) fail_file(path, "cannot write", errno);
+  if (exists && S_ISDIR(status.st_mode)) fail_file(path, "cannot write", EISDIR);
+  if (exists && !S_ISREG(status.st_mode)) return write_in_place(path, pieces);
   // rename() needs no permission for the file that it replaces.
-  if (exists && ::access(path.c_str(), W_OK) != 0) fail_errno(path, "cannot write", errno);
+  if (exists && ::access(path.c_str(), W_OK) != 0) fail_file(path, "cannot write", errno);
 
   const fs::path target = follow_links(path);
-  if (!target.has_filename()) fail_errno(path, "cannot write", EISDIR);
+  if (!target.has_filename()) fail_file(path, "cannot write", EISDIR);
   remove_left_behind(folder_of(target));
   TemporaryFile temporary(target, 0666);  // The kernel takes the umask off.
   FileDescriptor file(temporary.duplicate());
-  if (!file.valid()) fail_errno(path, "cannot write", errno);
+  if (!file.valid()) fail_file(path, "cannot write", errno);
   if (exists) static_cast<void>(::fchmod(file.get(), status.st_mode & 07777));
-  if (!write_all(file.get(), content)) fail_errno(path, "cannot write", errno);
-  if (::fsync(file.get()) != 0) fail_errno(path, "cannot write", errno);
-  if (!file.close()) fail_errno(path, "cannot write", errno);
-  if (!temporary.rename_to(target)) fail_errno(path, "cannot write", errno);
+  if (!write_all(file.get(), pieces)) fail_file(path, "cannot write", errno);
+  if (::fsync(file.get()) != 0) fail_file(path, "cannot write", errno);
+  if (!file.close()) fail_file(path, "cannot write", errno);
+  if (!temporary.rename_to(target)) fail_file(path, "cannot write", errno);
   sync_folder(target);
 }
 
+}  // namespace io
+
+void write_file(const std::filesystem::path& path, std::string_view content) {
+  io::write_pieces(path, {&content, 1});
+}
+
 std::string read_file(const std::filesystem::path& path, size_t limit) {
-  check_path(path);
-  const FileDescriptor file(open_retrying(path, O_RDONLY));
-  if (!file.valid()) fail_errno(path, "cannot read", errno);
+  using io::fail_file;
+  const io::FileDescriptor file = io::open_to_read(path);
   struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) fail_errno(path, "cannot read", errno);
-  if (S_ISDIR(status.st_mode)) fail_errno(path, "cannot read", EISDIR);
+  if (::fstat(file.get(), &status) != 0) fail_file(path, "cannot read", errno);
   const std::string too_large = "is larger than " + std::to_string(limit) + " bytes";
   const auto announced = static_cast<size_t>(status.st_size);
-  if (S_ISREG(status.st_mode) && announced > limit) fail(path, too_large);
+  if (S_ISREG(status.st_mode) && announced > limit) fail_file(path, too_large);
 
   // The announced size is a hint only: pipes have none, and files can grow while they are read.
   std::string content;
@@ -229,10 +236,10 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
     }
     const ssize_t count = ::read(file.get(), content.data() + filled, content.size() - filled);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_errno(path, "cannot read", errno);
+    if (count < 0) fail_file(path, "cannot read", errno);
     if (count == 0) break;
     filled += static_cast<size_t>(count);
-    if (filled > limit) fail(path, too_large);
+    if (filled > limit) fail_file(path, too_large);
   }
   content.resize(filled);
   return content;

@@ -1,5 +1,5 @@
-// write_file() meets faults at every system call that it makes. The file is then the old one or the
-// new one, and what a killed process left behind is gone after the next write.
+// write_file() and write_tensors() meet faults at every system call that they make. The file is then
+// the old one or the new one, and what a killed process left behind is gone after the next write.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,10 +11,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 
 #include "fault/faults.h"
 #include "reprise/io/json.h"
+#include "reprise/io/tensors.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::testing {
@@ -169,6 +171,81 @@ TEST_F(FileFaults, FilesOfOtherNamesAndKindsAreLeftAlone) {
   EXPECT_TRUE(fs::is_symlink(folder_ / ".reprise-1-2.tmp"));
   EXPECT_TRUE(fs::exists(folder_ / "mine.txt"));
   EXPECT_TRUE(fs::exists(folder_ / ".reprise-1-3.tmp"));
+}
+
+// A file of tensors with the same character in all of its elements.
+void write_state(const fs::path& file, char character) {
+  const std::string large(9'000, character), small(40, character);
+  write_tensors(file, {{"format", "reprise.state"}},
+                {{"large", "U8", {9'000}, std::as_bytes(std::span(large))},
+                 {"small", "F32", {10}, std::as_bytes(std::span(small))},
+                 {"none", "F32", {0}, {}}});
+}
+
+// Returns the character of a whole file; fails if it is damaged or mixed of two.
+char read_state(const fs::path& file) {
+  const TensorFile opened(file);
+  EXPECT_NO_THROW(opened.verify());
+  std::string all;
+  for (const TensorEntry& tensor : opened.table().tensors) {
+    std::string text(static_cast<size_t>(tensor.bytes.count()), '\0');
+    opened.read(tensor, std::as_writable_bytes(std::span(text)));
+    all += text;
+  }
+  EXPECT_EQ(all, std::string(9'040, all.at(0)));
+  return all.at(0);
+}
+
+TEST_F(FileFaults, AFileOfTensorsIsTheOldOrTheNewOne) {
+  const fs::path state = folder_ / "state.safetensors";
+  int64_t killed = 0, failed = 0;
+  for (const FileFault fault : {FileFault::kKillBefore, FileFault::kKillHalf}) {
+    for (int64_t call = 0;; ++call) {
+      SCOPED_TRACE("killed at call " + std::to_string(call));
+      ASSERT_LT(call, 100);
+      write_state(state, 'o');
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const SystemCallFault armed(fault, call);
+        write_state(state, 'n');
+        ::_exit(0);
+      }
+      int status = 0;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+      const char found = read_state(state);
+      EXPECT_TRUE(found == 'o' || found == 'n');
+      if (!WIFSIGNALED(status)) {
+        EXPECT_EQ(found, 'n');
+        break;
+      }
+      ++killed;
+    }
+  }
+  for (const FileFault fault : {FileFault::kError, FileFault::kShort}) {
+    for (int64_t call = 0;; ++call) {
+      SCOPED_TRACE("failed at call " + std::to_string(call));
+      ASSERT_LT(call, 100);
+      write_state(state, 'o');
+      bool refused = false, happened = false;
+      {
+        const SystemCallFault armed(fault, call, ENOSPC);
+        try {
+          write_state(state, 'n');
+        } catch (const InputError& error) {
+          refused = true;
+          EXPECT_EQ(error.where().file, state.string());
+        }
+        happened = armed.happened();
+      }
+      EXPECT_EQ(read_state(state), refused ? 'o' : 'n');
+      EXPECT_EQ(entries(), 2u);
+      if (!happened) break;
+      ++failed;
+    }
+  }
+  EXPECT_GE(killed, 18) << "open, lock, chmod, a write a piece, sync, close, rename";
+  std::printf("killed %lld times, %lld calls failed\n", static_cast<long long>(killed),
+              static_cast<long long>(failed));
 }
 
 TEST_F(FileFaults, ManyWritersOfOneFileLeaveOneWholeFile) {

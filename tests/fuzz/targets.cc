@@ -7,6 +7,7 @@
 #include "reprise/check/explain.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
+#include "reprise/io/tensors.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/pack/pages.h"
@@ -172,6 +173,29 @@ void pack_blocks(std::string_view bytes) {
   }
 }
 
+// The headers of files of tensors. The file is as large as the last tensor says, as far as it can be.
+void tensor_table(std::string_view bytes) {
+  constexpr int64_t kLengthBytes = 8;
+  const auto size = static_cast<int64_t>(bytes.size());
+  try {
+    parse_tensor_table(bytes, Bytes(kLengthBytes + size), kFile);
+  } catch (const InputError& error) {
+    require_place(error);
+  }
+  try {
+    const TensorTable table = parse_tensor_table(bytes, Bytes(kLengthBytes + size + 16), kFile);
+    Bytes end;
+    for (const TensorEntry& tensor : table.tensors) {
+      promise(tensor.offset == end, "tensors do not lie side by side");
+      end += tensor.bytes;
+      promise(table.find(tensor.name) == &tensor, "a name comes twice");
+    }
+    promise(end == Bytes(16), "the tensors do not fill the file");
+  } catch (const InputError& error) {
+    require_place(error);
+  }
+}
+
 // These are texts that people write for budgets and durations.
 void quantities(std::string_view bytes) {
   const auto refuse = [](const auto& read) {
@@ -196,6 +220,7 @@ std::span<const Target> targets() {
       {"frontier", load<parse_frontier>},
       {"profile", load<parse_profile>},
       {"run_log", load<parse_run_log>},
+      {"tensors", tensor_table},
       {"problem", plan_problem},
       {"check", check},
       {"search", search},

@@ -18,8 +18,8 @@ struct Target {
   void (*run)(std::string_view bytes);
 };
 
-// There is a target for each loader, one for the texts of budgets and durations, and these, which
-// use a value that was loaded:
+// There is a target for each loader, one for the headers of files of tensors, one for the texts of
+// budgets and durations, and these, which use a value that was loaded:
 //   check    reads a plan file for a fixed graph: verify, simulate, explain, blocks, interpreter;
 //   problem  reads a problem file, and plans it with plain training;
 //   search   makes a small valid problem of the bytes, and asks every planner;

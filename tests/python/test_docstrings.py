@@ -35,6 +35,7 @@ NAMES = {
     "chain": 'chain = reprise.load("data/instances/chains/resnet18_like.json")',
     "plan": 'plan = reprise.plan(chain, budget="60%").plan',
     "model": 'model = reprise.remat(plain, x, budget="60%")',
+    "optimizer": "optimizer = torch.optim.AdamW(plain.parameters())",
     "step": """
 def train(x, y):
     loss = nn.functional.cross_entropy(plain(x), y)

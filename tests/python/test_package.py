@@ -50,7 +50,8 @@ def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text(
         "reprise._runtime.CapturedStep\nreprise._runtime.Online\nreprise._runtime.Remat\n"
-        "reprise._runtime.TiledFunction\nreprise._runtime.Watched\n"
+        "reprise._runtime.TensorFile\nreprise._runtime.TiledFunction\n"
+        "reprise._runtime.Watched\n"
     )
     # PyTorch's types do not matter here, and to read them takes long.
     config = tmp_path / "mypy.ini"

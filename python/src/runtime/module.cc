@@ -15,6 +15,7 @@
 #include "few_bit.h"
 #include "mirror.h"
 #include "online.h"
+#include "saved.h"
 #include "tiled.h"
 #include "watched.h"
 #include "reprise/model/errors.h"
@@ -453,6 +454,7 @@ PYBIND11_MODULE(_runtime, m) {
   bind_online(m);
   bind_tiled_functions(m);
   bind_few_bit(m);
+  bind_saved(m);
 }
 
 }  // namespace reprise::python

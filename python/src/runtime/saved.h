@@ -1,0 +1,10 @@
+// Files of tensors in Python, for saved states.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace reprise::python {
+
+void bind_saved(pybind11::module_& module);
+
+}  // namespace reprise::python
