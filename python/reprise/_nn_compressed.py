@@ -110,12 +110,12 @@ class compressed:
         if key in self._known:
             alive, reference = self._known[key]
             saved = reference()
-            if saved is not None and not alive.expired():
+            if saved is not None and not alive.expired():  # type: ignore[no-untyped-call]
                 return saved
         self._seed += 1
         encoded = _runtime.encode(tensor, seed=self._seed, **self._options)
         saved = _Saved(encoded)
-        self._known[key] = (StorageWeakRef(storage), weakref.ref(saved))
+        self._known[key] = (StorageWeakRef(storage), weakref.ref(saved))  # type: ignore[no-untyped-call]
         self.plain_bytes += tensor.nbytes
         self.kept_bytes += encoded.bytes
         error = encoded.largest_error()

@@ -158,14 +158,14 @@ _FEW_BIT: dict[type[nn.Module], Callable[[nn.Module], str | None]] = {
     nn.SiLU: lambda m: "silu",
     nn.Mish: lambda m: "mish",
     nn.Hardswish: lambda m: "hard-swish",
-    nn.Softplus: lambda m: "softplus" if (m.beta, m.threshold) == (1, 20) else None,
+    nn.Softplus: lambda m: "softplus" if (m.beta, m.threshold) == (1, 20) else None,  # type: ignore[comparison-overlap]
     nn.Tanh: lambda m: "tanh",
     nn.Sigmoid: lambda m: "sigmoid",
 }
 
 
 def _few_bit(layer: nn.Module, bits: int) -> nn.Module | None:
-    name = _FEW_BIT.get(type(layer), lambda m: None)(layer)
+    name = _FEW_BIT.get(type(layer), lambda m: None)(layer)  # type: ignore[no-untyped-call]
     return None if name is None else FewBit(name, bits=bits).train(layer.training)
 
 

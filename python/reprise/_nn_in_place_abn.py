@@ -147,5 +147,5 @@ class InPlaceABN(nn.modules.batchnorm._BatchNorm):
 
     def extra_repr(self) -> str:
         """Returns the options, for printing."""
-        said = f"{super().extra_repr()}, activation={self.activation!r}"
+        said = f"{super().extra_repr()}, activation={self.activation!r}"  # type: ignore[no-untyped-call]
         return said if self.activation == "identity" else f"{said}, parameter={self.parameter}"

@@ -80,7 +80,7 @@ class XConv2d(nn.Conv2d):
             self.bias,
             probes=self.probes,
             stride=self.stride,
-            padding=self.padding,
+            padding=self.padding,  # type: ignore[arg-type]
             dilation=self.dilation,
             groups=self.groups,
             seed=None,
@@ -88,4 +88,4 @@ class XConv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         """Returns the options, for printing."""
-        return f"{super().extra_repr()}, probes={self.probes}"
+        return f"{super().extra_repr()}, probes={self.probes}"  # type: ignore[no-untyped-call]

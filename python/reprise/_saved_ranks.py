@@ -146,8 +146,8 @@ def save_ranks(
 
     def write() -> None:
         try:
-            writer = dcp.FileSystemWriter(folder, sync_files=True)
-            dcp.save(state, storage_writer=writer, process_group=ranks.group)
+            writer = dcp.FileSystemWriter(folder, sync_files=True)  # type: ignore[attr-defined]
+            dcp.save(state, storage_writer=writer, process_group=ranks.group)  # type: ignore[attr-defined]
         except CheckpointException as error:  # This is no subclass of Exception.
             raise InputError(f"{folder}: cannot write: {error}", folder) from None
 
@@ -239,7 +239,7 @@ def read_ranks(
     def load(state: Tensors) -> None:
         named = {stored(name): tensor for name, tensor in state.items()}
         if named:
-            dcp.load(named, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+            dcp.load(named, storage_reader=dcp.FileSystemReader(folder), no_dist=True)  # type: ignore[attr-defined]
 
     def empty(name: str, like: torch.Tensor | None = None) -> torch.Tensor:
         size, kind = rows[stored(name)].size, rows[stored(name)].properties.dtype
@@ -260,7 +260,7 @@ def read_ranks(
 
     def prepare() -> tuple[dict[str, Any], list[Callable[[], None]], dict[str, Any]]:
         nonlocal rows, rank
-        rows = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        rows = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata  # type: ignore[attr-defined]
         known = _text_name(rank) in rows
         if not known:
             rank = 0  # There were fewer processes. The random state here stays as it is.

@@ -50,7 +50,9 @@ class TrainTest(ProgramTest):
         plan, profile, machine = (self.folder / name for name in ("p.json", "q.json", "m.json"))
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        arguments = [*GPT, "--mode", "chain", "--steps", "2", "--time-limit", "1s", "--json",
+        # The buffers of the disk are in the budget, so that the network is not too small.
+        gpt = ["--model", "gpt", "--input", "16x64", "--width", "64", "--layers", "4", "--heads", "2"]
+        arguments = [*gpt, "--mode", "chain", "--steps", "2", "--time-limit", "1s", "--json",
                      "--budget", "70%", "--offload", f"disk:{scratch}"]
         fast = self.folder / "fast.json"
         channel = {"bytes_per_second": 100_000_000_000, "latency_ns": 0}
@@ -259,7 +261,7 @@ class TrainTest(ProgramTest):
                 (["--model", "vgg16_bn", "--input", "2x3x8x8"], "32"),
                 (["--model", "mlp", "--budget", "lots"], "lots"),
                 (["--model", "mlp", "--optimizer", "lion"], "adam"),
-                (["--model", "mlp", "--mode", "tree"], "auto, chain or graph"),
+                (["--model", "mlp", "--mode", "tree"], "auto, chain, graph or online"),
                 (["--model", "mlp", "--schedule", "steep"], "constant or linear"),
                 (["--model", "mlp", "--mode", "graph", "--planner", "chain"], "chain"),
                 (["--model", "mlp", "--planner", "magic"], "periodic"),

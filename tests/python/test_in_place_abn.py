@@ -125,7 +125,7 @@ def test_a_training_converges() -> None:
             x[torch.arange(64), 0, y * 2, y * 2] += 6
             optimizer.zero_grad()
             loss = F.cross_entropy(net(x), y)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
         found.append(float(loss.detach()))
     assert found[1] < 0.5

@@ -32,7 +32,7 @@ FAST = {
 def planned(folder: Path, **options: Any) -> Any:
     torch.manual_seed(5)
     options = {"machine": FAST, "planner": "save_on_cpu", "time_limit": 0.5} | options
-    return reprise.remat(perceptron(), vectors()[0], offload=f"disk:{folder}", **options)
+    return reprise.remat(perceptron(), vectors()[0], offload=f"disk:{folder}", **options)  # type: ignore[arg-type]
 
 
 def test_steps_are_those_of_plain_training(tmp_path: Path) -> None:

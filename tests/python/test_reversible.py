@@ -28,7 +28,7 @@ class Attention(nn.Module):
         parts = (
             self.inside(self.norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         )
-        y = F.scaled_dot_product_attention(*parts, dropout_p=0.1 if self.training else 0.0)
+        y = F.scaled_dot_product_attention(*parts, dropout_p=0.1 if self.training else 0.0)  # type: ignore[misc]
         return self.outside(y.transpose(1, 2).reshape(batch, length, width))
 
 

@@ -164,7 +164,7 @@ def dies(rank: int, path: str, call: int) -> None:
 
     whole, optimizer = make("ddp")
     calls = 0
-    write = _saved_ranks._core.write_file
+    write = _saved_ranks._core.write_file  # type: ignore[attr-defined]
 
     def counted(*arguments: Any) -> None:
         nonlocal calls
@@ -175,9 +175,9 @@ def dies(rank: int, path: str, call: int) -> None:
 
     class Core:
         write_file = staticmethod(counted)
-        read_file = staticmethod(_saved_ranks._core.read_file)
+        read_file = staticmethod(_saved_ranks._core.read_file)  # type: ignore[attr-defined]
 
-    _saved_ranks._core = Core  # type: ignore[assignment]
+    _saved_ranks._core = Core  # type: ignore[assignment,attr-defined]
     try:
         reprise.save_state(path, model=whole, optimizer=optimizer, step=9)
     except (reprise.InputError, RuntimeError):

@@ -319,7 +319,7 @@ def test_state_of_a_module_that_is_no_tensor(tmp_path: pathlib.Path) -> None:
             self.calls = state["calls"]
 
     model, other = nn.Sequential(Counting(2, 2)), nn.Sequential(Counting(2, 2))
-    model[0].calls = 5
+    model[0].calls = 5  # type: ignore[assignment]
     reprise.save_state(tmp_path / "s", model=model)
     reprise.load_state(tmp_path / "s", model=other)
     assert other[0].calls == 5
@@ -375,11 +375,11 @@ def test_what_does_not_fit_is_refused(tmp_path: pathlib.Path) -> None:
         unchanged_by(load, str(path))
     path.write_bytes(whole[: len(whole) // 2])
     unchanged_by(load, "belong to it")
-    reprise._saved_state._runtime.write_tensors(
+    reprise._saved_state._runtime.write_tensors(  # type: ignore[attr-defined]
         str(path), {"format": "reprise.state", "version": "7", "writer": "reprise 9"}, []
     )
     unchanged_by(load, "version '7'.*reads version 1; it was written by 'reprise 9'")
-    reprise._saved_state._runtime.write_tensors(str(path), {}, [])
+    reprise._saved_state._runtime.write_tensors(str(path), {}, [])  # type: ignore[attr-defined]
     unchanged_by(load, "is no saved state")
     path.write_bytes(b"\x80\x04pickle of somebody")
     unchanged_by(load, "is no file of tensors")

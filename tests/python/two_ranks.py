@@ -20,7 +20,7 @@ def _work(rank: int, store: str, function: Callable[..., None], arguments: Any, 
         torch.set_num_threads(1)
         dist.init_process_group(
             "gloo",
-            store=dist.FileStore(store, 2),
+            store=dist.FileStore(store, 2),  # type: ignore[attr-defined]
             rank=rank,
             world_size=2,
             timeout=datetime.timedelta(seconds=60),
