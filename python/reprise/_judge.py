@@ -187,7 +187,7 @@ class _World:
         result = step(*self.sample, **self.keywords)
         self._synchronize()
         taken = time.perf_counter_ns() - begin
-        # What was made before the allocator counted is not in its numbers.
+        # The allocator does not count memory that was taken before it was installed.
         peak = peak_bytes() - before + max(before, self._held_bytes())
         if isinstance(step, CapturedStep):
             peak = step.report().measured_peak_bytes

@@ -13,8 +13,8 @@
 // Saving is atomic: the file is the old one or the new one, whole, however the process ends. While
 // a step runs, nothing may be saved or loaded.
 //
-// Not handled: several processes (reprise.save_state() of Python has that), the state of the
-// program's own generators, and optimizers beside SGD, Adam, AdamW, Adagrad and RMSprop.
+// These functions do not handle several processes (reprise.save_state() of Python does), the state
+// of the program's own generators, and optimizers beside SGD, Adam, AdamW, Adagrad and RMSprop.
 #pragma once
 
 #include <ATen/core/Tensor.h>

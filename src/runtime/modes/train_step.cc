@@ -15,7 +15,7 @@ namespace reprise::runtime {
 
 namespace {
 
-// What inputs have to agree in for one recording to serve two calls.
+// One recording serves two calls if their inputs are of one kind.
 struct InputKind {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<at::ScalarType> types;

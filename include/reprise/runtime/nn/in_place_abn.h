@@ -18,7 +18,7 @@
 // In a step that is being captured (capture.h) the layer runs by PyTorch's operations, and the planner
 // finds alternatives that keep the result alone by itself.
 //
-// What is refused, with an InputError: an activation that has no inverse, inputs that are no dense
+// The layer refuses with an InputError: an activation that has no inverse, inputs that are no dense
 // tensors of real numbers of at least two dimensions, and derivatives of derivatives (create_graph).
 #pragma once
 

@@ -13,7 +13,7 @@
 // 2^-fraction_bits in integers, whose sums are undone to the last bit. f and g see and return the
 // floating-point numbers that they always did.
 //
-// What is guaranteed with StreamNumbers::kFixedPoint:
+// StreamNumbers::kFixedPoint guarantees:
 // - Results, gradients, buffers and random state are bitwise those of the same network with
 //   `reverse = false`, which is plain training of it: the sums are rounded to fixed point there, too,
 //   and the backward pass takes that rounding for the identity in both. f and g must be deterministic.
@@ -22,7 +22,7 @@
 // - Numbers must stay in [-2^(31 - fraction_bits), 2^(31 - fraction_bits)), which is [-2048, 2048) by
 //   default. This is checked in each sum, and NaN counts as outside: forward() throws InputError with
 //   the name of the branch. With `reverse`, buffers and random state are then as before.
-// With StreamNumbers::kFloatingPoint streams have no such range, nothing is rounded, and gradients are
+// StreamNumbers::kFloatingPoint has no such range and rounds nothing. Its gradients are
 // those of plain training up to the error of the inverse. It grows with the depth: in float32 about
 // 1e-6 of the largest gradient after 64 blocks, in bfloat16 several percent.
 //
@@ -35,7 +35,7 @@
 // network runs plainly, so that the plan decides what is kept; a captured step does not notice numbers
 // out of range.
 //
-// What is refused, with an InputError: a branch that returns another shape than that of the stream,
+// The network refuses with an InputError: a branch that returns another shape than that of the stream,
 // that changes its input in place, or whose parameters change between the two passes; a second
 // backward pass, and derivatives of derivatives (create_graph); forward-mode derivatives. A tensor
 // that a branch uses and that requires a gradient must be a parameter of its module.
