@@ -130,6 +130,8 @@ class ChainStep:
                 "time_limit_ns": nanoseconds(wanted.time_limit),
                 "enforce": True,
                 "output_held": True,
+                "offload": "",
+                "machine": None,
                 "name": wanted.name,
                 "observer": wanted.observer,
             },

@@ -167,7 +167,7 @@ class Remat(nn.Module):
             InputError: The inputs or a stage cannot be used.
 
         Examples:
-            >>> result = model.plan_for(torch.randn(512, 128))
+            >>> result = model.plan_for(torch.randn(4096, 128))
         """
         native, tensors = self._ready(arguments, keywords)
         native.plan_for(tensors)

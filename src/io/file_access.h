@@ -1,4 +1,4 @@
-// What readers and writers of files share: descriptors, errors with the path, and the atomic write
+// The parts that readers and writers of files share: descriptors, errors with the path, and the atomic write
 // of a file that is given in pieces.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a chain and a branch of a join have in common: the checks of their stages.
+// The checks of stages, which a chain and a branch of a join have in common.
 #pragma once
 
 #include <fmt/format.h>

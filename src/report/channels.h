@@ -1,4 +1,4 @@
-// What travels between memories, as a part of the page.
+// The part of the page that shows the copies between memories.
 #pragma once
 
 #include <cstddef>

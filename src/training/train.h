@@ -22,7 +22,7 @@
 
 namespace reprise::training {
 
-// What is planned: the stages of the model, or the operations of the captured step; or nothing, and
+// The thing that is planned: the stages of the model, or the operations of the captured step; or nothing, and
 // values are evicted while the step runs. kAuto stands for kGraph where the step can be captured, and
 // for kChain elsewhere.
 enum class TrainMode { kAuto, kChain, kGraph, kOnline };

@@ -32,7 +32,7 @@ Answer dtr_graph(const GraphProblem& problem);
 
 // These functions consider the schedules of a family, for planners that need a plan to start from
 // or to fall back on. They return false if time ran out before every candidate was considered.
-// Of the sets of checkpoints, the first function considers the fastest within the budget, or the one
+// Among the sets of checkpoints, the first function considers the fastest within the budget, or that
 // with the smallest peak if none fits.
 bool consider_min_peak(const Chain& chain, Bytes budget, common::Candidates& candidates, common::SearchControl& control);
 bool consider_revolve(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);

@@ -57,7 +57,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// What a stage holds while it runs, with its first option. No number has the input of the chain,
+// The bytes that a stage holds while it runs, with its first option. No number has the input of the chain,
 // which is always live.
 struct StageLevels {
   int64_t checkpoint = 0;  // x_i; 0 for the first stage
@@ -123,7 +123,7 @@ class SegmentPeak {
     first_run_ = std::max(first.sweep_first, later_sweeps_);
     later_sweeps_ = std::max(later_sweeps_, first.sweep);
     second_run_ = std::max(waits_ + first.forward_first, first.backward_first);
-    // Of T_i, this segment holds what is behind its own input, and the input if that stays.
+    // This segment holds the part of T_i behind its own input, and the input if that stays.
     if (later_) second_run_ = std::max(second_run_, *later_ - first.before + first.stays);
     const int64_t own = std::max(waits_ + first.forward, first.backward);
     later_ = std::max(later_.value_or(own), own);

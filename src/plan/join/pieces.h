@@ -42,7 +42,7 @@ class BranchPieces {
   int64_t activation(size_t k) const { return k == 0 ? 0 : model_.x[k]; }
   int64_t pending(size_t k) const { return model_.g[k] + model_.weights(k, model_.stages); }
 
-  // What follows if a piece is put on top of what is held at boundary k, where x_k is `pinned` if
+  // The consequences of a piece put on top of the values held at boundary k, where x_k is `pinned` if
   // the stage below reads it in its backward.
   struct Extension {
     Piece piece;

@@ -77,7 +77,7 @@ void FlowBuilder::measure(const Schedule& schedule) {
     }
     touch(runs, static_cast<int32_t>(r), before_loss);
     if (!before_loss) continue;
-    // What a stage saves goes out before its output, which the next stage still reads.
+    // The saved values of a stage go out before its output, which the next stage still reads.
     const std::vector<ValueIndex>& writes = variant_of(graph_, runs[r]).writes;
     for (size_t w = writes.size(); w-- > 0;) {
       const int8_t lane = schedule.lane_of[static_cast<size_t>(writes[w])];
@@ -165,7 +165,7 @@ bool FlowBuilder::evict(const std::vector<Run>& runs, int64_t budget, FlowResult
   for (int32_t k = 0; k < n; ++k) {
     absent -= returns_[static_cast<size_t>(k)];
     size_t c = first;
-    // What comes back for this run is there before it begins, together with what it consumes.
+    // The values that come back for this run are there before it begins, with those that it consumes.
     const int64_t level = level_at(static_cast<size_t>(k));
     while (level - absent > budget) {
       while (c < carried_.size() && (carried_[c].leaves >= 0 || carried_[c].last >= k ||

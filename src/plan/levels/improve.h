@@ -21,7 +21,7 @@ struct Candidate {
   FlowResult flow;
 };
 
-// What a search works with. All must outlive it.
+// A search works with these objects. All must outlive it.
 struct Workbench {
   const chain::ChainModel& model;
   Scheduler& scheduler;

@@ -231,7 +231,7 @@ void ChainStep::run_kept(size_t stage, size_t variant) {
   if (made) {
     saved_storages_ = made->alive_without(outputs);
     made.reset();
-    // Of an input that the run consumes, what autograd holds counts as saved.
+    // If the run consumes its input, the part of it that autograd holds counts as saved.
     if (option.consumes_input && !option.reads_input) {
       const auto given = storages_taken_since(activations_[stage], began_);
       saved_storages_.insert(saved_storages_.end(), given.begin(), given.end());

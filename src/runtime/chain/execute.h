@@ -78,7 +78,7 @@ class ChainStep final : public Backend {
   const PlannedModel& planned() const { return *planned_; }
   const std::shared_ptr<const Program>& program() const { return program_; }
 
-  // What the step has moved so far.
+  // Returns the bytes that the step has moved so far.
   MovedBytes moved() const { return moved_ ? moved_->moved() : MovedBytes(); }
 
   // To be called before the step: measures its runs with `meter`, which must outlive the step. Each

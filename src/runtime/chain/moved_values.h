@@ -27,7 +27,7 @@ using FarMemories = std::vector<std::shared_ptr<transfer::FarMemory>>;
 // that do not begin or end at the device.
 std::vector<bool> moved_by(const Program& program, size_t values);
 
-// What the copies of a step came to.
+// The sums over the copies of a step.
 struct MovedBytes {
   Bytes out, in;
   Nanos waited;  // by the step, for copies

@@ -33,7 +33,7 @@ int64_t rounded(size_t bytes) {
 // The source of blocks of this thread; null: the heap.
 thread_local std::shared_ptr<BlockSource> current_source;
 
-// What makes room for the requests of this thread; null: nothing.
+// The object that makes room for the requests of this thread; null: there is none.
 thread_local RoomMaker* room_maker = nullptr;
 
 struct CountedBlock {

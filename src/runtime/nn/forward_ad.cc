@@ -43,7 +43,7 @@ int64_t tile_of(const Spec& spec, c10::Device device) {
   return device.is_cpu() ? kTileOnCpu : kTileElsewhere;
 }
 
-// What a call is like, for its backward pass.
+// The backward pass of a call reads these facts about it.
 struct Call final : torch::CustomClassHolder {
   Call(std::shared_ptr<const Spec> given, const Tensors& operands)
       : spec(std::move(given)), autocast(operands[0].device()) {

@@ -86,7 +86,7 @@ at::Tensor as_tensor(const std::vector<double>& numbers, const at::TensorOptions
   return at::tensor(numbers, at::TensorOptions(at::kDouble)).to(options);
 }
 
-// What the backward pass of one call knows.
+// The backward pass of one call knows these values.
 struct AbnCall {
   InPlaceAbnOptions options;
   bool training = false;

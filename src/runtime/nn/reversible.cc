@@ -26,7 +26,7 @@ namespace {
 using runtime::nn::ReversibleOptions;
 using runtime::nn::StreamNumbers;
 
-// What the nodes of a call share. A copy of the branches is cheap: their functions and modules are shared.
+// The nodes of a call share this. A copy of the branches is cheap: their functions and modules are shared.
 struct WalkUnderWay {
   WalkUnderWay(std::vector<Stage> given, const ReversibleOptions& options, const TwoTensors& inputs)
       : branches(std::move(given)), walk(branches, options, inputs) {}

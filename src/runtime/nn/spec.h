@@ -1,4 +1,4 @@
-// What a TiledFunction holds, and how its function is called on a tile.
+// The contents of a TiledFunction, and the call of its function on a tile.
 #pragma once
 
 #include <ATen/core/Tensor.h>

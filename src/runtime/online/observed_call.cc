@@ -257,7 +257,7 @@ class Writer {
     if (record->made.empty()) return;
     for (const Operand& operand : record->operands) {
       if (!operand.value) continue;
-      // What cannot be made again has to stay as long as this call may run again.
+      // A value that cannot be made again has to stay as long as this call may run again.
       if (!operand.shape_only && !operand.written) values_.keep_for_calls(*operand.value);
       add_reader(*operand.value, record);
     }

@@ -73,7 +73,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
   draws = op.hasTag(at::Tag::nondeterministic_seeded);
   repeatable = !other_memory &&
                (name.starts_with("aten::") || op.hasTag(at::Tag::pt2_compliant_tag));
-  // Of an operator from elsewhere nobody knows whether the tag would be there.
+  // Operators from elsewhere may lack the tag although they draw.
   if (!name.starts_with("aten::")) draws = true;
 }
 

@@ -1,4 +1,4 @@
-// What online mode has to know of an operator at each of its calls, looked up once.
+// The facts about an operator that online mode needs at each call, looked up once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,4 @@
-// What online mode remembers of a step: values, and the calls that made them.
+// The memory of online mode about a step: values, and the calls that made them.
 //
 // A value is one version of a storage's bytes; a write in place makes the next version. A call holds
 // its operands, and a value holds the call that made it. So a value that lives keeps the records of
@@ -48,8 +48,8 @@ struct Value {
   bool shared = false;   // code outside of operators has a pointer to it, and may write
   bool listed = false;   // among those that were made again without a home
   bool armed = false;    // its home tells when such code takes a pointer
-  // Of a value without a maker: its home, as long as a call may need it. Of a value that was made
-  // again and has no home any more: its bytes.
+  // A value without a maker keeps its home here, as long as a call may need it. A value that was made
+  // again and has no home any more keeps its bytes.
   c10::Storage kept;
   int32_t pins = 0;    // by operators that run, and by calls that run again
   int32_t writes = 0;  // versions of the storage before this one

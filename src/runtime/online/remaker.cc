@@ -111,7 +111,7 @@ void Remaker::make(const ValuePtr& value) {
     const CallPtr call = frame.call;
     run(call);
     frames.pop();
-    // What the frame below waits for is the first operand that it has not pinned.
+    // The frame below waits for the first operand that it has not pinned.
     expected = nullptr;
     if (!frames.empty()) {
       const Frame& below = frames.top();

@@ -16,7 +16,7 @@ namespace reprise::runtime::internal::saved {
 
 // The names of parameters, by their tensors.
 using ParameterNames = std::map<const void*, std::string>;
-// What is still to be done once everything has been compared.
+// The writes that are still to be done once everything has been compared.
 using Assignments = std::vector<std::function<void()>>;
 
 // Writes the class, the groups with their options, and the state; adds the tensors to `tensors`.

@@ -18,7 +18,7 @@
 namespace reprise::runtime::internal::transfer {
 
 struct DiskOptions {
-  // What one read or write takes, in bytes: a multiple of TemporaryFile::kAlignment. Each thread has
+  // The size of one read or write, in bytes: a multiple of TemporaryFile::kAlignment. Each thread has
   // a buffer of this size, which counts among the bytes of the device.
   int64_t block = 1 << 20;
   bool one_queue = false;  // the directions take turns

@@ -1,4 +1,4 @@
-// Which ranges of a file are in use.
+// The ranges of a file that are in use.
 #pragma once
 
 #include <cstdint>

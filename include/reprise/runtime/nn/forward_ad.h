@@ -16,7 +16,7 @@
 //
 // in_tile() keeps the operands and runs the function again, inside the backward pass of each tile.
 //
-// What is guaranteed:
+// The layer guarantees:
 // - Results are bitwise those of the plain function if all operands have one shape and one layout,
 //   with one thread, or with several and at least 32,768 elements for each. With fewer, some kernels
 //   of ATen use more threads than others, so that they round differently at other places.
@@ -35,7 +35,7 @@
 // In a step that is being captured (capture.h) the function runs plainly, operation by operation, so
 // that the planner sees its operations.
 //
-// What is refused, with an InputError: a function that is not element-wise (soft-max, norms), that
+// The layer refuses with an InputError: a function that is not element-wise (soft-max, norms), that
 // draws random numbers, that changes its operands in place, or that uses a tensor that requires a
 // gradient and is no operand; operands that are no real numbers, no plain dense tensors or on several
 // devices; derivatives of derivatives (create_graph); torch.func and forward-mode derivatives.

@@ -15,11 +15,11 @@ struct GraphBound {
   Nanos time;               // no valid plan within the budget takes less
   Bytes least_peak;         // no valid plan has a smaller peak
   OpIndex blocking_op = 0;  // the op that needs it
-  // Of the ops that run in every plan, the one whose moment gives the highest bound; -1: there is
+  // The op that runs in every plan and whose moment gives the highest bound; -1: there is
   // none.
   OpIndex instant = -1;
   std::vector<Moment> promising;  // moments with high bounds, spread over the step
-  // What the relaxed problem keeps while `instant` runs: first a set that fits into memory at that
+  // The values that the relaxed problem keeps while `instant` runs: first a set that fits into memory at that
   // moment, then a cheaper set that does not. Empty if nothing need be dropped.
   std::vector<std::vector<ValueIndex>> kept;
 };

@@ -92,7 +92,7 @@ std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
   return current_line().kept;
 }
 
-// What the last cut keeps and pays.
+// Returns the values that the last cut keeps, and the time that it pays.
 Instant::Line Instant::current_line() const {
   Line line;
   for (const Node& node : nodes_) {

@@ -1,4 +1,4 @@
-// What every plan holds in memory while one given op runs, or pays for afterwards: a minimum cut.
+// The bytes that every plan holds while one given op runs, or pays for afterwards: a minimum cut.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace reprise::internal::bound {
 
-// What is known of a plan: a value is live while some op runs, or it is not. The op runs exactly
+// A fact that is known of a plan: a value is live while some op runs, or it is not. The op runs exactly
 // once in every plan, or it is an op of the plan's realization of a choice; then it is known to be
 // one from `first` to `last`. Values that the op takes do not count as live, nor do those that it
 // writes.
@@ -105,7 +105,7 @@ class Instant {
   // The values that can be in L or R and that are not granted.
   std::vector<ValueIndex> values() const;
 
-  // What to keep if each value has its own price, in time. Empty if there is no such set.
+  // Returns the values to keep if each has its own price, in time. Empty if there is no such set.
   std::vector<ValueIndex> cheapest(const std::vector<double>& prices);
 
  private:

@@ -32,7 +32,7 @@ Assumption assume_at(const Moment& moment, ValueIndex value, bool live);
 // All moments of a graph, ascending by `first`.
 std::vector<Moment> moments_of(const common::GraphFacts& facts);
 
-// What every plan pays from a moment on, in a stretch of time.
+// The cost that every plan pays from a moment on, in a stretch of time.
 struct MomentCost {
   OpIndex op = -1;                            // the op whose run decides the cost
   bool is_assumed = false;                    // whether assumptions about the moment mean this op
@@ -45,7 +45,7 @@ struct MomentCost {
 void find_deciding_ops(const common::GraphFacts& facts, Moment& moment, int64_t budget,
                        const common::SearchControl& control);
 
-// What the plans within the budget pay of which the assumptions are true. None: there is no such
+// The cost of the plans within the budget for which the assumptions hold. None: there is no such
 // plan.
 std::optional<MomentCost> cost_of_moment(const common::GraphFacts& facts, const Moment& moment,
                                          int64_t budget,

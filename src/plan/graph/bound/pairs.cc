@@ -141,7 +141,7 @@ class Pair {
   }
 
  private:
-  // What the second op reads was live, unless the stretch ends before it begins.
+  // The operands of the second op were live, unless the stretch ends before it begins.
   static std::vector<Assumption> live_at(const End& first, const End& second, OpIndex until) {
     std::vector<Assumption> live;
     if (until <= first.op) return live;

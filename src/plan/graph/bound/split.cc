@@ -13,7 +13,7 @@
 // not live at one instant and is live at a later one was made again in between. So the cases tie
 // the instants together.
 //
-// What is made again before an instant and what is made again after it are different runs. So the
+// Runs that make values again before an instant differ from those after it. So the
 // bounds of stretches that follow each other add up (Lemma 13). And each of the highest instants is
 // paired with all others, as what is live at the later one was there before (bound/pairs.h, Lemma
 // 14).
@@ -80,7 +80,7 @@ class Splitting {
   }
 
  private:
-  // What the cuts of an instant leave open: whether a value is live there.
+  // The question that the cuts of an instant leave open: whether a value is live there.
   struct Doubt {
     bool disagree = false;  // whether the two cuts disagree about the value
     int64_t time = -1;      // the bound of the instant, beyond facts_.least_time

@@ -1,6 +1,6 @@
 // A schedule of a graph with its runs and its exact cost, kept up to date under small changes.
 //
-// What runs at one position of plain training depends on the schedule, and on which values are live
+// The ops that run at one position of plain training depend on the schedule, and on the values live
 // there. For each position the ledger knows what it asked and what it changed. A change of the
 // schedule touches some positions, and these are walked again in order. If a position then leaves
 // something else behind than before, the later positions that asked for it are walked again, too:
@@ -70,9 +70,9 @@ class ScheduleLedger {
   // A level that no position with runs has.
   static constexpr int64_t kNothingRuns = INT64_MIN / 4;
 
-  // What a position has to do with a value, or with the question whether an op has run.
+  // The relation of a position to a value, or to the question whether an op has run.
   enum : uint8_t {
-    kAsked = 1,       // What runs here depends on whether the value is live.
+    kAsked = 1,       // The ops that run here depend on whether the value is live.
     kSet = 2,         // The position says whether the value is live after it,
     kLive = 4,        // and it is live.
     kTouched = 8,     // Some run touches the memory of the value,
@@ -157,7 +157,7 @@ class ScheduleLedger {
   std::vector<int32_t> wanted_, wanted_local_;
   std::vector<char> is_wanted_, is_wanted_local_;
 
-  // What undo() needs.
+  // undo() needs these members.
   bool logging_ = false;
   std::vector<Change> changes_;
   std::vector<std::vector<Early>> early_before_;

@@ -1,5 +1,5 @@
-// What follows in the ledger from a position that was walked again: the marks of values, which
-// other positions must be walked again, and the levels of memory.
+// The consequences in the ledger of a position that was walked again: the marks of values, the
+// other positions that must be walked again, and the levels of memory.
 #include <algorithm>
 #include <utility>
 
@@ -95,7 +95,7 @@ void ScheduleLedger::set_mark(int32_t id, int32_t position, uint8_t flags) {
   if ((before ^ flags) & (kSet | kLive)) spread(id, position, before, flags);
 }
 
-// If the value is live after this position and was not, or the other way round: wants the positions
+// If the value becomes live after this position, or no longer is, this function wants the positions
 // that ask for it, up to the next one that sets it.
 void ScheduleLedger::spread(int32_t id, int32_t position, uint8_t before, uint8_t after) {
   const bool until_here = live_before(id, position);

@@ -64,7 +64,7 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// What all schedules of a graph have in common. The graph must outlive the model.
+// All schedules of a graph share this model. The graph must outlive the model.
 class ScheduleModel {
  public:
   // A variant of an op, with its lists side by side.

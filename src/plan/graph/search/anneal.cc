@@ -143,7 +143,7 @@ std::vector<int32_t> Annealer::droppable() const {
   return intervals;
 }
 
-// What can be done about the peak: a value is dropped there, or an op runs in another way.
+// Lists the remedies for the peak: a value is dropped there, or an op runs in another way.
 std::vector<Annealer::Remedy> Annealer::remedies() const {
   std::vector<Remedy> found;
   for (const int32_t interval : droppable()) {

@@ -20,7 +20,7 @@ struct FoundSchedule {
   schedule::Schedule schedule;
 };
 
-// What a search minimises: time_weight * time + memory_weight * bytes above the goal. The bytes are
+// A search minimises this: time_weight * time + memory_weight * bytes above the goal. The bytes are
 // those of the peak, and a part of those at each other position. Where many positions are too high,
 // the peak alone does not show that a change helps at one of them.
 struct SearchGoal {
@@ -29,7 +29,7 @@ struct SearchGoal {
   double elsewhere = 0;  // the part that counts at other positions
 };
 
-// What can be changed in the schedules of a graph.
+// The changes that the schedules of a graph allow.
 struct ScheduleMoves {
   explicit ScheduleMoves(const schedule::ScheduleModel& model);
 
@@ -79,7 +79,7 @@ class Annealer {
   void anneal(const schedule::Schedule& from, const Course& course,
               const common::SearchControl& control);
 
-  // What was found since start(): the fastest schedule within the budget (on ties the one with
+  // The schedules found since start(): the fastest schedule within the budget (on ties the one with
   // fewer runs), and the schedule with the smallest peak.
   const std::optional<FoundSchedule>& best() const { return best_; }
   const std::optional<FoundSchedule>& smallest() const { return smallest_; }

@@ -10,7 +10,7 @@ namespace reprise::internal::search {
 // Every switch is on by default. Without any of them the search still keeps, drops and keeps from
 // the re-run on, value by value.
 struct SearchSwitches {
-  // What a walker may propose (search/proposals.cc).
+  // The changes that a walker may propose (search/proposals.cc).
   bool rows = true;          // a row of ops is treated like another row that looks alike
   bool others = true;        // a row of ops is treated as another schedule treats it
   bool trades = true;        // another realization, paid for with other values
@@ -19,7 +19,7 @@ struct SearchSwitches {
   bool early = true;         // a value is made before it is needed
   bool realizations = true;  // another realization of a choice
   bool put_off = true;       // a forward op waits until something reads what it writes
-  // What a search does with its starts and its time.
+  // The use that a search makes of its starts and its time.
   bool repair = true;          // starts are repaired at their peaks
   bool tune = true;            // a repair first looks for a cheaper variant of each op
   bool hopeless = true;        // a repair is given up where it takes far longer than the best plan
@@ -36,7 +36,7 @@ struct SearchSwitches {
   bool operator==(const SearchSwitches&) const = default;
 };
 
-// What a walker proposes (search/proposals.cc). All shares are probabilities. The proposals are
+// The proposals of a walker (search/proposals.cc). All shares are probabilities. The proposals are
 // drawn in the order in which they stand here. The last three follow if none before ended the
 // proposal.
 struct ProposalParams {

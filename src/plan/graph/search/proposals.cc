@@ -1,4 +1,4 @@
-// What a walker proposes: one step of the local search over the schedules of a graph.
+// The proposals of a walker: one step of the local search over the schedules of a graph.
 #include <algorithm>
 #include <tuple>
 #include <utility>

@@ -33,7 +33,7 @@ class GraphSearch {
   bool is_near(int64_t bound) const;
   // The time that a byte above the budget counts for.
   double price_of_excess() const { return params_.price_of_excess * rate_; }
-  // Of all schedules that the search holds.
+  // Returns the bytes of all schedules that the search holds.
   Bytes memory() const;
 
   // Takes schedules as they are, and repairs them: drops at their peaks until they fit or nothing

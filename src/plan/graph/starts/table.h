@@ -16,7 +16,7 @@
 
 namespace reprise::internal::starts {
 
-// What the functions of the table are asked.
+// The question that the functions of the table answer.
 struct StartQuestion {
   const schedule::ScheduleModel& model;
   const schedule::Schedule& base;  // plain training in the variants that suit the price of a byte
@@ -29,7 +29,7 @@ struct StartQuestion {
   bool has_plan = false;  // the search has a plan by now
 };
 
-// What the search does with the schedules of a row.
+// The use that the search makes of the schedules of a row.
 enum class Taking {
   kRepair,     // repairs them at once, together with those of the rows before that wait for it
   kWithNext,   // lets them wait for the next row of kRepair

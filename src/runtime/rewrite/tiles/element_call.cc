@@ -247,7 +247,7 @@ std::optional<ElementCall> ElementCalls::at(int32_t c) {
   if (value.maker != c) return std::nullopt;
   ElementCall found{.call = c, .result = result};
   if (!find_operator(call, found)) return std::nullopt;
-  // What is written over is the first operand, and all of its memory.
+  // The call writes over its first operand, and over all of its memory.
   if (value.previous >= 0) {
     const Argument& first = call.arguments[0];
     if (call.op.operator_name().name.back() != '_' || first.kind != ArgumentKind::kTensor ||

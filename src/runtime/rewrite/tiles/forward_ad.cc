@@ -203,7 +203,7 @@ class Differentiation {
         return "a derivative has another type than the gradient";
       }
     }
-    // What the core reads must be there when the forward group runs.
+    // The values that the core reads must be there when the forward group runs.
     const int32_t after = choice_.forward[0].after;
     for (const Part part : {Part::kSaved, Part::kCore}) {
       for (const int32_t c : calls(part)) {

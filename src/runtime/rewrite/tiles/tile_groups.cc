@@ -90,7 +90,7 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
       if (ref.memory != Memory::kValue) return;
       const int32_t maker = recording_.values[static_cast<size_t>(ref.index)].maker;
       if (contains(calls, maker)) {
-        // What lies in a tile can be read in its own order only.
+        // A value that lies in a tile can be read in its own order only.
         in_order = in_order && call.is_whole(a) && ref.geometry.offset == 0 &&
                    ref.geometry.dtype == element_call(maker).result.geometry.dtype;
         return;

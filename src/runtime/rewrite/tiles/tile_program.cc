@@ -39,7 +39,7 @@ constexpr int64_t kLeastTiles = 8;
 
 int64_t bytes_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
-// Which calls the outputs need.
+// Says of each call whether the outputs need it.
 std::vector<bool> needed_calls(const TileSource& source) {
   std::vector<bool> needed(source.calls.size(), false);
   std::vector<int32_t> wanted = source.outputs;

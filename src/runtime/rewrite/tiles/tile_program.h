@@ -1,5 +1,5 @@
 // Runs element-wise calls one after the other on a tile of their elements, then on the next tile.
-// What one call makes for another stays in the cache, and exists as a tile only.
+// A value that one call makes for another stays in the cache, and exists as a tile only.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -61,7 +61,7 @@ struct TileProgram {
   bool has_ones = false;
 };
 
-// What a program is made from.
+// A program is made from these parts.
 struct TileSource {
   std::vector<ElementCall> calls;  // in order
   std::vector<int32_t> outputs;    // values that the calls make and that outlive the tile
