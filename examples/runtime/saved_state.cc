@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   torch::manual_seed(1);
   torch::nn::Sequential network(torch::nn::Linear(64, 256), torch::nn::ReLU(),
                                 torch::nn::Dropout(0.1), torch::nn::Linear(256, 10));
-  torch::Tensor x = torch::randn({128, 64}), y = torch::randint(10, {128});
+  torch::Tensor x = torch::randn({2048, 64}), y = torch::randint(10, {2048});
   auto remat = rt::remat(network, x, {.budget = "90%"});
   torch::optim::AdamW optimizer(network->parameters());
 

@@ -47,7 +47,8 @@ def train(call: Callable[..., Any], optimizer: Any, first: int, last: int) -> No
 
 def everything(model: nn.Module, optimizer: Any) -> Any:
     """All bits of a run, and the next random numbers."""
-    state = {str(k): dict(v) for k, v in enumerate(optimizer.state.values())}
+    # A captured step may make the state of the optimizer in another order than a plain one.
+    state = {name: dict(optimizer.state[p]) for name, p in model.named_parameters()}
     return bits(
         {"m": dict(model.named_parameters()) | dict(model.named_buffers()), "o": state}
         | {"r": torch.rand(3), "p": random.random()}

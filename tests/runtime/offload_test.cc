@@ -157,6 +157,7 @@ TEST_F(OffloadTest, RecomputingAndMovingTogether) {
 
 TEST_F(OffloadTest, EveryPlannerThatMoves) {
   for (const char* planner : {"levels", "offload_only", "save_on_cpu"}) {
+    Bytes moved;  // of all networks: `levels` may run stages again where that is faster
     for (const ChainSubject& subject : {convolutions_and_dropout(), of_the_zoo("gpt")}) {
       SCOPED_TRACE(fmt::format("{}, {}", subject.name, planner));
       const StepState state(subject.stages, subject.inputs);
@@ -167,8 +168,9 @@ TEST_F(OffloadTest, EveryPlannerThatMoves) {
       auto model = planned(subject, disk_of(kFast), planner);
       state.restore();
       expect_steps(*model, subject, expected, smallest_with_disk(*model, planner));
-      EXPECT_GT(model->last_step().moved_out, Bytes(0));
+      moved += model->last_step().moved_out;
     }
+    EXPECT_GT(moved, Bytes(0)) << planner << " moved nothing: the test shows nothing";
   }
 }
 
