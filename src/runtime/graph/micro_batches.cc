@@ -9,14 +9,15 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/graph/no_plan.h"
 #include "runtime/graph/step_search.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
-#include "reprise/report/text.h"
 
 namespace reprise::runtime {
 
 using internal::graph::as_plan_options;
+using internal::graph::why_no_plan;
 
 namespace {
 
@@ -130,9 +131,8 @@ bool better(const PlanResult& a, const PlanResult& b) {
   return *a.smallest_budget < *b.smallest_budget;
 }
 
-std::string refusal(const PartsTried& closest) {
-  return fmt::format("no number of parts has a plan; closest is {}: {}", closest.parts,
-                     explain_no_plan(closest.result));
+std::string refusal(const PartsTried& closest, const std::string& why) {
+  return fmt::format("no number of parts has a plan; closest is {}: {}", closest.parts, why);
 }
 
 }  // namespace
@@ -213,7 +213,9 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
     throw InputError(fmt::format("a batch of {} rows has none of these numbers of parts", rows));
   }
   if (!chosen.result.plan && !options.infeasible_is_an_answer) {
-    throw BudgetError(refusal(chosen), chosen.result.budget.count(), 0,
+    const std::string why =
+        why_no_plan(best->graph(), chosen.result, options.capture.optimizer != nullptr);
+    throw BudgetError(refusal(chosen, why), chosen.result.budget.count(), 0,
                       chosen.result.smallest_budget.value_or(Bytes(0)).count());
   }
   if (chosen.result.plan) best->use(*chosen.result.plan, planning);

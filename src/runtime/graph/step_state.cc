@@ -4,9 +4,9 @@
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/no_plan.h"
 #include "runtime/graph/step_state.h"
 #include "reprise/model/errors.h"
-#include "reprise/report/text.h"
 #include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::graph {
@@ -97,7 +97,7 @@ void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes s
   const PlanResult& result = found.result;
   if (!result.plan) {
     const std::string message =
-        explain_no_plan(result) +
+        why_no_plan(graph(), result, options.optimizer != nullptr) +
         " Raise the budget, or time_limit, which may find a smaller plan.";
     throw BudgetError(message, result.budget.count(), fixed.count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
