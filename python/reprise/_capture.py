@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from ._arguments import Budget, Observer, observe, plan_options
 from ._document import Path
 from ._graph import Graph
 from ._guards import Guards
 from ._html import fields_html
+from ._lockstep import check_lockstep
 from ._measured import Profile, RunLog
 from ._memory import budget_for
 from ._modules import called_modules, modules_of, outermost, with_optimizers
@@ -48,9 +49,11 @@ class CapturedStep:
         alternatives: Sequence[str] | None,
         optimizer: torch.optim.Optimizer | None,
         unguarded: Sequence[str],
+        lockstep: str,
         name: str,
         observer: Observer | None,
     ) -> None:
+        check_lockstep(lockstep)
         if on_miss not in ("refuse", "recapture"):
             raise InputError(f'on_miss is "refuse" or "recapture", not {on_miss!r}')
         self._step = step
@@ -62,6 +65,8 @@ class CapturedStep:
         self._alternatives = alternatives
         self._optimizer = None if optimizer is None else ParameterSteps(optimizer)
         self._unguarded = tuple(unguarded)
+        self._lockstep = lockstep
+        self._differences: list[str] = []
         self._name = name
         self._observer = observer
         self._plan_options: dict[str, Any] | None = None
@@ -80,6 +85,7 @@ class CapturedStep:
                 "outcomes": self._outcomes,
                 "alternatives": self._alternatives,
                 "optimizer": self._optimizer,
+                "lockstep": self._lockstep,
                 "name": self._name,
                 "observer": observe(self._observer),
             },
@@ -90,19 +96,20 @@ class CapturedStep:
         self._guards = guards
         self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
         self._structure()
+        structures = self._structures
+        recorded.comparing = native.comparing
+        recorded.recorded = lambda: structures.get(native.outcomes()[0])
 
     def _record_all(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> tuple[_runtime.CapturedStep, Guards]:
         """Records the step. It is recorded again if it calls modules that it does not show."""
-        # A checkpoint that stops early would leave its last operation half-way.
-        with called_modules() as called, set_checkpoint_early_stop(False):
+        with called_modules() as called:
             native, guards = self._record(recorded, tensors, options)
         if not self._take_hidden(called):
             return native, guards
         del native, guards, called
-        with set_checkpoint_early_stop(False):
-            return self._record(recorded, tensors, options)
+        return self._record(recorded, tensors, options)
 
     def _take_hidden(self, called: list[torch.nn.Module]) -> bool:
         """Takes over modules that were called and are not known. Returns whether there are any."""
@@ -116,11 +123,7 @@ class CapturedStep:
         guards = Guards(self._functions(), self._modules, self._unguarded, self._guards)
         self._recorded.after_run = guards.after_run
         try:
-            with (
-                called_modules() as called,
-                set_checkpoint_early_stop(False),
-                guards.recording(),
-            ):
+            with called_modules() as called, guards.recording():
                 self._native.capture_outcome(tensors)
         finally:
             self._recorded.after_run = None
@@ -139,9 +142,10 @@ class CapturedStep:
         """Returns the structure of what the outcome that ran last returns."""
         numbers = self._native.outcomes()
         if numbers[0] not in self._structures:  # It was captured since the last call.
-            kept = {n: tree for n, tree in self._structures.items() if n in numbers}
+            for number in self._structures.keys() - numbers:
+                del self._structures[number]
             assert self._recorded.outputs is not None
-            self._structures = {**kept, numbers[0]: self._recorded.outputs}
+            self._structures[numbers[0]] = self._recorded.outputs
         return self._structures[numbers[0]]
 
     def _record(
@@ -250,8 +254,10 @@ class CapturedStep:
 
         Raises:
             BudgetError: A request for memory was refused.
-            InputError: The inputs, a module or a setting differ from those of the capture. With
-                `on_miss="recapture"` the step is captured and planned again instead.
+            InputError: The inputs, a module or a setting differ from those of the capture, or
+                lockstep finds that the function does something else. With `on_miss="recapture"` the
+                step is captured and planned again instead; for a difference that lockstep finds, a
+                RuntimeWarning says which calls may have computed what the function did not say.
         """
         tensors, tree = flatten((arguments, keywords), "the input")
         if tree != self._recorded.inputs:
@@ -260,16 +266,36 @@ class CapturedStep:
             self._miss(difference, tensors, tree)
         if not self._native.refresh():
             self._miss("a module has other children, parameters or buffers", tensors, tree)
-        outputs = self._native.run(tensors)
+        outputs = self._run(tensors, tree)
         if outputs is None:  # The step reads other numbers out of tensors than it did so far.
             self._capture_outcome(tensors, tree)
-            outputs = self._native.run(tensors)
+            outputs = self._run(tensors, tree)
         if outputs is None:
             raise InputError(
                 "the step cannot be captured: a number that it reads out of a tensor changes from "
                 "run to run, although the inputs and the random state are the same"
             )
         return rebuild(self._structure(), outputs)
+
+    def _run(self, tensors: list[torch.Tensor], tree: Tree) -> list[torch.Tensor] | None:
+        """Runs the recording. Captures the step again if lockstep finds a difference."""
+        try:
+            return self._native.run(tensors)
+        except StepMiss as miss:
+            if not self._recapture or not miss.of_function:
+                raise
+            self._differences.append(str(miss))
+            warnings.warn(f"{miss}. The step is captured again", RuntimeWarning, stacklevel=3)
+        self._capture(tensors, tree)
+        try:
+            return self._native.run(tensors)
+        except StepMiss as miss:
+            if not miss.of_function:
+                raise
+            raise InputError(
+                "the step cannot be captured, because it does something else right after a "
+                f"capture: {miss}"
+            ) from miss
 
     def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
         """Refuses a call that differs from the capture, or captures the step again for it."""
@@ -307,6 +333,11 @@ class CapturedStep:
     def outcomes(self) -> int:
         """The number of outcomes that are kept, one for each list of numbers that was read."""
         return len(self._native.outcomes())
+
+    @property
+    def differences(self) -> list[str]:
+        """What lockstep has found, and the step was captured again for, in words."""
+        return list(self._differences)
 
     def profile(self) -> Profile:
         """Returns the measured graph, and how it was measured."""
@@ -359,6 +390,7 @@ def capture(
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     unguarded: Sequence[str] = (),
+    lockstep: str = "sparse",
     name: str = "step",
     observer: Observer | None = None,
     **keywords: Any,
@@ -397,6 +429,12 @@ def capture(
             messages and `guards()` write them: "calls" or "trainer.log". The names stand for all
             that is inside them, too. They are neither compared before a call, nor refused if the
             step changes them itself. The replay does not change them.
+        lockstep: The calls at which the function runs beside its recording and is compared with it,
+            operator by operator, so that a change of state that no guard sees is found: "sparse"
+            for the first two calls after a capture and then the calls 10, 100, 1,000, ...,
+            "always", or "never". Operators compute nothing in such a run, so it takes the time of
+            the function's own code and autograd. What the function changes in Python, such as a
+            counter in `unguarded`, changes at these calls as in plain training.
         name: The name of the graph in reports.
         observer: A function that is called with `Progress`.
         **keywords: The keyword arguments that the function is recorded with.
@@ -430,6 +468,7 @@ def capture(
         alternatives,
         optimizer,
         unguarded,
+        lockstep,
         name,
         observer,
     )

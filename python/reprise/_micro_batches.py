@@ -70,6 +70,7 @@ class MicroBatchedStep(CapturedStep):
         if self._body is not None:
             body = RecordedFunction(self._body, recorded.inputs)
             body.after_run = recorded.notify
+            body.comparing = lambda: recorded.comparing()
         part = recorded.part if body is None else functools.partial(recorded.behind, body)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
             part, body, tensors, parts=self._numbers, plan=plan, **options
@@ -99,6 +100,7 @@ def micro_batches(
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     unguarded: Sequence[str] = (),
+    lockstep: str = "sparse",
     name: str = "step",
     observer: Observer | None = None,
     **keywords: Any,
@@ -142,6 +144,7 @@ def micro_batches(
         alternatives: As for `capture()`.
         optimizer: As for `capture()`.
         unguarded: As for `capture()`.
+        lockstep: As for `capture()`.
         name: As for `capture()`.
         observer: As for `capture()`.
         **keywords: The keyword arguments that the functions are recorded with.
@@ -187,6 +190,7 @@ def micro_batches(
         alternatives=alternatives,
         optimizer=optimizer,
         unguarded=unguarded,
+        lockstep=lockstep,
         name=name,
         observer=observer,
     )

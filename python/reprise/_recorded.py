@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
+from ._lockstep import beside_recording, compare_structures
 from ._returned import returned_numbers
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
@@ -20,6 +22,8 @@ class RecordedFunction:
         inputs: The structure of its arguments: a tuple of arguments and a dict of keywords.
         outputs: The structure of what the last call returned, or None before the first call.
         after_run: It is called behind each call of the function.
+        comparing: It says whether the function runs beside its recording, to be compared with it.
+        recorded: It returns the structure of the result in the recording, or None if it is unknown.
     """
 
     def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
@@ -27,6 +31,8 @@ class RecordedFunction:
         self.inputs = inputs
         self.outputs: Tree | None = None
         self.after_run: Callable[[], None] | None = None
+        self.comparing: Callable[[], bool] = bool
+        self.recorded: Callable[[], Tree | None] = lambda: None
 
     def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Calls the function with these tensors and returns the tensors of its result."""
@@ -64,17 +70,29 @@ class RecordedFunction:
         return self._call(arguments, keywords | more)
 
     def _call(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[torch.Tensor]:
-        with returned_numbers() as reads:
+        if not self.comparing():
+            outputs, self.outputs = self._result(arguments, keywords)
+            self.notify()
+            return outputs
+        with beside_recording():
+            outputs, tree = self._result(arguments, keywords)
+        recorded = self.recorded()
+        if recorded is not None:
+            compare_structures(recorded, tree)
+        return outputs
+
+    def _result(
+        self, arguments: Sequence[Any], keywords: dict[str, Any]
+    ) -> tuple[list[torch.Tensor], Tree]:
+        # A checkpoint that stops early would leave its last operation half-way.
+        with set_checkpoint_early_stop(False), returned_numbers() as reads:
             try:
-                outputs, self.outputs = flatten(
-                    self.step(*arguments, **keywords), "what the step returns"
-                )
+                result = flatten(self.step(*arguments, **keywords), "what the step returns")
             except TypeError as error:
                 reads.explain(error)
                 raise
         reads.settle()
-        self.notify()
-        return outputs
+        return result
 
     def notify(self) -> None:
         """Says that the function was called."""

@@ -27,6 +27,9 @@ def alternatives() -> list[tuple[str, str, str, bool, bool]]:
 def last_refusal() -> tuple[str, int, int, int] | None:
     """Returns the message and the budget, live and requested bytes of the last refused request."""
 
+def no_bytes() -> str:
+    """Returns a text in the message of whoever takes the pointer of a tensor without bytes."""
+
 def name_places(inside: list[str]) -> None:
     """Lets messages name the user's innermost line outside these folders."""
 
@@ -56,6 +59,7 @@ class CapturedStep:
         outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: object,
+        lockstep: str,
         name: str,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
@@ -72,6 +76,7 @@ class CapturedStep:
         outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: object,
+        lockstep: str,
         name: str,
         observer: Callable[[str, float, str], None] | None,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
@@ -111,6 +116,9 @@ class CapturedStep:
 
     def host_reads(self) -> list[str]:
         """Returns what the last outcome that ran reads on the host, in words."""
+
+    def comparing(self) -> bool:
+        """Returns whether the function runs now beside its recording, to be compared with it."""
 
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.

@@ -28,6 +28,7 @@ class StepReport:
         moved_out_bytes: The bytes that the step moved to the disk of `offload`.
         moved_in_bytes: The bytes that it brought back.
         waited_ns: The time that it waited for copies, in nanoseconds.
+        compared: The number of steps so far that lockstep compared with the function.
     """
 
     budget_bytes: int | None
@@ -42,6 +43,7 @@ class StepReport:
     moved_out_bytes: int = 0
     moved_in_bytes: int = 0
     waited_ns: int = 0
+    compared: int = 0
 
     def __str__(self) -> str:
         if self.steps == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -177,6 +178,8 @@ class TrainStep:
     ) -> Any:
         """Runs a call that is not what was recorded: online, or recorded if it comes again."""
         self.last_miss = str(miss)
+        if miss.of_function:  # Calls before this one may have done what was recorded.
+            warnings.warn(str(miss), RuntimeWarning, stacklevel=3)
         captured: CapturedStep = self._runner
         tensors, tree = flatten((arguments, keywords), "the input")
         signature = tree, tuple((t.shape, t.dtype) for t in tensors)

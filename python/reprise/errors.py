@@ -41,18 +41,21 @@ class InputError(Error, ValueError):
 class StepMiss(InputError):
     """A captured step was called for something else than it was captured for.
 
-    The inputs, the Python state that the step reads, or the numbers that it reads out of tensors
-    are not those of a capture. Nothing was changed.
+    The inputs, the Python state that the step reads, the numbers that it reads out of tensors, or
+    what its function does are not those of a capture. Nothing was changed.
 
     Attributes:
         of_reads: Whether only numbers differ that the step reads out of tensors.
+        of_function: Whether lockstep has found that the function does something else.
     """
 
     of_reads: bool
+    of_function: bool
 
-    def __init__(self, message: str, of_reads: bool = False) -> None:
+    def __init__(self, message: str, of_reads: bool = False, of_function: bool = False) -> None:
         super().__init__(message)
         self.of_reads = of_reads
+        self.of_function = of_function
 
 
 class BudgetError(Error, MemoryError):

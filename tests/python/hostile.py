@@ -211,14 +211,17 @@ def refusal(program: Program, error: reprise.InputError, changed: str) -> Outcom
     return Outcome("refused", message)
 
 
-def judge(program: Program, on_miss: str) -> Outcome:
-    """Runs a program plainly and captured, and compares them call by call."""
+def judge(program: Program, on_miss: str, **options: Any) -> Outcome:
+    """Runs a program plainly and captured, and compares them call by call.
+
+    `options` are for `reprise.capture()`.
+    """
     expected = trained_plainly(program)
     with fresh_world():
         case = program.make()
         before = state_of(case)
         try:
-            captured = reprise.capture(case.step, *case.inputs(0), on_miss=on_miss)
+            captured = reprise.capture(case.step, *case.inputs(0), on_miss=on_miss, **options)
         except reprise.InputError as error:
             return refusal(program, error, difference(before, state_of(case)))
         except Exception as error:

@@ -37,6 +37,15 @@ enum class OnMiss {
   kRecapture,  // It captures, measures and plans again, with the same options.
 };
 
+// Lockstep says at which runs the function itself runs again, beside its recording, and is compared
+// with it call by call: operators, shapes, numbers and literals. This finds state of the program
+// that the recording depends on and that nothing else compares.
+enum class Lockstep {
+  kSparse,  // the first two runs after a capture, and then the runs 10, 100, 1,000, ...
+  kAlways,  // every run
+  kNever,
+};
+
 struct CaptureOptions {
   // These are the modules of the step. They are optional, because the step finds the memory that it
   // uses by itself. run() compares their train flags, parameters and buffers, which must stay as
@@ -45,6 +54,10 @@ struct CaptureOptions {
   // here.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   OnMiss on_miss = OnMiss::kRefuse;
+  // Operators compute nothing when the function runs beside its recording, so a comparison takes as
+  // long as the function's own code and autograd, and next to no memory. The function's own code
+  // runs, and what it changes outside tensors stays changed. A difference is a miss: see `on_miss`.
+  Lockstep lockstep = Lockstep::kSparse;
   MeasureOptions measure = {.name = "step"};
   // A step may read booleans and whole numbers out of tensors on the host (item(), a tensor as a
   // condition, torch.equal(), the size of what a mask selects). Each list of numbers that it reads
@@ -92,6 +105,7 @@ struct CapturedStepReport {
   int64_t served = 0;            // number of allocations at their planned places
   int64_t fallbacks = 0;         // number of allocations that the heap served beside an arena
   int64_t steps = 0, plans = 0;  // numbers of steps and plans so far
+  int64_t compared = 0;  // number of steps so far that lockstep compared with the function
 
   bool operator==(const CapturedStepReport&) const = default;
 };
@@ -111,7 +125,10 @@ using StepFunction = std::function<Tensors(const Tensors& inputs)>;
 // happens before the last of these reads.
 //
 // Numbers of the host language, such as a learning rate or a dropout probability, are those of the
-// capture. Hooks on parameters are not called.
+// capture. Lockstep compares them at some runs, by running the function again (Lockstep). If
+// something differs, the run throws StepMiss (reprise/runtime/miss.h) and changes nothing, or with
+// OnMiss::kRecapture the step is captured again; differences() says what was found. The runs since
+// the last comparison are those of the recording. Hooks on parameters are not called.
 //
 // A captured step is not thread-safe. Between two steps it holds the arena, in which the last
 // gradients lie.
@@ -138,8 +155,15 @@ class CapturedStep {
   at::Tensor run(const Tensors& inputs);
   Tensors run_all(const Tensors& inputs);
 
-  // The parts of run_all() where the step reads numbers on the host. run_captured() returns nothing
-  // if none of the outcomes that were captured fits; all is then as before. capture_outcome()
+  // What lockstep has found so far and the step was captured again for, in words, with the runs that
+  // may have computed what the function did not say any more.
+  const std::vector<std::string>& differences() const;
+  // Says whether the function runs now beside the recording, for functions that bindings wrap.
+  bool comparing() const;
+
+  // The parts of run_all() where the step reads numbers on the host, or where lockstep finds a
+  // difference. run_captured() returns nothing if none of the outcomes that were captured fits; all
+  // is then as before. It throws StepMiss for a difference, whatever on_miss says. capture_outcome()
   // captures the outcome for these inputs and this random state, beside the others.
   // forget_outcome() drops it again, if there are others.
   std::optional<Tensors> run_captured(const Tensors& inputs);
@@ -174,6 +198,11 @@ class CapturedStep {
 // of capture() name this place. Bindings of another language set it; C++ programs have none. The
 // function runs in the thread of the step at each operation that is recorded.
 void find_sources_with(std::function<std::string()> finder);
+
+// Returns a text in the message of the exception that meets whoever takes the pointer of a tensor
+// that lockstep made, because such a tensor has no bytes. It is a c10::Error, or what a binding makes
+// of one.
+std::string no_bytes_text();
 
 // Captures a step at plain training's memory. Runs the step four times on `sample`, to see which
 // bytes each operation touches and to record it. Then walks through it to measure every operation:

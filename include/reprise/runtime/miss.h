@@ -7,20 +7,27 @@
 
 namespace reprise::runtime {
 
-// A captured step was called with OnMiss::kRefuse, and its inputs, its state or the numbers that it
-// reads on the host are not those of a capture. Nothing was changed. It is an InputError, so a caller
-// need not know it; one who can run the step in another way catches it.
+// A captured step was called for something else than it was captured for: its inputs, its state, the
+// numbers that it reads on the host, or what lockstep compares are not those of a capture. Nothing
+// was changed. It is an InputError, so a caller need not know it; one who can run the step in another
+// way catches it.
 class StepMiss final : public InputError {
  public:
-  StepMiss(const std::string& difference, bool of_reads)
-      : InputError("the step was captured for something else: " + difference),
-        of_reads_(of_reads) {}
+  enum class Kind {
+    kState,     // the inputs, or the state that is compared before each run
+    kReads,     // only numbers that the step reads out of tensors: it is another outcome
+    kFunction,  // the function, which lockstep has run beside the recording
+  };
 
-  // Says whether only numbers differ that the step reads out of tensors: it is another outcome.
-  bool of_reads() const { return of_reads_; }
+  StepMiss(const std::string& difference, Kind kind)
+      : InputError("the step was captured for something else: " + difference), kind_(kind) {}
+
+  Kind kind() const { return kind_; }
+  bool of_reads() const { return kind_ == Kind::kReads; }
+  bool of_function() const { return kind_ == Kind::kFunction; }
 
  private:
-  bool of_reads_;
+  Kind kind_;
 };
 
 }  // namespace reprise::runtime

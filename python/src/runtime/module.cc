@@ -73,7 +73,7 @@ void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const rt::StepMiss& miss) {
-    set_error("StepMiss", miss.what(), miss.of_reads());
+    set_error("StepMiss", miss.what(), miss.of_reads(), miss.of_function());
   } catch (const Refused& refused) {
     translate_error(std::make_exception_ptr(refused.error));
   } catch (...) {
@@ -139,6 +139,11 @@ rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& n
   return options;
 }
 
+rt::Lockstep lockstep_of(const Text& name) {
+  if (name == "always") return rt::Lockstep::kAlways;
+  return name == "never" ? rt::Lockstep::kNever : rt::Lockstep::kSparse;
+}
+
 std::vector<std::tuple<Text, Text, Text, bool, bool>> list_alternatives() {
   std::vector<std::tuple<Text, Text, Text, bool, bool>> rows;
   for (const rt::AlternativeInfo& kind : rt::alternatives()) {
@@ -192,9 +197,9 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, int outcomes,
                const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
-               const Text& name, const ObserverArgument& observer) {
-    rt::CaptureOptions options =
-        capture_options(modules, recapture, outcomes, alternatives, optimizer, name, observer);
+               const Text& lockstep, const Text& name, const ObserverArgument& observer) {
+    rt::CaptureOptions options = capture_options(modules, recapture, outcomes, alternatives, optimizer,
+                                                 lockstep, name, observer);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -206,14 +211,14 @@ class CapturedStep {
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
                             const std::vector<py::object>& modules, bool recapture,
                             int outcomes, const std::optional<std::vector<Text>>& alternatives,
-                            const py::object& optimizer, const Text& name,
+                            const py::object& optimizer, const Text& lockstep, const Text& name,
                             const ObserverArgument& observer) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         name, observer),
+                                         lockstep, name, observer),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -254,6 +259,7 @@ class CapturedStep {
   void forget_outcome() { step_->forget_outcome(); }
   std::vector<int64_t> outcomes() const { return step_->outcomes(); }
   std::vector<Text> host_reads() const { return step_->host_reads(); }
+  bool comparing() const { return step_ && step_->comparing(); }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(step_->planned()); }
   Text graph() const { return to_json(step_->graph()); }
@@ -272,6 +278,7 @@ class CapturedStep {
     found["fallbacks"] = report.fallbacks;
     found["steps"] = report.steps;
     found["plans"] = report.plans;
+    found["compared"] = report.compared;
     return found;
   }
 
@@ -280,14 +287,15 @@ class CapturedStep {
 
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
                                      int outcomes, const std::optional<std::vector<Text>>& alternatives,
-                                     const py::object& optimizer, const Text& name,
-                                     const ObserverArgument& observer) {
+                                     const py::object& optimizer, const Text& lockstep,
+                                     const Text& name, const ObserverArgument& observer) {
     rt::CaptureOptions options;
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
     if (recapture) options.on_miss = rt::OnMiss::kRecapture;
     options.outcomes = outcomes;
+    options.lockstep = lockstep_of(lockstep);
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
@@ -380,16 +388,16 @@ class Remat {
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
-                    const std::optional<std::vector<Text>>&, const py::object&, const Text&,
+                    const std::optional<std::vector<Text>>&, const py::object&, const Text&, const Text&,
                     const ObserverArgument&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
-           py::arg("optimizer"), py::arg("name"), py::arg("observer"))
+           py::arg("optimizer"), py::arg("lockstep"), py::arg("name"), py::arg("observer"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
-                  py::arg("alternatives"), py::arg("optimizer"), py::arg("name"),
-                  py::arg("observer"))
+                  py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
+                  py::arg("name"), py::arg("observer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
@@ -400,6 +408,7 @@ void bind_captured_step(py::module_& m) {
       .def("forget_outcome", &CapturedStep::forget_outcome)
       .def("outcomes", &CapturedStep::outcomes)
       .def("host_reads", &CapturedStep::host_reads)
+      .def("comparing", &CapturedStep::comparing)
       .def("refresh", &CapturedStep::refresh)
       .def("planned", &CapturedStep::planned)
       .def("graph", &CapturedStep::graph)
@@ -446,6 +455,7 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
   m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("last_refusal", &last_refusal);
+  m.def("no_bytes", &rt::no_bytes_text);
   m.def("name_places", &name_places, py::arg("inside"));
   py::class_<Watched>(m, "Watched")
       .def(py::init<>())

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/graph/step_state.h"
+#include "runtime/lockstep/intercept.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
@@ -22,6 +23,11 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
     : state_(std::make_unique<State>()) {
   state_->step = std::move(step);
   state_->options = std::move(options);
+  if (state_->options.lockstep == Lockstep::kAlways && !internal::lockstep::can_intercept()) {
+    throw InputError(
+        "lockstep cannot compare every run here, because another library has taken the dispatch key "
+        "of LibTorch that it needs");
+  }
   state_->capture(sample);
 }
 
@@ -92,6 +98,10 @@ std::vector<std::string> CapturedStep::host_reads() const {
   for (const HostRead& read : state_->now().reads) texts.push_back(describe(read));
   return texts;
 }
+
+const std::vector<std::string>& CapturedStep::differences() const { return state_->differences; }
+
+bool CapturedStep::comparing() const { return state_->comparing; }
 
 const Graph& CapturedStep::graph() const { return state_->graph(); }
 

@@ -25,6 +25,8 @@ struct Outcome {
   std::shared_ptr<const Program> program;  // of that plan
   // The last run found so many bytes live beside those that were live when the outcome was planned.
   Bytes drift;
+  int64_t runs = 0;      // number of runs so far
+  int64_t compared = 0;  // the run that lockstep has compared last, counted from 1
   int placements = 0;  // number of attempts to place since the user asked for the plan
   // If true, the last attempt failed, and the next run begins with another plan.
   bool crowded = false;

@@ -21,8 +21,6 @@ using step::find_updates;
 using step::observe_step;
 using step::works_of;
 
-namespace {
-
 std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
   std::vector<at::Tensor> all;
   for (const auto& module : options.modules) {
@@ -35,8 +33,6 @@ std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
   }
   return all;
 }
-
-}  // namespace
 
 c10::Device device_of(const Tensors& inputs) {
   for (const at::Tensor& input : inputs) {

@@ -28,6 +28,9 @@ struct StepProgram {
 // Returns the device of the first input that is defined. Throws InputError if there is none.
 c10::Device device_of(const Tensors& inputs);
 
+// Returns the parameters of the modules and of the optimizer that the options name.
+std::vector<at::Tensor> parameters_of(const CaptureOptions& options);
+
 // Observes the step on `sample`, rewrites, measures and lowers it. Parameters, gradients, buffers
 // and the random state are left as they were. Throws what capture() throws.
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,

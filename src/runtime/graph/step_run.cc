@@ -6,7 +6,10 @@
 #include "runtime/device/activity.h"
 #include "runtime/graph/gradients.h"
 #include "runtime/device/limit_scope.h"
+#include "runtime/graph/step_program.h"
 #include "runtime/graph/step_state.h"
+#include "runtime/lockstep/intercept.h"
+#include "runtime/lockstep/lockstep.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/miss.h"
@@ -44,9 +47,38 @@ namespace {
   }
 }
 
+// A flag is true while the scope lives.
+class FlagScope {
+ public:
+  explicit FlagScope(bool& flag) : flag_(flag) { flag_ = true; }
+  ~FlagScope() { flag_ = false; }
+  FlagScope(const FlagScope&) = delete;
+  FlagScope& operator=(const FlagScope&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
 
 Tensors StepState::run(const Tensors& inputs) {
+  try {
+    return run_or_capture_outcome(inputs);
+  } catch (const StepMiss& miss) {
+    if (options.on_miss == OnMiss::kRefuse || !miss.of_function()) throw;
+    differences.emplace_back(miss.what());
+  }
+  capture(inputs);
+  try {
+    return run_or_capture_outcome(inputs);
+  } catch (const StepMiss& miss) {
+    throw InputError(fmt::format("the step cannot be captured, because it does something else right "
+                                 "after a capture: {}",
+                                 miss.what()));
+  }
+}
+
+Tensors StepState::run_or_capture_outcome(const Tensors& inputs) {
   if (std::optional<Tensors> outputs = run_captured(inputs)) return *std::move(outputs);
   capture_outcome(inputs);
   if (std::optional<Tensors> outputs = run_captured(inputs)) return *std::move(outputs);
@@ -59,7 +91,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
   const std::string difference = now().difference(here);
   if (!difference.empty()) {
     if (options.on_miss == OnMiss::kRefuse) {
-      throw StepMiss(difference, /*of_reads=*/false);
+      throw StepMiss(difference, StepMiss::Kind::kState);
     }
     capture(inputs);
   }
@@ -82,7 +114,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
   if (options.on_miss == OnMiss::kRefuse) {
     throw StepMiss(missed + ". Nothing was changed. With on_miss recapture, a step is captured for "
                             "each outcome of what it reads",
-                   /*of_reads=*/true);
+                   StepMiss::Kind::kReads);
   }
   return std::nullopt;
 }
@@ -96,6 +128,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs,
   memory.evacuate();
   updater().begin();
   replan_if_needed(inputs);
+  if (is_compared() && compares_first()) compare(inputs);
 
   const c10::Device device = recording().device;
   const int64_t uncounted =
@@ -124,6 +157,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs,
                 Bytes(uncounted), std::move(*meter));
       }
     }
+    if (is_compared() && !compares_first()) compare(inputs);
     gradients = deliveries(recording(), captured().program.step.updates,
                            captured().replay, inputs);
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
@@ -152,7 +186,40 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs,
   set_flags(recording(), inputs);
   captured().replay.clear();
   ++report.steps;
+  ++now().runs;
   return outputs;
+}
+
+bool StepState::is_compared() const {
+  return lockstep::is_due(options.lockstep, now().runs + 1) && lockstep::can_intercept();
+}
+
+// Nothing was computed in vain if the comparison stands before the replay. But only the replay shows
+// which way a step with host reads goes, and updates of an optimizer cannot be taken back.
+bool StepState::compares_first() const {
+  return now().reads.empty() || !updater().updates().each.empty();
+}
+
+void StepState::compare(const Tensors& inputs) {
+  std::string difference;
+  {
+    const FlagScope running(comparing);
+    difference = lockstep::compare_with(recording(), step, inputs, parameters_of(options));
+  }
+  const int64_t run = now().runs + 1, last = now().compared;
+  if (!difference.empty()) {
+    const std::string since =
+        run == last + 1 ? ""
+                        : fmt::format(". What differs may have differed since run {}, and the runs from "
+                                      "then on did what the recording says",
+                                      last + 1);
+    throw StepMiss(fmt::format("{}. Lockstep found this at run {} after the capture{}. This run "
+                               "changed nothing",
+                               difference, run, since),
+                   StepMiss::Kind::kFunction);
+  }
+  now().compared = run;
+  ++report.compared;
 }
 
 Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {

@@ -27,6 +27,8 @@ struct StepState {
   device::StepLog log;
   // The last run ended here, because no outcome that was captured reads this.
   std::string missed;
+  std::vector<std::string> differences;  // that lockstep has found
+  bool comparing = false;  // whether the function runs beside the recording
 
   Outcome& now() { return outcomes.now(); }
   const Outcome& now() const { return outcomes.now(); }
@@ -59,10 +61,16 @@ struct StepState {
   // Running. run_captured() returns nothing if no outcome reads what the step reads now, and
   // all is then as before.
   Tensors run(const Tensors& inputs);
+  Tensors run_or_capture_outcome(const Tensors& inputs);
   std::optional<Tensors> run_captured(const Tensors& inputs);
   std::optional<Tensors> attempt(const Tensors& inputs,
                                  std::optional<step::ReadMiss>& miss);
   Tensors replay(const Tensors& inputs, device::StepMeter* meter);
+  // Whether the next run is compared with the function, and whether this is done before the replay.
+  bool is_compared() const;
+  bool compares_first() const;
+  // Runs the function beside the recording. Throws StepMiss if something differs.
+  void compare(const Tensors& inputs);
 };
 
 }  // namespace reprise::runtime::internal::graph

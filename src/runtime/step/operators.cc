@@ -187,6 +187,11 @@ bool depends_on_constants(const c10::OperatorHandle& op) {
   return name == "aten::convolution_backward" || name.find("_batch_norm") != std::string::npos;
 }
 
+bool gives_unwritten_memory(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
+}
+
 bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 }  // namespace reprise::runtime::internal::step

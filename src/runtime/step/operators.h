@@ -43,6 +43,9 @@ bool is_batch_norm(const Call& call, std::vector<size_t>* statistics);
 // Says whether the answers of the functions above depend on constant arguments of the call.
 bool depends_on_constants(const c10::OperatorHandle& op);
 
+// Says whether the operator returns memory that it leaves to others to write.
+bool gives_unwritten_memory(const c10::OperatorHandle& op);
+
 // Says whether autograd is walking a graph on this thread.
 bool in_backward();
 

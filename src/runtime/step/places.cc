@@ -184,7 +184,8 @@ void Places::write_external(Call& call, int32_t index) {
 int32_t Places::add_value(const c10::Storage& storage, int32_t previous) {
   recording_.values.push_back({.bytes = static_cast<int64_t>(storage.nbytes()),
                                .maker = static_cast<int32_t>(recording_.calls.size()),
-                               .previous = previous});
+                               .previous = previous,
+                               .device = storage.device()});
   return static_cast<int32_t>(recording_.values.size()) - 1;
 }
 

@@ -19,6 +19,8 @@ namespace reprise::runtime::internal::step {
 // A tensor that the host writes inside the step is a literal up to this many bytes. A larger one is
 // taken for the result of code that the capture cannot see.
 inline constexpr size_t kLargestLiteral = 16384;
+// Each byte of memory that nobody has written yet, where writes of the host are looked for.
+inline constexpr int kUnwritten = 0xA5;
 
 // Returns an external with the tensor's bytes as they are now. On the CPU it lies in memory that no
 // budget counts, because the step itself has this memory only for a moment.

@@ -28,20 +28,25 @@ constexpr const char* kRandomStateSet =
     "torch.utils.checkpoint of a part that draws random numbers): set it before the step, and "
     "leave it to the plan what runs again";
 
-bool gives_unwritten_memory(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
-}
-
 // Gives fresh memory bytes that no literal has. Memory that was used before may hold what the host
 // is about to write, such as the same literal of an earlier run, and then the write would not show.
 void mark_unwritten(const c10::IValue& result) {
-  constexpr int kUnlikely = 0xA5;
   for_each_tensor(result, [](const at::Tensor& tensor) {
     if (!tensor.defined() || !is_plain(tensor) || !tensor.device().is_cpu()) return;
     const c10::Storage& storage = tensor.storage();
-    if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnlikely, storage.nbytes());
+    if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnwritten, storage.nbytes());
   });
+}
+
+// Keeps what the call returns besides tensors.
+void note_results(Call& call, c10::ArrayRef<c10::IValue> returned) {
+  const auto has_tensors = [](const c10::IValue& value) {
+    return value.isTensor() || value.isTensorList() || value.isOptionalTensorList();
+  };
+  if (std::all_of(returned.begin(), returned.end(), has_tensors)) return;
+  for (const c10::IValue& value : returned) {
+    call.results.push_back(has_tensors(value) ? c10::IValue() : value);
+  }
 }
 
 }  // namespace
@@ -88,6 +93,7 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
   const auto& all = event.outputs();
   if (all.size() < returns) {  // The operation threw, and so will the step.
     for (const Watched& watched : context.watched) keep_if_changed(watched);
+    leave_out(std::move(call), /*failed=*/true);
     return;
   }
   call.random = draws(context);
@@ -105,6 +111,7 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
       note_made(context, tensor);
     });
   }
+  note_results(call, c10::ArrayRef<c10::IValue>(all).slice(all.size() - returns));
   for (size_t a = 0; a < call.arguments.size(); ++a) {
     Argument& argument = call.arguments[a];
     // Only the CPU has address space without memory for values that are not live.
@@ -118,7 +125,16 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
   if (reads_on_host(call.op)) expect_number(call, all.back());
   // A call that only looks at memory in another way is left out, because the geometry of tensors
   // has it already.
-  if (kept || call.random || !call.effects.empty()) recording_.calls.push_back(std::move(call));
+  if (kept || call.random || !call.effects.empty()) {
+    recording_.calls.push_back(std::move(call));
+  } else {
+    leave_out(std::move(call), /*failed=*/false);
+  }
+}
+
+void Recorder::leave_out(Call call, bool failed) {
+  recording_.left_out.push_back(
+      {.before = recording_.calls.size(), .call = std::move(call), .failed = failed});
 }
 
 Recording Recorder::finish(const Tensors& outputs) {

@@ -55,6 +55,7 @@ struct StepValue {
   int64_t bytes = 0;      // size of the storage, not rounded
   int32_t maker = -1;     // position in Recording::calls
   int32_t previous = -1;  // the version that it was written over; -1 for fresh memory
+  c10::Device device = c10::kCPU;
 };
 
 // An External is a storage that was there before the step.
@@ -87,6 +88,7 @@ struct Call {
   c10::OperatorHandle op;
   std::vector<Argument> arguments;
   std::vector<std::vector<TensorRef>> outputs;  // by return value of the operator
+  std::vector<c10::IValue> results;             // by return value, if some are no tensors
   std::vector<int32_t> effects;                 // positions of the externals that it writes
   Phase phase = Phase::kForward;
   bool random = false;  // whether it draws random numbers
@@ -97,6 +99,14 @@ struct Call {
 
   // Returns a short name, such as "convolution_backward" or "add_.Tensor".
   std::string name() const;
+};
+
+// A LeftOut is a call that a replay does not need: it only looks at memory in another way, it gives
+// the host a number, or it failed. A function that runs beside the recording calls it all the same.
+struct LeftOut {
+  size_t before = 0;  // how many of Recording::calls ended before it
+  Call call;
+  bool failed = false;  // whether it threw an exception, which the step has caught
 };
 
 // An Arrival says what the step does to a gradient that is there when it begins.
@@ -126,6 +136,7 @@ struct GradientFlag {
 struct Recording {
   c10::Device device = c10::kCPU;
   std::vector<Call> calls;
+  std::vector<LeftOut> left_out;  // in order
   std::vector<StepValue> values;
   std::vector<External> externals;
   std::vector<TensorRef> outputs;  // the tensors that the step returned

@@ -1,0 +1,394 @@
+#include "runtime/lockstep/follower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "runtime/lockstep/words.h"
+#include "runtime/step/host_reads.h"
+#include "runtime/step/operators.h"
+#include "runtime/step/places.h"
+#include "runtime/step/source_place.h"
+#include "runtime/step/storage_bytes.h"
+#include "runtime/step/tensors.h"
+
+namespace reprise::runtime::internal::lockstep {
+
+using step::Argument;
+using step::ArgumentKind;
+using step::Call;
+using step::External;
+using step::Geometry;
+using step::LeafGradient;
+using step::LeftOut;
+using step::Memory;
+using step::Recording;
+using step::TensorRef;
+
+namespace {
+
+std::string name_of(const c10::OperatorHandle& op) { return Call(op).name(); }
+
+std::string at_place(const std::string& place) { return place.empty() ? "" : " at " + place; }
+
+std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
+  std::vector<at::Tensor> all;
+  step::for_each_tensor(value, [&](const at::Tensor& tensor) { all.push_back(tensor); });
+  return all;
+}
+
+bool holds_tensors(const c10::IValue& value) {
+  return value.isTensor() || !tensors_in(value).empty();
+}
+
+// Returns where the storage lies; null for one without bytes.
+const void* address_of(const c10::Storage& storage) {
+  try {
+    return storage.data();
+  } catch (const c10::Error&) {  // It is a shell.
+    return nullptr;
+  }
+}
+
+// Returns the position of the argument that a return value is: that of an operation in place, or an
+// `out` tensor. Returns -1 for a return value of its own.
+int64_t argument_returned(const c10::FunctionSchema& schema, size_t result) {
+  const c10::AliasInfo* alias = schema.returns()[result].alias_info();
+  if (alias == nullptr || !alias->isWrite()) return -1;
+  const auto& arguments = schema.arguments();
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    const c10::AliasInfo* other = arguments[a].alias_info();
+    if (other != nullptr && other->isWrite() && other->beforeSets() == alias->beforeSets()) {
+      return static_cast<int64_t>(a);
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+Follower::Follower(const Recording& recording, const Tensors& inputs)
+    : recording_(recording), inputs_(inputs), written_(recording.calls.size()) {
+  for (size_t v = 0; v < recording.values.size(); ++v) {
+    const step::StepValue& value = recording.values[v];
+    if (value.maker < 0 || value.previous < 0) continue;
+    written_.at(static_cast<size_t>(value.maker)).push_back(static_cast<int32_t>(v));
+  }
+}
+
+// --- The calls of the recording, in order -------------------------------------------------------
+
+Follower::Next Follower::peek() const {
+  size_t c = call_;
+  while (c < recording_.calls.size() && step::is_guard(recording_.calls[c])) ++c;
+  if (left_out_ < recording_.left_out.size() && recording_.left_out[left_out_].before <= c) {
+    const LeftOut& left = recording_.left_out[left_out_];
+    return {&left.call, -1, left.failed};
+  }
+  if (c == recording_.calls.size()) return {};
+  return {&recording_.calls[c], static_cast<int32_t>(c), false};
+}
+
+void Follower::advance(const Next& next) {
+  ++number_;
+  if (next.position < 0) {
+    ++left_out_;
+  } else {
+    call_ = static_cast<size_t>(next.position) + 1;
+  }
+}
+
+// Returns the next call of the recording, which is one of this operator.
+Follower::Next Follower::next_call(const c10::OperatorHandle& op) {
+  Next next = peek();
+  // A call may fail before it comes here: a shape is wrong, for example.
+  while (next.failed && next.call->op.operator_name() != op.operator_name()) {
+    advance(next);
+    next = peek();
+  }
+  if (next.call == nullptr) {
+    differ(fmt::format("calls {}", name_of(op)), "ends there", nullptr);
+  }
+  if (next.call->op.operator_name() != op.operator_name()) {
+    differ(fmt::format("calls {}", name_of(op)), fmt::format("calls {}", next.call->name()),
+           next.call);
+  }
+  return next;
+}
+
+void Follower::note(const std::string& now, const std::string& recorded, const Call* at) {
+  if (!difference_.empty()) return;
+  difference_ = fmt::format("operation {}{}: the function {}, and the recording {}{}", number_,
+                            at_place(step::source_place()), now, recorded,
+                            at == nullptr || at->place.empty() ? "" : " (" + at->place + ")");
+}
+
+void Follower::differ(const std::string& now, const std::string& recorded, const Call* at) {
+  note(now, recorded, at);
+  throw InputError("the captured step differs from its recording: " + difference_);
+}
+
+void Follower::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  if (!difference_.empty()) {
+    throw InputError("the captured step differs from its recording: " + difference_);
+  }
+  const Next next = next_call(op);
+  const size_t arity = op.schema().arguments().size();
+  const std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(arity),
+                                           stack.end());
+  for (size_t a = 0; a < arity && a < next.call->arguments.size(); ++a) {
+    compare(next, a, arguments[a]);
+  }
+  if (next.failed) {
+    advance(next);
+    throw InputError(fmt::format("{} fails, as when the step was captured", next.call->name()));
+  }
+  if (op.hasTag(at::Tag::inplace_view)) {
+    advance(next);
+    op.callBoxed(stack);  // It changes the way in which the tensor looks at its memory.
+    return;
+  }
+  std::vector<c10::IValue> results = results_of(next, arguments);
+  advance(next);
+  torch::jit::drop(stack, arity);
+  for (c10::IValue& result : results) stack.push_back(std::move(result));
+}
+
+// --- Arguments ------------------------------------------------------------------------------------
+
+void Follower::compare(const Next& next, size_t a, const c10::IValue& value) {
+  const Argument& recorded = next.call->arguments[a];
+  const std::string& name = next.call->op.schema().arguments()[a].name();
+  const auto refuse = [&](const std::string& now, const std::string& before) {
+    differ(fmt::format("gives {} as {} to {}", now, name, next.call->name()),
+           fmt::format("has {}", before), next.call);
+  };
+  if (recorded.kind == ArgumentKind::kConstant) {
+    if (holds_tensors(value)) refuse("a tensor", words_of(recorded.constant));
+    if (!same_constant(recorded.constant, value)) {
+      refuse(words_of(value), words_of(recorded.constant));
+    }
+    return;
+  }
+  if (!holds_tensors(value) && !recorded.tensors.empty()) {
+    refuse(words_of(value), text_of(recorded.tensors.front()));
+  }
+  const std::vector<at::Tensor> now = tensors_in(value);
+  if (now.size() != recorded.tensors.size()) {
+    refuse(fmt::format("{} tensors", now.size()), fmt::format("{}", recorded.tensors.size()));
+  }
+  for (size_t i = 0; i < now.size(); ++i) {
+    const auto [found, expected] = difference_of(recorded.tensors[i], now[i]);
+    if (!found.empty()) refuse(found, expected);
+  }
+}
+
+std::pair<std::string, std::string> Follower::difference_of(const TensorRef& recorded,
+                                                            const at::Tensor& now) {
+  if (!now.defined() && recorded.memory == Memory::kNone) return {};
+  if (!now.defined() || recorded.memory == Memory::kNone || !now.has_storage() ||
+      now.layout() != at::kStrided) {
+    return {text_of(now), text_of(recorded)};
+  }
+  if (recorded.memory == Memory::kExternal) {
+    const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
+    if (external.is_constant) {
+      if (!is_same_literal(external, now)) return {text_of(now), text_of(recorded)};
+      homes_.put(now.storage(), {recorded.memory, recorded.index});
+    }
+  }
+  const Geometry expected = geometry_in(recorded), found = step::geometry_of(now);
+  if (!(expected == found)) {
+    if (expected.sizes != found.sizes || expected.dtype != found.dtype) {
+      return {"a tensor " + shape_of(found), shape_of(expected)};
+    }
+    return {fmt::format("a tensor {} with strides [{}] from element {} on", shape_of(found),
+                        words_of(c10::IValue(found.strides)), found.offset),
+            fmt::format("[{}] from {} on", words_of(c10::IValue(expected.strides)),
+                        expected.offset)};
+  }
+  if (!is_at_home(recorded, now)) return {text_of(now), text_of(recorded)};
+  return {};
+}
+
+// Says whether the tensor lies where the recording says.
+bool Follower::is_at_home(const TensorRef& recorded, const at::Tensor& now) {
+  const Home home = homes_.of(now.storage());
+  if (home == Home{recorded.memory, recorded.index}) return true;
+  if (home.memory != Memory::kNone || recorded.memory != Memory::kExternal) return false;
+  const c10::Storage& storage = now.storage();
+  const c10::Storage wanted =
+      storage_of(recording_.externals[static_cast<size_t>(recorded.index)]);
+  // Host memory may be made a tensor anew in each step, as torch.from_numpy() does.
+  if (!wanted || storage.is_alias_of(wanted)) return wanted;
+  const void* address = address_of(storage);
+  return address != nullptr && address == address_of(wanted);
+}
+
+bool Follower::is_same_literal(const External& literal, const at::Tensor& now) const {
+  const Home home = homes_.of(now.storage());
+  const int32_t index = static_cast<int32_t>(&literal - recording_.externals.data());
+  if (home == Home{Memory::kExternal, index}) return true;
+  const c10::Storage &written = now.storage(), &recorded = literal.tensor.storage();
+  if (written.nbytes() != recorded.nbytes() ||
+      now.scalar_type() != literal.tensor.scalar_type()) {
+    return false;
+  }
+  return recorded.nbytes() == 0 || (address_of(written) != nullptr &&
+                                    step::copy_to_host(written) == step::copy_to_host(recorded));
+}
+
+c10::Storage Follower::storage_of(const External& external) const {
+  if (external.input < 0) return external.tensor.storage();
+  const at::Tensor& input = inputs_[static_cast<size_t>(external.input)];
+  return input.defined() ? input.storage() : c10::Storage();
+}
+
+// Returns the geometry that a tensor has now where the recording has this one. Inputs and
+// parameters may begin elsewhere in their storages than at capture.
+Geometry Follower::geometry_in(const TensorRef& recorded) const {
+  Geometry geometry = recorded.geometry;
+  if (recorded.memory != Memory::kExternal) return geometry;
+  const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
+  if (external.is_constant) return geometry;
+  const auto input = static_cast<size_t>(external.input);
+  const int64_t moved =
+      external.input >= 0
+          ? step::offset_bytes(inputs_[input]) - recording_.input_offsets[input]
+          : step::offset_bytes(external.tensor) - external.offset;
+  geometry.offset += moved / static_cast<int64_t>(c10::elementSize(geometry.dtype));
+  return geometry;
+}
+
+std::string Follower::text_of(const TensorRef& recorded) const {
+  switch (recorded.memory) {
+    case Memory::kNone:
+      return "nothing";
+    case Memory::kExternal: {
+      const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
+      if (external.is_constant) {
+        return numbers_in(step::tensor_on(external.tensor.storage(), recorded.geometry));
+      }
+      break;
+    }
+    case Memory::kValue:
+      break;
+  }
+  return shape_of(recorded.geometry) + maker_of({recorded.memory, recorded.index});
+}
+
+std::string Follower::text_of(const at::Tensor& now) const {
+  if (!now.defined()) return "nothing";
+  if (!now.has_storage() || now.layout() != at::kStrided) {
+    return fmt::format("a tensor of layout {}", c10::toString(now.layout()));
+  }
+  const Home home = homes_.of(now.storage());
+  if (home.memory != Memory::kExternal && now.storage().nbytes() <= step::kLargestLiteral &&
+      address_of(now.storage()) != nullptr) {
+    return numbers_in(now);
+  }
+  return "a tensor " + shape_of(step::geometry_of(now)) + maker_of(home);
+}
+
+// Says in words where memory comes from.
+std::string Follower::maker_of(Home home) const {
+  if (home.memory == Memory::kExternal) {
+    const int32_t input = recording_.externals[static_cast<size_t>(home.index)].input;
+    return input >= 0 ? fmt::format(", input {}", input) : ", from before the step";
+  }
+  if (home.memory == Memory::kNone) return " of its own";
+  const int32_t maker = recording_.values[static_cast<size_t>(home.index)].maker;
+  if (maker < 0) return "";
+  const Call& call = recording_.calls[static_cast<size_t>(maker)];
+  return fmt::format(", the result of {}{}", call.name(), at_place(call.place));
+}
+
+// --- Results --------------------------------------------------------------------------------------
+
+c10::Storage Follower::storage_for(const TensorRef& ref, const Call& call) {
+  const Home home{ref.memory, ref.index};
+  if (c10::Storage known = homes_.storage_of(home)) return known;
+  if (ref.memory == Memory::kExternal) {
+    return storage_of(recording_.externals[static_cast<size_t>(ref.index)]);
+  }
+  const step::StepValue& value = recording_.values[static_cast<size_t>(ref.index)];
+  // The program may write numbers into it.
+  const bool blank = value.device.is_cpu() && step::gives_unwritten_memory(call.op) &&
+                     value.bytes <= static_cast<int64_t>(step::kLargestLiteral);
+  c10::Storage storage = blank ? blank_memory(value.bytes) : shell(value.bytes, value.device);
+  homes_.put(storage, home);
+  return storage;
+}
+
+at::Tensor Follower::tensor_for(const TensorRef& ref, const Call& call) {
+  if (ref.memory == Memory::kNone) return {};
+  return step::tensor_on(storage_for(ref, call), geometry_in(ref));
+}
+
+std::vector<c10::IValue> Follower::results_of(const Next& next,
+                                              const std::vector<c10::IValue>& arguments) {
+  const Call& call = *next.call;
+  if (next.position >= 0) {
+    for (const int32_t v : written_[static_cast<size_t>(next.position)]) {
+      const int32_t before = recording_.values[static_cast<size_t>(v)].previous;
+      homes_.move({Memory::kValue, before}, {Memory::kValue, v});
+    }
+  }
+  const auto& returns = call.op.schema().returns();
+  std::vector<c10::IValue> results;
+  for (size_t r = 0; r < returns.size(); ++r) {
+    const int64_t argument = argument_returned(call.op.schema(), r);
+    if (argument >= 0) {
+      results.push_back(arguments[static_cast<size_t>(argument)]);
+    } else if (!call.results.empty() && call.outputs[r].empty()) {
+      results.push_back(call.results[r]);
+    } else if (returns[r].type()->isSubtypeOf(*c10::ListType::ofTensors())) {
+      c10::List<at::Tensor> list;
+      for (const TensorRef& ref : call.outputs[r]) list.push_back(tensor_for(ref, call));
+      results.emplace_back(std::move(list));
+    } else {
+      results.emplace_back(tensor_for(call.outputs[r].at(0), call));
+    }
+  }
+  return results;
+}
+
+// --- The end --------------------------------------------------------------------------------------
+
+void Follower::finish(const Tensors& outputs) {
+  Next next = peek();
+  while (next.failed) {
+    advance(next);
+    next = peek();
+  }
+  if (next.call != nullptr) {
+    note("ends there", fmt::format("calls {}", next.call->name()), next.call);
+    return;
+  }
+  if (outputs.size() != recording_.outputs.size()) {
+    note(fmt::format("returns {} tensors", outputs.size()),
+         fmt::format("{}", recording_.outputs.size()), nullptr);
+    return;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto [found, expected] = difference_of(recording_.outputs[i], outputs[i]);
+    if (!found.empty()) {
+      note(fmt::format("returns {} as tensor {}", found, i), "has " + expected, nullptr);
+    }
+  }
+  for (const LeafGradient& leaf : recording_.gradients) {
+    const at::Tensor& target =
+        leaf.input < 0 ? leaf.target : inputs_[static_cast<size_t>(leaf.input)];
+    const auto [found, expected] = difference_of(leaf.gradient, target.grad());
+    if (!found.empty()) {
+      note(fmt::format("leaves {} as the gradient of a leaf {}", found,
+                       shape_of(step::geometry_of(target))),
+           "has " + expected, nullptr);
+    }
+  }
+}
+
+}  // namespace reprise::runtime::internal::lockstep

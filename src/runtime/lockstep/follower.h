@@ -1,0 +1,74 @@
+// Follows a function call by call, beside a recording of it, and finds the first difference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reprise/runtime/stage.h"
+#include "runtime/lockstep/intercept.h"
+#include "runtime/lockstep/shells.h"
+#include "runtime/step/recording.h"
+
+namespace reprise::runtime::internal::lockstep {
+
+// A Follower answers each call of the function with tensors that look as in the recording. It
+// compares operators, tensors (their shapes, types and memory), numbers, and the literals that the
+// program writes. A host read gets the number of the recording. The function's call that differs
+// throws InputError, and so do all calls behind it, in case the function catches that.
+class Follower final : public Taker {
+ public:
+  // `recording` and `inputs` outlive the follower.
+  Follower(const step::Recording& recording, const Tensors& inputs);
+
+  c10::Device device() const override { return recording_.device; }
+  void take(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
+  // Compares the end of the function, with what it returned and with the gradients of leaf tensors.
+  void finish(const Tensors& outputs);
+
+  // Says in words what the function does and what the recording has, with the places in the
+  // program. The text is empty as long as nothing differs.
+  const std::string& difference() const { return difference_; }
+
+ private:
+  struct Next {
+    const step::Call* call = nullptr;  // null behind the last one
+    int32_t position = -1;             // in Recording::calls; -1 for a call that is left out
+    bool failed = false;
+  };
+
+  Next peek() const;
+  void advance(const Next& next);
+  Next next_call(const c10::OperatorHandle& op);
+  [[noreturn]] void differ(const std::string& now, const std::string& recorded,
+                           const step::Call* at);
+  void note(const std::string& now, const std::string& recorded, const step::Call* at);
+
+  void compare(const Next& next, size_t argument, const c10::IValue& value);
+  // Says in words what differs: first what the function has, then what the recording has. Both are
+  // empty if nothing differs.
+  std::pair<std::string, std::string> difference_of(const step::TensorRef& recorded,
+                                                    const at::Tensor& now);
+  bool is_at_home(const step::TensorRef& recorded, const at::Tensor& now);
+  bool is_same_literal(const step::External& literal, const at::Tensor& now) const;
+  c10::Storage storage_of(const step::External& external) const;
+  step::Geometry geometry_in(const step::TensorRef& recorded) const;
+  std::string text_of(const step::TensorRef& recorded) const;
+  std::string text_of(const at::Tensor& now) const;
+  std::string maker_of(Home home) const;
+
+  at::Tensor tensor_for(const step::TensorRef& ref, const step::Call& call);
+  c10::Storage storage_for(const step::TensorRef& ref, const step::Call& call);
+  std::vector<c10::IValue> results_of(const Next& next, const std::vector<c10::IValue>& arguments);
+
+  const step::Recording& recording_;
+  const Tensors& inputs_;
+  std::vector<std::vector<int32_t>> written_;  // by call: values that it writes over others
+  Homes homes_;
+  size_t call_ = 0, left_out_ = 0;  // the next ones
+  size_t number_ = 0;               // of the call at hand, those that are left out included
+  std::string difference_;
+};
+
+}  // namespace reprise::runtime::internal::lockstep

@@ -1,0 +1,70 @@
+#include "runtime/lockstep/intercept.h"
+
+#include <torch/library.h>
+
+#include "reprise/model/errors.h"
+#include "runtime/step/operators.h"
+
+namespace reprise::runtime::internal::lockstep {
+namespace {
+
+using c10::DispatchKeySet;
+
+// This key stands below those of autograd, autocast and the modes of Python, and above those of the
+// kernels.
+constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
+// Tensors that are conjugate or negative by a flag would be made plain by calls of operators of
+// their own. No kernel reads them here.
+constexpr DispatchKeySet kFlags({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+
+std::mutex turn;
+Taker* active = nullptr;  // only the thread whose turn it is, and its backward passes, use it
+thread_local bool intercepting_here = false;
+
+void on_call(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (active != nullptr && !step::is_transparent(op, active->device())) {
+    const c10::impl::ExcludeDispatchKeyGuard own_calls(kKey);
+    active->take(op, *stack);
+    return;
+  }
+  // An operator that consists of others calls them one by one.
+  op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kKey), stack);
+}
+
+// Registers the fallback of the key, once. Returns whether the key is ours.
+bool has_key() {
+  static const bool ours = [] {
+    if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kKey)) return false;
+    auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&on_call>());
+    return true;
+  }();
+  return ours;
+}
+
+std::unique_lock<std::mutex> my_turn() {
+  if (!has_key()) {
+    throw InputError("lockstep needs a dispatch key of LibTorch that another library has taken");
+  }
+  if (intercepting_here) {
+    throw InputError("a captured step is called by the function of another one");
+  }
+  return std::unique_lock(turn);
+}
+
+}  // namespace
+
+bool can_intercept() { return has_key(); }
+
+Interception::Interception(Taker& taker)
+    : turn_(my_turn()), key_(DispatchKeySet(kKey)), as_it_is_(kFlags) {
+  active = &taker;
+  intercepting_here = true;
+}
+
+Interception::~Interception() {
+  active = nullptr;
+  intercepting_here = false;
+}
+
+}  // namespace reprise::runtime::internal::lockstep

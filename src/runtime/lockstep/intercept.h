@@ -1,0 +1,43 @@
+// Takes the calls of operators below autograd, in the place of their kernels.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <mutex>
+
+namespace reprise::runtime::internal::lockstep {
+
+// A Taker gets each call of an operator that has a kernel of its own on the device. It takes the
+// arguments from the stack and puts the results there. Operators that it calls itself run as ever.
+// An exception goes to the caller of the operator.
+class Taker {
+ public:
+  virtual ~Taker() = default;
+  virtual c10::Device device() const = 0;
+  virtual void take(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
+};
+
+// Says whether calls can be taken. They are taken under a dispatch key that LibTorch 2.11 to 2.14
+// leave free. Another library of the process may have taken it.
+bool can_intercept();
+
+// While an Interception lives, the taker gets the calls of this thread, and those of the backward
+// passes that it begins. Autograd and autocast do their part of a call before. One interception
+// lives at a time in a process; the constructor waits for its turn. It throws InputError inside
+// another interception of its thread.
+class Interception {
+ public:
+  explicit Interception(Taker& taker);
+  ~Interception();
+  Interception(const Interception&) = delete;
+  Interception& operator=(const Interception&) = delete;
+
+ private:
+  std::unique_lock<std::mutex> turn_;
+  c10::impl::IncludeDispatchKeyGuard key_;
+  c10::impl::ExcludeDispatchKeyGuard as_it_is_;
+};
+
+}  // namespace reprise::runtime::internal::lockstep

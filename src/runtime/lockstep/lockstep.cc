@@ -1,0 +1,122 @@
+#include "runtime/lockstep/lockstep.h"
+
+#include <ATen/autocast_mode.h>
+
+#include <exception>
+#include <set>
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "runtime/device/backward_queue.h"
+#include "runtime/lockstep/follower.h"
+#include "runtime/lockstep/intercept.h"
+#include "runtime/lockstep/shells.h"
+#include "runtime/state/random_state.h"
+#include "runtime/step/before_images.h"
+
+namespace reprise::runtime::internal::lockstep {
+
+using state::RandomState;
+using step::BeforeImages;
+using step::LeafGradient;
+using step::Recording;
+
+namespace {
+
+// What a run of the function changes is put back when the scope ends. The recording was made
+// without gradients, so there are none in the scope.
+class Untouched {
+ public:
+  Untouched(const Recording& recording, const Tensors& inputs,
+            const std::vector<at::Tensor>& parameters)
+      : random_(recording.device) {
+    for (const at::Tensor& parameter : parameters) put_aside(parameter);
+    for (const LeafGradient& leaf : recording.gradients) {
+      if (leaf.input < 0) put_aside(leaf.target);
+    }
+    for (const at::Tensor& input : inputs) {
+      if (input.defined() && input.is_leaf()) put_aside(input);
+    }
+    // The cache of the caller's autocast may hold weights that were cast before.
+    at::autocast::clear_cache();
+  }
+  ~Untouched() {
+    at::autocast::clear_cache();
+    before_.restore();
+    if (!random_.is_now()) random_.restore();
+  }
+  Untouched(const Untouched&) = delete;
+  Untouched& operator=(const Untouched&) = delete;
+
+  bool random_state_changed() const { return !random_.is_now(); }
+
+ private:
+  void put_aside(const at::Tensor& tensor) {
+    if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
+    before_.keep_place(tensor);
+    before_.keep_flag(tensor);
+    before_.keep_gradient(tensor);
+    tensor.mutable_grad() = at::Tensor();
+  }
+
+  RandomState random_;
+  BeforeImages before_;
+  std::set<const void*> seen_;
+};
+
+// Throws InputError in place of the exception of code that took the pointer of a shell. Passes other
+// exceptions on.
+[[noreturn]] void explain(const std::exception_ptr& raised) {
+  try {
+    std::rethrow_exception(raised);
+  } catch (const InputError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    if (std::string(error.what()).find(kNoBytes) == std::string::npos) throw;
+    throw InputError(
+        "the step looks into the bytes of a tensor by a pointer, in host code that a captured step "
+        "does not run again: compute with the tensor itself, or read a boolean or a whole number "
+        "by item(). If what it reads has no effect on the step, capture with lockstep never");
+  }
+}
+
+}  // namespace
+
+bool is_due(Lockstep how, int64_t call) {
+  if (how != Lockstep::kSparse) return how == Lockstep::kAlways;
+  if (call <= 2) return true;
+  while (call % 10 == 0) call /= 10;
+  return call == 1;
+}
+
+std::string compare_with(const Recording& recording, const StepFunction& function,
+                         const Tensors& inputs, const std::vector<at::Tensor>& parameters) {
+  Follower follower(recording, inputs);
+  std::exception_ptr raised;
+  bool drew = false;
+  {
+    const Untouched untouched(recording, inputs, parameters);
+    try {
+      Tensors outputs;
+      {
+        const Interception interception(follower);
+        outputs = function(inputs);
+      }
+      follower.finish(outputs);
+    } catch (...) {
+      raised = std::current_exception();
+    }
+    drew = untouched.random_state_changed();
+  }
+  if (raised) device::drain_backward_queue();
+  if (!follower.difference().empty()) return follower.difference();
+  if (raised) explain(raised);
+  if (drew) return "the function sets the state of the random generator, and the recording does not";
+  return {};
+}
+
+}  // namespace reprise::runtime::internal::lockstep
+
+std::string reprise::runtime::no_bytes_text() {
+  return std::string(internal::lockstep::kNoBytes);
+}

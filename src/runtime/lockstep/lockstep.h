@@ -1,0 +1,29 @@
+// Lockstep: the function of a captured step runs again, beside its recording, and is compared with
+// it call by call. This finds what the function says by now and what no guard sees.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reprise/runtime/capture.h"
+#include "runtime/step/recording.h"
+
+namespace reprise::runtime::internal::lockstep {
+
+// Says whether this call of a recording is compared. Calls are counted from 1.
+bool is_due(Lockstep how, int64_t call);
+
+// Runs the function once and returns in words what it does otherwise than the recording. The text is
+// empty if nothing differs. Operators compute nothing, so the run takes as long as a step's own code
+// and autograd, and no memory but for the numbers that the program writes. Host reads get the
+// numbers of the recording. Parameters, gradients, buffers, flags, inputs and the random state are
+// left as they were; what the function's own code changes elsewhere is changed as in plain training.
+// `parameters` are tensors that the step may know although no operation reads them.
+//
+// An exception of the function goes to the caller, unless the function threw it because it differs.
+// Throws InputError if the function looks into the bytes of a tensor.
+std::string compare_with(const step::Recording& recording, const StepFunction& function,
+                         const Tensors& inputs, const std::vector<at::Tensor>& parameters);
+
+}  // namespace reprise::runtime::internal::lockstep

@@ -1,0 +1,57 @@
+#include "runtime/lockstep/shells.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/step/places.h"
+
+namespace reprise::runtime::internal::lockstep {
+
+c10::Storage shell(int64_t bytes, c10::Device device) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
+                       c10::DataPtr(nullptr, device));
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      std::string(kNoBytes));
+  return storage;
+}
+
+c10::Storage blank_memory(int64_t bytes) {
+  const auto size = static_cast<size_t>(device::counted_bytes(bytes));
+  void* data = std::aligned_alloc(device::kBlockAlignment, size);
+  if (data == nullptr && size > 0) throw std::bad_alloc();
+  if (size > 0) std::memset(data, step::kUnwritten, size);
+  return {c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
+          c10::DataPtr(data, data, &std::free, c10::kCPU)};
+}
+
+void Homes::put(const c10::Storage& storage, Home home) {
+  const void* address = storage.unsafeGetStorageImpl();
+  by_storage_.insert_or_assign(address, Entry{storage.getWeakStorageImpl(), home});
+  by_home_.insert_or_assign(key_of(home), address);
+}
+
+Home Homes::of(const c10::Storage& storage) const {
+  const auto found = by_storage_.find(storage.unsafeGetStorageImpl());
+  return found == by_storage_.end() ? Home() : found->second.home;
+}
+
+c10::Storage Homes::storage_of(Home home) const {
+  const auto found = by_home_.find(key_of(home));
+  if (found == by_home_.end()) return {};
+  return c10::Storage(by_storage_.at(found->second).alive.lock());
+}
+
+void Homes::move(Home from, Home to) {
+  const auto found = by_home_.find(key_of(from));
+  if (found == by_home_.end()) return;
+  const void* address = found->second;
+  by_home_.erase(found);
+  by_storage_.at(address).home = to;
+  by_home_.insert_or_assign(key_of(to), address);
+}
+
+}  // namespace reprise::runtime::internal::lockstep

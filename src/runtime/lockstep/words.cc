@@ -1,0 +1,77 @@
+#include "runtime/lockstep/words.h"
+
+#include <ATen/ops/view_as_real.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <vector>
+
+#include "runtime/step/replay_scope.h"
+
+namespace reprise::runtime::internal::lockstep {
+namespace {
+
+constexpr size_t kLongest = 60;
+constexpr int64_t kMostNumbers = 4;
+
+bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+std::string shortened(std::string text) {
+  if (text.size() > kLongest) text = text.substr(0, kLongest - 3) + "...";
+  return text;
+}
+
+}  // namespace
+
+bool same_constant(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isNone() || b.isNone()) return a.isNone() == b.isNone();
+  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
+  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
+  if (a.isDouble() && b.isDouble()) return same_bits(a.toDouble(), b.toDouble());
+  if (a.isComplexDouble() && b.isComplexDouble()) {
+    const auto x = a.toComplexDouble(), y = b.toComplexDouble();
+    return same_bits(x.real(), y.real()) && same_bits(x.imag(), y.imag());
+  }
+  if (a.isString() && b.isString()) return a.toStringRef() == b.toStringRef();
+  if (a.isDevice() && b.isDevice()) return a.toDevice() == b.toDevice();
+  if (a.isList() && b.isList()) {
+    const auto x = a.toListRef().vec(), y = b.toListRef().vec();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_constant);
+  }
+  return a.tagKind() == b.tagKind();
+}
+
+std::string words_of(const c10::IValue& value) {
+  if (value.isDouble()) return fmt::format("{}", value.toDouble());
+  if (value.isBool()) return value.toBool() ? "True" : "False";
+  std::ostringstream text;
+  text << value;
+  return shortened(text.str());
+}
+
+std::string numbers_in(const at::Tensor& tensor) {
+  const step::ReplayScope scope;
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  const at::Tensor flat = real.detach().to(at::kCPU).reshape({-1});
+  std::vector<std::string> numbers;
+  for (int64_t i = 0; i < std::min(flat.numel(), kMostNumbers); ++i) {
+    const at::Scalar number = flat[i].item();
+    if (flat.scalar_type() == at::kFloat) {  // It has fewer digits than a double.
+      numbers.push_back(fmt::format("{}", number.to<float>()));
+    } else {
+      numbers.push_back(words_of(c10::IValue(number)));
+    }
+  }
+  if (tensor.dim() == 0 && numbers.size() == 1) return numbers.front();
+  if (flat.numel() > kMostNumbers) numbers.emplace_back("...");
+  return fmt::format("[{}]", fmt::join(numbers, ", "));
+}
+
+std::string shape_of(const step::Geometry& geometry) {
+  return fmt::format("{}[{}]", c10::toString(geometry.dtype), fmt::join(geometry.sizes, ", "));
+}
+
+}  // namespace reprise::runtime::internal::lockstep

@@ -1,0 +1,53 @@
+// Each model of the zoo agrees with its recording when its step runs beside it, and takes no memory.
+#include "fixture.h"
+#include "reprise/runtime/allocator.h"
+#include "runtime/lockstep/lockstep.h"
+#include "runtime/step/observe_step.h"
+#include "small_models.h"
+#include "training/zoo.h"
+
+namespace reprise::runtime::testing {
+namespace {
+
+using internal::lockstep::compare_with;
+using internal::step::Recording;
+using internal::step::observe_step;
+
+class LockstepZoo : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LockstepZoo, TheStepAgreesWithItsRecordingAndTakesNoMemory) {
+  install_cpu_allocator();
+  at::manual_seed(5);
+  const training::Model model = training::make_model(small_config(GetParam()));
+  const Tensors inputs{model.sample_input(), model.sample_target()};
+  const StepFunction step = [&](const Tensors& in) {
+    const at::Tensor loss = model.loss(run_plain(model.stages, {in[0]}).at(0), in[1]);
+    loss.backward();
+    return Tensors{loss};
+  };
+  const std::vector<at::Tensor> parameters = parameters_of(model.stages);
+  const Recording recording = observe_step(step, inputs, at::kCPU, parameters);
+  const auto peak_of = [](const std::function<void()>& work) {
+    const int64_t live = memory_count(at::kCPU).live;
+    reset_peak(at::kCPU);
+    work();
+    return memory_count(at::kCPU).peak - live;
+  };
+  const Bits before = bits_now(model.stages, inputs);
+  const int64_t compared = peak_of(
+      [&] { EXPECT_EQ(compare_with(recording, step, inputs, parameters), ""); });
+  EXPECT_EQ(difference(before, bits_now(model.stages, inputs)), "");
+  const int64_t plain = peak_of([&] { step(inputs); });
+  EXPECT_LT(compared, 4096);
+  EXPECT_GT(plain, 10 * compared);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LockstepZoo, ::testing::ValuesIn([] {
+                           std::vector<std::string> names;
+                           for (const auto& model : training::models()) names.push_back(model.name);
+                           return names;
+                         }()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace reprise::runtime::testing
