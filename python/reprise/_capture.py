@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,7 @@ class CapturedStep:
         lockstep: str,
         name: str,
         observer: Observer | None,
+        cache: Path | None = None,
     ) -> None:
         check_lockstep(lockstep)
         if on_miss not in ("refuse", "recapture"):
@@ -69,6 +71,7 @@ class CapturedStep:
         self._differences: list[str] = []
         self._name = name
         self._observer = observer
+        self._cache = "" if cache is None else os.fspath(cache)
         self._plan_options: dict[str, Any] | None = None
         self._capture(*flatten((arguments, keywords), "the sample"))
 
@@ -88,6 +91,7 @@ class CapturedStep:
                 "lockstep": self._lockstep,
                 "name": self._name,
                 "observer": observe(self._observer),
+                "cache": self._cache,
             },
         )
         # Nothing can fail any more. If something failed above, the recording before stays whole.
@@ -99,6 +103,7 @@ class CapturedStep:
         structures = self._structures
         recorded.comparing = native.comparing
         recorded.recorded = lambda: structures.get(native.outcomes()[0])
+        self._warn_of_cache()
 
     def _record_all(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
@@ -133,10 +138,16 @@ class CapturedStep:
             self._native.forget_outcome()
             raise
         self._structure()
+        self._warn_of_cache()
         if self._take_hidden(called):
             self._capture(tensors, tree)  # The modules are part of what every outcome is for.
         else:
             self._guards = guards
+
+    def _warn_of_cache(self) -> None:
+        """Warns if something was wrong with the cache at the capture."""
+        if warning := self._native.cache_use()[1]:
+            warnings.warn(warning, RuntimeWarning, stacklevel=4)
 
     def _structure(self) -> Tree:
         """Returns the structure of what the outcome that ran last returns."""
@@ -330,6 +341,11 @@ class CapturedStep:
         return self._native.host_reads()
 
     @property
+    def found_in_cache(self) -> bool:
+        """Whether the last capture took its measured costs from `cache=`."""
+        return self._native.cache_use()[0]
+
+    @property
     def outcomes(self) -> int:
         """The number of outcomes that are kept, one for each list of numbers that was read."""
         return len(self._native.outcomes())
@@ -393,13 +409,14 @@ def capture(
     lockstep: str = "sparse",
     name: str = "step",
     observer: Observer | None = None,
+    cache: Path | None = None,
     **keywords: Any,
 ) -> CapturedStep:
     """Records a whole training step of any model: forward, loss and backward.
 
-    The function runs four times, and each of its operations runs a few times more. It runs again if
-    it calls modules that it does not show. Parameters, gradients, buffers and the random state are
-    left as they were.
+    The function runs twice, and each of its operations runs a few times more. It runs again if it
+    calls modules that it does not show, and in a few other cases. Parameters, gradients, buffers
+    and the random state are left as they were.
 
     Args:
         step: The function. Its inputs and what it returns may be tensors, numbers and texts in
@@ -437,6 +454,9 @@ def capture(
             counter in `unguarded`, changes at these calls as in plain training.
         name: The name of the graph in reports.
         observer: A function that is called with `Progress`.
+        cache: A folder in which measured costs are kept. A program that starts again on the same
+            machine captures the same step without measuring it again. It may be shared by several
+            programs. An entry that is damaged is ignored with a `RuntimeWarning`.
         **keywords: The keyword arguments that the function is recorded with.
 
     Returns:
@@ -471,4 +491,5 @@ def capture(
         lockstep,
         name,
         observer,
+        cache,
     )

@@ -10,6 +10,7 @@ import torch
 
 from ._arguments import Budget, Observer, plan_options
 from ._capture import CapturedStep
+from ._document import Path
 from ._memory import budget_for
 from ._modules import modules_of
 from ._recorded import RecordedFunction
@@ -103,6 +104,7 @@ def micro_batches(
     lockstep: str = "sparse",
     name: str = "step",
     observer: Observer | None = None,
+    cache: Path | None = None,
     **keywords: Any,
 ) -> MicroBatchedStep:
     """Captures and plans a whole training step in parts along the batch.
@@ -147,6 +149,7 @@ def micro_batches(
         lockstep: As for `capture()`.
         name: As for `capture()`.
         observer: As for `capture()`.
+        cache: As for `capture()`.
         **keywords: The keyword arguments that the functions are recorded with.
 
     Returns:
@@ -193,4 +196,5 @@ def micro_batches(
         lockstep=lockstep,
         name=name,
         observer=observer,
+        cache=cache,
     )

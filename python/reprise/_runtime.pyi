@@ -62,6 +62,7 @@ class CapturedStep:
         lockstep: str,
         name: str,
         observer: Callable[[str, float, str], None] | None,
+        cache: str,
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -79,6 +80,7 @@ class CapturedStep:
         lockstep: str,
         name: str,
         observer: Callable[[str, float, str], None] | None,
+        cache: str,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
         """Returns the fastest step, the number of its parts, and each number with its result."""
 
@@ -119,6 +121,8 @@ class CapturedStep:
 
     def comparing(self) -> bool:
         """Returns whether the function runs now beside its recording, to be compared with it."""
+    def cache_use(self) -> tuple[bool, str]:
+        """Says whether the costs came from the cache, and what was wrong there."""
 
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.

@@ -64,6 +64,14 @@ struct CaptureOptions {
   // is an outcome. With OnMiss::kRecapture so many outcomes are kept, each with its own plan; the
   // one that ran least recently makes room for another one.
   int outcomes = 4;
+  // The function runs so many times while it is recorded, from 2 on. What changes from run to run is
+  // noticed: with 3 runs all that changes at every call, at every second or at every third one. Two
+  // runs are enough where something else compares the state of the host with that of the capture
+  // before each run, as the guards of the Python package do.
+  int runs = 3;
+  // Measured costs are kept in this folder, and a capture of the same step on the same machine takes
+  // them from there: it need not measure again. An empty text stands for no folder. See cache_use().
+  std::string cache = {};
   // These options choose the alternatives that the planner may run in place of the operations as
   // they were captured. By default these are all that leave the same bits.
   AlternativeOptions alternatives = {};
@@ -108,6 +116,16 @@ struct CapturedStepReport {
   int64_t compared = 0;  // number of steps so far that lockstep compared with the function
 
   bool operator==(const CapturedStepReport&) const = default;
+};
+
+// A CacheUse says what CaptureOptions::cache was good for at the last capture.
+struct CacheUse {
+  bool found = false;  // The costs were taken from there.
+  // Says in one line what was wrong with the folder or the entry; empty if nothing was. The capture
+  // has measured the costs then. The observer of MeasureOptions hears of it, too.
+  std::string warning = {};
+
+  bool operator==(const CacheUse&) const = default;
 };
 
 using StepFunction = std::function<Tensors(const Tensors& inputs)>;
@@ -176,6 +194,8 @@ class CapturedStep {
   // of a tensor at train.py:41".
   std::vector<std::string> host_reads() const;
 
+  CacheUse cache_use() const;
+
   // Returns the graph of this outcome, as planned() returns its plan.
   const Graph& graph() const;
   // Returns the graph with the record of how it was measured.
@@ -204,9 +224,17 @@ void find_sources_with(std::function<std::string()> finder);
 // of one.
 std::string no_bytes_text();
 
-// Captures a step at plain training's memory. Runs the step four times on `sample`, to see which
-// bytes each operation touches and to record it. Then walks through it to measure every operation:
-// once with repetitions, and on the CPU at least MeasureOptions::min_repeats more times in order.
+// Captures a step at plain training's memory. Runs the step CaptureOptions::runs times on `sample`, to
+// see which bytes each operation touches and to record it. A step that writes memory although no
+// schema says so, or that fills a cache in its first run, runs some times more. Then walks
+// through the step to measure it: once with all alternatives, where operations that have alternatives
+// are repeated, and on the CPU at least once more in order. MeasureOptions says how many repetitions
+// and walks there are, as far as time is left.
+//
+// Time: about eight steps of plain training for a step of more than 100 ms, and up to 2 s for a
+// shorter one. Each kind of operation and of alternative is measured at least once, so that a step
+// with many different alternatives may take longer.
+//
 // Parameters, gradients, buffers and the random state are left as they were. Installs the counting
 // allocator when the inputs are on the CPU.
 //

@@ -197,9 +197,10 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, int outcomes,
                const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
-               const Text& lockstep, const Text& name, const ObserverArgument& observer) {
+               const Text& lockstep, const Text& name, const ObserverArgument& observer,
+               const Text& cache) {
     rt::CaptureOptions options = capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                                 lockstep, name, observer);
+                                                 lockstep, name, observer, cache);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -212,13 +213,13 @@ class CapturedStep {
                             const std::vector<py::object>& modules, bool recapture,
                             int outcomes, const std::optional<std::vector<Text>>& alternatives,
                             const py::object& optimizer, const Text& lockstep, const Text& name,
-                            const ObserverArgument& observer) {
+                            const ObserverArgument& observer, const Text& cache) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         lockstep, name, observer),
+                                         lockstep, name, observer, cache),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -262,6 +263,10 @@ class CapturedStep {
   bool comparing() const { return step_ && step_->comparing(); }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(step_->planned()); }
+  py::tuple cache_use() const {
+    const rt::CacheUse use = step_->cache_use();
+    return py::make_tuple(use.found, use.warning);
+  }
   Text graph() const { return to_json(step_->graph()); }
   Text profile() const { return to_json(step_->profile()); }
   void log_steps(int64_t steps) { step_->log_steps(steps); }
@@ -288,7 +293,8 @@ class CapturedStep {
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
                                      int outcomes, const std::optional<std::vector<Text>>& alternatives,
                                      const py::object& optimizer, const Text& lockstep,
-                                     const Text& name, const ObserverArgument& observer) {
+                                     const Text& name, const ObserverArgument& observer,
+                                     const Text& cache) {
     rt::CaptureOptions options;
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
@@ -296,6 +302,8 @@ class CapturedStep {
     if (recapture) options.on_miss = rt::OnMiss::kRecapture;
     options.outcomes = outcomes;
     options.lockstep = lockstep_of(lockstep);
+    options.runs = 2;  // Guards compare the state of Python before each call.
+    options.cache = cache;
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
@@ -389,15 +397,16 @@ void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&, const Text&,
-                    const ObserverArgument&>(),
+                    const ObserverArgument&, const Text&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
-           py::arg("optimizer"), py::arg("lockstep"), py::arg("name"), py::arg("observer"))
+           py::arg("optimizer"), py::arg("lockstep"), py::arg("name"), py::arg("observer"),
+           py::arg("cache"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
-                  py::arg("name"), py::arg("observer"))
+                  py::arg("name"), py::arg("observer"), py::arg("cache"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
@@ -411,6 +420,7 @@ void bind_captured_step(py::module_& m) {
       .def("comparing", &CapturedStep::comparing)
       .def("refresh", &CapturedStep::refresh)
       .def("planned", &CapturedStep::planned)
+      .def("cache_use", &CapturedStep::cache_use)
       .def("graph", &CapturedStep::graph)
       .def("profile", &CapturedStep::profile)
       .def("log_steps", &CapturedStep::log_steps, py::arg("steps"))

@@ -103,6 +103,8 @@ const std::vector<std::string>& CapturedStep::differences() const { return state
 
 bool CapturedStep::comparing() const { return state_->comparing; }
 
+CacheUse CapturedStep::cache_use() const { return state_->captured().program.cache; }
+
 const Graph& CapturedStep::graph() const { return state_->graph(); }
 
 const PlanResult& CapturedStep::planned() const {

@@ -1,6 +1,7 @@
 #include "runtime/graph/meter.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@ using arena::BlockPool;
 using device::ProcessorWatch;
 using device::TimedRun;
 using device::time_run;
+using device::wall_clock;
 using rewrite::RewrittenStep;
 using state::RandomScope;
 using state::RandomState;
@@ -38,15 +40,18 @@ namespace {
 // The walks in order of a short step go on until they have taken so many times
 // MeasureOptions::min_time.
 constexpr int64_t kWalks = 20;
+// So many walks in order are left time for.
+constexpr int64_t kWalksLeft = 2;
 // The first walk is this part of the progress that is reported.
 constexpr double kForAlone = 0.6;
 
 class Meter {
  public:
-  Meter(const RewrittenStep& step, const MeasureOptions& options)
+  Meter(const RewrittenStep& step, const MeasureOptions& options, const CaptureTime& most)
       : recording_(step.recording),
         works_(step.works),
         options_(options),
+        most_(most),
         lowered_(lower(step, std::vector<WorkCost>(works_.all.size()), /*inputs=*/{}, /*name=*/"")),
         replay_(recording_, works_, lowered_),
         times_(works_, lowered_) {
@@ -58,6 +63,18 @@ class Meter {
       is_again_.push_back(is_seen);
       for (const int32_t work : variants) seen[static_cast<size_t>(work)] = true;
     }
+    const Graph& graph = lowered_.graph;
+    has_alternatives_.resize(graph.ops.size());
+    for (size_t op = 0; op < graph.ops.size(); ++op) {
+      has_alternatives_[op] = graph.ops[op].variants.size() > 1;
+    }
+    is_known_ = known_realizations();
+    for (const Choice& choice : graph.choices) {
+      for (const Realization& realization : choice.realizations) {
+        for (const OpIndex op : realization.ops) has_alternatives_[op] = true;
+      }
+    }
+    kinds_left_ = kinds_alone();
   }
 
   WorkCosts run(const Tensors& inputs) {
@@ -66,14 +83,17 @@ class Meter {
     const RandomState before(recording_.device);
     replay_.begin(inputs);
     result_.by_work.resize(works_.all.size());
+    is_measured_.resize(works_.all.size());
     const std::vector<std::vector<ValueIndex>> last = last_uses();
     for (size_t op = 0; op < lowered_.graph.ops.size(); ++op) {
-      if (!is_again_[op]) {
+      if (!is_again_[op] && !is_known_[op]) {
+        done_ = static_cast<double>(op) / static_cast<double>(lowered_.graph.ops.size());
         // The first variant is measured last, because its results stay for the ops that follow.
         const std::vector<int32_t>& variants = lowered_.works[op];
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
-          if (!works_.all[work].apart) measure(work, k == 0);
+          if (works_.all[work].apart || (k > 0 && times_.repeats(work) > 0)) continue;
+          measure(work, k == 0, has_alternatives_[op] || !recording_.device.is_cpu());
         }
       }
       for (const ValueIndex value : last[op]) replay_.free(value);
@@ -88,7 +108,13 @@ class Meter {
     const bool busy = result_.processor_percent < 100;
     if (busy) report(1, explain_busy_machine(result_.processor_percent));
     WorkTimes::Shared shared = times_.share(busy);
-    for (size_t w = 0; w < shared.time.size(); ++w) result_.by_work[w].time = shared.time[w];
+    for (size_t w = 0; w < shared.time.size(); ++w) {
+      WorkCost& cost = result_.by_work[w];
+      cost.time = shared.time[w];
+      // Equal works need the same scratch memory.
+      const auto scratch = scratch_.find(times_.kind(w));
+      if (!is_measured_[w] && scratch != scratch_.end()) cost.workspace = scratch->second;
+    }
     result_.spread = std::move(shared.spread);
     return std::move(result_);
   }
@@ -129,20 +155,66 @@ class Meter {
     return all;
   }
 
+  // Returns for each op whether it belongs to realizations that need not be measured, because all
+  // their works do what other works do that are measured. All realizations of a choice but the first
+  // are measured or left out together, because they read each other's values.
+  std::vector<bool> known_realizations() const {
+    const Graph& graph = lowered_.graph;
+    std::vector<bool> known(graph.ops.size(), false);
+    std::set<std::string> kinds;
+    for (const Choice& choice : graph.choices) {
+      std::set<OpIndex> plain(choice.realizations[0].ops.begin(),
+                              choice.realizations[0].ops.end());
+      std::vector<OpIndex> others;
+      bool fresh = false;
+      for (size_t r = 1; r < choice.realizations.size(); ++r) {
+        for (const OpIndex op : choice.realizations[r].ops) {
+          if (plain.contains(op)) continue;
+          others.push_back(op);
+          if (is_again_[op]) continue;
+          for (const int32_t work : lowered_.works[op]) {
+            fresh |= kinds.insert(times_.kind(static_cast<size_t>(work))).second;
+          }
+        }
+      }
+      if (fresh) continue;
+      for (const OpIndex op : others) known[op] = true;
+    }
+    return known;
+  }
+
+  // Returns the number of kinds of works that are measured alone.
+  int64_t kinds_alone() const {
+    std::set<std::string> kinds;
+    for (size_t op = 0; op < has_alternatives_.size(); ++op) {
+      if (is_again_[op] || is_known_[op]) continue;
+      if (!has_alternatives_[op] && recording_.device.is_cpu()) continue;
+      for (const int32_t work : lowered_.works[op]) {
+        if (!works_.all[static_cast<size_t>(work)].apart) {
+          kinds.insert(times_.kind(static_cast<size_t>(work)));
+        }
+      }
+    }
+    return static_cast<int64_t>(kinds.size());
+  }
+
   // Measures a work. If it `stays`, the step goes on with its results; else all is as if the work
-  // had not run.
-  void measure(size_t w, bool stays) {
+  // had not run. Repeats the work if `alone`, or else takes its time in the walks in order.
+  void measure(size_t w, bool stays, bool alone) {
     const Work& work = works_.all[w];
     const std::vector<c10::Storage> memory = written(work);
-    std::vector<HostBytes> before;
-    for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
+    const size_t inside = memory.size() - work.effects.size();
+    // A work that runs once and stays leaves what it writes inside the step.
+    const size_t first = stays && !alone ? inside : 0;
+    std::vector<HostBytes> before(memory.size());
+    for (size_t m = first; m < memory.size(); ++m) before[m] = copy_to_host(memory[m]);
     const RandomState random(recording_.device);
     auto put_back = [&] {
-      for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
+      for (size_t m = first; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
       random.restore();
     };
     try {
-      take_times(w, put_back);
+      take_times(w, alone, put_back);
     } catch (...) {
       put_back();
       throw;
@@ -155,26 +227,46 @@ class Meter {
     replay_.keep_results(work);
     // Memory outside the step gets its bytes back. The next works read what was written inside the
     // step.
-    for (size_t m = memory.size() - work.effects.size(); m < memory.size(); ++m) {
-      copy_from_host(before[m], memory[m]);
-    }
+    for (size_t m = inside; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
   }
 
   // Takes the work's times and leaves the results of its last run on the stack.
   template <class PutBack>
-  void take_times(size_t w, PutBack&& put_back) {
+  void take_times(size_t w, bool alone, PutBack&& put_back) {
     const Work& work = works_.all[w];
     reset_peak(recording_.device);
+    const bool fresh = times_.repeats(w) == 0;
     const TimedRun time = timed(work);
     const MemoryCount count = memory_count(recording_.device);
-    result_.by_work[w].workspace = Bytes(count.peak - count.live);
+    const Bytes workspace(count.peak - count.live);
+    result_.by_work[w].workspace = workspace;
+    is_measured_[w] = true;
+    Bytes& of_kind = scratch_[times_.kind(w)];
+    of_kind = std::max(of_kind, workspace);
+    if (!fresh) return;
     times_.add_alone(w, time);
-    while (times_.repeats(w) < options_.min_repeats ||
-           (times_.total(w) < options_.min_time && times_.repeats(w) < options_.max_repeats)) {
+    if (!alone) return;
+    const Nanos share = share_of_kind();
+    kinds_left_ = std::max<int64_t>(0, kinds_left_ - 1);
+    Nanos last = time.wall;
+    while (times_.total(w) + last <= share &&
+           (times_.repeats(w) < options_.min_repeats ||
+            (times_.total(w) < options_.min_time && times_.repeats(w) < options_.max_repeats))) {
       replay_.drop_results();
       put_back();
-      times_.add_alone(w, timed(work));
+      const TimedRun again = timed(work);
+      last = again.wall;
+      times_.add_alone(w, again);
     }
+  }
+
+  // Returns how long one more kind may be measured, so that time is left for the rest of this walk,
+  // for the kinds that follow and for walks in order.
+  Nanos share_of_kind() const {
+    const auto rest = static_cast<int64_t>((1 - done_) * static_cast<double>(most_.step.count()));
+    const int64_t walks = recording_.device.is_cpu() ? kWalksLeft : 0;
+    const int64_t left = (most_.end() - wall_clock()).count() - rest - walks * most_.step.count();
+    return Nanos(std::max<int64_t>(0, left) / std::max<int64_t>(1, kinds_left_));
   }
 
   TimedRun timed(const Work& work) {
@@ -214,11 +306,16 @@ class Meter {
     const auto put_back = [&] {
       for (size_t m = 0; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
     };
-    Nanos total;
-    for (int walk = 1;
-         walk <= options_.min_repeats ||
-         (total.count() / kWalks < options_.min_time.count() && walk <= options_.max_repeats);
-         ++walk) {
+    Nanos total, longest;
+    const auto goes_on = [&](int walk) {
+      if (walk == 1) return true;
+      const bool wanted =
+          walk <= options_.min_repeats ||
+          (total.count() / kWalks < options_.min_time.count() && walk <= options_.max_repeats);
+      return wanted && wall_clock() + longest <= most_.end();
+    };
+    for (int walk = 1; goes_on(walk); ++walk) {
+      const Nanos begun = wall_clock();
       replay_.clear();
       replay_.begin(inputs);
       random.restore();  // Host reads may read what the step draws, so each walk draws the same.
@@ -236,6 +333,7 @@ class Meter {
         times_.add_in_order(work, time);
         total += time.wall;
       }
+      longest = std::max(longest, wall_clock() - begun);
     }
   }
 
@@ -256,9 +354,17 @@ class Meter {
   const Recording& recording_;
   const Works& works_;
   const MeasureOptions& options_;
+  const CaptureTime most_;
   const LoweredStep lowered_;
   Replay replay_;
   std::vector<bool> is_again_;  // by op: ops before it have the same works
+  std::vector<bool> is_known_;  // by op: other ops do the same as all that belongs to it
+  // By op: others may run in its place, so that its time alone is compared with theirs.
+  std::vector<bool> has_alternatives_;
+  std::vector<bool> is_measured_;         // by work
+  std::map<std::string, Bytes> scratch_;  // by kind
+  int64_t kinds_left_ = 0;                // to be measured alone
+  double done_ = 0;                       // share of the first walk
   WorkTimes times_;
   const ProcessorWatch watch_{recording_.device};
   WorkCosts result_;
@@ -267,9 +373,9 @@ class Meter {
 }  // namespace
 
 WorkCosts measure_works(const RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options) {
+                        const MeasureOptions& options, const CaptureTime& most) {
   ReplayScope scope;
-  return Meter(step, options).run(inputs);
+  return Meter(step, options, most).run(inputs);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -1,19 +1,24 @@
 // Measures what each work of a recorded step costs: its time and its workspace.
 #pragma once
 
+#include "runtime/graph/capture_time.h"
 #include "runtime/graph/costs.h"
 #include "runtime/rewrite/alternative.h"
 #include "reprise/runtime/measure.h"
 
 namespace reprise::runtime::internal::graph {
 
-// Walks through the step on these inputs, as plain training does. The first walk repeats every work
-// on its real operands, with the alternatives of a call beside the call. Further walks run plain
-// training's works in order; WorkTimes makes one time of all samples. Updates cost nothing here:
-// measure_updates() measures them. Parameters, buffers and the random state are left as they were.
+// Walks through the step on these inputs, as plain training does. The first walk runs every work once
+// on its real operands. Where a work has alternatives, it measures these beside it: each kind of work
+// once, with repetitions. Further walks run plain training's works in order; WorkTimes makes one time
+// of all samples. Updates cost nothing here: measure_updates() measures them. Parameters, buffers and
+// the random state are left as they were.
+//
+// There are as many repetitions and walks as `options` ask for and `most` leaves time for, and at
+// least one of each.
 //
 // Memory: that of plain training, and the values that only alternatives make.
 WorkCosts measure_works(const rewrite::RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options);
+                        const MeasureOptions& options, const CaptureTime& most);
 
 }  // namespace reprise::runtime::internal::graph

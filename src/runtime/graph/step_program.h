@@ -23,6 +23,7 @@ struct StepProgram {
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
   LoweredStep lowered;
   std::shared_ptr<Updater> updater;  // runs `step.updates`
+  CacheUse cache = {};
 };
 
 // Returns the device of the first input that is defined. Throws InputError if there is none.

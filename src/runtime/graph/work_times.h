@@ -24,8 +24,9 @@ namespace reprise::runtime::internal::graph {
 //   several times as long.
 //
 // A work of plain training takes the typical time of its samples in order (typical_time(), the
-// median on a quiet machine). No walk has the works of alternatives in order. Such a work takes its
-// typical time alone, longer in the proportion of the work that it stands for, but by no more time.
+// median on a quiet machine; of two samples the shorter one). No walk has the works of alternatives
+// in order. Such a work takes its typical time alone, longer in the proportion of the work that it
+// stands for, but by no more time.
 class WorkTimes {
  public:
   WorkTimes(const step::Works& works, const LoweredStep& lowered);
@@ -33,6 +34,8 @@ class WorkTimes {
   void add_alone(size_t work, const device::TimedRun& run);
   void add_in_order(size_t work, const device::TimedRun& run);
 
+  // Returns a text that is equal for works that share their samples.
+  const std::string& kind(size_t work) const { return kinds_[work]; }
   // Return the number of samples alone, and the sum of their wall times.
   int repeats(size_t work) const;
   Nanos total(size_t work) const;

@@ -1,10 +1,10 @@
 #include "runtime/state/bits.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
+
+#include "runtime/device/parallel.h"
 
 namespace reprise::runtime::internal::state {
 namespace {
@@ -23,7 +23,7 @@ uint8_t packed(const uint8_t* answers) {
 
 template <class Element>
 void pack(const Element* from, Element yes, uint8_t* to, int64_t elements) {
-  at::parallel_for(0, bytes_of_bits(elements), kGrain, [&](int64_t begin, int64_t end) {
+  device::parallel_ranges(bytes_of_bits(elements), kGrain, [&](int64_t begin, int64_t end) {
     std::array<uint8_t, 8 * kRun> answers;
     for (int64_t first = begin; first < end; first += kRun) {
       const int64_t bytes = std::min(kRun, end - first);
@@ -43,7 +43,7 @@ void unpack(const uint8_t* from, const std::array<Element, 2>& values, Element* 
   for (size_t byte = 0; byte < table.size(); ++byte) {
     for (size_t b = 0; b < 8; ++b) table[byte][b] = values[byte >> b & 1];
   }
-  at::parallel_for(0, elements / 8, kGrain, [&](int64_t begin, int64_t end) {
+  device::parallel_ranges(elements / 8, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       std::memcpy(to + 8 * k, table[from[k]].data(), sizeof table[0]);
     }

@@ -1,28 +1,33 @@
-// Facts about the operators of a step that their schemas do not state.
+// Facts about a step that the schemas of its operators do not state.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
-
-#include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::step {
 
-// An Audit is found out by watching the bytes of every storage through one run of a step.
+// A Scrutiny says how closely a run is watched. Memory of up to kLargestLiteral bytes is hashed
+// before and after each call in all of them, because the host may write literals there.
+enum class Scrutiny : uint8_t {
+  kSmall,  // no other memory is hashed
+  // Other memory is hashed once when it is made, and once behind each call that uses it. If it is
+  // written where no schema says so, this shows that it was written, but not by whom.
+  kOnce,
+  kTwice,  // all memory is hashed before and after each call
+};
+
+// An Audit is found out by watching the bytes of storages through one run of a step.
 struct Audit {
   // These are arguments that an operator writes without declaring it, as pairs of operator and
   // position.
-  std::set<std::pair<std::string, size_t>> writes;
-  std::vector<bool> draws;  // by call: whether it advanced a random generator
-  // These are values whose bytes the host wrote without an operator, as at::tensor({1, 2, 3}) does,
-  // with the bytes that the first operation read.
-  std::map<int32_t, HostBytes> host_written;
-  uint64_t begun = 0;  // the allocator's serial number at the begin of the run
+  std::set<std::pair<std::string, size_t>> writes = {};
+  // Memory was written that no schema declares, and Scrutiny::kTwice is needed to say by whom.
+  bool unclear = false;
+  // These are the allocator's serial numbers at the begin and at the end of the run.
+  uint64_t begun = 0, ended = 0;
 };
 
 }  // namespace reprise::runtime::internal::step

@@ -7,15 +7,15 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
+#include <string>
 #include <utility>
 
 #include "runtime/device/backward_queue.h"
-#include "runtime/step/host_reads.h"
-#include "runtime/step/places.h"
-#include "runtime/step/storage_bytes.h"
 #include "runtime/state/random_state.h"
+#include "runtime/step/compare_runs.h"
+#include "runtime/step/host_reads.h"
 #include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -45,6 +45,11 @@ class OtherGradients {
       entry->first.mutable_grad() = entry->second;
     }
   }
+  // Says whether a leaf had a gradient that was put aside.
+  bool any() const {
+    return std::any_of(before_.begin(), before_.end(),
+                       [](const auto& entry) { return entry.second.defined(); });
+  }
   // Returns each leaf with the gradient that was put aside.
   const std::vector<std::pair<at::Tensor, at::Tensor>>& before() const { return before_; }
   OtherGradients(const OtherGradients&) = delete;
@@ -53,94 +58,6 @@ class OtherGradients {
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> before_;
 };
-
-std::string text_of(const c10::IValue& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
-bool plain_number(const c10::IValue& value) {
-  return value.isScalar() || value.isNone() || value.isIntList() || value.isDoubleList() ||
-         value.isBoolList() || value.isString();
-}
-
-std::string at_place(const Call& call) {
-  return call.place.empty() ? "" : fmt::format(" ({})", call.place);
-}
-
-const External* external_of(const Recording& recording, const TensorRef& ref) {
-  if (ref.memory != Memory::kExternal) return nullptr;
-  const External& external = recording.externals[static_cast<size_t>(ref.index)];
-  return external.input >= 0 || !external.tensor.defined() ? nullptr : &external;
-}
-
-// Says whether two runs have the same host data in an argument. The host writes literals into
-// tensors of its own, such as the numbers of Python in arithmetic with tensors. It may also make
-// memory without PyTorch's allocator, as torch.from_numpy() of a new array does. Such memory is a
-// literal, too, and `b` keeps a copy of it.
-bool same_host_data(const Recording& a, const Argument& x, Recording& b, const Argument& y) {
-  for (size_t i = 0; i < std::min(x.tensors.size(), y.tensors.size()); ++i) {
-    const External* before = external_of(a, x.tensors[i]);
-    const External* after = external_of(b, y.tensors[i]);
-    if (before == nullptr || after == nullptr) continue;
-    const c10::Storage &then = before->tensor.storage(), &now = after->tensor.storage();
-    if (then.data() == now.data()) continue;  // Both runs read the same memory.
-    if (copy_to_host(then) != copy_to_host(now)) return false;
-    if (after->is_constant) continue;
-    if (now.nbytes() > kLargestLiteral) return false;
-    b.externals[static_cast<size_t>(y.tensors[i].index)] = literal_of(after->tensor);
-  }
-  return true;
-}
-
-[[noreturn]] void refuse_changes(const Call& call, size_t c, size_t argument,
-                                 const std::string& change) {
-  throw InputError(fmt::format(
-      "the argument {} of operation {} ({}) {}: a captured step would keep the first one{}",
-      call.op.schema().arguments()[argument].name(), c, call.name(), change, at_place(call)));
-}
-
-// Throws InputError if a host read gave two runs of the same step different numbers.
-void compare_guards(const Call& x, const Call& y) {
-  const HostRead before = host_read(x), now = host_read(y);
-  if (before.expected == now.expected) return;
-  throw InputError(fmt::format(
-      "the step cannot be captured: {}, although the inputs and the random state are the same. It "
-      "depends on something that the step itself changes, or that changes from run to run",
-      difference_of(before, now.expected)));
-}
-
-// Throws InputError if the runs differ. Numbers are replayed as they were captured, so one that
-// changes from run to run would be wrong. `b` keeps literals that it does not own yet.
-void compare_calls(const Recording& a, Recording& b) {
-  const size_t common = std::min(a.calls.size(), b.calls.size());
-  for (size_t c = 0; c < common; ++c) {
-    const Call &x = a.calls[c], &y = b.calls[c];
-    if (x.op.operator_name() != y.op.operator_name()) {
-      throw InputError(
-          fmt::format("the step does not do the same work twice: operation {} was {}{} and then "
-                      "{}{}; a captured step must not depend on what changes from step to step",
-                      c, x.name(), at_place(x), y.name(), at_place(y)));
-    }
-    if (is_guard(x)) compare_guards(x, y);
-    for (size_t i = 0; i < std::min(x.arguments.size(), y.arguments.size()); ++i) {
-      if (!same_host_data(a, x.arguments[i], b, y.arguments[i])) {
-        refuse_changes(y, c, i, "is a number that changes from run to run");
-      }
-      const c10::IValue &p = x.arguments[i].constant, &q = y.arguments[i].constant;
-      if (!plain_number(p) || text_of(p) == text_of(q)) continue;
-      refuse_changes(y, c, i,
-                     fmt::format("changes from run to run, from {} to {}", text_of(p), text_of(q)));
-    }
-  }
-  if (a.calls.size() != b.calls.size()) {
-    const Call& more = a.calls.size() > common ? a.calls[common] : b.calls[common];
-    throw InputError(
-        fmt::format("the step does not do the same work twice: {} operations, then {}{}",
-                    a.calls.size(), b.calls.size(), at_place(more)));
-  }
-}
 
 // A Subject is a step function with its inputs and with the parameters that it may know besides.
 struct Subject {
@@ -158,7 +75,7 @@ int32_t position_of(const at::Tensor& tensor, const Tensors& inputs) {
 
 // Records one run. Puts back everything that the run wrote outside the step, except gradients that
 // it does not read.
-Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
+Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, const Audit* known) {
   const c10::Device device = subject.device;
   BeforeImages images;
   for (const at::Tensor& parameter : subject.parameters) {
@@ -172,7 +89,8 @@ Recording run_once(const Subject& subject, Audit* learn, const Audit* known) {
   // The cache of the caller's autocast may hold weights that an earlier run has cast.
   at::autocast::clear_cache();
   try {
-    Recording recording = record(subject.step, subject.inputs, device, images, learn, known);
+    Recording recording =
+        record(subject.step, subject.inputs, device, images, scrutiny, audit, known);
     for (const at::Tensor& tensor : images.flipped()) {
       recording.flags.push_back({.target = tensor,
                                  .input = position_of(tensor, subject.inputs),
@@ -278,21 +196,60 @@ void note_flags_at_start(Recording& recording, const Recording& run) {
   }
 }
 
-// Drops leaves that the last run made by a call that is no operation (.data). A leaf from before
-// the step is the same tensor in both runs.
-void drop_made_leaves(const Recording& before, Recording& last) {
-  std::erase_if(last.gradients, [&](const LeafGradient& leaf) {
-    return leaf.input < 0 && std::none_of(before.gradients.begin(), before.gradients.end(),
-                                          [&](const LeafGradient& other) {
-                                            return other.target.is_same(leaf.target);
-                                          });
+// Drops leaves that the step made by a call that is no operation (.data). A leaf from before the step
+// is the same tensor in both runs.
+void drop_made_leaves(const Subject& subject, Recording& recording, const Recording& other) {
+  const auto is_there = [&](const at::Tensor& target) {
+    return std::any_of(other.gradients.begin(), other.gradients.end(),
+                       [&](const LeafGradient& leaf) { return leaf.target.is_same(target); }) ||
+           std::any_of(subject.parameters.begin(), subject.parameters.end(),
+                       [&](const at::Tensor& parameter) { return parameter.is_same(target); });
+  };
+  std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {
+    return leaf.input < 0 && !is_there(leaf.target);
   });
 }
 
-// Returns the recording with what the step does to gradients that are there when it begins. A run
-// without gradients does not show it, so one more run begins with gradients of zeros. Parameters
-// that the step does not reach have one, too, because zero_grad() drops it.
-Recording with_arrivals(const Subject& subject, Recording recording) {
+// An Observed is a recording, with what its run and the runs before it showed. The serial numbers of
+// the audit are those of the last run.
+struct Observed {
+  Recording recording;
+  Audit audit;
+
+  void note_run(const Audit& run) {
+    audit.begun = run.begun;
+    audit.ended = run.ended;
+  }
+};
+
+// Runs the step without gradients and watches all memory. `known` are facts of earlier runs.
+Observed watched_run(const Subject& subject, const Audit& known) {
+  Observed seen;
+  for (const Scrutiny scrutiny : {Scrutiny::kOnce, Scrutiny::kTwice}) {
+    seen.audit = {};
+    seen.recording = run_once(subject, scrutiny, seen.audit, &known);
+    if (!seen.audit.unclear) break;
+  }
+  seen.audit.writes.insert(known.writes.begin(), known.writes.end());
+  return seen;
+}
+
+// Says what another run without gradients does in another way; the text is empty if it is nothing.
+std::string difference_of_next_run(const Subject& subject, Observed& seen) {
+  Audit audit;
+  const Recording again = run_once(subject, Scrutiny::kSmall, audit, &seen.audit);
+  std::string text = difference_of_runs(seen.recording, again, /*with_gradients=*/false);
+  if (text.empty()) drop_made_leaves(subject, seen.recording, again);
+  seen.note_run(audit);
+  return text;
+}
+
+// Adds to the recording what the step does to gradients that are there when it begins. A run without
+// gradients does not show it, so one more run begins with gradients of zeros. Parameters that the
+// step does not reach have one, too, because zero_grad() drops it. Returns whether this run does the
+// same work as the recording, as far as both can be compared.
+bool add_arrivals(const Subject& subject, Observed& seen) {
+  Recording& recording = seen.recording;
   std::set<const void*> reached;
   for (const LeafGradient& leaf : recording.gradients) {
     reached.insert(leaf.target.unsafeGetTensorImpl());
@@ -314,22 +271,26 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
   Audit audit;
   Recording run;
   try {
-    run = run_once(subject, &audit, nullptr);
+    run = run_once(subject, Scrutiny::kSmall, audit, &seen.audit);
   } catch (const InputError&) {
     // The step can be recorded without gradients, but not with them.
     for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
-    return recording;
+    audit.ended = cpu_allocation_serial();
+    seen.note_run(audit);
+    return false;
   }
+  const bool same = difference_of_runs(recording, run, /*with_gradients=*/true).empty();
   note_flags_at_start(recording, run);
   for (size_t l = 0; l < given.size(); ++l) {
     LeafGradient& leaf = recording.gradients[l];
-    const auto seen =
+    const auto in_run =
         std::find_if(run.gradients.begin(), run.gradients.end(),
                      [&](const LeafGradient& g) { return g.target.is_same(leaf.target); });
     // The run has not put back a gradient that no operation reads, so .grad shows whether it
     // stayed.
-    const bool stayed = seen != run.gradients.end() ? lies_in(seen->gradient, given[l], run)
-                                                    : leaf.target.grad().is_same(given[l]);
+    const bool stayed = in_run != run.gradients.end()
+                            ? lies_in(in_run->gradient, given[l], run)
+                            : leaf.target.grad().is_same(given[l]);
     leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
     // A replay drops the gradient before it begins. Behind a host read, the step may be one that
     // keeps it.
@@ -339,30 +300,60 @@ Recording with_arrivals(const Subject& subject, Recording recording) {
   std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {
     return leaf.gradient.memory == Memory::kNone && leaf.arrival == Arrival::kAdded;
   });
-  return recording;
+  drop_made_leaves(subject, recording, run);
+  seen.note_run(audit);
+  return same;
+}
+
+// Says what differs in so many more runs without gradients; the text is empty if nothing does.
+std::string difference_of_next_runs(const Subject& subject, Observed& seen, int count) {
+  for (int run = 0; run < count; ++run) {
+    std::string text = difference_of_next_run(subject, seen);
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+// Runs the step until `runs` runs in a row were compared, and says what differs. `seen` is of the
+// first run. If the run with gradients cannot be compared, the row begins behind it.
+std::string difference_of_runs_after(const Subject& subject, Observed& seen, int runs) {
+  try {
+    const bool same = add_arrivals(subject, seen);
+    return difference_of_next_runs(subject, seen, same ? runs - 2 : runs);
+  } catch (const InputError& error) {
+    return error.what();
+  }
 }
 
 }  // namespace
 
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters) {
+                       const std::vector<at::Tensor>& parameters, int runs) {
+  if (runs < 2) {
+    throw InputError(fmt::format(
+        "a step is recorded in at least 2 runs, which are compared; CaptureOptions::runs is {}",
+        runs));
+  }
   const Subject subject{step, inputs, device, parameters};
   // The step may drop gradients without an operation that shows it, so they are put aside here.
   const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
-  Audit first;
-  Recording recording = run_once(subject, &first, nullptr);
-  const OtherGradients none(targets_of(recording), OtherGradients::Kind::kNone);
-  // The second audit runs without gradients and knows all writes from the start, so that its
-  // numbers of calls and values are those of the recording.
-  Audit audit;
-  recording = run_once(subject, &audit, &first);
-  audit.writes.insert(first.writes.begin(), first.writes.end());
-  Recording last = run_once(subject, nullptr, &audit);
-  compare_calls(recording, last);
-  drop_made_leaves(recording, last);
-  refuse_gradients_read_elsewhere(aside, last);
-  refuse_gradients_read_elsewhere(none, last);
-  return with_arrivals(subject, std::move(last));
+  Observed seen = watched_run(subject, {});
+  const OtherGradients none(targets_of(seen.recording), OtherGradients::Kind::kNone);
+  // The recording has to know all writes from the start, and it has no gradients to add to.
+  if (!seen.audit.writes.empty() || none.any()) {
+    seen = watched_run(subject, {.writes = std::move(seen.audit.writes)});
+  }
+  if (!difference_of_runs_after(subject, seen, runs).empty()) {
+    // The first run may have made what later runs find, such as a table that a module keeps. What
+    // the step does from now on counts.
+    seen = watched_run(subject, {.writes = std::move(seen.audit.writes)});
+    const std::string text = difference_of_next_runs(subject, seen, runs - 1);
+    if (!text.empty()) throw InputError(text);
+    add_arrivals(subject, seen);
+  }
+  refuse_gradients_read_elsewhere(aside, seen.recording);
+  refuse_gradients_read_elsewhere(none, seen.recording);
+  return std::move(seen.recording);
 }
 
 }  // namespace reprise::runtime::internal::step

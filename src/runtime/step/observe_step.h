@@ -1,4 +1,4 @@
-// Observes a step function: audits it, records it, and compares two recordings.
+// Observes a step function: records it, audits it, and compares its runs.
 #pragma once
 
 #include "runtime/step/record.h"
@@ -6,11 +6,25 @@
 
 namespace reprise::runtime::internal::step {
 
-// Runs the step four times and returns a recording that can be replayed. Parameters, gradients,
-// buffers and the random state are left as they were. `parameters` are tensors that the step may
-// know although no operation reads them; the step may drop their gradients. Throws InputError as
-// capture() does, and when two runs do not do the same work.
+// Runs the step `runs` times, from 2 on, and returns a recording that can be replayed:
+//
+// 1. The first run finds no gradients. It is recorded, and all memory is watched.
+// 2. The second run finds gradients of zeros, which shows what the step does with them.
+// 3. Further runs find no gradients.
+//
+// All runs have to do the same work. Memory of up to kLargestLiteral bytes is watched in all of them,
+// so that a literal of the host that changes is noticed. `runs` runs in a row are compared, so that
+// what changes at every n-th call is noticed for each n up to `runs`.
+//
+// The step runs more often where that is not enough: up to twice more if it writes memory that no
+// schema declares; once more if leaves that are not among `parameters` have gradients; `runs` times
+// more if the run with gradients cannot be compared; and `runs` + 1 times more if a later run differs
+// from the first one, which may have filled a cache.
+//
+// Parameters, gradients, buffers and the random state are left as they were. `parameters` are tensors
+// that the step may know although no operation reads them; the step may drop their gradients. Throws
+// InputError as capture() does, and when two runs do not do the same work.
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters);
+                       const std::vector<at::Tensor>& parameters, int runs);
 
 }  // namespace reprise::runtime::internal::step

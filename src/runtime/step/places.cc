@@ -33,10 +33,9 @@ External literal_of(const at::Tensor& tensor) {
 }
 
 Places::Places(Recording& recording, const Tensors& inputs, BeforeImages& images,
-               const Audit* learn, const Audit* known, Problems& problems)
+               const Audit* known, Problems& problems)
     : recording_(recording),
       images_(images),
-      learn_(learn),
       known_(known),
       problems_(problems),
       first_serial_(cpu_allocation_serial()) {
@@ -72,20 +71,11 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
     tracked.bytes = storage.nbytes();
     if (is_result) {
       tracked.place = {Memory::kValue, add_value(storage, -1), {}};
-      if (learn_ != nullptr) tracked.hash = hash_of(storage);
     } else {
       tracked.place = {Memory::kExternal, add_external(tensor, call), {}};
     }
   } else if (tracked.bytes != storage.nbytes()) {
     problems_.refuse(call, "uses memory that was resized inside the step");
-  } else if (!is_result && is_literal(tracked)) {
-    if (copy_to_host(storage) != known_->host_written.at(tracked.place.index)) {
-      problems_.refuse(call,
-                       "reads a number that the program writes into a tensor, and that changes "
-                       "from run to run: a captured step would keep the last one. Make it an "
-                       "input of the step");
-    }
-    tracked.place = {Memory::kExternal, add_literal(tensor, call), {}};
   }
   TensorRef ref = tracked.place;
   ref.geometry = geometry_of(tensor);
@@ -111,11 +101,6 @@ void Places::require_within_input(const TensorRef& ref, const Call& call) {
                         owner));
 }
 
-bool Places::is_literal(const Tracked& tracked) const {
-  return learn_ == nullptr && tracked.place.memory == Memory::kValue &&
-         known_->host_written.contains(tracked.place.index);
-}
-
 int32_t Places::add(External external) {
   recording_.externals.push_back(std::move(external));
   return static_cast<int32_t>(recording_.externals.size()) - 1;
@@ -138,7 +123,7 @@ int32_t Places::add_external(const at::Tensor& tensor, const Call& call) {
   const bool known_age = storage.device().is_cpu() && storage.nbytes() > 0;
   const uint64_t serial = known_age ? cpu_allocation_serial(storage.data()) : 0;
   if (serial <= first_serial_) {
-    if (learn_ == nullptr && serial > known_->begun) {
+    if (known_ != nullptr && serial > known_->begun && serial <= known_->ended) {
       problems_.refuse(
           call,
           "reads a tensor that the run of the step before this one made: the step keeps state "
@@ -221,8 +206,33 @@ bool Places::made_in_step(const c10::Storage& storage) const {
          recording_.externals[static_cast<size_t>(place.index)].is_constant;
 }
 
-uint64_t& Places::last_hash(const c10::Storage& storage) {
-  return tracked_.at(storage.unsafeGetStorageImpl()).hash;
+void Places::note_bytes(const c10::Storage& storage) {
+  const auto found = tracked_.find(storage.unsafeGetStorageImpl());
+  if (found != tracked_.end() && !found->second.print) found->second.print.emplace(storage);
+}
+
+bool Places::changed(const c10::Storage& storage, const Extent& extent) {
+  std::optional<Fingerprint>& print = tracked_.at(storage.unsafeGetStorageImpl()).print;
+  return print && print->renew(storage, extent);
+}
+
+void Places::find_literal(const at::Tensor& operand, const Call& call) {
+  const c10::Storage& storage = operand.storage();
+  const auto found = tracked_.find(storage.unsafeGetStorageImpl());
+  if (found == tracked_.end()) return;
+  Tracked& tracked = found->second;
+  if (!tracked.print || !tracked.print->renew(storage, extent_of(geometry_of(operand)))) return;
+  if (tracked.place.memory != Memory::kValue) return;  // The host may write what it owns.
+  // Other bytes than after the last call came without an operator. They are a literal, or they come
+  // from code that the capture cannot see.
+  if (storage.nbytes() > kLargestLiteral) {
+    problems_.refuse(call,
+                     fmt::format("reads {} bytes that were written inside the step by code that "
+                                 "calls no operation",
+                                 storage.nbytes()));
+    return;
+  }
+  tracked.place = {Memory::kExternal, add_literal(operand, call), {}};
 }
 
 }  // namespace reprise::runtime::internal::step

@@ -11,6 +11,7 @@
 
 #include "runtime/step/audit.h"
 #include "runtime/step/before_images.h"
+#include "runtime/step/fingerprint.h"
 #include "runtime/step/problems.h"
 #include "runtime/step/recording.h"
 
@@ -31,9 +32,9 @@ External literal_of(const at::Tensor& tensor);
 // outside itself.
 class Places {
  public:
-  // The arguments are those of record(). One of `learn` and `known` is not null.
-  Places(Recording& recording, const Tensors& inputs, BeforeImages& images, const Audit* learn,
-         const Audit* known, Problems& problems);
+  // The arguments are those of record().
+  Places(Recording& recording, const Tensors& inputs, BeforeImages& images, const Audit* known,
+         Problems& problems);
   Places(const Places&) = delete;
   Places& operator=(const Places&) = delete;
 
@@ -63,8 +64,15 @@ class Places {
   void note_saved_by_hooks() { saved_by_hooks_ = true; }
 
   bool made_in_step(const c10::Storage& storage) const;
-  // The hash of the storage's bytes after the last call that touched it.
-  uint64_t& last_hash(const c10::Storage& storage);
+
+  // These functions know the bytes of storages by their fingerprints. note_bytes() takes the
+  // fingerprint of memory that has none yet.
+  void note_bytes(const c10::Storage& storage);
+  // Says whether bytes of this extent are other ones than when they were last looked at.
+  bool changed(const c10::Storage& storage, const Extent& extent);
+  // Looks for bytes of an operand that the host has written since the last call. If there are any,
+  // the memory is a literal from now on. Refuses the call if there are too many.
+  void find_literal(const at::Tensor& operand, const Call& call);
 
  private:
   struct InputExtent {
@@ -75,13 +83,12 @@ class Places {
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;  // keeps the address
     TensorRef place;                                                 // the geometry is not set
     size_t bytes = 0;
-    uint64_t hash = 0;
+    std::optional<Fingerprint> print;  // of the bytes when they were last looked at
   };
 
   External* external_at(const c10::Storage& storage);
   void write_external(Call& call, int32_t index);
   void require_within_input(const TensorRef& ref, const Call& call);
-  bool is_literal(const Tracked& tracked) const;
   int32_t add_value(const c10::Storage& storage, int32_t previous);
   int32_t add(External external);
   int32_t add_literal(const at::Tensor& tensor, const Call& call);
@@ -89,7 +96,6 @@ class Places {
 
   Recording& recording_;
   BeforeImages& images_;
-  const Audit* learn_;
   const Audit* known_;
   Problems& problems_;
   const uint64_t first_serial_;                       // the allocator's, at the begin of the run

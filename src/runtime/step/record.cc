@@ -98,8 +98,8 @@ class Session {
 bool is_recording() { return recording_here; }
 
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                 BeforeImages& images, Audit* learn, const Audit* known) {
-  Recorder recorder(device, inputs, images, learn, known);
+                 BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known) {
+  Recorder recorder(device, inputs, images, scrutiny, audit, known);
   Tensors outputs;
   {
     Session session(recorder);

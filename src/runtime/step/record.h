@@ -8,15 +8,16 @@
 
 namespace reprise::runtime::internal::step {
 
-// Runs the step once and records it. With `learn` it watches all bytes and fills the audit, which
-// takes as long as reading every operand twice. Without, `known` is the audit of an earlier run.
-// `images` get what the step writes outside itself. The recording changes no bit of what the step
-// computes.
+// Runs the step once and records it. The run is watched as closely as `scrutiny` says, and `audit`
+// gets what shows. `known` is what earlier runs showed; it may be null. `images` get what the step
+// writes outside itself. The recording changes no bit of what the step computes.
+//
+// Each hash reads the memory once, on the threads of LibTorch.
 //
 // Throws InputError when the step cannot be replayed, with the operation and the reason. A process
 // makes one recording at a time.
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                 BeforeImages& images, Audit* learn, const Audit* known);
+                 BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known);
 
 // Whether this thread is inside record().
 bool is_recording();

@@ -30,12 +30,10 @@ constexpr const char* kRandomStateSet =
 
 // Gives fresh memory bytes that no literal has. Memory that was used before may hold what the host
 // is about to write, such as the same literal of an earlier run, and then the write would not show.
-void mark_unwritten(const c10::IValue& result) {
-  for_each_tensor(result, [](const at::Tensor& tensor) {
-    if (!tensor.defined() || !is_plain(tensor) || !tensor.device().is_cpu()) return;
-    const c10::Storage& storage = tensor.storage();
-    if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnwritten, storage.nbytes());
-  });
+void mark_unwritten(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) return;
+  const c10::Storage& storage = tensor.storage();
+  if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnwritten, storage.nbytes());
 }
 
 // Keeps what the call returns besides tensors.
@@ -51,16 +49,16 @@ void note_results(Call& call, c10::ArrayRef<c10::IValue> returned) {
 
 }  // namespace
 
-Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
-                   const Audit* known)
+Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images,
+                   Scrutiny scrutiny, Audit& audit, const Audit* known)
     : images_(images),
-      learn_(learn),
+      scrutiny_(scrutiny),
+      audit_(audit),
       known_(known),
-      places_(recording_, inputs, images, learn, known, problems_) {
+      places_(recording_, inputs, images, known, problems_),
+      random_(device) {
   recording_.device = device;
-  if (learn_ == nullptr) return;
-  learn_->begun = cpu_allocation_serial();
-  random_.emplace(device);
+  audit_.begun = cpu_allocation_serial();
 }
 
 std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
@@ -97,9 +95,15 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
     return;
   }
   call.random = draws(context);
-  if (learn_ != nullptr) learn_writes(context);
-  if (learn_ != nullptr && gives_unwritten_memory(call.op)) {
-    for (size_t r = all.size() - returns; r < all.size(); ++r) mark_unwritten(all[r]);
+  learn_writes(context);
+  if (gives_unwritten_memory(call.op)) {
+    for (size_t r = all.size() - returns; r < all.size(); ++r) {
+      for_each_tensor(all[r], [&](const at::Tensor& tensor) {
+        if (tensor.defined() && is_plain(tensor) && watches(tensor.storage())) {
+          mark_unwritten(tensor);
+        }
+      });
+    }
   }
   bool kept = write_values(context);
   for (size_t r = all.size() - returns; r < all.size(); ++r) {
@@ -107,6 +111,9 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
     for_each_tensor(all[r], [&](const at::Tensor& tensor) {
       const size_t before = recording_.values.size();
       list.push_back(places_.refer(tensor, true, call));
+      if (tensor.defined() && is_plain(tensor) && watches(tensor.storage())) {
+        places_.note_bytes(tensor.storage());
+      }
       kept = kept || recording_.values.size() > before;
       note_made(context, tensor);
     });
@@ -139,7 +146,8 @@ void Recorder::leave_out(Call call, bool failed) {
 
 Recording Recorder::finish(const Tensors& outputs) {
   const Call nobody(*c10::Dispatcher::singleton().findSchema({"aten::detach", ""}));
-  if (random_ && !(*random_ == RandomState(recording_.device))) fail(kRandomStateSet);
+  audit_.ended = cpu_allocation_serial();
+  if (!random_.is_now()) fail(kRandomStateSet);
   if (images_.moved()) {
     fail("it replaces the data of a parameter (.data = ...): do that between two steps");
   }
@@ -197,8 +205,8 @@ void Recorder::require_gradients(const Tensors& outputs) {
       "step, too");
 }
 
-// Refuses a generator of the call's own. With `learn_`, keeps the random state from before the
-// call, because the host may set the state without an operation that shows it.
+// Refuses a generator of the call's own. Keeps the random state from before the call if the host has
+// set it without an operation that shows it.
 void Recorder::look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& argument : arguments) {
     if (!argument.isGenerator() || !argument.toGenerator().defined()) continue;
@@ -208,7 +216,7 @@ void Recorder::look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValu
         context.call,
         "draws from a generator of its own, whose state is not replayed; use the default one");
   }
-  if (learn_ != nullptr) context.random.emplace(recording_.device);
+  if (!random_.is_now()) context.random.emplace(recording_.device);
 }
 
 void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& value) {
@@ -222,9 +230,14 @@ void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& 
   // same.
   if (argument.kind == ArgumentKind::kConstant) argument.constant = value;
   for_each_tensor(value, [&](const at::Tensor& tensor) {
+    const bool plain = tensor.defined() && is_plain(tensor);
+    // The host may have written the memory since the last call.
+    const bool looks = plain && (scrutiny_ == Scrutiny::kTwice ||
+                                 tensor.storage().nbytes() <= kLargestLiteral);
+    if (looks) places_.find_literal(tensor, call);
     argument.tensors.push_back(places_.refer(tensor, false, call));
-    if (!tensor.defined() || !is_plain(tensor)) return;
-    if (learn_ != nullptr) watch(context, a, tensor, argument.tensors.back());
+    if (!plain) return;
+    if (watches(tensor.storage())) watch(context, a, tensor, argument.tensors.back());
     context.operands.insert(tensor.unsafeGetTensorImpl());
     note_leaf(tensor);
   });
@@ -242,6 +255,8 @@ bool Recorder::writes(const Call& call, size_t a) const {
 void Recorder::note_written(LeafContext& context, size_t a, const c10::IValue& value) {
   for_each_tensor(value, [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !is_plain(tensor)) return;
+    // Behind the call nobody could say which bytes the host has written.
+    if (watches(tensor.storage())) places_.find_literal(tensor, context.call);
     context.written.emplace_back(tensor.storage(), a);
     places_.keep_image(tensor.storage(), [&] { return copy_to_host(tensor.storage()); });
   });
@@ -272,13 +287,9 @@ void Recorder::note_leaf(const at::Tensor& tensor) {
 
 // Says whether the call has advanced a random generator.
 bool Recorder::draws(const LeafContext& context) {
-  const size_t operation = problems_.operation();
-  if (learn_ == nullptr) return operation < known_->draws.size() && known_->draws[operation];
-  RandomState now(recording_.device);
-  const bool draws = !(now == *context.random);
-  if (draws && !(*context.random == *random_)) fail(kRandomStateSet);
-  if (draws) random_ = std::move(now);
-  learn_->draws.push_back(draws);
+  const bool draws = !(context.random ? *context.random : random_).is_now();
+  if (draws && context.random) fail(kRandomStateSet);
+  if (draws) random_ = RandomState(recording_.device);
   return draws;
 }
 
@@ -295,41 +306,36 @@ bool Recorder::write_values(LeafContext& context) {
 
 void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
                      const TensorRef& ref) {
-  Watched watched{tensor.storage(), a, hash_of(tensor.storage()), {}};
+  Watched watched{tensor.storage(), a, extent_of(ref.geometry), {}};
+  places_.note_bytes(watched.storage);
   if (ref.memory == Memory::kExternal) watched.before = copy_to_host(watched.storage);
-  // Other bytes than after the last call came without an operator. They are a literal, or they come
-  // from code that the capture cannot see.
-  if (ref.memory == Memory::kValue && watched.hash != places_.last_hash(watched.storage)) {
-    if (watched.storage.nbytes() > kLargestLiteral) {
-      problems_.refuse(context.call,
-                       fmt::format("reads {} bytes that were written inside the step by code that "
-                                   "calls no operation",
-                                   watched.storage.nbytes()));
-    }
-    learn_->host_written.try_emplace(ref.index, copy_to_host(watched.storage));
-  }
   context.watched.push_back(std::move(watched));
 }
 
 // Keeps the image of memory that an operation wrote before it failed.
 void Recorder::keep_if_changed(const Watched& watched) {
-  if (hash_of(watched.storage) == watched.hash) return;
+  if (!places_.changed(watched.storage, watched.extent)) return;
   places_.keep_image(watched.storage, [&] { return watched.before; });
 }
 
 void Recorder::learn_writes(LeafContext& context) {
+  std::set<const void*> changed;
   for (const Watched& watched : context.watched) {
-    const uint64_t hash = hash_of(watched.storage);
-    places_.last_hash(watched.storage) = hash;
-    if (hash == watched.hash) continue;
+    const void* storage = watched.storage.unsafeGetStorageImpl();
+    if (places_.changed(watched.storage, watched.extent)) changed.insert(storage);
+    if (!changed.contains(storage)) continue;
     places_.keep_image(watched.storage, [&] { return watched.before; });
     // The schema may declare the write for this argument or for another one on the same memory.
     bool declared = false;
-    for (const auto& [storage, argument] : context.written) {
-      declared = declared || storage.is_alias_of(watched.storage);
+    for (const auto& [written, argument] : context.written) {
+      declared = declared || written.is_alias_of(watched.storage);
     }
     if (declared) continue;
-    learn_->writes.insert({c10::toString(context.call.op.operator_name()), watched.argument});
+    if (scrutiny_ == Scrutiny::kOnce && watched.storage.nbytes() > kLargestLiteral) {
+      audit_.unclear = true;  // The host may have written it before the call.
+      continue;
+    }
+    audit_.writes.insert({c10::toString(context.call.op.operator_name()), watched.argument});
     context.written.emplace_back(watched.storage, watched.argument);
   }
 }

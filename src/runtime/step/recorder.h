@@ -24,8 +24,8 @@ namespace reprise::runtime::internal::step {
 struct Watched {
   c10::Storage storage;
   size_t argument;
-  uint64_t hash;
-  HostBytes before;  // the bytes before the call; only externals have them
+  Extent extent;     // the part of the memory that the operand covers
+  HostBytes before;  // all bytes before the call; only externals have them
 };
 
 // A LeafContext is a leaf operation that has begun.
@@ -36,14 +36,15 @@ struct LeafContext final : at::ObserverContext {
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage and argument
   std::vector<Watched> watched;
   std::set<const void*> operands;  // the tensors that it was given
-  std::optional<state::RandomState> random;  // the state at the begin
+  // The random state at the begin, if the host has set it since the last call that drew.
+  std::optional<state::RandomState> random;
 };
 
 class Recorder {
  public:
   // The arguments are those of record().
-  Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Audit* learn,
-           const Audit* known);
+  Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Scrutiny scrutiny,
+           Audit& audit, const Audit* known);
 
   std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op,
                                      const at::RecordFunction& event);
@@ -69,13 +70,16 @@ class Recorder {
   void expect_counts(const Call& call, c10::ArrayRef<c10::IValue> arguments);
   void require_gradients(const Tensors& outputs);
 
-  // The three functions below are called only if there is `learn_`.
   void watch(LeafContext& context, size_t a, const at::Tensor& tensor, const TensorRef& ref);
   void keep_if_changed(const Watched& watched);
   void learn_writes(LeafContext& context);
+  bool watches(const c10::Storage& storage) const {
+    return scrutiny_ != Scrutiny::kSmall || storage.nbytes() <= kLargestLiteral;
+  }
 
   BeforeImages& images_;
-  Audit* learn_;
+  const Scrutiny scrutiny_;
+  Audit& audit_;
   const Audit* known_;
   Problems problems_;
   Recording recording_;
@@ -83,8 +87,7 @@ class Recorder {
   size_t reads_ = 0;  // number of guards so far
   std::set<const void*> leaves_;
   std::set<const void*> made_;  // tensors that operations of the step returned
-  // The random state after the last call that drew. It is set only if there is `learn_`.
-  std::optional<state::RandomState> random_;
+  state::RandomState random_;  // the state after the last call that drew
 };
 
 }  // namespace reprise::runtime::internal::step

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "runtime/device/parallel.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::step {
@@ -21,29 +22,16 @@ at::Tensor host_tensor(const HostBytes& bytes) {
                        at::TensorOptions(at::kChar));
 }
 
-// Mixes words in four independent lanes, so that a core reads memory as fast as it can.
-uint64_t hash_bytes(const char* data, size_t size) {
-  constexpr uint64_t kMix = 0x9E3779B97F4A7C15u;
-  uint64_t lanes[4] = {size, kMix, ~size, ~kMix};
-  size_t at = 0;
-  for (; at + 32 <= size; at += 32) {
-    for (int lane = 0; lane < 4; ++lane) {
-      uint64_t word;
-      std::memcpy(&word, data + at + 8 * lane, 8);
-      lanes[lane] = (lanes[lane] ^ word) * kMix;
-      lanes[lane] ^= lanes[lane] >> 29;
-    }
+// Copies memory on the threads of LibTorch.
+void copy_bytes(char* to, const char* from, size_t bytes) {
+  constexpr size_t kGrain = size_t{1} << 20;  // bytes for each thread
+  if (bytes < 2 * kGrain) {
+    std::memcpy(to, from, bytes);
+    return;
   }
-  for (; at < size; ++at) {
-    lanes[at % 4] = (lanes[at % 4] ^ static_cast<unsigned char>(data[at])) * kMix;
-    lanes[at % 4] ^= lanes[at % 4] >> 29;
-  }
-  uint64_t hash = 0;
-  for (const uint64_t lane : lanes) {
-    hash = (hash ^ lane) * kMix;
-    hash ^= hash >> 32;
-  }
-  return hash;
+  device::parallel_ranges(static_cast<int64_t>(bytes), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 }  // namespace
@@ -52,7 +40,7 @@ HostBytes copy_to_host(const c10::Storage& storage) {
   HostBytes bytes(storage.nbytes());
   if (bytes.empty()) return bytes;
   if (storage.device().is_cpu()) {
-    std::memcpy(bytes.data(), storage.data(), bytes.size());
+    copy_bytes(bytes.data(), static_cast<const char*>(storage.data()), bytes.size());
   } else {
     at::NoGradGuard no_grad;
     host_tensor(bytes).copy_(raw_tensor(storage));
@@ -63,19 +51,11 @@ HostBytes copy_to_host(const c10::Storage& storage) {
 void copy_from_host(const HostBytes& bytes, const c10::Storage& storage) {
   if (bytes.empty()) return;
   if (storage.device().is_cpu()) {
-    std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
+    copy_bytes(static_cast<char*>(storage.mutable_data()), bytes.data(), bytes.size());
   } else {
     at::NoGradGuard no_grad;
     raw_tensor(storage).copy_(host_tensor(bytes));
   }
-}
-
-uint64_t hash_of(const c10::Storage& storage) {
-  if (storage.device().is_cpu()) {
-    return hash_bytes(static_cast<const char*>(storage.data()), storage.nbytes());
-  }
-  const HostBytes bytes = copy_to_host(storage);
-  return hash_bytes(bytes.data(), bytes.size());
 }
 
 }  // namespace reprise::runtime::internal::step

@@ -1,0 +1,25 @@
+// How long a capture may take.
+#pragma once
+
+#include "reprise/model/units.h"
+
+namespace reprise::runtime::internal::graph {
+
+// A CaptureTime is what one capture may spend. A capture of a step of more than 100 ms takes about
+// eight steps of plain training, and any other capture up to two seconds. Parts of these are left for
+// what is not measured: the recording is rewritten and lowered.
+struct CaptureTime {
+  Nanos begun = {};  // on the wall clock, when the capture began
+  Nanos step = {};   // of one run of the step, as far as it is known
+
+  // Returns when the measurement should be over, on the same clock.
+  Nanos end() const {
+    constexpr Nanos kShortStep{100'000'000};
+    constexpr Nanos kMostOfShort{1'800'000'000};
+    constexpr int64_t kSteps = 15, kPer = 2;  // 7.5 steps
+    if (step <= kShortStep) return begun + kMostOfShort;
+    return begun + Nanos(step.count() * kSteps / kPer);
+  }
+};
+
+}  // namespace reprise::runtime::internal::graph
