@@ -101,11 +101,17 @@ void Follower::advance(const Next& next) {
   }
 }
 
+// Says whether the call only asks for memory, as for a literal that the program writes into it.
+bool Follower::is_request(const Next& next) {
+  return next.call != nullptr && step::gives_unwritten_memory(next.call->op);
+}
+
 // Returns the next call of the recording, which is one of this operator.
 Follower::Next Follower::next_call(const c10::OperatorHandle& op) {
   Next next = peek();
-  // A call may fail before it comes here: a shape is wrong, for example.
-  while (next.failed && next.call->op.operator_name() != op.operator_name()) {
+  // A call may fail before it comes here: a shape is wrong, for example. And torch.tensor() hides the
+  // request for the memory in which it writes a literal.
+  while ((next.failed || is_request(next)) && next.call->op.operator_name() != op.operator_name()) {
     advance(next);
     next = peek();
   }
@@ -360,7 +366,7 @@ std::vector<c10::IValue> Follower::results_of(const Next& next,
 
 void Follower::finish(const Tensors& outputs) {
   Next next = peek();
-  while (next.failed) {
+  while (next.failed || is_request(next)) {
     advance(next);
     next = peek();
   }
