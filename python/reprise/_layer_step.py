@@ -10,6 +10,7 @@ is planned for.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 from ._arguments import Budget, Observer
 from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
 from ._remat import Remat, remat
+from ._step_report import StepReport
 from ._tree import flatten
 from .errors import BudgetError, InputError
 
@@ -232,11 +234,10 @@ class LayerStep:
         self._measured = peak_bytes()
         return result
 
-    def peaks(self) -> tuple[int | None, int | None, int]:
-        """Returns the budget, the chain's predicted peak and the whole step's measured peak."""
+    def report(self) -> StepReport:
+        """Returns the report of the chain, with the measured peak of the whole step."""
         assert self._planned is not None
-        report = self._planned.report()
-        return report.budget_bytes, report.predicted_peak_bytes, self._measured
+        return dataclasses.replace(self._planned.report(), measured_peak_bytes=self._measured)
 
     @contextlib.contextmanager
     def _replaced(self, finish: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
