@@ -28,7 +28,7 @@ from ._modes import (
     in_lines,
     reason_of,
 )
-from ._modules import modules_of, optimizers_of, outermost, with_optimizers
+from ._modules import modules_of, optimizers_of, outermost, schedules_of, with_optimizers
 from ._online import OnlineReport
 from ._stages import Stages
 from ._step_report import StepReport
@@ -76,7 +76,7 @@ class TrainStep:
         optimizers = optimizers_of(wanted.step)
         if wanted.optimizer is not None:
             optimizers.append(wanted.optimizer)
-        before = Before(wanted.modules, optimizers, tensors)
+        before = Before(wanted.modules, optimizers, tensors, schedules_of(wanted.step))
         order = _ORDERS[mode]
         if mode == "auto" and wanted.stages is None:
             order = ("graph", "online")
@@ -220,9 +220,10 @@ def train_step(
     by what Python says, or by numbers that the step reads, runs online. If it comes again, it is
     recorded, too. Where online mode does not work, it is recorded at once.
 
-    The function runs a few times here. Parameters, buffers, gradients, optimizers and the random
-    states are left as they were, as far as the function and `modules` show them. To record a step
-    takes the memory of plain training; `mode="online"` does not record.
+    The function runs a few times here. Parameters, buffers, gradients, optimizers, schedules of
+    learning rates, gradient scalers and the random states are left as they were, as far as the
+    function and `modules` show them. To record a step takes the memory of plain training;
+    `mode="online"` does not record.
 
     Args:
         step: The function: forward, loss and backward, and more if you like.

@@ -18,6 +18,7 @@ import torch
 from .. import _core
 from .._arguments import Budget, Observer, checked_budget
 from .._html import fields_html
+from .._layer_step import LayerStep
 from .._modes import ModeTried, OnlineStep, Sample, Wanted, Works, chain_mode, choose, graph_mode
 from .._modules import modules_of
 from .._tree import flatten
@@ -129,22 +130,27 @@ class StepsByKind:
             InputError: The step runs in none of the modes. The message has the reason of each.
         """
         kind = self._kind(arguments, keywords)
+        results: list[Any] = []  # of a step that ran when its mode was chosen
         if kind not in self._kinds:
             sample = Sample(arguments, keywords)
-            found = choose(self._modes, lambda mode: self._make(mode, sample), _refusal)
+            found = choose(self._modes, lambda mode: self._make(mode, sample, results), _refusal)
             while len(self._kinds) >= self._most:
                 self._kinds.popitem(last=False)
             self._kinds[kind] = found
         self._kinds.move_to_end(kind)
-        result = self._kinds[kind][0].runner(*arguments, **keywords)
+        if not results:
+            results.append(self._kinds[kind][0].runner(*arguments, **keywords))
         self._steps += 1
-        return result
+        return results.pop()
 
-    def _make(self, mode: str, sample: Sample) -> Works:
+    def _make(self, mode: str, sample: Sample, results: list[Any]) -> Works:
         if mode == "graph":
             return graph_mode(self._wanted, sample)
         if mode == "chain":
-            return chain_mode(self._wanted, sample)
+            works = chain_mode(self._wanted, sample)
+            if isinstance(works.runner, LayerStep):
+                results.append(works.runner.run_first(sample.arguments, sample.keywords))
+            return works
         if self._online is None:
             self._online = OnlineStep(self._wanted, sample)
         return Works(self._online, "online", "the step runs as it is written")
