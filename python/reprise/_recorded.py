@@ -9,6 +9,7 @@ import torch
 
 from ._returned import returned_numbers
 from ._tree import Tree, flatten, rebuild
+from ._updates import no_updates
 from .errors import InputError
 
 
@@ -22,9 +23,12 @@ class RecordedFunction:
         after_run: It is called behind each call of the function.
     """
 
-    def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
+    def __init__(
+        self, step: Callable[..., Any], inputs: Tree, modules: Sequence[torch.nn.Module] = ()
+    ) -> None:
         self.step = step
         self.inputs = inputs
+        self._modules = modules  # Their parameters must not be updated.
         self.outputs: Tree | None = None
         self.after_run: Callable[[], None] | None = None
 
@@ -64,7 +68,7 @@ class RecordedFunction:
         return self._call(arguments, keywords | more)
 
     def _call(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[torch.Tensor]:
-        with returned_numbers() as reads:
+        with no_updates(self._modules), returned_numbers() as reads:
             try:
                 outputs, self.outputs = flatten(
                     self.step(*arguments, **keywords), "what the step returns"
