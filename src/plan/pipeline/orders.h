@@ -1,0 +1,45 @@
+// The orders in which devices compute, as the schedules of the literature have them. They have no
+// messages yet; add_messages() puts them in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/pipeline/layout.h"
+#include "reprise/model/pipeline.h"
+
+namespace reprise::internal::pipeline {
+
+using Orders = std::vector<std::vector<PipelineAction>>;  // by device
+
+// All forwards, then all backwards (Huang et al., "GPipe", NeurIPS 2019). Backwards come in the
+// order of the micro-batches, so that sums of gradients are those of one device.
+Orders gpipe_order(const Pipeline& pipeline, const Layout& layout);
+
+// A part runs as many forwards as there are parts from it to the end, and then a backward and a
+// forward in turn (Narayanan et al., "PipeDream", SOSP 2019; "memory-efficient pipeline-parallel DNN
+// training", ICML 2021). For one part on each device. `less` takes as many micro-batches from those
+// in flight at each part, as far as one is left.
+Orders one_f_one_b_order(const Pipeline& pipeline, const Layout& layout, int64_t less = 0);
+
+// The same with several parts on each device, in turn for groups of as many micro-batches as there
+// are devices (Narayanan et al., "Efficient large-scale language model training on GPU clusters
+// using Megatron-LM", SC 2021). `extra` forwards more run before the first backward.
+Orders interleaved_order(const Pipeline& pipeline, const Layout& layout, int64_t extra = 0);
+
+// The times of a part on its device, for one micro-batch.
+struct PartTimes {
+  Nanos forward;
+  Nanos input_gradient;
+  Nanos weight_gradient;
+};
+
+// Input gradients come first, then forwards as long as fewer than `in_flight` micro-batches are
+// between their forward and their weight gradients, then weight gradients (ZB-H1 of Qi et al.,
+// "Zero bubble pipeline parallelism", ICLR 2024). The order is that of the given times; the paper's
+// has as many in flight as there are devices. For one part on each device.
+Orders zero_bubble_order(const Pipeline& pipeline, const Layout& layout,
+                         const std::vector<PartTimes>& times, const std::vector<int64_t>& in_flight);
+
+}  // namespace reprise::internal::pipeline
