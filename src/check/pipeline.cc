@@ -263,10 +263,6 @@ class PipelineJudge {
   std::vector<DeviceActions> actions_;
 };
 
-}  // namespace
-
-namespace {
-
 // Calls stuck(times) for a deadlock, and then returns nothing.
 template <class Stuck>
 std::optional<PipelineTimeline> timeline_of(const Pipeline& pipeline, const PipelinePlan& plan,
@@ -277,11 +273,20 @@ std::optional<PipelineTimeline> timeline_of(const Pipeline& pipeline, const Pipe
       [&](ViolationKind, int32_t device, int64_t action, const std::string& message) {
         throw InputError(place_name(plan, device, action) + message);
       });
-  std::vector<DeviceActions> programs;
+  std::vector<DeviceProgram> lowered;
   std::vector<std::vector<Nanos>> times;
   for (size_t d = 0; d < plan.devices.size(); ++d) {
-    DeviceProgram program = lower(pipeline, plan, d);
-    times.push_back(action_times(pipeline, program, d));
+    lowered.push_back(lower(pipeline, plan, d));
+    times.push_back(action_times(pipeline, lowered.back(), d));
+  }
+  PipelineTimes clock = internal::check::times_of(pipeline, plan, structure, times);
+  if (!clock.stuck.empty()) {
+    stuck(clock);
+    return std::nullopt;
+  }
+  std::vector<DeviceActions> programs;
+  for (size_t d = 0; d < lowered.size(); ++d) {
+    DeviceProgram& program = lowered[d];
     if (const auto dead = first_dead_read(program)) {
       const int64_t action = action_of_run(program, dead->first);
       throw InputError(
@@ -289,11 +294,6 @@ std::optional<PipelineTimeline> timeline_of(const Pipeline& pipeline, const Pipe
                       program.graph.values[static_cast<size_t>(dead->second)].id));
     }
     programs.push_back(with_frees_of(std::move(program)));
-  }
-  PipelineTimes clock = internal::check::times_of(pipeline, plan, structure, times);
-  if (!clock.stuck.empty()) {
-    stuck(clock);
-    return std::nullopt;
   }
   return put_together(plan, std::move(clock), times, programs);
 }

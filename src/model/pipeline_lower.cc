@@ -290,9 +290,15 @@ class ProgramBuilder {
     return made;
   }
 
-  // The first micro-batch makes the gradient of the stage's weights; all others add theirs to it.
+  // The first micro-batch makes the gradient of the stage's weights. Every other one makes its own
+  // beside it, which is a workspace, and adds it in place.
   void accumulate(size_t stage, Variant& variant) const {
-    (accumulated_[stage] ? variant.reads : variant.writes).push_back(weight_[stage]);
+    if (!accumulated_[stage]) {
+      variant.writes.push_back(weight_[stage]);
+      return;
+    }
+    variant.reads.push_back(weight_[stage]);
+    variant.workspace += pipeline_.chain.stages[stage].weight_gradient;
   }
 
   void add_weight_run(int64_t micro_batch, size_t stage) {

@@ -44,7 +44,7 @@ TEST_P(PipelineRow, TimesAndBytesAreThoseOfTheMachine) {
   for (int number = 0; number < test_scale(60); ++number) {
     const Pipeline pipeline = random_pipeline(random, options);
     const Baseline plain = baseline(pipeline);
-    for (const int64_t percent : {100, 70}) {
+    for (const int64_t percent : {100, 90, 80, 70}) {
       PipelineOptions question;
       question.planner = GetParam();
       question.budget = Budget(std::to_string(percent) + "%");
@@ -122,7 +122,7 @@ TEST(PipelineSchedules, InterleavedPartsDivideTheBubble) {
 // third of that of 1F1B, with as much memory.
 TEST(PipelineSchedules, ZeroBubbleHasAThirdOfTheBubble) {
   for (const int p : {2, 3, 4, 6}) {
-    for (const int64_t m : {2 * p, 3 * p, 4 * p + 1}) {
+    for (const int64_t m : {1 * p, 2 * p, 3 * p, 4 * p + 1}) {
       SCOPED_TRACE(std::to_string(p) + " parts, " + std::to_string(m) + " micro-batches");
       const Pipeline pipeline = equal_stages(p, m, Nanos(10), Nanos(10), Nanos(10));
       EXPECT_EQ(time_of(pipeline, "zb_h1"), 30 * m + (p - 1) * 10);

@@ -198,8 +198,8 @@ TEST(PipelineVerify, SeesWhatDoesNotFitTheProblem) {
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.parts[0].plans[0].forward.clear(); }).contains(V::kNotLive));
   EXPECT_TRUE(kinds([](PipelinePlan& p) {
                 auto& runs = p.parts[1].plans[0].backward;
-                runs.push_back(runs.back());
-              }).contains(V::kNotLive));
+                runs.push_back(runs.back());  // It would add its weight gradients twice.
+              }).contains(V::kRepeatedRun));
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.devices[1].budget = Bytes(9); }).contains(V::kOverBudget));
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.devices[1].peak += Bytes(1); }).contains(V::kFalseClaim));
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.time += Nanos(1); }).contains(V::kFalseClaim));

@@ -102,13 +102,12 @@ void require_links(const Pipeline& pipeline, const Layout& layout) {
 Layout layout_of(const Pipeline& pipeline, const std::vector<int64_t>& given,
                  int64_t parts_per_device) {
   const size_t stages = pipeline.chain.stages.size(), devices = pipeline.devices.size();
-  if (parts_per_device < 1 || parts_per_device > static_cast<int64_t>(stages)) {
-    throw InputError(fmt::format("{} parts a device are not in 1..{}, the stages of the chain",
-                                 parts_per_device, stages));
+  if (parts_per_device < 1) {
+    throw InputError(fmt::format("{} parts on each device are too few; a device has at least one",
+                                 parts_per_device));
   }
   const size_t used = std::min(devices, stages);
-  const size_t rounds =
-      std::max<size_t>(1, std::min(static_cast<size_t>(parts_per_device), stages / used));
+  const size_t rounds = std::min(static_cast<size_t>(parts_per_device), stages / used);
   Layout layout;
   if (!given.empty()) layout.cuts = cuts_of_user(pipeline, given, devices * rounds);
   const size_t parts = given.empty() ? used * rounds : layout.cuts.size() - 1;

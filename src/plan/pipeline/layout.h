@@ -40,7 +40,8 @@ StageTimes least_times(const Pipeline& pipeline);
 StageTimes plain_times(const Pipeline& pipeline);
 
 // Returns parts on the devices in turn: `parts_per_device` times from the first one to the last one
-// that is used. Devices that would have no stage stay empty. The cuts are those of `given` if there
+// that is used, or fewer times if there are too few stages. Devices that would have no stage stay
+// empty. The cuts are those of `given` if there
 // are any; otherwise the slowest device is as fast as possible where each has one part, and the
 // slowest part where each has several. O(parts * stages^2).
 Layout layout_of(const Pipeline& pipeline, const std::vector<int64_t>& given,

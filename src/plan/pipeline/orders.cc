@@ -85,6 +85,28 @@ Orders interleaved_order(const Pipeline& pipeline, const Layout& layout, int64_t
   return orders;
 }
 
+Orders delayed_weights_order(const Pipeline& pipeline, const Layout& layout,
+                             const std::vector<int64_t>& in_flight) {
+  Orders orders = empty_orders(pipeline);
+  const int64_t count = pipeline.micro_batches;
+  for (size_t q = 0; q < layout.parts(); ++q) {
+    auto& order = orders[static_cast<size_t>(layout.device[q])];
+    const auto warm_up = std::min(static_cast<int64_t>(layout.parts() - q), count);
+    const int64_t delay = in_flight[q] - static_cast<int64_t>(layout.parts() - q);
+    for (int64_t m = 0; m < warm_up; ++m) {
+      order.push_back(compute(PipelineActionKind::kForward, q, m));
+    }
+    for (int64_t m = 0; m < count + delay; ++m) {
+      if (m < count) order.push_back(compute(PipelineActionKind::kInputGradient, q, m));
+      if (m >= delay && m - delay < count) {
+        order.push_back(compute(PipelineActionKind::kWeightGradient, q, m - delay));
+      }
+      if (m + warm_up < count) order.push_back(compute(PipelineActionKind::kForward, q, m + warm_up));
+    }
+  }
+  return orders;
+}
+
 namespace {
 
 // A simulation of one part a device that decides what a device runs when it is free.

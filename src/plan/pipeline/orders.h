@@ -35,10 +35,15 @@ struct PartTimes {
   Nanos weight_gradient;
 };
 
-// Input gradients come first, then forwards as long as fewer than `in_flight` micro-batches are
-// between their forward and their weight gradients, then weight gradients (ZB-H1 of Qi et al.,
-// "Zero bubble pipeline parallelism", ICLR 2024). The order is that of the given times; the paper's
-// has as many in flight as there are devices. For one part on each device.
+// The order of ZB-H1 in the paper (Qi et al., "Zero bubble pipeline parallelism", ICLR 2024): 1F1B, in
+// which the weight gradients of a micro-batch come as much later as `in_flight` has more micro-batches
+// than 1F1B has. The paper has as many in flight at each part as there are parts. For one part on each
+// device.
+Orders delayed_weights_order(const Pipeline& pipeline, const Layout& layout,
+                             const std::vector<int64_t>& in_flight);
+
+// Its rule, with the given times in place of equal ones: input gradients come first, then forwards as long as fewer than `in_flight` micro-batches are
+// between their forward and their weight gradients, then weight gradients. For one part on each device.
 Orders zero_bubble_order(const Pipeline& pipeline, const Layout& layout,
                          const std::vector<PartTimes>& times, const std::vector<int64_t>& in_flight);
 

@@ -102,6 +102,8 @@ PipelineAnswer zero_bubble(const PipelineProblem& problem) {
       return zero_bubble_order(pipeline, layout, times, in_flight);
     };
     try_order(problem, layout, make, best);
+    try_order(problem, layout,
+              [&](const auto&) { return delayed_weights_order(pipeline, layout, in_flight); }, best);
   }
   return answer_of(problem, layout, best);
 }
