@@ -136,7 +136,7 @@ std::string explain_no_plan(const PipelineResult& result, const Pipeline& pipeli
     text += fmt::format("\n{} has {} bytes ({})", printable(result.blocking_device),
                         result.budgets[d].count(), format_bytes(result.budgets[d]));
     if (result.needed) {
-      text += fmt::format(", and the smallest peak on it that {} found is {} bytes ({})",
+      text += fmt::format(", and the closest plan that {} found needs {} bytes ({}) there",
                           result.planner, result.needed->count(), format_bytes(*result.needed));
     }
     text += ".";

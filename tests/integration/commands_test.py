@@ -98,7 +98,7 @@ class PipelineTest(ProgramTest):
         result = self.run_program("pipeline", self.PROBLEM, "--budget", "1 MiB", "-o", plan, "--json",
                                   expect=INFEASIBLE)
         self.assertIn(json.loads(result.stdout)["blocking_device"], ("fast", "middle", "slow"))
-        self.assertRegex(result.stderr, r"the smallest peak on it that 1f1b found is \d+ bytes")
+        self.assertRegex(result.stderr, r"the closest plan that pipeline found needs \d+ bytes")
         self.assertFalse(plan.exists())
 
     def test_a_damaged_plan_is_refused_with_its_faults(self):

@@ -117,23 +117,50 @@ PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
 }
 
 BestPlan::BestPlan(const PipelineProblem& problem)
-    : problem_(problem), least_(problem.budgets.size(), Bytes(0)), last_(least_) {}
+    : problem_(problem), last_(problem.budgets.size(), Bytes(0)) {}
+
+void BestPlan::note_miss(const Miss& miss) {
+  if (!closest_ || miss.over < closest_->over) closest_ = miss;
+}
 
 std::optional<std::vector<size_t>> BestPlan::consider(const PipelinePlan& plan) {
   const auto timeline = simulate_unless_stuck(problem_.pipeline, plan);
   if (!timeline) return std::nullopt;
   std::vector<size_t> over;
+  Miss worst;
   for (size_t d = 0; d < problem_.budgets.size(); ++d) {
     const Bytes peak = last_[d] = timeline->devices[d].peak;
-    least_[d] = tried_ ? std::min(least_[d], peak) : peak;
-    if (peak > problem_.budgets[d]) over.push_back(d);
+    if (peak <= problem_.budgets[d]) continue;
+    over.push_back(d);
+    const Bytes excess = peak - problem_.budgets[d];
+    if (excess > worst.over) worst = {d, peak, excess};
   }
-  tried_ = true;
-  if (over.empty() && (!best_ || timeline->time < time_)) {
+  if (!over.empty()) {
+    note_miss(worst);
+  } else if (!best_ || timeline->time < time_) {
     best_ = plan;
     time_ = timeline->time;
   }
   return over;
+}
+
+void BestPlan::consider(const PipelineAnswer& answer) {
+  if (answer.parts.empty()) {
+    for (size_t d = 0; answer.needed && d < problem_.budgets.size(); ++d) {
+      if (problem_.pipeline.devices[d].name != answer.blocking_device) continue;
+      note_miss({d, *answer.needed, *answer.needed - problem_.budgets[d]});
+    }
+    return;
+  }
+  PipelinePlan plan;
+  plan.parts = answer.parts;
+  for (size_t d = 0; d < problem_.budgets.size(); ++d) {
+    plan.devices.push_back({.name = problem_.pipeline.devices[d].name,
+                            .budget = {},
+                            .peak = {},
+                            .order = answer.orders[d]});
+  }
+  consider(plan);
 }
 
 PipelineAnswer BestPlan::answer(Nanos lower_bound) const {
@@ -145,16 +172,12 @@ PipelineAnswer BestPlan::answer(Nanos lower_bound) const {
     for (const DevicePlan& device : best_->devices) answer.orders.push_back(device.order);
     return answer;
   }
-  if (!tried_) {
+  if (!closest_) {
     throw InternalError("every order of a pipeline that was tried has devices that wait for each other");
   }
   answer.termination = Termination::kInfeasible;
-  size_t worst = 0;
-  for (size_t d = 0; d < least_.size(); ++d) {
-    if (least_[d] - problem_.budgets[d] > least_[worst] - problem_.budgets[worst]) worst = d;
-  }
-  answer.blocking_device = problem_.pipeline.devices[worst].name;
-  if (least_[worst] > problem_.budgets[worst]) answer.needed = least_[worst];
+  answer.blocking_device = problem_.pipeline.devices[closest_->device].name;
+  answer.needed = closest_->peak;
   return answer;
 }
 

@@ -31,7 +31,7 @@ PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan
 PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
                         const std::vector<PartPlan>& plans, Orders orders);
 
-// The best plan that was tried so far, and what was needed where nothing fits.
+// The best plan that was tried so far, and the one that came closest where nothing fits.
 class BestPlan {
  public:
   BestPlan(const PipelineProblem& problem);
@@ -39,6 +39,8 @@ class BestPlan {
   // Simulates the plan. Returns the devices on which it is over the budget; nothing if devices wait
   // for each other.
   std::optional<std::vector<size_t>> consider(const PipelinePlan& plan);
+  // Takes the answer of another planner as one more plan.
+  void consider(const PipelineAnswer& answer);
 
   bool found() const { return best_.has_value(); }
   Nanos time() const { return time_; }
@@ -48,12 +50,19 @@ class BestPlan {
   PipelineAnswer answer(Nanos lower_bound) const;
 
  private:
+  // A plan that does not fit, on the device where it is furthest over the budget.
+  struct Miss {
+    size_t device = 0;
+    Bytes peak;
+    Bytes over;
+  };
+  void note_miss(const Miss& miss);
+
   const PipelineProblem& problem_;
   std::optional<PipelinePlan> best_;
   Nanos time_;
-  std::vector<Bytes> least_;  // by device: the least peak of a plan that was tried
+  std::optional<Miss> closest_;
   std::vector<Bytes> last_;
-  bool tried_ = false;
 };
 
 // Makes the orders for the plans of the parts; without messages.

@@ -98,6 +98,7 @@ class PartPlans::Stacks {
       done_ = std::max(done_, first_) + 1;
       settle(done_, exact);
     }
+    exact = exact && complete_;
     return ways_[end];
   }
 
@@ -183,6 +184,16 @@ class PartPlans::Stacks {
     }
   }
 
+  // Returns the positions of the steps of a curve that are used: all, or some with both ends.
+  std::vector<size_t> used_steps(const chain::CurveView& curve) {
+    const size_t stride = curve.size() / kMostStepsABlock + 1;
+    complete_ = complete_ && stride == 1;
+    std::vector<size_t> steps;
+    for (size_t n = 0; n < curve.size(); n += stride) steps.push_back(n);
+    if (!steps.empty() && steps.back() + 1 < curve.size()) steps.push_back(curve.size() - 1);
+    return steps;
+  }
+
   void add_blocks(const Label& from, uint32_t below, size_t k, bool pinned, int64_t input) {
     const size_t most = parts_.pieces_ == Pieces::kSingle ? k + 1 : model_.stages;
     chain::Sweep sweep(model_, k);
@@ -190,11 +201,9 @@ class PartPlans::Stacks {
       sweep.extend();
       const chain::CurveView curve =
           parts_.table_->curve(parts_.cells_.slot(k, end - 1, pinned));
-      if (curve.empty()) continue;
-      const size_t stride = curve.size() / kMostStepsABlock + 1;
+      const std::vector<size_t> steps = used_steps(curve);
       for (const chain::CurvePoint& swept : sweep.steps()) {
-        // From the cheap end, so that both ends stay where steps are left out.
-        for (size_t n = curve.size(); n-- > 0; n -= std::min(n, stride - 1)) {
+        for (const size_t n : steps) {
           const chain::CurvePoint& step = curve[n];
           Label label{.cost = from.cost + swept.cost + step.cost,
                       .held = from.held + input,
@@ -207,7 +216,6 @@ class PartPlans::Stacks {
                       .room = step.memory,
                       .pinned_below = pinned};
           offer(label, end, false);
-          if (n == 0) break;
         }
       }
     }
@@ -218,8 +226,7 @@ class PartPlans::Stacks {
     if (parts_.pieces_ == Pieces::kSingle) return;
     const chain::CurveView curve =
         parts_.table_->curve(parts_.cells_.slot(k, model_.stages, pinned));
-    const size_t stride = curve.size() / kMostStepsABlock + 1;
-    for (size_t n = curve.size(); n-- > 0; n -= std::min(n, stride - 1)) {
+    for (const size_t n : used_steps(curve)) {
       const chain::CurvePoint& step = curve[n];
       Way way{.cost = from.cost + step.cost,
               .retained = from.held + input,
@@ -227,7 +234,6 @@ class PartPlans::Stacks {
               .label = below,
               .deferred = step.memory};
       if (way.peak <= parts_.memory_) ways_[model_.stages].push_back(way);
-      if (n == 0) break;
     }
   }
 
@@ -235,6 +241,7 @@ class PartPlans::Stacks {
   const chain::ChainModel& model_;
   size_t first_;
   size_t done_ = 0;                          // the stacks of boundaries up to here are settled
+  bool complete_ = true;                     // no step of a curve was left out
   std::vector<std::vector<Label>> places_;   // by boundary and pin
   std::map<size_t, size_t> positions_end_;   // of a place: the end of its labels in labels_
   std::vector<Label> labels_;
@@ -281,8 +288,9 @@ Bytes PartPlans::memory() const {
 int64_t PartPlans::fixed(size_t first, size_t end) const {
   int64_t bytes = model_.fixed + static_[end] - static_[first] + weights_[end] - weights_[first];
   if (first == 0) {
-    bytes += (pipeline_.chain.input.bytes + pipeline_.chain.input.gradient).count() *
-             pipeline_.micro_batches;
+    // While the last micro-batch makes the gradient of its input, those of all others are there.
+    bytes += pipeline_.chain.input.bytes.count() * pipeline_.micro_batches +
+             pipeline_.chain.input.gradient.count() * (pipeline_.micro_batches - 1);
   }
   return bytes;
 }
