@@ -46,7 +46,7 @@ TEST(JointPipelines, AreNeverWorseThanAnyRow) {
   for (int number = 0; number < test_scale(200); ++number) {
     const Pipeline pipeline = random_pipeline(random, heterogeneous());
     SCOPED_TRACE("number " + std::to_string(number) + ": " + to_json(pipeline));
-    const Budget budget(std::to_string(40 + 10 * (number % 6)) + "%");
+    const Budget budget(std::to_string(60 + 10 * (number % 5)) + "%");
     const PipelineResult joint =
         plan(pipeline, {.budget = budget, .planner = "pipeline", .threads = 1});
     std::optional<int64_t> rows;
@@ -107,6 +107,7 @@ TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
     ++questions;
     equal += *joint <= *least;
     worst = std::max(worst, static_cast<double>(*joint) / static_cast<double>(std::max<int64_t>(1, *least)));
+
     EXPECT_LE(static_cast<double>(*joint), 1.05 * static_cast<double>(*least));
   }
   std::cout << questions << " questions: " << equal << " as good as all cuts, worst ratio " << worst

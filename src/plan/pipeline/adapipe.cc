@@ -72,7 +72,7 @@ class FormulaCuts {
                                           costs_.plans().plan(f, e, *way));
     Tail tail;
     tail.forward = times.forward;
-    tail.backward = times.input_gradient + times.weight_gradient;
+    tail.backward = times.backward;
     tail.next = e;
     tail.warm_up = tail.forward;
     tail.end = tail.backward;

@@ -11,12 +11,12 @@ struct PartWork {
   Nanos weights;
 };
 
+}  // namespace
+
 Nanos message_between(const Pipeline& pipeline, int32_t from, int32_t to, Bytes bytes) {
   const int32_t link = from == to ? -1 : find_link(pipeline, from, to);
   return link < 0 ? Nanos(0) : message_time(pipeline.links[static_cast<size_t>(link)], bytes);
 }
-
-}  // namespace
 
 Nanos bound_of_all(const Pipeline& pipeline) {
   const StageTimes times = least_times(pipeline);

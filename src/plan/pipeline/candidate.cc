@@ -94,8 +94,10 @@ PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan
   for (const PartRun& run : plan.forward) add(run, times.forward);
   for (const PartRun& run : plan.backward) add(run, times.input_gradient);
   const PipelineDevice& on = pipeline.devices[static_cast<size_t>(device)];
-  return {time_on(on, times.forward), time_on(on, times.input_gradient),
-          time_on(on, times.weight_gradient)};
+  return {.forward = time_on(on, times.forward),
+          .backward = time_on(on, times.input_gradient + times.weight_gradient),
+          .input_gradient = time_on(on, times.input_gradient),
+          .weight_gradient = time_on(on, times.weight_gradient)};
 }
 
 PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
@@ -123,7 +125,51 @@ void BestPlan::note_miss(const Miss& miss) {
   if (!closest_ || miss.over < closest_->over) closest_ = miss;
 }
 
+namespace {
+
+Nanos time_of_action(const PipelineAction& action, const PartTimes& times) {
+  switch (action.kind) {
+    case PipelineActionKind::kForward:
+      return times.forward;
+    case PipelineActionKind::kBackward:
+      return times.backward;
+    case PipelineActionKind::kInputGradient:
+      return times.input_gradient;
+    case PipelineActionKind::kWeightGradient:
+      return times.weight_gradient;
+    default:
+      return Nanos(0);
+  }
+}
+
+// Returns the time of a draft without a look at its bytes; nothing for a deadlock.
+std::optional<Nanos> time_of_draft(const Pipeline& pipeline, const PipelinePlan& plan) {
+  std::vector<std::vector<PartTimes>> of_parts;  // by part and plan
+  for (const PipelinePart& part : plan.parts) {
+    std::vector<PartTimes>& times = of_parts.emplace_back();
+    for (const PartPlan& one : part.plans) times.push_back(times_of_plan(pipeline, part.device, one));
+  }
+  std::vector<std::vector<Nanos>> times;
+  for (const DevicePlan& device : plan.devices) {
+    std::vector<Nanos>& of_device = times.emplace_back();
+    for (const PipelineAction& action : device.order) {
+      const auto part = static_cast<size_t>(action.part);
+      const auto way = static_cast<size_t>(
+          plan.parts[part].plan_of[static_cast<size_t>(action.micro_batch)]);
+      of_device.push_back(time_of_action(action, of_parts[part][way]));
+    }
+  }
+  return time_with(pipeline, plan, times);
+}
+
+}  // namespace
+
 std::optional<std::vector<size_t>> BestPlan::consider(const PipelinePlan& plan) {
+  if (best_) {  // A plan that is slower than that is not worth more.
+    const std::optional<Nanos> time = time_of_draft(problem_.pipeline, plan);
+    if (!time) return std::nullopt;
+    if (*time >= time_) return std::vector<size_t>();
+  }
   const auto timeline = simulate_unless_stuck(problem_.pipeline, plan);
   if (!timeline) return std::nullopt;
   std::vector<size_t> over;

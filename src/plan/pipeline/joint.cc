@@ -9,7 +9,7 @@
 // |          |                        | (k_s - 1) S + P <= M_s                                |
 //
 // A way of a part is found by an exact recurrence with two budgets (part_plans.h); this is our own,
-// on top of that of chain.cc. Cuts come from one of two lists (cut_lists.h): all of them where they
+// on top of that of chain.cc. Orders are those of order_rules.h. Cuts come from one of two lists (cut_lists.h): all of them where they
 // are few, or a program over parts for each cap on the slowest part, as PipeDream's (Narayanan et al.,
 // SOSP 2019) and AdaPipe's (Sun et al., ASPLOS 2024) are. Single cuts move after that. Each candidate
 // counts with the time that the simulator gives it, never with a formula. The answers of the other
@@ -49,10 +49,9 @@ void consider_rows(const PipelineProblem& problem, BestPlan& best) {
   }
 }
 
-// Tries cuts with as many micro-batches in flight as 1F1B has, and then with ever fewer.
 void search_cuts(PartCosts& costs, common::SearchControl& control, BestPlan& best) {
-  for (int64_t less = 0; less < static_cast<int64_t>(costs.parts()); ++less) {
-    costs.set_less(less);
+  for (const OrderRule& rule : all_rules(costs.pipeline(), costs.parts())) {
+    costs.set_rule(rule);
     for (const CutChoice& choice : list_cuts(costs, control)) {
       if (control.out_of_time()) return;
       if (best.found() && choice.least >= best.time()) break;
@@ -72,8 +71,8 @@ void move_cuts(PartCosts& costs, const common::SearchControl& control, BestPlan&
   cuts.push_back(costs.stages());
   const auto improves = [&](const std::vector<size_t>& moved) {
     const Nanos before = best.time();
-    for (int64_t less = 0; less < static_cast<int64_t>(costs.parts()); ++less) {
-      costs.set_less(less);
+    for (const OrderRule& rule : all_rules(costs.pipeline(), costs.parts())) {
+      costs.set_rule(rule);
       if (costs.least_time(moved) < best.time()) try_cuts(costs, moved, best);
     }
     return best.time() < before;

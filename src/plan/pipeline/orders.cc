@@ -4,6 +4,8 @@
 #include <limits>
 #include <optional>
 
+#include "plan/pipeline/bound.h"
+
 namespace reprise::internal::pipeline {
 namespace {
 
@@ -121,10 +123,11 @@ class ZeroBubble {
     messages_.resize(parts);
     for (size_t q = 0; q + 1 < parts; ++q) {
       const auto boundary = layout.cuts[q + 1];
-      messages_[q].forward = time_of(layout.device[q], layout.device[q + 1],
-                                     boundary_bytes(pipeline.chain, boundary));
-      messages_[q + 1].backward = time_of(layout.device[q + 1], layout.device[q],
-                                          boundary_gradient_bytes(pipeline.chain, boundary));
+      messages_[q].forward = message_between(pipeline, layout.device[q], layout.device[q + 1],
+                                             boundary_bytes(pipeline.chain, boundary));
+      messages_[q + 1].backward =
+          message_between(pipeline, layout.device[q + 1], layout.device[q],
+                          boundary_gradient_bytes(pipeline.chain, boundary));
     }
     for (PartState& state : states_) {
       state.activations.assign(static_cast<size_t>(pipeline.micro_batches), kNever);
@@ -150,11 +153,6 @@ class ZeroBubble {
   struct Messages {
     Nanos forward, backward;
   };
-
-  Nanos time_of(int32_t from, int32_t to, Bytes bytes) const {
-    const int32_t link = find_link(pipeline_, from, to);
-    return link < 0 ? Nanos(0) : message_time(pipeline_.links[static_cast<size_t>(link)], bytes);
-  }
 
   Nanos ready(const std::vector<Nanos>& times, int64_t micro_batch) const {
     return micro_batch < pipeline_.micro_batches ? times[static_cast<size_t>(micro_batch)] : kNever;

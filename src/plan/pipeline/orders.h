@@ -31,7 +31,8 @@ Orders interleaved_order(const Pipeline& pipeline, const Layout& layout, int64_t
 // The times of a part on its device, for one micro-batch.
 struct PartTimes {
   Nanos forward;
-  Nanos input_gradient;
+  Nanos backward;         // as one action
+  Nanos input_gradient;   // the same, in two actions
   Nanos weight_gradient;
 };
 

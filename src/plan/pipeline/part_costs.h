@@ -1,5 +1,4 @@
-// What a run of stages costs as a part of a pipeline in the order 1F1B, on the device that the part
-// would lie on.
+// What a run of stages costs as a part of a pipeline, on the device that the part would lie on.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +9,7 @@
 
 #include "plan/common/search_control.h"
 #include "plan/pipeline/layout.h"
+#include "plan/pipeline/order_rules.h"
 #include "plan/pipeline/part_plans.h"
 #include "reprise/plan/pipeline.h"
 
@@ -36,9 +36,9 @@ class PartCosts {
   // The cuts that the user gave, with 0 and the number of stages; empty if there are none.
   const std::vector<size_t>& given_cuts() const { return given_; }
 
-  // Plans count with so many micro-batches less in flight than 1F1B has, from now on.
-  void set_less(int64_t less);
-  int64_t less() const { return less_; }
+  // The order that costs are those of, from now on. It is 1F1B at first.
+  void set_rule(OrderRule rule);
+  const OrderRule& rule() const { return rule_; }
   int64_t in_flight(size_t part) const;
 
   // Returns the bytes that a part has beside what its device holds during the whole step.
@@ -48,8 +48,8 @@ class PartCosts {
   // Returns the time of that way for one micro-batch, if messages took no bytes; kNoTime without one.
   Nanos time(size_t part, size_t first, size_t end);
 
-  // Returns a time that no step takes less than whose parts have these cuts, run in the order 1F1B,
-  // and have the ways of time(). Returns kNoTime if a part has none.
+  // Returns a time that no step takes less than whose parts have these cuts and the ways of time().
+  // Returns kNoTime if a part has none.
   Nanos least_time(const std::vector<size_t>& cuts);
 
   // Returns a time that no plan of the class `persistent-parts` takes less than: the parts lie on the
@@ -59,17 +59,23 @@ class PartCosts {
 
  private:
   const PipelineDevice& device(size_t part) const;
+  Nanos fastest_time(size_t from, size_t to, Nanos time) const;
+  Nanos there_and_back(size_t crossing, size_t boundary) const;
   Nanos way_to(size_t part, size_t first) const;
+  Nanos time_at(size_t part, size_t first, Nanos work, Nanos weights) const;
+  Nanos least_of_link(size_t crossing, size_t boundary) const;
   Nanos least_of_part(size_t part, size_t first, size_t end);
+  Nanos shortest_way() const;
+  bool allowed(size_t part, size_t first, size_t end) const;
 
   const PipelineProblem& problem_;
   size_t stages_;
   std::vector<size_t> given_;
   std::vector<int32_t> device_;
   StageTimes times_;
-  bool split_ = false;  // whether a stage has a weight part
   PartPlans plans_;
-  int64_t less_ = 0;
+  OrderRule rule_;
+  std::vector<Nanos> crossings_;  // by part but the first: the least messages there and back
   std::vector<Nanos> known_;  // by part, first stage and end; -1: not computed yet
 };
 

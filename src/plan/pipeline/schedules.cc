@@ -22,6 +22,7 @@
 #include "plan/pipeline/bound.h"
 #include "plan/pipeline/candidate.h"
 #include "plan/pipeline/layout.h"
+#include "plan/pipeline/order_rules.h"
 #include "plan/pipeline/orders.h"
 #include "plan/pipeline/planner.h"
 #include "reprise/model/errors.h"
@@ -77,33 +78,20 @@ PipelineAnswer interleaved(const PipelineProblem& problem) {
 
 PipelineAnswer zero_bubble(const PipelineProblem& problem) {
   const Pipeline& pipeline = problem.pipeline;
-  bool any = false;
-  for (size_t i = 0; i < pipeline.chain.stages.size(); ++i) {
-    any = any || weight_part(pipeline, i) != nullptr;
-  }
-  if (!any) {
+  if (!has_weight_parts(pipeline)) {
     throw InputError(
         "zb_h1 runs weight gradients apart from the rest of the backward, and no stage of this "
         "pipeline says what its weight gradients cost (weight_part); take 1f1b");
   }
   const Layout layout = one_part_each(problem);
-  const auto parts = static_cast<int64_t>(layout.parts());
   BestPlan best(problem);
   // The paper has as many micro-batches in flight at each part as there are parts. Where that is too
   // much, fewer are, down to those of 1F1B.
-  for (int64_t more = parts - 1; more >= 0; --more) {
-    std::vector<int64_t> in_flight;
-    for (int64_t q = 0; q < parts; ++q) in_flight.push_back(parts - q + std::min(q, more));
+  for (const OrderRule& rule : zero_bubble_rules(layout.parts())) {
     const auto make = [&](const std::vector<PartPlan>& plans) {
-      std::vector<PartTimes> times;
-      for (size_t q = 0; q < plans.size(); ++q) {
-        times.push_back(times_of_plan(pipeline, layout.device[q], plans[q]));
-      }
-      return zero_bubble_order(pipeline, layout, times, in_flight);
+      return order_of(rule, pipeline, layout, plans);
     };
     try_order(problem, layout, make, best);
-    try_order(problem, layout,
-              [&](const auto&) { return delayed_weights_order(pipeline, layout, in_flight); }, best);
   }
   return answer_of(problem, layout, best);
 }

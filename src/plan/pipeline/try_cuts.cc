@@ -4,13 +4,12 @@
 #include <optional>
 
 #include "plan/pipeline/messages.h"
-#include "plan/pipeline/orders.h"
 
 namespace reprise::internal::pipeline {
 namespace {
 
 constexpr int kMostRepairs = 8;
-constexpr Slack kTriedSlacks[] = {{1, 1}, {2, 2}, {0, 1}};
+constexpr Slack kTriedSlacks[] = {{1, 1}, {2, 2}, {1, 2}, {0, 1}, {0, 2}};
 
 // Returns the plans of all parts, or fewer if a part has none.
 std::vector<PartPlan> plans_of(PartCosts& costs, const std::vector<size_t>& cuts,
@@ -28,14 +27,14 @@ std::vector<PartPlan> plans_of(PartCosts& costs, const std::vector<size_t>& cuts
 
 void try_cuts(PartCosts& costs, const std::vector<size_t>& cuts, BestPlan& best) {
   const Layout layout{cuts, costs.devices()};
-  const Orders order = one_f_one_b_order(costs.pipeline(), layout, costs.less());
   for (const Slack& slack : kTriedSlacks) {
-    const Orders orders = with_messages(layout, order, slack);
     std::vector<int64_t> reserved(costs.parts(), 0);
     for (int repair = 0; repair < kMostRepairs; ++repair) {
       const std::vector<PartPlan> plans = plans_of(costs, cuts, reserved);
       if (plans.size() < costs.parts()) break;
-      const auto over = best.consider(draft_plan(costs.pipeline(), layout, plans, orders));
+      const Orders order = order_of(costs.rule(), costs.pipeline(), layout, plans);
+      const auto over = best.consider(
+          draft_plan(costs.pipeline(), layout, plans, with_messages(layout, order, slack)));
       if (!over || over->empty()) break;
       for (const size_t device : *over) {
         const Bytes budget = costs.problem().budgets[device];
