@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,10 +101,23 @@ class CapturedStep:
         self._guards = guards
         self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
         self._structure()
-        structures = self._structures
-        recorded.comparing = native.comparing
-        recorded.recorded = lambda: structures.get(native.outcomes()[0])
+        self._follow(recorded)
         self._warn_of_cache()
+
+    def _follow(self, recorded: RecordedFunction) -> None:
+        """Tells the function when it is compared with its recording, and with which result."""
+        # The runtime holds the function, and Python's collector does not see that.
+        alive, structures = weakref.ref(self._native), self._structures
+
+        def comparing() -> bool:
+            native = alive()
+            return native is not None and native.comparing()
+
+        def structure() -> Tree | None:
+            native = alive()
+            return None if native is None else structures.get(native.outcomes()[0])
+
+        recorded.comparing, recorded.recorded = comparing, structure
 
     def _record_all(
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]

@@ -51,7 +51,7 @@ def beside_recording() -> Iterator[None]:
         raise
     except RuntimeError as error:
         if _runtime.no_bytes() not in str(error):
-            error.add_note(_NOTE)
+            _add_note(error)
             raise
         raise InputError(
             f"the step looks into the bytes of a tensor{_place_of(error)}, by NumPy for example, "
@@ -60,7 +60,7 @@ def beside_recording() -> Iterator[None]:
             'capture it with lockstep="never"'
         ) from error
     except Exception as error:
-        error.add_note(_NOTE)
+        _add_note(error)
         raise
     finally:
         drawn = [name for name, state in shared_generators().items() if state != before.get(name)]
@@ -71,6 +71,12 @@ def beside_recording() -> Iterator[None]:
             f"{drawn[0]} now, and the recording does not",
             of_function=True,
         )
+
+
+def _add_note(error: BaseException) -> None:
+    """Says in the traceback when the error was raised. Python 3.10 has no notes."""
+    if sys.version_info >= (3, 11):
+        error.add_note(_NOTE)
 
 
 def _place_of(error: BaseException) -> str:

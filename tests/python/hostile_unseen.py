@@ -12,6 +12,7 @@ import gc
 import io
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ UNSEEN: list[Program] = []
 UNSEEN_KIND = "unseen"
 
 
-def unseen(names: str = HERE) -> Any:
+def unseen(names: str = HERE) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     return program(UNSEEN_KIND, names, into=UNSEEN)
 
 

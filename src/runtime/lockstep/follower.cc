@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -29,6 +30,8 @@ using step::Recording;
 using step::TensorRef;
 
 namespace {
+
+constexpr std::string_view kDetach = "aten::detach";
 
 std::string name_of(const c10::OperatorHandle& op) { return Call(op).name(); }
 
@@ -102,10 +105,12 @@ void Follower::advance(const Next& next) {
 }
 
 // Says whether the call may not come here although the function makes it. torch.tensor() hides the
-// request for the memory of a literal, and detach_() is done by autograd alone. Both compute nothing.
+// request for the memory of a literal, and detach_() is done by autograd alone. A checkpoint detaches
+// what it saves in some runs and not in others. None of them computes anything.
 bool Follower::may_be_hidden(const Next& next) {
-  return next.call != nullptr && (step::gives_unwritten_memory(next.call->op) ||
-                                  next.call->op.operator_name().name == "aten::detach_");
+  if (next.call == nullptr) return false;
+  const std::string& name = next.call->op.operator_name().name;
+  return step::gives_unwritten_memory(next.call->op) || name == kDetach || name == "aten::detach_";
 }
 
 // Returns the next call of the recording, which is one of this operator.
@@ -141,6 +146,10 @@ void Follower::differ(const std::string& now, const std::string& recorded, const
 void Follower::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (!difference_.empty()) {
     throw InputError("the captured step differs from its recording: " + difference_);
+  }
+  if (op.operator_name().name == kDetach) {
+    op.callBoxed(stack);  // It looks at the same memory, and no recording need have it.
+    return;
   }
   const Next next = next_call(op);
   const size_t arity = op.schema().arguments().size();

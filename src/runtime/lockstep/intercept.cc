@@ -1,5 +1,6 @@
 #include "runtime/lockstep/intercept.h"
 
+#include <ATen/core/dispatch/ObservedOperators.h>
 #include <torch/library.h>
 
 #include "reprise/model/errors.h"
@@ -22,7 +23,8 @@ Taker* active = nullptr;  // only the thread whose turn it is, and its backward 
 thread_local bool intercepting_here = false;
 
 void on_call(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (active != nullptr && !step::is_transparent(op, active->device())) {
+  if (active != nullptr && c10::ObservedOperators::isObserved(op.operator_name()) &&
+      !step::is_transparent(op, active->device())) {
     const c10::impl::ExcludeDispatchKeyGuard own_calls(kKey);
     active->take(op, *stack);
     return;
