@@ -507,9 +507,9 @@ TEST_F(LockstepTest, MicroBatches) {
 TEST_F(LockstepTest, AFunctionThatCallsAnotherCapturedStepIsNotCompared) {
   CapturedStep inner = captured(kScaled, {.lockstep = Lockstep::kAlways});
   CapturedStep outer = captured(kScaled, {.lockstep = Lockstep::kAlways});
+  bool called = false;
   program_->inside = [&] {
-    program_->inside = [] {};
-    inner.run({x_});
+    if (!std::exchange(called, true)) inner.run({x_});
   };
   EXPECT_ANY_THROW(outer.run({x_}));
   outer.run({x_});
@@ -553,8 +553,8 @@ TEST_F(LockstepTest, OperationsOfManyKinds) {
     }
   };
   const std::vector<std::function<at::Tensor(const at::Tensor&)>> bodies = {
-      // in place on a value that the backward needs, on a view, and by a list of tensors
-      [&](const at::Tensor& x) { return at::mm(x, w).tanh().mul_(2).add_(x); },
+      // in place on a value, on a view, and by a list of tensors
+      [&](const at::Tensor& x) { return at::mm(x, w).sin().mul_(2).add_(x); },
       [&](const at::Tensor& x) {
         const at::Tensor y = at::mm(x, w);
         y.select(0, 1).mul_(3);
@@ -657,6 +657,7 @@ TEST_F(LockstepTest, SeveralStepsOnTheirOwnThreads) {
   std::vector<std::unique_ptr<CapturedStep>> steps;
   std::vector<Block> blocks(3);
   for (Block& block : blocks) {
+    block->eval();  // All threads draw from one generator.
     auto step = [block](const Tensors& in) mutable {
       return Tensors{block->loss_of(block->body(in[0]))};
     };

@@ -7,6 +7,8 @@
 
 #include <mutex>
 
+#include "runtime/step/record.h"
+
 namespace reprise::runtime::internal::lockstep {
 
 // A Taker gets each call of an operator that has a kernel of its own on the device. It takes the
@@ -36,6 +38,7 @@ class Interception {
 
  private:
   std::unique_lock<std::mutex> turn_;
+  step::AsRecorded as_recorded_;
   c10::impl::IncludeDispatchKeyGuard key_;
   c10::impl::ExcludeDispatchKeyGuard as_it_is_;
 };

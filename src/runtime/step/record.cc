@@ -97,6 +97,9 @@ class Session {
 
 bool is_recording() { return recording_here; }
 
+AsRecorded::AsRecorded() : before_(std::exchange(recording_here, true)) {}
+AsRecorded::~AsRecorded() { recording_here = before_; }
+
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known) {
   Recorder recorder(device, inputs, images, scrutiny, audit, known);

@@ -19,7 +19,20 @@ namespace reprise::runtime::internal::step {
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
                  BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known);
 
-// Whether this thread is inside record().
+// Whether this thread is inside record(), or an AsRecorded lives in it. Layers with kernels of their own
+// run as operations then.
 bool is_recording();
+
+// While an AsRecorded lives, the function runs the operations that a recording of it has.
+class AsRecorded {
+ public:
+  AsRecorded();
+  ~AsRecorded();
+  AsRecorded(const AsRecorded&) = delete;
+  AsRecorded& operator=(const AsRecorded&) = delete;
+
+ private:
+  const bool before_;
+};
 
 }  // namespace reprise::runtime::internal::step
