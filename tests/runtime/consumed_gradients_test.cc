@@ -49,6 +49,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
   }
   int early = 0, planned = 0;
   int64_t served = 0;
+  bool at_smallest = false;
   for (const int k : {0, 2, 3}) {
     SCOPED_TRACE(fmt::format("budget {} of 3", k));
     const Training training = make();
@@ -65,6 +66,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
       continue;
     }
     ++planned;
+    at_smallest |= k == 3;
     early += consumes_early(*step.planned().plan);
     for (int n = 0; n < kSteps; ++n) {
       SCOPED_TRACE(fmt::format("step {}", n));
@@ -86,7 +88,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
   }
   EXPECT_GT(planned, 1);
   EXPECT_GT(served, 0);
-  if (recomputes) {
+  if (recomputes && at_smallest) {
     EXPECT_GT(early, 0) << "no gradient was used up early: the test shows nothing";
   }
 }
