@@ -15,13 +15,13 @@ from torch import nn
 from . import _core
 from ._arguments import Budget, Observer, nanoseconds
 from ._before import Before
-from ._capture import capture
+from ._capture import CapturedStep, capture
 from ._online import Online, online
 from ._remat import Remat
 from ._stages import Stages, check_model
 from ._torch import _runtime
 from ._tree import flatten, rebuild
-from .errors import InputError
+from .errors import BudgetError, InputError
 
 
 class Wanted(NamedTuple):
@@ -76,20 +76,42 @@ def without_history(result: Any) -> Any:
     return rebuild(tree, [tensor.detach() for tensor in tensors])
 
 
-def graph_mode(wanted: Wanted, before: Before, *, online_works: bool) -> Works:
-    """Records and plans the step. If online mode works, it is there for what was not recorded."""
-    captured = capture(
+def _recorded(wanted: Wanted, before: Before, *, online_works: bool) -> CapturedStep:
+    """Records the step within the budget, if it can be recorded so."""
+    share = isinstance(wanted.budget, str) and wanted.budget.strip().endswith("%")
+    if wanted.budget is not None and not share and device_of(wanted).type == "cpu":
+        try:
+            online(budget=wanted.budget)  # It raises InputError if PyTorch is too old.
+            within = True
+        except InputError:
+            within = False
+        if within:
+            try:
+                return _record(wanted, wanted.budget, online_works=online_works)
+            except BudgetError:
+                before.put_back()
+    return _record(wanted, None, online_works=online_works)
+
+
+def _record(wanted: Wanted, budget: Budget, *, online_works: bool) -> CapturedStep:
+    return capture(
         wanted.step,
         *wanted.sample,
         modules=wanted.modules,
         on_miss="refuse" if online_works else "recapture",
         outcomes=wanted.outcomes,
         optimizer=wanted.optimizer,
+        budget=budget,
         unguarded=wanted.unguarded,
         name=wanted.name,
         observer=wanted.observer,
         **wanted.keywords,
     )
+
+
+def graph_mode(wanted: Wanted, before: Before, *, online_works: bool) -> Works:
+    """Records and plans the step. If online mode works, it is there for what was not recorded."""
+    captured = _recorded(wanted, before, online_works=online_works)
     result = captured.plan(budget=wanted.budget, time_limit=wanted.time_limit)
     assert result.plan is not None
     time = result.plan.time_ns / max(1, result.baseline.time_ns)

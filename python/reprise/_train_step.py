@@ -259,8 +259,9 @@ def train_step(
     recorded, too. Where online mode does not work, it is recorded at once.
 
     The function runs a few times here. Parameters, buffers, gradients, optimizers and the random
-    states are left as they were, as far as the function and `modules` show them. To record a step
-    takes the memory of plain training; `mode="online"` does not record.
+    states are left as they were, as far as the function and `modules` show them. A step is recorded
+    within a budget that is a number of bytes, where online mode works. Else, or if it does not fit
+    so, to record it takes the memory of plain training.
 
     Args:
         step: The function: forward, loss and backward, and more if you like.
