@@ -19,7 +19,7 @@ import tempfile
 COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "report", "planners", "models",
             "alternatives", "doctor"}
 # The commands of the Python package: python -m reprise COMMAND.
-PYTHON_COMMANDS = {"fit"}
+PYTHON_COMMANDS = {"fit", "judge"}
 RUNTIME_COMMANDS = {"train", "profile", "models", "alternatives"}
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")

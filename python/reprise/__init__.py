@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from ._judge import judge
     from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
+    from ._modes import ModeTried
     from ._online import Online, OnlineReport, online
     from ._profiling import profile
     from ._remat import Remat, remat
     from ._saved_state import SavedState, StateWriting, load_state, save_state
     from ._step_report import StepReport
-    from ._train_step import ModeTried, TrainStep, train_step
+    from ._train_step import TrainStep, train_step
 
 # The names that need PyTorch, each with its module; `nn` is a module itself. A module is loaded
 # when its name is first used.
@@ -58,7 +59,7 @@ _RUNTIME = {
     "CapturedStep": "_capture",
     "CompiledGraph": "_backend",
     "MicroBatchedStep": "_micro_batches",
-    "ModeTried": "_train_step",
+    "ModeTried": "_modes",
     "Online": "_online",
     "OnlineReport": "_online",
     "PartsTried": "_micro_batches",

@@ -1,20 +1,18 @@
-"""The commands of the Python package: `python -m reprise fit ...`."""
+"""The commands of the Python package: `python -m reprise fit ...` and `judge`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _core
 from ._arguments import Progress
 from ._fit import fake_tensors, fit
-from ._fit_answer import Fit
+from ._program import made_by, name_of
 from .errors import BudgetError, Error, InputError
 
 _FIT = """\
@@ -26,11 +24,27 @@ example `{"step": step, "sample": (x, y), "optimizer": optimizer}`. It is called
 are fake: they take no memory, so the model may have any size. WHAT may also be the file of a
 problem that was measured (reprise profile -o FILE, or captured.profile().save(FILE))."""
 
-_EXAMPLES = """\
+_FIT_EXAMPLES = """\
 examples:
   python -m reprise fit train.py:make --memory 80GB,24GB,8GB --flops 400T --bandwidth 2TB
   python -m reprise fit models.llama:make_7b --memory 80GB --batch 1,2,4 --html fit.html
   python -m reprise fit profile.json --memory 2GB,1GB"""
+
+_JUDGE = """\
+Say what your checkpointing takes: its bits against plain training, its measured peak, and what it
+computes again.
+
+WHAT is MODULE:FUNCTION or FILE.py:FUNCTION. The function takes no arguments. It makes the step and
+its sample, and returns them: `return step, x, y`; or a dict of the arguments of reprise.judge(),
+for example `{"step": step, "sample": (x, y), "plain": plain_step}`. The step runs here, plain too,
+so this machine has to hold plain training."""
+
+_JUDGE_EXAMPLES = """\
+examples:
+  python -m reprise judge train.py:make
+  python -m reprise judge models.llama:make --no-compare --repeats 1
+
+The exit code is 0 if the step has the bits of plain training, and 1 if it has not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,19 +53,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"reprise {_core.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_fit(commands)
+    _add_judge(commands)
     chosen = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = chosen.run
     try:
-        print(_run_fit(chosen))
-    except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does. Nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return run(chosen)
     except BudgetError as error:
         print(f"reprise: {error}", file=sys.stderr)
         return 3
     except Error as error:
         print(f"reprise: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 70
-    return 0
+
+
+def _show(answer: Any) -> None:
+    try:
+        print(answer, flush=True)
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does. Nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _add_fit(commands: Any) -> None:
@@ -59,7 +79,7 @@ def _add_fit(commands: Any) -> None:
         "fit",
         help="which memories hold a training step, and how fast it is there",
         description=_FIT,
-        epilog=_EXAMPLES,
+        epilog=_FIT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", metavar="WHAT", help="MODULE:FUNCTION, FILE.py:FUNCTION or a file")
@@ -95,9 +115,42 @@ def _add_fit(commands: Any) -> None:
     parser.add_argument("--html", metavar="FILE", help="write the page to this file")
     parser.add_argument("--json", metavar="FILE", help="write all numbers to this file")
     parser.add_argument("--quiet", action="store_true", help="do not say what is being done")
+    parser.set_defaults(run=_run_fit)
 
 
-def _run_fit(chosen: argparse.Namespace) -> Fit:
+def _add_judge(commands: Any) -> None:
+    parser = commands.add_parser(
+        "judge",
+        help="what a step with checkpoints of its own takes, beside plain training",
+        description=_JUDGE,
+        epilog=_JUDGE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", metavar="WHAT", help="MODULE:FUNCTION or FILE.py:FUNCTION")
+    parser.add_argument(
+        "--no-compare", action="store_true", help="do not try Reprise within the same memory"
+    )
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs (3)")
+    parser.set_defaults(run=_run_judge)
+
+
+def _run_judge(chosen: argparse.Namespace) -> int:
+    named = name_of(chosen.what)
+    if named is None:
+        raise InputError(
+            f'"{chosen.what}" is a file, and a file has no step to run; name a function in it, as '
+            "in FILE.py:FUNCTION"
+        )
+    from ._judge import judge  # It needs PyTorch, and fit() of a file does not.
+
+    arguments = made_by(*named)
+    options = {"compare": not chosen.no_compare, "repeats": chosen.repeats}
+    found = judge(arguments.pop("step"), *arguments.pop("sample"), **(options | arguments))
+    _show(found)
+    return 0 if found.well else 1
+
+
+def _run_fit(chosen: argparse.Namespace) -> int:
     options: dict[str, Any] = {
         "memory": [one for one in chosen.memory.split(",") if one.strip()],
         "batches": None if chosen.batch is None else _numbers(chosen.batch, "--batch"),
@@ -112,26 +165,22 @@ def _run_fit(chosen: argparse.Namespace) -> Fit:
         "threads": chosen.threads,
         "observer": None if chosen.quiet else _say,
     }
-    module, colon, function = chosen.what.rpartition(":")
-    if not colon:
-        if not os.path.exists(chosen.what):
-            raise InputError(
-                f'"{chosen.what}" is no file; a step is named as MODULE:FUNCTION or '
-                "FILE.py:FUNCTION"
-            )
+    named = name_of(chosen.what)
+    if named is None:
         found = fit(chosen.what, **options)
     else:
         with _scope(chosen.times):
-            arguments = _made(module, function)
+            arguments = made_by(*named)
         found = fit(
             arguments.pop("step"),
             *arguments.pop("sample"),
-            **({"name": function} | options | arguments),
+            **({"name": named[1]} | options | arguments),
         )
     for file in (chosen.html, chosen.json):
         if file is not None:
             found.save(file if file is chosen.html else _json_name(file))
-    return found
+    _show(found)
+    return 0
 
 
 def _json_name(file: str) -> str:
@@ -155,59 +204,6 @@ def _scope(times: str) -> contextlib.AbstractContextManager[None]:
     if times == "measured":
         return contextlib.nullcontext()
     return fake_tensors()
-
-
-def _made(module: str, function: str) -> dict[str, Any]:
-    """Calls the user's function, and returns the arguments of fit() that it made."""
-    make = getattr(_module(module), function, None)
-    if not callable(make):
-        names = [n for n, v in vars(_module(module)).items() if callable(v) and n[:1] != "_"]
-        have = f"; it has {', '.join(sorted(names)[:12])}" if names else ""
-        raise InputError(f'{module} has no function "{function}"{have}')
-    made = make()
-    if isinstance(made, dict):
-        arguments = dict(made)
-    elif isinstance(made, tuple) and made and callable(made[0]):
-        arguments = {"step": made[0], "sample": made[1:]}
-    else:
-        arguments = {"step": made, "sample": ()}
-    step, sample = arguments.get("step"), arguments.get("sample", ())
-    if not callable(step):
-        raise InputError(
-            f"{module}:{function} returns a {type(made).__name__}; it has to return the step and "
-            "its sample, `return step, x, y`, or a dict with both"
-        )
-    arguments["sample"] = sample if isinstance(sample, tuple) else (sample,)
-    if not arguments["sample"]:
-        raise InputError(
-            f"{module}:{function} returns a step without a sample of its inputs: "
-            "`return step, x, y`"
-        )
-    return arguments
-
-
-def _module(name: str) -> Any:
-    if name.endswith(".py"):
-        if not os.path.isfile(name):
-            raise InputError(f'there is no file "{name}"')
-        sys.path.insert(0, os.path.dirname(os.path.abspath(name)))
-        known = os.path.basename(name).removesuffix(".py")
-        specification = importlib.util.spec_from_file_location(known, name)
-        assert specification is not None and specification.loader is not None
-        module = sys.modules.get(known)
-        if module is None or getattr(module, "__file__", None) != name:
-            module = importlib.util.module_from_spec(specification)
-            sys.modules[known] = module
-            specification.loader.exec_module(module)
-        return module
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
-            raise
-        raise InputError(f'there is no module "{name}" here or among the installed ones') from error
 
 
 if __name__ == "__main__":

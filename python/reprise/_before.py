@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -28,7 +29,8 @@ def _image(tensor: torch.Tensor) -> PutBack:
     return put_back
 
 
-def _gradient(leaf: torch.Tensor) -> PutBack:
+def gradient_of(leaf: torch.Tensor) -> PutBack:
+    """Notes the gradient of a leaf. The result puts the tensor back, with its bytes."""
     gradient = leaf.grad
     if gradient is None or gradient.is_sparse:
         fill: PutBack | None = None
@@ -47,9 +49,9 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> PutBack:
     """Notes the state of an optimizer: its tensors, and the numbers of its groups."""
     state = {key: dict(value) for key, value in optimizer.state.items() if isinstance(value, dict)}
     groups = [dict(group) for group in optimizer.param_groups]
-    fills = [
+    fills = [  # A learning rate may be a tensor, too.
         _image(item)
-        for values in state.values()
+        for values in [*state.values(), *groups]
         for item in values.values()
         if isinstance(item, torch.Tensor)
     ]
@@ -60,6 +62,36 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> PutBack:
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             group.clear()
             group.update(before)
+        for fill in fills:
+            fill()
+
+    return put_back
+
+
+def _copied(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Returns a value whose lists and dicts are copies. Appends the tensors that it meets."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+    if isinstance(value, dict):
+        twin = copy.copy(value)  # of the same class, as that of a defaultdict
+        twin.update((key, _copied(item, tensors)) for key, item in value.items())
+        return twin
+    return [_copied(item, tensors) for item in value] if isinstance(value, list) else value
+
+
+def _schedule(schedule: Any) -> PutBack:
+    """Notes the attributes of a schedule of learning rates, or of a gradient scaler."""
+    is_scaler = isinstance(schedule, torch.amp.GradScaler)
+    if is_scaler and schedule.is_enabled() and schedule._scale is None:
+        # Its first call makes the scale. Later the step may have recorded it, so it has to stay.
+        schedule.scale(torch.zeros((), device=schedule._device))
+    tensors: list[torch.Tensor] = []
+    attributes = _copied(schedule.__dict__, tensors)
+    fills = [_image(tensor) for tensor in tensors]
+
+    def put_back() -> None:
+        schedule.__dict__.clear()
+        schedule.__dict__.update(_copied(attributes, []))
         for fill in fills:
             fill()
 
@@ -88,13 +120,14 @@ def _random_states() -> PutBack:
 class Before:
     """The state before a step that is only tried.
 
-    It holds parameters, buffers, gradients, the inputs, the state of optimizers, and random states.
-    The copies lie in host memory that no budget counts.
+    It holds parameters, buffers, gradients, the inputs, the state of optimizers, of schedules and
+    of gradient scalers, and random states. The copies lie in host memory that no budget counts.
 
     Args:
         modules: The modules of the step.
         optimizers: The optimizers of the step.
         inputs: The tensors that the step is called with.
+        schedules: The schedules of learning rates, and the gradient scalers.
     """
 
     def __init__(
@@ -102,19 +135,26 @@ class Before:
         modules: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         inputs: Sequence[torch.Tensor],
+        schedules: Sequence[Any] = (),
     ) -> None:
+        owners = {id(o): o for o in optimizers}
+        owners |= {id(s.optimizer): s.optimizer for s in schedules if hasattr(s, "optimizer")}
+        optimizers = list(owners.values())
         parameters = [p for module in modules for p in module.parameters()]
         parameters += [p for o in optimizers for group in o.param_groups for p in group["params"]]
         buffers = [b for module in modules for b in module.buffers()]
         leaves = {id(t): t for t in [*parameters, *inputs] if t.is_leaf and t.requires_grad}
         dense = {id(t): t for t in [*parameters, *buffers, *inputs] if t.layout == torch.strided}
-        self._gradients = [_gradient(leaf) for leaf in leaves.values()]
+        self._gradients = [gradient_of(leaf) for leaf in leaves.values()]
         self._bytes = [_image(tensor) for tensor in dense.values()]
         self._optimizers = [_optimizer(optimizer) for optimizer in optimizers]
+        self._schedules = [_schedule(schedule) for schedule in schedules]
         self._random = _random_states()
 
     def put_back(self) -> None:
         """Puts everything back. It may be called many times."""
         with torch.no_grad():
-            for put_back in (*self._gradients, *self._bytes, *self._optimizers, self._random):
-                put_back()
+            for notes in (self._gradients, self._bytes, self._optimizers, self._schedules):
+                for put_back in notes:
+                    put_back()
+            self._random()

@@ -81,7 +81,7 @@ class CapturedStep:
         """Records the step for these tensors in this structure, and keeps the recording."""
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
-        recorded = RecordedFunction(self._step, tree)
+        recorded = RecordedFunction(self._step, tree, self._modules)
         native, guards = self._record_all(
             recorded,
             tensors,

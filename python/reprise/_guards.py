@@ -151,13 +151,11 @@ class Guards:
         for path in sorted(self._files):
             self._watches.append(Watch(path, functools.partial(state_of_file, path)))
         for watch in [*self._watches, *self._fast.values()]:
-            lost = {
-                watch.path + name
-                for name in watch.names
-                if watch.path + name in self._lost or self._may_change(watch.path + name)
-            }
-            if lost:
-                watch.forget(lost)
+            # New values may come to an object that may change.
+            if self._is_lost(watch.path) or any(
+                self._is_lost(watch.path + name) for name in watch.names
+            ):
+                watch.forget(self._is_lost)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -177,6 +175,9 @@ class Guards:
         return any(
             name == free or name.startswith((f"{free}.", f"{free}[")) for free in self._unguarded
         )
+
+    def _is_lost(self, name: str) -> bool:
+        return name in self._lost or self._may_change(name)
 
     def difference(self) -> str:
         """Says in words what differs from the capture. The text is empty if nothing does."""

@@ -20,7 +20,7 @@ from ._diagnosis import Finding
 from ._joint import storage_bytes
 from ._judgement import JudgedStep, Judgement
 from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
-from ._modules import called_modules, modules_of, optimizers_of, outermost
+from ._modules import called_modules, modules_of, optimizers_of, outermost, schedules_of
 from ._tree import flatten
 from ._trial import different, raw
 from .errors import BudgetError, Error, InputError
@@ -128,7 +128,8 @@ class _World:
         found = list(modules) if modules is not None else modules_of(step)
         optimizers = optimizers_of(step) + ([] if plain is None else optimizers_of(plain))
         self.modules, self._inputs, self._optimizers = found, tensors, optimizers
-        self.before = Before(self.modules, optimizers, tensors)
+        schedules = schedules_of(step) + ([] if plain is None else schedules_of(plain))
+        self.before = Before(self.modules, optimizers, tensors, schedules)
         if modules is not None:
             return
         # The step may call modules that it does not show. They have to be put back, too.
@@ -141,7 +142,7 @@ class _World:
         hidden = [one for one in called if id(one) not in known]
         if hidden:
             self.modules = [*found, *outermost(hidden)]
-            self.before = Before(self.modules, optimizers, tensors)
+            self.before = Before(self.modules, optimizers, tensors, schedules)
 
     def run(self, step: Callable[..., Any]) -> Any:
         """Runs a step from the state before, without gradients."""

@@ -68,6 +68,11 @@ class Judgement:
         judged = self.step("this step")
         return judged is not None and not judged.different
 
+    @property
+    def calls_again(self) -> int:
+        """The number of calls that the step makes more than plain training."""
+        return sum(number for _, number in self.again)
+
     def __str__(self) -> str:
         head, rows = self._table()
         widths = [max(len(line[c]) for line in (head, *rows)) for c in range(len(head))]
@@ -88,27 +93,29 @@ class Judgement:
         return lined_table(head, rows)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        head = ["", "peak", "reserved", "step", "against plain", "calls", "bits"]
+        head = ["", "bits", "peak", "reserved", "step", "against plain", "calls", "again"]
         plain = self.step("plain")
         rows = []
         for one in self.steps:
             if one.error:
-                rows.append([one.name, *["-"] * 6])
+                rows.append([one.name, *["-"] * 7])
                 continue
             slower = ""
             if plain is not None and one is not plain and plain.time_ns:
                 slower = f"{100 * one.time_ns / plain.time_ns - 100:+.1f} %"
             reserved = one.reserved_bytes
             bits = "" if one is plain else "differ" if one.different else "the same"
+            again = "" if one is plain else "-" if one.calls is None else str(self.calls_again)
             rows.append(
                 [
                     one.name,
+                    bits,
                     _core.format_bytes(one.peak_bytes),
                     "-" if reserved is None else _core.format_bytes(reserved),
                     _core.format_duration(one.time_ns),
                     slower,
                     "-" if one.calls is None else str(one.calls),
-                    bits,
+                    again,
                 ]
             )
         return head, rows

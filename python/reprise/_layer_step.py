@@ -10,6 +10,7 @@ is planned for.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +18,12 @@ import torch
 from torch import nn
 
 from ._arguments import Budget, Observer
+from ._before import gradient_of
 from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
 from ._remat import Remat, remat
+from ._step_report import StepReport
 from ._tree import flatten
+from ._updates import no_updates
 from .errors import BudgetError, InputError
 
 # Arguments that hand a cache of keys and values to a layer. A layer that runs again would append
@@ -156,6 +160,7 @@ class LayerStep:
         observer: Observer | None,
     ) -> None:
         self._step = step
+        self._modules = modules
         self._stages = [_Stage(layer) for layer in layers]
         inside = {id(p) for layer in layers for p in layer.parameters()}
         everything = {id(p): p for module in modules for p in module.parameters()}
@@ -190,7 +195,8 @@ class LayerStep:
                 )
 
         def run() -> None:
-            self._step(*arguments, **keywords)
+            with no_updates(self._modules):  # The step runs several times here.
+                self._step(*arguments, **keywords)
 
         with self._kept(), torch.no_grad(), self._observed():
             expected = self._loss_of(run)
@@ -232,11 +238,31 @@ class LayerStep:
         self._measured = peak_bytes()
         return result
 
-    def peaks(self) -> tuple[int | None, int | None, int]:
-        """Returns the budget, the chain's predicted peak and the whole step's measured peak."""
+    def run_first(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Runs the first training step. Only then is known what follows the first backward pass.
+
+        Raises:
+            InputError: The layers are no chain. Gradients, buffers and the random state are as
+                before.
+        """
+        gradients = [gradient_of(parameter) for parameter in self._trained]
+        state = torch.get_rng_state()
+        buffers = [b.detach().clone() for b in self._buffers]
+        try:
+            return self(*arguments, **keywords)
+        except InputError:
+            torch.set_rng_state(state)
+            with torch.no_grad():
+                for put_back in gradients:
+                    put_back()
+                for buffer, value in zip(self._buffers, buffers, strict=True):
+                    buffer.data.copy_(value)
+            raise
+
+    def report(self) -> StepReport:
+        """Returns the report of the chain, with the measured peak of the whole step."""
         assert self._planned is not None
-        report = self._planned.report()
-        return report.budget_bytes, report.predicted_peak_bytes, self._measured
+        return dataclasses.replace(self._planned.report(), measured_peak_bytes=self._measured)
 
     @contextlib.contextmanager
     def _replaced(self, finish: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:

@@ -1,66 +1,163 @@
-"""The modes in which `train_step()` can run a step: each is made, and tried, for a sample.
+"""The modes in which a training step can run, and the choice among them.
 
-A mode that does not work raises InputError, BudgetError or a failed allocation.
+`train_step()` and `integrations.steps.by_kind()` both make the modes here, and both choose by
+`choose()`. A mode that does not work raises InputError, BudgetError or a failed allocation.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from . import _core
 from ._arguments import Budget, Observer, nanoseconds
-from ._before import Before
-from ._capture import CapturedStep, capture
-from ._online import Online, online
+from ._capture import capture
+from ._layer_step import LayerStep, repeated_layers
+from ._memory import install_cpu_allocator, peak_bytes, reset_peak
+from ._online import OnlineReport, online
 from ._remat import Remat
 from ._stages import Stages, check_model
-from ._torch import _runtime
+from ._step_report import StepReport
 from ._tree import flatten, rebuild
-from .errors import BudgetError, InputError
+from .errors import BudgetError, Error, InputError, InternalError
+
+# The type of PyTorch's error where the allocator of a device has no memory.
+_NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 class Wanted(NamedTuple):
-    """A step and what is wanted of it: the arguments of `train_step()`."""
+    """A step and what is wanted of it: the arguments of `train_step()` and of `by_kind()`."""
 
     step: Callable[..., Any]
-    sample: tuple[Any, ...]
-    keywords: dict[str, Any]
     budget: Budget
-    stages: Stages | None
-    module: nn.Module | None
     modules: list[nn.Module]
-    optimizer: torch.optim.Optimizer | None
-    unguarded: Sequence[str]
-    outcomes: int
-    time_limit: float | str
-    name: str
-    observer: Observer | None
+    stages: Stages | None = None
+    module: nn.Module | None = None
+    layers: list[nn.Module] | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    unguarded: Sequence[str] = ()
+    outcomes: int = 4
+    time_limit: float | str = 10.0
+    name: str = "step"
+    observer: Observer | None = None
+
+
+class Sample(NamedTuple):
+    """The arguments that a mode is made for. What runs the step does not keep them."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Runner(Protocol):
+    """A step in one mode. It is called like the user's function."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any: ...
+
+    def report(self) -> StepReport | OnlineReport:
+        """Returns the report of the last step."""
+        ...
 
 
 class Works(NamedTuple):
     """A mode that works: what runs the step, and the reason in words."""
 
-    runner: Any
+    runner: Runner
     mode: str
     reason: str
 
 
-def device_of(wanted: Wanted) -> torch.device:
+class ModeTried(NamedTuple):
+    """A mode that was tried for a step.
+
+    Attributes:
+        mode: The mode: "graph", "guarded graph", "chain" or "online".
+        works: Whether the step can run in this mode.
+        reason: The reason in words.
+    """
+
+    mode: str
+    works: bool
+    reason: str
+
+
+def reason_of(error: Exception) -> str | None:
+    """Returns why a mode does not work, or None for an error that is the step's own."""
+    if isinstance(error, InternalError):
+        return None
+    if isinstance(error, (Error, *_NO_MEMORY)) or "can't allocate memory" in str(error):
+        return str(error).strip() or type(error).__name__
+    return None
+
+
+def in_lines(tried: Sequence[ModeTried]) -> str:
+    """Returns a text with a line for each mode that was tried."""
+    return "\n".join(f"- {t.mode}: {'works' if t.works else 'no'}: {t.reason}" for t in tried)
+
+
+def choose(
+    order: Sequence[str],
+    make: Callable[[str], Works],
+    refusal: Callable[[Exception], str | None] = reason_of,
+) -> tuple[Works, list[ModeTried]]:
+    """Returns the first mode that works, and all modes that were tried.
+
+    Args:
+        order: The modes in the order in which they are tried.
+        make: Makes the step in a mode, or raises.
+        refusal: Returns the reason why a mode does not work, or None for an error that the caller
+            of the step has to see.
+
+    Raises:
+        BudgetError: No mode works, and at least one did not fit the budget.
+        InputError: No mode works.
+    """
+    tried: list[ModeTried] = []
+    errors: list[Exception] = []
+    for mode in order:
+        try:
+            works = make(mode)
+        except Exception as error:
+            reason = refusal(error)
+            if reason is None or len(order) == 1:
+                raise
+            _let_go(error)
+            tried.append(ModeTried(mode, False, reason))
+            errors.append(error)
+            continue
+        return works, [*tried, ModeTried(works.mode, True, works.reason)]
+    message = "the step cannot be trained in this budget:\n" + in_lines(tried)
+    refused = [error for error in errors if isinstance(error, BudgetError)]
+    if not refused:
+        raise InputError(message) from errors[-1]
+    smallest = min((e.requested for e in refused if e.requested > e.budget), default=0)
+    raise BudgetError(message, refused[-1].budget, refused[-1].live, smallest) from errors[-1]
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Drops what the frames of an exception hold, which would lie beside the next mode."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def device_of(wanted: Wanted, sample: Sample) -> torch.device:
     """Returns the device of the sample, or that of the parameters if they are elsewhere."""
-    tensors, _ = flatten((wanted.sample, wanted.keywords), "the sample")
+    tensors, _ = flatten(tuple(sample), "the sample")
     parameters = [p for module in wanted.modules for p in module.parameters()]
     devices = [t.device for t in [*tensors, *parameters]]
     return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
 
 
-def run_whole(wanted: Wanted, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def run_whole(wanted: Wanted, sample: Sample) -> Any:
     """Runs the step, and the optimizer's step behind it if there is an optimizer."""
-    result = wanted.step(*arguments, **keywords)
+    result = wanted.step(*sample.arguments, **sample.keywords)
     if wanted.optimizer is not None:
         wanted.optimizer.step()
         wanted.optimizer.zero_grad()
@@ -76,42 +173,20 @@ def without_history(result: Any) -> Any:
     return rebuild(tree, [tensor.detach() for tensor in tensors])
 
 
-def _recorded(wanted: Wanted, before: Before, *, online_works: bool) -> CapturedStep:
-    """Records the step within the budget, if it can be recorded so."""
-    share = isinstance(wanted.budget, str) and wanted.budget.strip().endswith("%")
-    if wanted.budget is not None and not share and device_of(wanted).type == "cpu":
-        try:
-            online(budget=wanted.budget)  # It raises InputError if PyTorch is too old.
-            within = True
-        except InputError:
-            within = False
-        if within:
-            try:
-                return _record(wanted, wanted.budget, online_works=online_works)
-            except BudgetError:
-                before.put_back()
-    return _record(wanted, None, online_works=online_works)
-
-
-def _record(wanted: Wanted, budget: Budget, *, online_works: bool) -> CapturedStep:
-    return capture(
+def graph_mode(wanted: Wanted, sample: Sample, *, online_works: bool = False) -> Works:
+    """Records and plans the step. If online mode works, it is there for what was not recorded."""
+    captured = capture(
         wanted.step,
-        *wanted.sample,
+        *sample.arguments,
         modules=wanted.modules,
         on_miss="refuse" if online_works else "recapture",
         outcomes=wanted.outcomes,
         optimizer=wanted.optimizer,
-        budget=budget,
         unguarded=wanted.unguarded,
         name=wanted.name,
         observer=wanted.observer,
-        **wanted.keywords,
+        **sample.keywords,
     )
-
-
-def graph_mode(wanted: Wanted, before: Before, *, online_works: bool) -> Works:
-    """Records and plans the step. If online mode works, it is there for what was not recorded."""
-    captured = _recorded(wanted, before, online_works=online_works)
     result = captured.plan(budget=wanted.budget, time_limit=wanted.time_limit)
     assert result.plan is not None
     time = result.plan.time_ns / max(1, result.baseline.time_ns)
@@ -173,22 +248,37 @@ class ChainStep:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         with self._in_force():
-            return without_history(run_whole(self._wanted, arguments, keywords))
+            return without_history(run_whole(self._wanted, Sample(arguments, keywords)))
 
-    def report(self) -> Any:
+    def report(self) -> StepReport:
         return self.planned.report()
 
 
-def chain_mode(wanted: Wanted, before: Before) -> Works:
-    """Plans the stages of the step's model, and runs the step once on the sample."""
+def chain_mode(wanted: Wanted, sample: Sample) -> Works:
+    """Plans the stages of the step's model, or its repeated layers, for the sample.
+
+    With stages, the step also runs once. The caller puts back what it changes.
+    """
     if wanted.stages is None:
-        raise InputError("no stages= were given")
+        layers = wanted.layers or repeated_layers(wanted.modules)
+        if not layers:
+            raise InputError(
+                "the modules of the step have no list of equal layers that run one after the "
+                "other; name them with layers="
+            )
+        by_layers = LayerStep(
+            wanted.step,
+            layers,
+            wanted.modules,
+            wanted.budget,
+            wanted.time_limit,
+            wanted.observer,
+        )
+        by_layers.prepare(sample.arguments, sample.keywords)
+        return Works(by_layers, "chain", "a plan of the repeated layers fits")
     runner = ChainStep(wanted)
-    try:
-        runner(*wanted.sample, **wanted.keywords)
-        result = runner.planned.planned
-    finally:
-        before.put_back()
+    runner(*sample.arguments, **sample.keywords)
+    result = runner.planned.planned
     plan = result.plan
     assert plan is not None
     time = plan.time_ns / max(1, result.baseline.time_ns)
@@ -196,55 +286,58 @@ def chain_mode(wanted: Wanted, before: Before) -> Works:
 
 
 class OnlineStep:
-    """A step in online mode."""
+    """A step in online mode.
 
-    def __init__(self, wanted: Wanted, budget: Budget) -> None:
-        self._wanted = wanted
-        self.online: Online = online(budget=budget)
+    A share is one of plain training's peak. It becomes bytes at the first call, which runs plain.
+    """
+
+    def __init__(self, wanted: Wanted, sample: Sample) -> None:
+        device = device_of(wanted, sample)
+        if device.type != "cpu":
+            raise InputError(f"online mode works on the CPU, and the step is on {device}")
+        install_cpu_allocator()
+        budget = wanted.budget
+        share = budget if isinstance(budget, str) and budget.strip().endswith("%") else None
+        self._wanted, self._share, self._plain_peak = wanted, share, 0
+        # It raises InputError if PyTorch is too old.
+        self._online = online(budget=None if share else budget)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        with self.online:
-            result = run_whole(self._wanted, arguments, keywords)
+        sample = Sample(arguments, keywords)
+        if self._share is not None:
+            return without_history(self._measure(sample, self._share))
+        with self._online:
+            result = run_whole(self._wanted, sample)
         return without_history(result)
 
-    def try_once(self) -> None:
+    def _measure(self, sample: Sample, share: str) -> Any:
+        reset_peak()
+        result = run_whole(self._wanted, sample)
+        self._plain_peak = peak_bytes()
+        self._online = online(budget=_core.resolve_budget(share, self._plain_peak))
+        self._share = None
+        return result
+
+    def measure(self, sample: Sample) -> None:
+        """Runs the step plain if the budget is a share. The caller puts back what it changes."""
+        if self._share is not None:
+            self._measure(sample, self._share)
+
+    def try_once(self, sample: Sample) -> None:
         """Runs the step on the sample and undoes it."""
-        native = self.online._native
+        native = self._online._native
         native.begin()
         try:
-            run_whole(self._wanted, self._wanted.sample, self._wanted.keywords)
+            run_whole(self._wanted, sample)
         except BaseException as error:
             native.fail(str(error))  # It raises the reason if there is a better one.
             raise
         native.undo()
 
-    def report(self) -> Any:
-        return self.online.report()
-
-
-def online_step(wanted: Wanted, before: Before) -> OnlineStep:
-    """Returns the step in online mode, not tried. A share is one of plain training's peak."""
-    device = device_of(wanted)
-    if device.type != "cpu":
-        raise InputError(f"online mode works on the CPU, and the step is on {device}")
-    runner = OnlineStep(wanted, None)  # It raises InputError if PyTorch is too old.
-    budget = wanted.budget
-    if isinstance(budget, str) and budget.strip().endswith("%"):
-        _runtime.reset_peak()
-        try:
-            run_whole(wanted, wanted.sample, wanted.keywords)
-            peak = _runtime.peak_bytes()
-        finally:
-            before.put_back()
-        budget = _core.resolve_budget(budget, peak)
-    return runner if budget is None else OnlineStep(wanted, budget)
-
-
-def online_mode(wanted: Wanted, before: Before) -> Works:
-    """Runs the step once on the sample in online mode, and undoes it."""
-    runner = online_step(wanted, before)
-    try:
-        runner.try_once()
-    finally:
-        before.put_back()
-    return Works(runner, "online", "the step ran inside the budget as it is written")
+    def report(self) -> OnlineReport:
+        found = self._online.report()
+        if found.steps == 0:  # The last step was the first one, and it ran plain.
+            return dataclasses.replace(
+                found, budget_bytes=None, measured_peak_bytes=self._plain_peak
+            )
+        return found

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+Kind = type | tuple[type, ...]
 
 
 def modules_of(function: Any) -> list[torch.nn.Module]:
@@ -30,7 +33,19 @@ def optimizers_of(function: Any) -> list[torch.optim.Optimizer]:
     return found
 
 
-def _collect(value: Any, kind: type, found: list[Any], seen: dict[int, Any]) -> None:
+def schedules_of(function: Any) -> list[Any]:
+    """Returns the schedules of learning rates, and the gradient scalers, that a function uses.
+
+    The search is that of `modules_of()`. A schedule that runs others stands for them, too.
+    """
+    found: list[Any] = []
+    _collect(function, (LRScheduler, torch.amp.GradScaler), found, {})
+    for one in found:  # It grows while it is walked through.
+        found += [inner for inner in getattr(one, "_schedulers", ()) if inner not in found]
+    return found
+
+
+def _collect(value: Any, kind: Kind, found: list[Any], seen: dict[int, Any]) -> None:
     """Appends all objects of a kind that a value uses to `found`."""
     if id(value) in seen:
         return
@@ -42,7 +57,7 @@ def _collect(value: Any, kind: type, found: list[Any], seen: dict[int, Any]) -> 
         _collect(item, kind, found, seen)
 
 
-def _parts(value: Any, kind: type) -> list[Any]:
+def _parts(value: Any, kind: Kind) -> list[Any]:
     """Returns the parts of a value in which objects of a kind may be."""
     if isinstance(value, (list, tuple)):
         return list(value)

@@ -32,6 +32,12 @@ _MEMORY = (
 _REFUSED = ("foreach", "fused", "capturable", "differentiable")
 
 
+def takes(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether the optimizer can step one parameter at a time, as it was made."""
+    options = (group.get(option) for group in optimizer.param_groups for option in _REFUSED)
+    return type(optimizer) in _KINDS and not any(options)
+
+
 class ParameterSteps:
     """An optimizer whose own `step()` is called with one parameter in its groups at a time.
 
@@ -52,7 +58,8 @@ class ParameterSteps:
                 if group.get(option):
                     raise InputError(
                         f"the optimizer's option {option} is on; its step then is another one than "
-                        "parameter by parameter. Make the optimizer without it"
+                        "parameter by parameter. Make the optimizer without it, or call its step "
+                        "behind the captured step"
                     )
         self._optimizer = optimizer
         self._refuse_hooks()

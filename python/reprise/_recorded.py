@@ -11,6 +11,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from ._lockstep import beside_recording, compare_structures
 from ._returned import returned_numbers
 from ._tree import Tree, flatten, rebuild
+from ._updates import no_updates
 from .errors import InputError
 
 
@@ -26,9 +27,12 @@ class RecordedFunction:
         recorded: It returns the structure of the result in the recording, or None if it is unknown.
     """
 
-    def __init__(self, step: Callable[..., Any], inputs: Tree) -> None:
+    def __init__(
+        self, step: Callable[..., Any], inputs: Tree, modules: Sequence[torch.nn.Module] = ()
+    ) -> None:
         self.step = step
         self.inputs = inputs
+        self._modules = modules  # Their parameters must not be updated.
         self.outputs: Tree | None = None
         self.after_run: Callable[[], None] | None = None
         self.comparing: Callable[[], bool] = bool
@@ -85,7 +89,11 @@ class RecordedFunction:
         self, arguments: Sequence[Any], keywords: dict[str, Any]
     ) -> tuple[list[torch.Tensor], Tree]:
         # A checkpoint that stops early would leave its last operation half-way.
-        with set_checkpoint_early_stop(False), returned_numbers() as reads:
+        with (
+            no_updates(self._modules),
+            set_checkpoint_early_stop(False),
+            returned_numbers() as reads,
+        ):
             try:
                 result = flatten(self.step(*arguments, **keywords), "what the step returns")
             except TypeError as error:

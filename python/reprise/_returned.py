@@ -79,7 +79,7 @@ class Reads:
 
     def add(self, tensor: torch.Tensor) -> ReturnedNumber:
         """Returns the number in a tensor of one element."""
-        number = ReturnedNumber(tensor.detach().clone(), _place(), self)
+        number = ReturnedNumber(tensor.detach().clone(), place(), self)
         self._numbers.append((weakref.ref(number), number.place))
         return number
 
@@ -116,7 +116,8 @@ class Reads:
                 )
 
 
-def _place() -> str:
+def place() -> str:
+    """Returns the line of the user's program that is running, such as "train.py:41"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUR_CODE):
         frame = frame.f_back
@@ -156,7 +157,7 @@ def returned_numbers() -> Iterator[Reads]:
         if self.numel() > MOST_NUMBERS:
             raise InputError(
                 f"the step cannot be captured: it reads {self.numel()} numbers by tolist() at "
-                f"{_place()}, and it can be captured with at most {MOST_NUMBERS}. Read them before "
+                f"{place()}, and it can be captured with at most {MOST_NUMBERS}. Read them before "
                 "the step, or compute with the tensor itself"
             )
         flat = [read_item(one) for one in self.detach().reshape(-1).unbind()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,24 +14,27 @@ from ._arguments import Budget, Observer
 from ._before import Before
 from ._capture import CapturedStep
 from ._html import table
-from ._memory import budget_for
+from ._memory import budget_for, install_cpu_allocator
 from ._modes import (
+    ModeTried,
     OnlineStep,
+    Runner,
+    Sample,
     Wanted,
     Works,
     chain_mode,
+    choose,
     device_of,
     graph_mode,
-    online_mode,
-    online_step,
+    in_lines,
+    reason_of,
 )
-from ._modules import modules_of, optimizers_of, outermost, with_optimizers
+from ._modules import modules_of, optimizers_of, outermost, schedules_of, with_optimizers
 from ._online import OnlineReport
 from ._stages import Stages
 from ._step_report import StepReport
-from ._torch import _runtime
 from ._tree import Tree, flatten
-from .errors import BudgetError, Error, InputError, InternalError, StepMiss
+from .errors import InputError, StepMiss
 
 # The orders in which modes are tried.
 _ORDERS = {
@@ -40,33 +43,8 @@ _ORDERS = {
     "chain": ("chain",),
     "online": ("online",),
 }
-# The type of PyTorch's error where the allocator of a device has no memory.
-_NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 _Signature = tuple[Tree, tuple[tuple[torch.Size, torch.dtype], ...]]
-
-
-class ModeTried(NamedTuple):
-    """A mode that was tried for a step.
-
-    Attributes:
-        mode: The mode: "graph", "guarded graph", "chain" or "online".
-        works: Whether the step can run in this mode.
-        reason: The reason in words.
-    """
-
-    mode: str
-    works: bool
-    reason: str
-
-
-def _reason(error: Exception) -> str | None:
-    """Returns why a mode does not work, or None for an error that is the step's own."""
-    if isinstance(error, InternalError):
-        return None
-    if isinstance(error, (Error, *_NO_MEMORY)) or "can't allocate memory" in str(error):
-        return str(error).strip() or type(error).__name__
-    return None
 
 
 class TrainStep:
@@ -86,64 +64,55 @@ class TrainStep:
     calls: dict[str, int]
     last_miss: str
 
-    def __init__(self, wanted: Wanted, mode: str) -> None:
+    def __init__(self, wanted: Wanted, sample: Sample, mode: str) -> None:
         self._wanted = wanted
-        self.tried = []
         self.calls = {}
         self.last_miss = ""
         self._captures_left = wanted.outcomes
         self._missed_before: _Signature | None = None  # by the call before this one
         self._read_misses = 0
-        tensors, _ = flatten((wanted.sample, wanted.keywords), "the sample")
+        self._beside: OnlineStep | None = None  # for calls that are not what was recorded
+        self._last: Runner | None = None  # of the last call
+        tensors, _ = flatten(tuple(sample), "the sample")
         optimizers = optimizers_of(wanted.step)
         if wanted.optimizer is not None:
             optimizers.append(wanted.optimizer)
-        before = Before(wanted.modules, optimizers, tensors)
-        self._beside: OnlineStep | None = None  # for calls that are not what was recorded
-        works = self._choose(_ORDERS[mode], before)
-        self.mode, self._runner = works.mode, works.runner
-        self._last: Any = None  # the runner of the last call
+        before = Before(wanted.modules, optimizers, tensors, schedules_of(wanted.step))
+        order = _ORDERS[mode]
+        if mode == "auto" and wanted.stages is None:
+            order = ("graph", "online")
 
-    def _choose(self, order: Sequence[str], before: Before) -> Works:
-        """Tries modes until one works. Raises BudgetError or InputError if none does."""
-        errors: list[Exception] = []
-        for mode in order:
-            if mode == "chain" and self._wanted.stages is None and len(order) > 1:
-                continue
+        def tried(one: str) -> Works:
             try:
-                works = self._try(mode, before, alone=len(order) == 1)
-            except Exception as error:
-                reason = _reason(error)
-                if reason is None:
-                    raise
-                self.tried.append(ModeTried(mode, False, reason))
-                errors.append(error)
-                continue
+                return self._try(one, sample, before, alone=len(order) == 1)
             finally:
                 before.put_back()
-            self.tried.append(ModeTried(works.mode, True, works.reason))
-            return works
-        if len(errors) == 1:
-            raise errors[0]
-        message = "the step cannot be trained in this budget:\n" + _lines(self.tried)
-        refused = [error for error in errors if isinstance(error, BudgetError)]
-        if not refused:
-            raise InputError(message) from errors[-1]
-        smallest = min((e.requested for e in refused if e.requested > e.budget), default=0)
-        raise BudgetError(message, refused[-1].budget, refused[-1].live, smallest) from errors[-1]
 
-    def _try(self, mode: str, before: Before, alone: bool) -> Works:
+        works, self.tried = choose(order, tried)
+        self.mode, self._runner = works.mode, works.runner
+
+    def _try(self, mode: str, sample: Sample, before: Before, alone: bool) -> Works:
         if mode == "chain":
-            return chain_mode(self._wanted, before)
+            return chain_mode(self._wanted, sample)
         if mode == "online":
-            return online_mode(self._wanted, before)
-        if alone:
-            return graph_mode(self._wanted, before, online_works=False)
+            runner = self._online(sample, before)
+            runner.try_once(sample)
+            return Works(runner, "online", "the step ran inside the budget as it is written")
+        if not alone:
+            try:
+                self._beside = self._online(sample, before)
+            except InputError:  # It does not work here, so other inputs are recorded, too.
+                self._beside = None
+        return graph_mode(self._wanted, sample, online_works=self._beside is not None)
+
+    def _online(self, sample: Sample, before: Before) -> OnlineStep:
+        """Returns the step in online mode, not tried, with a budget in bytes."""
+        runner = OnlineStep(self._wanted, sample)
         try:
-            self._beside = online_step(self._wanted, before)
-        except InputError:  # It does not work here, so other inputs are recorded, too.
-            self._beside = None
-        return graph_mode(self._wanted, before, online_works=self._beside is not None)
+            runner.measure(sample)
+        finally:
+            before.put_back()
+        return runner
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs one training step.
@@ -168,7 +137,7 @@ class TrainStep:
         self._missed_before = None
         return self._ran(self.mode, self._runner, result)
 
-    def _ran(self, mode: str, runner: Any, result: Any) -> Any:
+    def _ran(self, mode: str, runner: Runner, result: Any) -> Any:
         self.calls[mode] = self.calls.get(mode, 0) + 1
         self._last = runner
         return result
@@ -180,7 +149,8 @@ class TrainStep:
         self.last_miss = str(miss)
         if miss.of_function:  # Calls before this one may have done what was recorded.
             warnings.warn(str(miss), RuntimeWarning, stacklevel=3)
-        captured: CapturedStep = self._runner
+        captured = self._runner
+        assert isinstance(captured, CapturedStep)
         tensors, tree = flatten((arguments, keywords), "the input")
         signature = tree, tuple((t.shape, t.dtype) for t in tensors)
         if miss.of_reads:
@@ -198,7 +168,7 @@ class TrainStep:
                     captured._capture(tensors, tree)
                 return self._ran(self.mode, captured, captured(*arguments, **keywords))
             except Exception as error:
-                reason = _reason(error)
+                reason = reason_of(error)
                 if reason is None:
                     raise
                 self._captures_left = 0
@@ -207,12 +177,11 @@ class TrainStep:
 
     def report(self) -> StepReport | OnlineReport:
         """Returns the report of the last step, of the mode that it ran in."""
-        found: StepReport | OnlineReport = (self._last or self._runner).report()
-        return found
+        return (self._last or self._runner).report()
 
     def __str__(self) -> str:
         counts = ", ".join(f"{number} in {mode} mode" for mode, number in self.calls.items())
-        lines = [f"{self.mode} mode", _lines(self.tried), f"steps: {counts or 'none yet'}"]
+        lines = [f"{self.mode} mode", in_lines(self.tried), f"steps: {counts or 'none yet'}"]
         if self.last_miss:
             lines.append(f"the last step that was not what was recorded: {self.last_miss}")
         return "\n".join(lines)
@@ -223,10 +192,6 @@ class TrainStep:
     def _repr_html_(self) -> str:
         rows = [(t.mode, ("works: " if t.works else "no: ") + t.reason) for t in self.tried]
         return table(rows, f"{self.mode} mode")
-
-
-def _lines(tried: Sequence[ModeTried]) -> str:
-    return "\n".join(f"- {t.mode}: {'works' if t.works else 'no'}: {t.reason}" for t in tried)
 
 
 def train_step(
@@ -258,10 +223,10 @@ def train_step(
     by what Python says, or by numbers that the step reads, runs online. If it comes again, it is
     recorded, too. Where online mode does not work, it is recorded at once.
 
-    The function runs a few times here. Parameters, buffers, gradients, optimizers and the random
-    states are left as they were, as far as the function and `modules` show them. A step is recorded
-    within a budget that is a number of bytes, where online mode works. Else, or if it does not fit
-    so, to record it takes the memory of plain training.
+    The function runs a few times here. Parameters, buffers, gradients, optimizers, schedules of
+    learning rates, gradient scalers and the random states are left as they were, as far as the
+    function and `modules` show them. To record a step takes the memory of plain training;
+    `mode="online"` does not record.
 
     Args:
         step: The function: forward, loss and backward, and more if you like.
@@ -306,19 +271,17 @@ def train_step(
         raise InputError(f"outcomes is a number of captures from 1 on, not {outcomes!r}")
     if mode == "chain" and stages is None:
         raise InputError("chain mode needs stages=, the model that the step calls")
-    _runtime.install_cpu_allocator()
-    known = modules_of(step) if modules is None else modules
-    wanted = Wanted(
-        step, sample, keywords, budget, stages, module, list(known), optimizer, unguarded,
-        outcomes, time_limit, name, observer,
-    )  # fmt: skip
-    resolved = budget_for(budget, device_of(wanted))
-    if resolved is not None:
-        _core.resolve_budget(resolved, 1)  # It raises InputError for a text that is no budget.
-    parts = [*wanted.modules]
+    install_cpu_allocator()
+    parts = [*(modules_of(step) if modules is None else modules)]
     for given in (module, stages):
         if isinstance(given, nn.Module):
             parts.append(given)
-    return TrainStep(
-        wanted._replace(budget=resolved, modules=with_optimizers(outermost(parts), step)), mode
-    )
+    wanted = Wanted(
+        step, budget, with_optimizers(outermost(parts), step), stages, module, None, optimizer,
+        unguarded, outcomes, time_limit, name, observer,
+    )  # fmt: skip
+    taken = Sample(sample, keywords)
+    resolved = budget_for(budget, device_of(wanted, taken))
+    if resolved is not None:
+        _core.resolve_budget(resolved, 1)  # It raises InputError for a text that is no budget.
+    return TrainStep(wanted._replace(budget=resolved), taken, mode)

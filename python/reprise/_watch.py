@@ -101,13 +101,13 @@ class Watch:
         self.names, self.values = self.read()
         return ""
 
-    def forget(self, lost: set[str]) -> None:
-        """Watches no longer the values with these names."""
+    def forget(self, is_lost: Callable[[str], bool]) -> None:
+        """Watches no longer the values whose names, with the path, are lost."""
         inner, path = self.read, self.path
 
         def read() -> State:
             names, values = inner()
-            kept = [i for i, name in enumerate(names) if path + name not in lost]
+            kept = [i for i, name in enumerate(names) if not is_lost(path + name)]
             return tuple(names[i] for i in kept), tuple(values[i] for i in kept)
 
         self.read = read

@@ -86,20 +86,6 @@ def test_bad_budgets_leave_everything_as_it_was() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_train_step_records_within_its_budget() -> None:
-    model, x, y = network(64), torch.randn(2048, 64), torch.randint(64, (2048,))
-    step = step_of(model)
-    reprise.reset_peak()
-    step(x, y)
-    model.zero_grad()
-    budget = reprise.live_bytes() + (reprise.peak_bytes() - reprise.live_bytes()) // 2
-    trained = reprise.train_step(step, x, y, budget=budget, mode="graph", time_limit=2)
-    for _ in range(2):
-        model.zero_grad()
-        trained(x, y)
-    assert trained.report().measured_peak_bytes <= budget
-
-
 PROGRAM = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import gc
-import importlib
+import importlib.util
 import json
 import pathlib
 import random
@@ -55,6 +56,47 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
 )
 def test_examples(command: list[str], tmp_path: pathlib.Path) -> None:
     assert output_of(SOURCE / "examples" / "python" / command[0], command[1:], tmp_path)
+
+
+def test_one_changed_line_leaves_the_losses(tmp_path: pathlib.Path) -> None:
+    program = SOURCE / "examples" / "python" / "nanogpt_like.py"
+    (tmp_path / "text").write_text("a text that is learnt, letter by letter; " * 40)
+    common = ["--text", "text", "--steps", "2", "--budget"]
+    plain = output_of(program, [*common, "none"], tmp_path).splitlines()
+    inside = output_of(program, [*common, "70%"], tmp_path).splitlines()
+    assert len(plain) == 2 and all("validation" in line for line in plain)
+    assert inside[:2] == plain and inside[2].startswith("step 4: measured peak")
+
+
+def test_an_example_says_which_library_is_missing(tmp_path: pathlib.Path) -> None:
+    if importlib.util.find_spec("peft") is not None:
+        pytest.skip("peft is installed; test_transformers.py runs the example")
+    program = SOURCE / "examples" / "python" / "lora_transformers.py"
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "is not installed: pip install" in done.stderr
+
+
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """Its cells run from top to bottom, and what they show has a form for a notebook."""
+    monkeypatch.chdir(tmp_path)
+    file = SOURCE / "examples" / "python" / "budget.ipynb"
+    notebook = json.loads(file.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    names: dict[str, Any] = {}
+    shown = []
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        assert cell["outputs"] == [] and cell["execution_count"] is None  # It is kept empty.
+        body = ast.parse("".join(cell["source"]), f"{file.name}, cell {number}").body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), f"{file.name}, cell {number}", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), file.name, "eval"), names)
+            shown.append(value if isinstance(value, str) else value._repr_html_())
+    assert len(shown) == 6 and all(shown)
+    names.clear()
+    gc.collect()
 
 
 def test_side_by_side(tmp_path: pathlib.Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pathlib
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import reprise
+from reprise.__main__ import main
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - They need torch.
@@ -211,3 +213,91 @@ def test_an_exception_of_the_step_is_handed_on_and_all_is_put_back() -> None:
     with pytest.raises(RuntimeError, match="of my own"):
         reprise.judge(step, torch.randn(2, 4))
     assert torch.equal(linear.weight, weight)
+
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+def made(**options):
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.Dropout(0.2), nn.Linear(256, 64))
+                           for _ in range(4))
+    def step(x):
+        for layer in layers:
+            x = x + checkpoint(layer, x, use_reentrant=False, **options)
+        x.square().mean().backward()
+    return step, torch.randn(256, 64)
+
+def make():
+    return made()
+
+def as_dict():
+    step, x = made()
+    return {"step": step, "sample": x, "plain": step, "compare": False}
+
+def not_replayed():
+    return made(preserve_rng_state=False)
+
+def no_sample():
+    return make()[0]
+
+def fails():
+    def step(x):
+        raise RuntimeError("of my own")
+    return step, torch.randn(2)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judged_program.py").write_text(PROGRAM)
+
+
+@pytest.mark.usefixtures("program")
+def test_the_command(capsys: Any) -> None:
+    assert main(["judge", "judged_program.py:make", "--repeats", "1"]) == 0
+    head, plain, step, ours = capsys.readouterr().out.splitlines()[1:5]
+    assert " ".join(head.split()) == "bits peak reserved step against plain calls again"
+    assert plain.startswith("plain") and ours.startswith("reprise")
+    assert step.startswith("this step  the same  ")
+    assert int(step.split()[-2]) > int(plain.split()[-1])
+    assert int(step.split()[-1]) == int(step.split()[-2]) - int(plain.split()[-1])
+    # The plain step of this dict is the step itself, so that nothing runs again.
+    assert main(["judge", "judged_program:as_dict", "--repeats", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "reprise" not in shown and "runs again" not in shown
+
+
+@pytest.mark.usefixtures("program")
+def test_the_command_says_by_its_exit_code_that_bits_differ(capsys: Any) -> None:
+    assert main(["judge", "judged_program:not_replayed", "--repeats", "1", "--no-compare"]) == 1
+    shown = capsys.readouterr()
+    assert "differ" in shown.out and "random numbers that are not replayed" in shown.out
+    assert "reprise" not in shown.out and shown.err == ""
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["missing.py:make"], 'no file "missing.py"'),
+        (["judged_program:mak"], 'no function "mak"; it has as_dict'),
+        (["judged_program:no_sample"], "without a sample"),
+        (["judged_program.py"], "name a function in it"),
+        (["judged_program"], "is no file"),
+        (["judged_program:make", "--repeats", "0"], "repeats is a number of runs"),
+    ],
+)
+def test_errors_of_the_command(arguments: list[str], text: str, capsys: Any) -> None:
+    assert main(["judge", "--no-compare", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert text in shown.err and shown.out == ""
+
+
+@pytest.mark.usefixtures("program")
+def test_an_exception_of_the_step_reaches_the_shell() -> None:
+    with pytest.raises(RuntimeError, match="of my own"):
+        main(["judge", "judged_program:fails"])

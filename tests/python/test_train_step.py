@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reprise
 import torch
+from reprise._modes import Works, choose
 from torch import nn
 
 F: Any = nn.functional
@@ -294,6 +295,20 @@ def test_no_mode_fits() -> None:
     assert_same(state_of(model), before)
     with pytest.raises(reprise.BudgetError):
         reprise.train_step(simple(model), x, y, budget=reprise.live_bytes() + 1, mode="online")
+
+
+def test_a_mode_that_failed_holds_no_memory_beside_the_next_one() -> None:
+    held = reprise.live_bytes()
+
+    def make(mode: str) -> Works:
+        if mode == "graph":
+            kept = torch.ones(1 << 20)
+            raise reprise.InputError(f"no {kept.numel()}")
+        assert reprise.live_bytes() == held
+        return Works(reprise.online(), mode, "the next one")
+
+    works, tried = choose(("graph", "online"), make)
+    assert works.mode == "online" and tried[0].reason == f"no {1 << 20}"
 
 
 def test_an_error_of_the_step_is_that_of_the_step() -> None:

@@ -5,13 +5,16 @@ The models are tiny and have random weights; nothing is downloaded.
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import reprise
 import torch
-from conftest import run_snippets
+from conftest import SOURCE, run_snippets
 
 transformers = pytest.importorskip(
     "transformers", reason="needs transformers: make test-integrations"
@@ -196,6 +199,31 @@ def test_low_rank_adapters_beside_frozen_weights(tmp_path: pathlib.Path) -> None
         trainer = trainer_of(model(), tmp_path, 2**30, mode)
         assert same(results(trainer), expected), mode
         assert trainer.in_budget.report().mode == mode
+
+
+def test_the_example(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("peft", reason="needs peft: make test-integrations")
+    lines = []
+    for budget in ("none", "10 MiB"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                SOURCE / "examples" / "python" / "lora_transformers.py",
+                "--steps",
+                "2",
+                "--budget",
+                budget,
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(pathlib.Path(reprise.__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        lines.append([line for line in done.stdout.splitlines() if "norm " in line])
+    assert len(lines[0]) == 2 and lines[0] == lines[1]
+    assert "budget 10.00 MiB" in done.stdout
 
 
 def test_lengths_that_change(tmp_path: pathlib.Path) -> None:

@@ -122,7 +122,7 @@ TEST_F(CaptureCache, OtherStepsAndOtherCircumstancesHaveEntriesOfTheirOwn) {
     return captured(options).cache_use().found;
   };
   EXPECT_TRUE(is_found());
-  EXPECT_FALSE(is_found({.alternatives = {.only = {"in-place"}}}));
+  EXPECT_FALSE(is_found({.alternatives = {.without = {"in-place"}}}));
   const int threads = at::get_num_threads();
   at::set_num_threads(threads + 1);
   EXPECT_FALSE(is_found());

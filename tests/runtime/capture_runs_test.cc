@@ -62,8 +62,11 @@ class CaptureRuns : public RuntimeTest {
   // called the function.
   int calls_of_capture(const Change& change, int runs = CaptureOptions().runs) {
     calls_ = 0;
-    CapturedStep captured =
-        capture(step(change), inputs_, {.modules = {layer_.ptr()}, .measure = quick(), .runs = runs});
+    CapturedStep captured = capture(step(change), inputs_,
+                                    {.modules = {layer_.ptr()},
+                                     .lockstep = Lockstep::kNever,
+                                     .measure = quick(),
+                                     .runs = runs});
     const int calls = calls_;
     layer_->zero_grad();
     const at::Tensor plain = step(change)(inputs_);

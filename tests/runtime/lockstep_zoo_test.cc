@@ -26,7 +26,7 @@ TEST_P(LockstepZoo, TheStepAgreesWithItsRecordingAndTakesNoMemory) {
     return Tensors{loss};
   };
   const std::vector<at::Tensor> parameters = parameters_of(model.stages);
-  const Recording recording = observe_step(step, inputs, at::kCPU, parameters);
+  const Recording recording = observe_step(step, inputs, at::kCPU, parameters, 2);
   const auto peak_of = [](const std::function<void()>& work) {
     const int64_t live = memory_count(at::kCPU).live;
     reset_peak(at::kCPU);
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(All, LockstepZoo, ::testing::ValuesIn([] {
                            for (const auto& model : training::models()) names.push_back(model.name);
                            return names;
                          }()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& row) { return row.param; });
 
 }  // namespace
 }  // namespace reprise::runtime::testing

@@ -1,8 +1,9 @@
 """A training step for loops that other libraries own: recorded when they first call it.
 
 `reprise.train_step()` is made from a sample. The loop of a library has none before it runs, and its
-batches come in several kinds (lengths, train flags). `by_kind()` looks for a mode when a kind of
-inputs first comes, on the inputs of that call.
+batches come in several kinds (lengths, train flags). `by_kind()` chooses a mode when a kind of
+inputs first comes, on the inputs of that call. The modes and the choice are those of
+`train_step()`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
 from .. import _core
 from .._arguments import Budget, Observer, checked_budget
-from .._capture import capture
 from .._html import fields_html
-from .._layer_step import LayerStep, repeated_layers
-from .._memory import install_cpu_allocator, peak_bytes, reset_peak
+from .._layer_step import LayerStep
+from .._modes import ModeTried, OnlineStep, Sample, Wanted, Works, chain_mode, choose, graph_mode
 from .._modules import modules_of
-from .._online import online
 from .._tree import flatten
 from ..errors import InputError
 
@@ -64,103 +63,10 @@ class StepsReport:
         return fields_html(self)
 
 
-class _Runner(Protocol):
-    """Runs the step for one kind of inputs, in one mode."""
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any: ...
-
-    def peaks(self) -> tuple[int | None, int | None, int]:
-        """Returns the budget, the predicted and the measured peak of the last step, in bytes."""
-        ...
-
-
-class _Graph:
-    """The step as a captured step."""
-
-    def __init__(self, owner: StepsByKind, arguments: Any, keywords: Any) -> None:
-        self._captured = capture(
-            owner.step,
-            *arguments,
-            modules=owner.modules,
-            on_miss="recapture",
-            unguarded=owner.unguarded,
-            observer=owner.observer,
-            **keywords,
-        )
-        self._captured.plan(budget=owner.budget, time_limit=owner.time_limit)
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._captured(*arguments, **keywords)
-
-    def peaks(self) -> tuple[int | None, int | None, int]:
-        report = self._captured.report()
-        return report.budget_bytes, report.predicted_peak_bytes, report.measured_peak_bytes
-
-
-class _Chain:
-    """The step with its repeated layers as a planned chain."""
-
-    def __init__(self, owner: StepsByKind, arguments: Any, keywords: Any) -> None:
-        layers = owner.layers or repeated_layers(owner.modules)
-        if not layers:
-            raise InputError(
-                "the modules of the step have no list of equal layers that run one after the "
-                "other; name them with layers="
-            )
-        self._step = LayerStep(
-            owner.step, layers, owner.modules, owner.budget, owner.time_limit, owner.observer
-        )
-        self._step.prepare(arguments, keywords)
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._step(*arguments, **keywords)
-
-    def peaks(self) -> tuple[int | None, int | None, int]:
-        return self._step.peaks()
-
-
-class _Online:
-    """The step in online mode. If the budget is a share, the first step runs plain."""
-
-    def __init__(self, owner: StepsByKind, arguments: Any, keywords: Any) -> None:
-        self._step = owner.step
-        self._owner = owner
-        self._peaks: tuple[int | None, int | None, int] = (None, None, 0)
-        if not _is_share(owner.budget):
-            owner.online = owner.online or online(budget=owner.budget)
-        elif not torch.cuda.is_available():
-            install_cpu_allocator()
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        owner = self._owner
-        if owner.online is None:  # The share becomes bytes when plain training's peak is known.
-            reset_peak()
-            result = self._step(*arguments, **keywords)
-            plain = peak_bytes()
-            owner.online = online(budget=plain * _percent(owner.budget) // 10**6)
-            self._peaks = None, None, plain
-            return result
-        with owner.online:
-            result = self._step(*arguments, **keywords)
-        report = owner.online.report()
-        self._peaks = report.budget_bytes, None, report.measured_peak_bytes
-        return result
-
-    def peaks(self) -> tuple[int | None, int | None, int]:
-        return self._peaks
-
-
-_MAKE: dict[str, Callable[..., _Runner]] = {"graph": _Graph, "chain": _Chain, "online": _Online}
-
-
-def _is_share(budget: Budget) -> bool:
-    return isinstance(budget, str) and budget.strip().endswith("%")
-
-
-def _percent(budget: Budget) -> int:
-    """Returns a share in parts of a million of the whole."""
-    assert isinstance(budget, str)
-    return round(float(budget.strip()[:-1]) * 10**4)
+def _refusal(error: Exception) -> str | None:
+    """Returns why a mode is not possible. Another mode is no way around a budget that is too
+    small: the caller has to see it."""
+    return str(error) if isinstance(error, InputError) else None
 
 
 class StepsByKind:
@@ -193,13 +99,19 @@ class StepsByKind:
         self.budget = checked_budget(budget)
         self.modules = list(modules_of(step) if modules is None else modules)
         self.layers = None if layers is None else list(layers)
-        self.unguarded = tuple(unguarded)
-        self.time_limit = time_limit
-        self.observer = observer
-        self.online: Any = None
+        self._wanted = Wanted(
+            step,
+            self.budget,
+            self.modules,
+            layers=self.layers,
+            unguarded=tuple(unguarded),
+            time_limit=time_limit,
+            observer=observer,
+        )
         self._modes = MODES if mode == "auto" else (mode,)
         self._most = kinds
-        self._runners: OrderedDict[Any, tuple[str, dict[str, str], _Runner]] = OrderedDict()
+        self._online: OnlineStep | None = None  # of all kinds, so that they have one budget
+        self._kinds: OrderedDict[Any, tuple[Works, list[ModeTried]]] = OrderedDict()
         self._steps = 0
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -218,15 +130,30 @@ class StepsByKind:
             InputError: The step runs in none of the modes. The message has the reason of each.
         """
         kind = self._kind(arguments, keywords)
-        if kind not in self._runners:
-            found = self._make(arguments, keywords)
-            while len(self._runners) >= self._most:
-                self._runners.popitem(last=False)
-            self._runners[kind] = found
-        self._runners.move_to_end(kind)
-        result = self._runners[kind][2](*arguments, **keywords)
+        results: list[Any] = []  # of a step that ran when its mode was chosen
+        if kind not in self._kinds:
+            sample = Sample(arguments, keywords)
+            found = choose(self._modes, lambda mode: self._make(mode, sample, results), _refusal)
+            while len(self._kinds) >= self._most:
+                self._kinds.popitem(last=False)
+            self._kinds[kind] = found
+        self._kinds.move_to_end(kind)
+        if not results:
+            results.append(self._kinds[kind][0].runner(*arguments, **keywords))
         self._steps += 1
-        return result
+        return results.pop()
+
+    def _make(self, mode: str, sample: Sample, results: list[Any]) -> Works:
+        if mode == "graph":
+            return graph_mode(self._wanted, sample)
+        if mode == "chain":
+            works = chain_mode(self._wanted, sample)
+            if isinstance(works.runner, LayerStep):
+                results.append(works.runner.run_first(sample.arguments, sample.keywords))
+            return works
+        if self._online is None:
+            self._online = OnlineStep(self._wanted, sample)
+        return Works(self._online, "online", "the step runs as it is written")
 
     def _kind(self, arguments: Any, keywords: Any) -> Any:
         """Returns what the inputs and modes have to agree in for one plan to serve two calls."""
@@ -239,16 +166,6 @@ class StepsByKind:
             tuple(part.training for module in self.modules for part in module.modules()),
         )
 
-    def _make(self, arguments: Any, keywords: Any) -> tuple[str, dict[str, str], _Runner]:
-        refused: dict[str, str] = {}
-        for mode in self._modes:
-            try:
-                return mode, refused, _MAKE[mode](self, arguments, keywords)
-            except InputError as error:
-                refused[mode] = str(error)
-        reasons = "\n".join(f"  {mode} mode: {reason}" for mode, reason in refused.items())
-        raise InputError(f"the step cannot run inside a budget:\n{reasons}")
-
     def report(self) -> StepsReport:
         """Returns the mode, the budget and the peaks of the last step.
 
@@ -257,10 +174,17 @@ class StepsByKind:
         """
         if self._steps == 0:
             raise InputError("the step has not run yet")
-        mode, refused, runner = next(reversed(self._runners.values()))
-        budget, predicted, measured = runner.peaks()
-        kinds = len(self._runners)
-        return StepsReport(mode, refused, budget, predicted, measured, self._steps, kinds)
+        works, tried = next(reversed(self._kinds.values()))
+        report = works.runner.report()
+        return StepsReport(
+            mode=tried[-1].mode.removeprefix("guarded "),
+            refused={one.mode: one.reason for one in tried if not one.works},
+            budget_bytes=report.budget_bytes,
+            predicted_peak_bytes=getattr(report, "predicted_peak_bytes", None),
+            measured_peak_bytes=report.measured_peak_bytes,
+            steps=self._steps,
+            kinds=len(self._kinds),
+        )
 
     def __repr__(self) -> str:
         name = getattr(self.step, "__name__", type(self.step).__name__)

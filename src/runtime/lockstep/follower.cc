@@ -101,11 +101,18 @@ void Follower::advance(const Next& next) {
   }
 }
 
+// Says whether the call may not come here although the function makes it. torch.tensor() hides the
+// request for the memory of a literal, and detach_() is done by autograd alone. Both compute nothing.
+bool Follower::may_be_hidden(const Next& next) {
+  return next.call != nullptr && (step::gives_unwritten_memory(next.call->op) ||
+                                  next.call->op.operator_name().name == "aten::detach_");
+}
+
 // Returns the next call of the recording, which is one of this operator.
 Follower::Next Follower::next_call(const c10::OperatorHandle& op) {
   Next next = peek();
   // A call may fail before it comes here: a shape is wrong, for example.
-  while (next.failed && next.call->op.operator_name() != op.operator_name()) {
+  while ((next.failed || may_be_hidden(next)) && next.call->op.operator_name() != op.operator_name()) {
     advance(next);
     next = peek();
   }
@@ -360,7 +367,7 @@ std::vector<c10::IValue> Follower::results_of(const Next& next,
 
 void Follower::finish(const Tensors& outputs) {
   Next next = peek();
-  while (next.failed) {
+  while (next.failed || may_be_hidden(next)) {
     advance(next);
     next = peek();
   }

@@ -40,6 +40,7 @@ class Follower final : public Taker {
 
   Next peek() const;
   void advance(const Next& next);
+  static bool may_be_hidden(const Next& next);
   Next next_call(const c10::OperatorHandle& op);
   [[noreturn]] void differ(const std::string& now, const std::string& recorded,
                            const step::Call* at);
