@@ -17,7 +17,8 @@ struct SelfAttentionImpl : nn::Module {
     const int64_t batch = x.size(0), length = x.size(1);
     const auto parts =
         qkv(norm(x)).view({batch, length, 3, 4, 8}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const at::Tensor y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, true);
+    const at::Tensor y =
+        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, true);
     return x + torch::dropout(out(y.transpose(1, 2).reshape(x.sizes())), 0.1, is_training());
   }
 };
@@ -112,7 +113,8 @@ Tensors plain_result(const std::string& name) {
 
 int first_difference(const Tensors& a, const Tensors& b) {
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    if (i >= a.size() || i >= b.size() || a[i].defined() != b[i].defined()) return static_cast<int>(i);
+    if (i >= a.size() || i >= b.size() || a[i].defined() != b[i].defined())
+      return static_cast<int>(i);
     if (!a[i].defined()) continue;
     const at::Tensor x = a[i].contiguous(), y = b[i].contiguous();
     if (x.sizes() != y.sizes() || x.dtype() != y.dtype() ||

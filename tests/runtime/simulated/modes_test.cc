@@ -54,9 +54,9 @@ Planned planned(const std::string& mode, const std::string& name, c10::Device de
     made.chain = remat(made.model.stages, {made.model.input},
                        {.loss = made.model.loss_of_any_batch(), .measure = once()});
   } else {
-    made.graph = std::make_shared<CapturedStep>(
-        made.model.step(), Tensors{made.model.input, made.model.target},
-        CaptureOptions{.measure = once()});
+    made.graph = std::make_shared<CapturedStep>(made.model.step(),
+                                                Tensors{made.model.input, made.model.target},
+                                                CaptureOptions{.measure = once()});
   }
   return made;
 }
@@ -89,6 +89,44 @@ TEST_P(Modes, HaveTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
   }
 }
 
+// Fails the first allocation of a step on the device, then the second one, until a step passes. Each
+// time all is as before, so that the next step has the bits of one after which nothing failed.
+class Faults : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(Faults, AFailedAllocationOfTheDeviceLeavesEverythingAsItWas) {
+  const auto& [mode, name] = GetParam();
+  const c10::Device device = sim::device(0);
+  Planned step = planned(mode, name, device);
+  step.plan("85%");
+  seed_device(device, 11);
+  const Tensors before = everything(step.model, at::zeros({}));
+  uint64_t failed = 0;
+  for (bool passed = false; !passed; ++failed) {
+    ASSERT_LT(failed, 2000u) << "no step has so many allocations";
+    sim::fail_allocation(0, failed + 1);
+    try {
+      static_cast<void>(step.run());
+      passed = true;
+    } catch (const c10::OutOfMemoryError&) {
+      EXPECT_EQ(first_difference(before, everything(step.model, at::zeros({}))), -1)
+          << "after the failure of allocation " << failed + 1;
+    }
+  }
+  EXPECT_GT(failed, 10u);
+  sim::fail_allocation(0, 0);
+  // That one passed. It and another one are the two steps of plain training.
+  step.model.drop_gradients();
+  EXPECT_EQ(first_difference(plain_result(name), everything(step.model, step.run())), -1);
+  EXPECT_EQ(reports(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, Faults,
+                         ::testing::Combine(::testing::Values("chain", "graph"),
+                                            ::testing::ValuesIn(device_model_names())),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + std::get<1>(test.param);
+                         });
+
 INSTANTIATE_TEST_SUITE_P(Device, Modes,
                          ::testing::Combine(::testing::Values("chain", "graph"),
                                             ::testing::ValuesIn(device_model_names()),
@@ -96,7 +134,8 @@ INSTANTIATE_TEST_SUITE_P(Device, Modes,
                          [](const auto& test) {
                            const std::string& budget = std::get<2>(test.param);
                            return std::get<0>(test.param) + "_" + std::get<1>(test.param) + "_" +
-                                  (budget == "least" ? budget : budget.substr(0, budget.size() - 1));
+                                  (budget == "least" ? budget
+                                                     : budget.substr(0, budget.size() - 1));
                          });
 
 }  // namespace
