@@ -8,6 +8,8 @@ A process loads it once, after other code that replaces the CPU's allocator (suc
 before its first ``backward()``.
 """
 
+import atexit
+import time
 import types
 
 import torch
@@ -28,6 +30,9 @@ def load(library, devices=2, capacity=1 << 30, granule=512):
     module.get_rng_state = lambda device="sim": torch.ops.sim.get_rng_state(_index(device))
     module.set_rng_state = lambda state, device="sim": torch.ops.sim.set_rng_state(_index(device), state)
     torch._register_device_module("sim", module)
+    # A thread of autograd drops what is left of a backward pass some microseconds after backward() returns. If
+    # Python ends in between, PyTorch ends the process with "terminate called without an active exception".
+    atexit.register(time.sleep, 0.05)
 
 
 def _index(device):
