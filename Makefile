@@ -21,7 +21,7 @@ JOBS ?= $(shell cat /proc/meminfo /sys/fs/cgroup/memory.max 2>/dev/null | \
 TEST_JOBS ?= $(JOBS)
 CTEST := ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 
-# What `make demo` runs, and the page that it writes.
+# `make demo` runs this command, and writes this page.
 DEMO ?= train --model mobilenet_v2 --data fashion-mnist --input 64x1x32x32 --budget 50% --steps 300 \
   --optimizer adam --learning-rate 0.005 --schedule linear
 DEMO_PAGE := build/demo.html

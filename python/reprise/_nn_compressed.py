@@ -72,7 +72,7 @@ class compressed:
         _runtime.encode(torch.zeros(1), seed=0, **self._options)  # checks them
         self._seed, self._smallest = seed, smallest
         self._hooks: Any = None
-        # What was saved already, by the memory and the version of the tensor.
+        # The tensors that were saved already, by the memory and the version of the tensor.
         self._known: dict[Any, tuple[StorageWeakRef, weakref.ref[_Saved]]] = {}
         self._encoded: list[weakref.ref[_Saved]] = []
         self._largest_error = 0.0

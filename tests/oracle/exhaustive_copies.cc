@@ -108,7 +108,7 @@ class Exhaustive {
   static bool once(const Op& op) { return op.once || op.phase != Phase::kForward; }
 
   // A value is needed if an op that has still to run reads it, or one that makes a needed value.
-  // What is not needed is freed as soon as it is here, which no plan does better without.
+  // A value that is not needed is freed as soon as it is here, which no plan does better without.
   std::vector<char> needed(const State& state) const {
     std::vector<char> values(state.device.size(), 0);
     for (size_t v = 0; v < values.size(); ++v) values[v] = is_result(v);
@@ -294,7 +294,7 @@ class Exhaustive {
       const std::vector<Action>& part = labels_[static_cast<size_t>(at)].actions;
       best.actions.insert(best.actions.begin(), part.begin(), part.end());
     }
-    // What is left is given back at the end. Copies under way have to be waited for, which a plan
+    // The values that are left are given back at the end. Copies under way have to be waited for, which a plan
     // of least time does before its last run or not at all: such a plan is not made.
     const State& state = labels_[last].state;
     for (size_t v = 0; v < state.device.size(); ++v) {

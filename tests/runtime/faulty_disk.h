@@ -38,7 +38,7 @@ class FaultyDisk final : public internal::transfer::FileCalls {
   // Every read and write takes up to this long.
   void delay_up_to(std::chrono::milliseconds most) { delay_ = most.count(); }
 
-  // What was opened and taken away since the beginning.
+  // The numbers of calls and bytes since the beginning.
   int64_t opened() const { return opened_; }
   int64_t closed() const { return closed_; }
   int64_t bytes_written() const { return written_; }

@@ -62,7 +62,7 @@ TEST_F(KeepLessWritesTest, WritesThatAutogradDoesNotRecord) {
   EXPECT_EQ(saved(twice, images_, kRebuild), 0);
 }
 
-// What plain training would refuse is refused. A change that plain training would not notice,
+// A stage that plain training would refuse is refused. A change that plain training would not notice,
 // because it reads a copy, is refused, too.
 TEST_F(KeepLessWritesTest, WhatATensorIsMadeFromMayNotChange) {
   auto net = std::make_shared<ConvNormActivation>();

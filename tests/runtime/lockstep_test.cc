@@ -50,7 +50,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
-// What the function of a test says. A test changes it behind the capture.
+// The function of a test reads these numbers. A test changes them behind the capture.
 struct Program {
   double scale = 1.0;
   int way = 0;
@@ -363,7 +363,7 @@ TEST_F(LockstepTest, CodeThatTakesAPointerIsRefused) {
   alone.run({x_});
 }
 
-// What the function keeps of the run is no plain tensor: whoever reads it hears why.
+// A tensor that the function keeps of the run has no bytes. A program that reads it is told why.
 TEST_F(LockstepTest, ATensorThatTheFunctionKeepsSaysThatItHasNoBytes) {
   auto kept = std::make_shared<at::Tensor>();
   const auto body = [kept](Block& block, Program&, const at::Tensor& x) -> Tensors {

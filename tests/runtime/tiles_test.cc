@@ -226,7 +226,7 @@ const AlternativeOptions& of_groups() {
   return options;
 }
 
-// What crosses from the forward to the backward beside the operand, in tensors of its size: all that plain
+// The tensors that cross from the forward to the backward beside the operand, in tensors of its size: all that plain
 // training keeps, nothing, a result that is dear to compute; and the derivative.
 TEST_F(Tiles, RealizationsDifferInWhatCrosses) {
   const std::map<std::string, std::vector<int64_t>> tensors = {{"gelu", {3, 0, 1}},

@@ -67,7 +67,7 @@ TEST(Join, TheInterleavingOrdersTheBackwards) {
   EXPECT_EQ(ids_of(graph)[2 * stages + 1], "left/B" + std::to_string(stages - 1));
   EXPECT_EQ(ids_of(graph)[2 * stages + 2], "right/B" + std::to_string(stages - 1));
   EXPECT_EQ(interleaving_of(join, with_frees(graph, plain_runs(graph))), turns);
-  // What a list of actions leaves out follows in plain training's order.
+  // The actions that a list leaves out follow in plain training's order.
   EXPECT_EQ(interleaving_of(join, {}), plain_interleaving(join));
   EXPECT_THROW(lower(join, {0, 1}), InputError);
   turns.back() = 7;

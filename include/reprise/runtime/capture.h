@@ -173,8 +173,8 @@ class CapturedStep {
   at::Tensor run(const Tensors& inputs);
   Tensors run_all(const Tensors& inputs);
 
-  // What lockstep has found so far and the step was captured again for, in words, with the runs that
-  // may have computed what the function did not say any more.
+  // Returns in words the differences that lockstep has found so far and for which the step was captured
+  // again, with the runs that may have computed something that the function did not say any more.
   const std::vector<std::string>& differences() const;
   // Says whether the function runs now beside the recording, for functions that bindings wrap.
   bool comparing() const;

@@ -22,7 +22,7 @@ using step::kind_of;
 
 namespace {
 
-// Of two samples the shorter one counts, because the first one may have touched new memory.
+// The shorter one of two samples counts, because the first one may have touched new memory.
 Nanos time_of(const std::vector<TimedRun>& samples, bool busy) {
   if (samples.size() != 2) return typical_time(samples, busy);
   return std::min(typical_time({samples[0]}, busy), typical_time({samples[1]}, busy));

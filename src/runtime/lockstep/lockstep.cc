@@ -23,7 +23,7 @@ using step::Recording;
 
 namespace {
 
-// What a run of the function changes is put back when the scope ends. The recording was made
+// The scope puts back all that a run of the function changes when it ends. The recording was made
 // without gradients, so there are none in the scope.
 class Untouched {
  public:
