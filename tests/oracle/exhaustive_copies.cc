@@ -294,8 +294,8 @@ class Exhaustive {
       const std::vector<Action>& part = labels_[static_cast<size_t>(at)].actions;
       best.actions.insert(best.actions.begin(), part.begin(), part.end());
     }
-    // The values that are left are given back at the end. Copies under way have to be waited for, which a plan
-    // of least time does before its last run or not at all: such a plan is not made.
+    // The values that are left are given back at the end. Copies under way have to be waited for,
+    // which a plan of least time does before its last run or not at all: such a plan is not made.
     const State& state = labels_[last].state;
     for (size_t v = 0; v < state.device.size(); ++v) {
       if (graph_.values[v].kind == ValueKind::kInput || is_result(v)) continue;

@@ -226,8 +226,8 @@ const AlternativeOptions& of_groups() {
   return options;
 }
 
-// The tensors that cross from the forward to the backward beside the operand, in tensors of its size: all that plain
-// training keeps, nothing, a result that is dear to compute; and the derivative.
+// The numbers are tensors of the operand's size that cross from the forward to the backward beside
+// it: all that plain training keeps, nothing, a result that is dear to compute; and the derivative.
 TEST_F(Tiles, RealizationsDifferInWhatCrosses) {
   const std::map<std::string, std::vector<int64_t>> tensors = {{"gelu", {3, 0, 1}},
                                                                {"exact gelu", {3, 0, 1}},

@@ -50,7 +50,7 @@ class _Within:
             self._model, self._step = model, self._step_of(model)
         model.train()  # The step does it, too, and would then find other flags than at this call.
         trainer = self._trainer
-        # The values that the trainer reads from itself in the step are handed over, so that they are compared.
+        # The step gets what the trainer reads from itself, so that it is compared.
         loss: torch.Tensor = self._step(
             dict(trainer._prepare_inputs(inputs)),
             num_items_in_batch,
