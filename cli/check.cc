@@ -7,6 +7,7 @@
 #include "command.h"
 #include "machine_arguments.h"
 #include "output.h"
+#include "pipeline.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
@@ -28,7 +29,12 @@ struct CheckArguments {
 
 int run_check(const CheckArguments& arguments) {
   const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
-  const Problem problem = load_problem(arguments.problem);
+  const std::string text = read_file(arguments.problem);
+  if (parse_format(text, arguments.problem) == "reprise.pipeline") {
+    return check_pipeline(arguments.problem, arguments.plan, arguments.budget, arguments.json,
+                          arguments.quiet);
+  }
+  const Problem problem = parse_problem(text, arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Machine machine = machine_for(plan, arguments.machine, arguments.plan);
   const Graph graph = problem.graph(plan);
@@ -57,7 +63,8 @@ int run_check(const CheckArguments& arguments) {
 void add_check(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command = app.add_subcommand("check", "verify a plan from anywhere; list all faults");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem,
+                      "a chain, graph, join, profile or pipeline file")->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command
       ->add_option("--budget,-b", arguments->budget,

@@ -25,6 +25,7 @@ using Handler = std::function<int()>;
 
 // Each function adds one command to `app`. Parsing the command's arguments sets `action`.
 void add_plan(CLI::App& app, Handler& action);
+void add_pipeline(CLI::App& app, Handler& action);
 void add_frontier(CLI::App& app, Handler& action);
 void add_check(CLI::App& app, Handler& action);
 void add_explain(CLI::App& app, Handler& action);

@@ -27,7 +27,7 @@ int run(int argc, char** argv) {
       argc, argv,
       {"Train neural networks inside a byte budget.",
        footer(),
-       {add_plan, add_frontier, add_check, add_explain, add_report, add_planners, add_doctor}});
+       {add_plan, add_pipeline, add_frontier, add_check, add_explain, add_report, add_planners, add_doctor}});
 }
 
 }  // namespace

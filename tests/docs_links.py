@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "report", "planners", "models",
-            "alternatives", "doctor"}
+            "alternatives", "doctor", "pipeline"}
 # The commands of the Python package: python -m reprise COMMAND.
 PYTHON_COMMANDS = {"fit", "judge"}
 RUNTIME_COMMANDS = {"train", "profile", "models", "alternatives"}

@@ -34,6 +34,12 @@ const char* to_string(ViolationKind kind) {
       return "already there";
     case ViolationKind::kUnderWay:
       return "under way";
+    case ViolationKind::kPart:
+      return "part";
+    case ViolationKind::kUnmatched:
+      return "unmatched";
+    case ViolationKind::kDeadlock:
+      return "deadlock";
   }
   return "?";
 }

@@ -1,5 +1,6 @@
 // Reads and writes the parts that several formats have in common.
 #include <algorithm>
+#include <limits>
 
 #include "io/formats.h"
 
@@ -13,8 +14,24 @@ constexpr std::pair<const char*, Exactness> kExactness[] = {
     {"approximate", Exactness::kApproximate},
 };
 
-bool is_problem_format(std::string_view format) {
+constexpr int64_t kNanosPerMilli = 1'000'000;
+
+constexpr std::pair<const char*, Termination> kTerminations[] = {
+    {"optimal", Termination::kOptimal},
+    {"feasible", Termination::kFeasible},
+    {"infeasible", Termination::kInfeasible},
+    {"time_limit", Termination::kTimeLimit},
+};
+
+// `only` is the one format that is expected, or null for those of plans and frontiers.
+bool is_problem_format(std::string_view format, const char* only) {
+  if (only != nullptr) return format == only;
   return format == kChainFormat || format == kGraphFormat || format == kJoinFormat;
+}
+
+std::string problem_formats(const char* only) {
+  if (only != nullptr) return quoted(only);
+  return "\"reprise.chain\", \"reprise.graph\" or \"reprise.join\"";
 }
 
 }  // namespace
@@ -29,14 +46,13 @@ void open_document(Writer& writer, const char* format, int64_t version) {
   writer.open_object().field("format", format).field("version", version);
 }
 
-ProblemId read_problem_id(const Element& element) {
+ProblemId read_problem_id(const Element& element, const char* only) {
   Object object(element);
   ProblemId id;
   const Element format = object.required("format");
   id.format = format.string();
-  if (!is_problem_format(id.format)) {
-    format.fail("must be \"reprise.chain\", \"reprise.graph\" or \"reprise.join\", is " +
-                io::quoted(id.format));
+  if (!is_problem_format(id.format, only)) {
+    format.fail("must be " + problem_formats(only) + ", is " + io::quoted(id.format));
   }
   id.name = object.required("name").string();
   if (const auto hash = object.optional("sha256")) {
@@ -47,11 +63,10 @@ ProblemId read_problem_id(const Element& element) {
   return id;
 }
 
-void write_problem_id(Writer& writer, const ProblemId& id) {
-  if (!is_problem_format(id.format)) {
+void write_problem_id(Writer& writer, const ProblemId& id, const char* only) {
+  if (!is_problem_format(id.format, only)) {
     throw InputError("cannot write a plan or frontier for a problem of format " +
-                     io::quoted(id.format) +
-                     "; it is \"reprise.chain\", \"reprise.graph\" or \"reprise.join\"");
+                     io::quoted(id.format) + "; it is " + problem_formats(only));
   }
   if (!id.sha256.empty() && !is_sha256(id.sha256)) {
     throw InputError("cannot write the hash " + io::quoted(id.sha256) +
@@ -60,6 +75,46 @@ void write_problem_id(Writer& writer, const ProblemId& id) {
   writer.open_object().field("format", id.format).field("name", id.name);
   if (!id.sha256.empty()) writer.field("sha256", id.sha256);
   writer.close();
+}
+
+Termination read_termination(const Element& element) { return element.word(kTerminations); }
+
+Baseline read_baseline(const Element& element) {
+  Object object(element);
+  Baseline baseline;
+  baseline.peak = object.required("peak_bytes").bytes();
+  baseline.time = object.required("time_ns").nanos();
+  object.finish();
+  return baseline;
+}
+
+void write_baseline(Writer& writer, const Baseline& baseline) {
+  writer.open_object(Layout::kInline)
+      .field("peak_bytes", baseline.peak)
+      .field("time_ns", baseline.time)
+      .close();
+}
+
+SearchCost read_search(const Element& element) {
+  Object object(element);
+  SearchCost search;
+  const Element wall = object.required("wall_ms");
+  const int64_t milliseconds = wall.integer();
+  if (milliseconds > std::numeric_limits<int64_t>::max() / kNanosPerMilli) {
+    wall.fail("does not fit 64 bits in nanoseconds");
+  }
+  search.wall = Nanos(milliseconds * kNanosPerMilli);
+  search.memory = object.required("memory_bytes").bytes();
+  object.finish();
+  return search;
+}
+
+void write_search(Writer& writer, const SearchCost& search) {
+  // The file has whole milliseconds, rounded down.
+  writer.open_object(Layout::kInline)
+      .field("wall_ms", search.wall.count() / kNanosPerMilli)
+      .field("memory_bytes", search.memory)
+      .close();
 }
 
 Exactness read_exactness(const Element& element) { return element.word(kExactness); }

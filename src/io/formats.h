@@ -13,6 +13,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/join.h"
 #include "reprise/model/machine.h"
+#include "reprise/model/pipeline.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/runlog.h"
@@ -24,6 +25,8 @@ inline constexpr const char* kGraphFormat = "reprise.graph";
 inline constexpr const char* kJoinFormat = "reprise.join";
 inline constexpr const char* kPlanFormat = "reprise.plan";
 inline constexpr const char* kMachineFormat = "reprise.machine";
+inline constexpr const char* kPipelineFormat = "reprise.pipeline";
+inline constexpr const char* kPipelinePlanFormat = "reprise.pipeline_plan";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
 inline constexpr const char* kProfileFormat = "reprise.profile";
 inline constexpr const char* kRunLogFormat = "reprise.runlog";
@@ -39,6 +42,8 @@ Join read_join(const Element& root);
 std::variant<Chain, Graph> read_model(const Element& root);  // The key "format" says which it is.
 Plan read_plan(const Element& root);
 Machine read_machine(const Element& root);
+Pipeline read_pipeline(const Element& root);
+PipelinePlan read_pipeline_plan(const Element& root);
 Frontier read_frontier(const Element& root);
 Profile read_profile(const Element& root);
 RunLog read_run_log(const Element& root);
@@ -55,8 +60,14 @@ void write_input(Writer& writer, const ChainInput& input);
 void write_stages(Writer& writer, const std::vector<Stage>& stages);
 void write_loss(Writer& writer, const ChainLoss& loss);
 void open_document(Writer& writer, const char* format, int64_t version = kFormatVersion);
-void write_problem_id(Writer& writer, const ProblemId& id);
-ProblemId read_problem_id(const Element& element);
+// A problem of a plan or a frontier is a chain, a graph or a join, unless `only` says what it is.
+void write_problem_id(Writer& writer, const ProblemId& id, const char* only = nullptr);
+ProblemId read_problem_id(const Element& element, const char* only = nullptr);
+Termination read_termination(const Element& element);
+Baseline read_baseline(const Element& element);
+void write_baseline(Writer& writer, const Baseline& baseline);
+SearchCost read_search(const Element& element);
+void write_search(Writer& writer, const SearchCost& search);
 Exactness read_exactness(const Element& element);
 Cost read_cost(const Element& element);
 void write_cost(Writer& writer, const Cost& cost);

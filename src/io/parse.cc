@@ -68,6 +68,11 @@ RunLog parse_run_log(std::string_view text, const std::string& name) {
   return io::read_run_log({document, 0});
 }
 
+std::string parse_format(std::string_view text, const std::string& name) {
+  const Document document(text, name);
+  return std::string(io::read_format({document, 0}));
+}
+
 Problem parse_problem(std::string_view text, const std::string& name) {
   const Document document(text, name);
   const Element element = problem_element({document, 0});

@@ -1,6 +1,4 @@
 // The formats reprise.plan and reprise.frontier.
-#include <limits>
-
 #include "io/formats.h"
 #include "reprise/io/json.h"
 
@@ -8,38 +6,6 @@ namespace reprise {
 namespace io {
 
 namespace {
-
-constexpr int64_t kNanosPerMilli = 1'000'000;
-
-constexpr std::pair<const char*, Termination> kTerminations[] = {
-    {"optimal", Termination::kOptimal},
-    {"feasible", Termination::kFeasible},
-    {"infeasible", Termination::kInfeasible},
-    {"time_limit", Termination::kTimeLimit},
-};
-
-Baseline read_baseline(const Element& element) {
-  Object object(element);
-  Baseline baseline;
-  baseline.peak = object.required("peak_bytes").bytes();
-  baseline.time = object.required("time_ns").nanos();
-  object.finish();
-  return baseline;
-}
-
-SearchCost read_search(const Element& element) {
-  Object object(element);
-  SearchCost search;
-  const Element wall = object.required("wall_ms");
-  const int64_t milliseconds = wall.integer();
-  if (milliseconds > std::numeric_limits<int64_t>::max() / kNanosPerMilli) {
-    wall.fail("does not fit 64 bits in nanoseconds");
-  }
-  search.wall = Nanos(milliseconds * kNanosPerMilli);
-  search.memory = object.required("memory_bytes").bytes();
-  object.finish();
-  return search;
-}
 
 std::string read_memory_name(const Element& element) {
   const std::string name = element.string();
@@ -153,7 +119,7 @@ Plan read_plan(const Element& root) {
   Plan plan;
   plan.problem = read_problem_id(object.required("problem"));
   plan.planner = object.required("planner").string();
-  plan.termination = object.required("termination").word(kTerminations);
+  plan.termination = read_termination(object.required("termination"));
   plan.schedule_class = object.required("schedule_class").string();
   plan.budget = object.required("budget_bytes").bytes();
   plan.peak = object.required("peak_bytes").bytes();
@@ -211,19 +177,8 @@ std::string to_json(const Plan& plan) {
       .field("peak_bytes", plan.peak)
       .field("time_ns", plan.time)
       .field("lower_bound_ns", plan.lower_bound);
-  writer.key("baseline")
-      .open_object(io::Layout::kInline)
-      .field("peak_bytes", plan.baseline.peak)
-      .field("time_ns", plan.baseline.time)
-      .close();
-  if (plan.search) {
-    // The file has whole milliseconds, rounded down.
-    writer.key("search")
-        .open_object(io::Layout::kInline)
-        .field("wall_ms", plan.search->wall.count() / io::kNanosPerMilli)
-        .field("memory_bytes", plan.search->memory)
-        .close();
-  }
+  io::write_baseline(writer.key("baseline"), plan.baseline);
+  if (plan.search) io::write_search(writer.key("search"), *plan.search);
   if (with_machine) {
     writer.key("machine")
         .open_object(io::Layout::kInline)

@@ -8,6 +8,7 @@
 #include "plan/graph/planner.h"
 #include "plan/join/planner.h"
 #include "plan/levels/planner.h"
+#include "plan/pipeline/planner.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
@@ -16,6 +17,19 @@ namespace {
 // A new planner needs a file with a declaration in its room, a row here, and a row in
 // tests/support/planner_matrix.h.
 constexpr PlannerInfo kPlanners[] = {
+    {.name = "1f1b",
+     .summary = "pipelines: a backward and a forward in turn, few micro-batches in flight",
+     .schedule_class = "cuts",
+     .proof = Proof::kTried,
+     .source = "Narayanan et al., PipeDream, SOSP 2019; Memory-efficient pipeline-parallel DNN "
+               "training, ICML 2021",
+     .plan_pipeline = internal::pipeline::one_f_one_b},
+    {.name = "adapipe",
+     .summary = "pipelines: 1f1b with a knapsack of stages in each part, and cuts by a formula",
+     .schedule_class = "cuts",
+     .proof = Proof::kTried,
+     .source = "Sun et al., AdaPipe, ASPLOS 2024",
+     .plan_pipeline = internal::pipeline::adapipe},
     {.name = "chain",
      .summary = "exact optimum over persistent schedules of a chain; also the whole curve",
      .schedule_class = "persistent",
@@ -29,12 +43,24 @@ constexpr PlannerInfo kPlanners[] = {
      .proof = Proof::kScheduleClass,
      .source = "Beaumont et al., Optimal checkpointing for heterogeneous chains, arXiv 1911.13214",
      .plan_chain = internal::chain_slots::slots_chain},
+    {.name = "cheapest_stages",
+     .summary = "pipelines: 1f1b, recomputing the stages that give most bytes for their time",
+     .schedule_class = "cuts",
+     .proof = Proof::kTried,
+     .source = "Yuan et al., Accelerating the training of large language models, USENIX ATC 2024",
+     .plan_pipeline = internal::pipeline::cheapest_stages},
     {.name = "dtr",
      .summary = "plain training with evictions when memory is full, made again when needed",
      .schedule_class = "all",
      .proof = Proof::kTried,
      .source = "Kirisame et al., Dynamic tensor rematerialization, arXiv 2006.09616",
      .plan_graph = internal::baselines::dtr_graph},
+    {.name = "gpipe",
+     .summary = "pipelines: all forwards, then all backwards",
+     .schedule_class = "cuts",
+     .proof = Proof::kTried,
+     .source = "Huang et al., GPipe, arXiv 1811.06965",
+     .plan_pipeline = internal::pipeline::gpipe},
     {.name = "graph",
      .summary = "near-optimal plans of graphs by local search, with a proven bound; also a curve",
      .schedule_class = "all",
@@ -42,6 +68,13 @@ constexpr PlannerInfo kPlanners[] = {
      .source = "Jain et al., Checkmate, arXiv 1910.02653; bound: docs/planners/graph.md",
      .plan_graph = internal::graph::search_graph,
      .graph_frontier = internal::graph::graph_frontier},
+    {.name = "interleaved",
+     .summary = "pipelines: 1f1b with several parts on each device",
+     .schedule_class = "cuts",
+     .proof = Proof::kTried,
+     .source = "Narayanan et al., Efficient large-scale language model training on GPU clusters "
+               "using Megatron-LM, SC 2021",
+     .plan_pipeline = internal::pipeline::interleaved},
     {.name = "join",
      .summary = "exact optimum over persistent schedules of branches that meet in a loss",
      .schedule_class = "persistent-branches",
@@ -86,6 +119,12 @@ constexpr PlannerInfo kPlanners[] = {
      .source = "Chen et al., Training deep nets with sublinear memory cost, arXiv 1604.06174",
      .plan_chain = internal::baselines::periodic_chain,
      .chain_frontier = internal::baselines::periodic_frontier},
+    {.name = "pipeline",
+     .summary = "pipelines: cuts and recomputation together, by an exact recurrence for each part",
+     .schedule_class = "persistent-parts",
+     .proof = Proof::kTried,
+     .source = "docs/planners/pipeline.md",
+     .plan_pipeline = internal::pipeline::joint},
     {.name = "revolve",
      .summary = "binomial checkpointing, optimal for equal stages and one size of slot",
      .schedule_class = "all",
@@ -100,6 +139,12 @@ constexpr PlannerInfo kPlanners[] = {
      .source = "PyTorch, torch.autograd.graph.save_on_cpu",
      .plan_chain = internal::levels::save_on_cpu_chain,
      .moves = true},
+    {.name = "zb_h1",
+     .summary = "pipelines: weight gradients fill the gaps that 1f1b has",
+     .schedule_class = "cuts",
+     .proof = Proof::kTried,
+     .source = "Qi et al., Zero bubble pipeline parallelism, ICLR 2024, arXiv 2401.10241",
+     .plan_pipeline = internal::pipeline::zero_bubble},
 };
 
 }  // namespace

@@ -152,6 +152,7 @@ std::string planners_json(std::span<const PlannerInfo> planners) {
         .field("chains", planner.plan_chain != nullptr)
         .field("graphs", planner.plan_graph != nullptr)
         .field("joins", planner.plan_join != nullptr)
+        .field("pipelines", planner.plan_pipeline != nullptr)
         .field("chain_frontier", planner.chain_frontier != nullptr)
         .field("graph_frontier", planner.graph_frontier != nullptr)
         .close();

@@ -336,6 +336,7 @@ std::string planners_text(std::span<const PlannerInfo> planners, const TextOptio
     add(planner.plan_chain != nullptr, "chains");
     add(planner.plan_graph != nullptr, "graphs");
     add(planner.plan_join != nullptr, "joins");
+    add(planner.plan_pipeline != nullptr, "pipelines");
     text += fmt::format("  {:<14} {}\n", planner.name, planner.summary);
     text +=
         fmt::format("  {:<14} plans {}{}; bound and optimum over: {}\n", "", problems,

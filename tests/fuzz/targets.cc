@@ -5,6 +5,7 @@
 
 #include "fuzz/small_problem.h"
 #include "reprise/check/explain.h"
+#include "reprise/check/pipeline.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/io/tensors.h"
@@ -12,6 +13,7 @@
 #include "reprise/model/lower.h"
 #include "reprise/pack/pages.h"
 #include "reprise/pack/plan_blocks.h"
+#include "reprise/plan/pipeline.h"
 #include "reprise/plan/registry.h"
 #include "reprise/run/bookkeeping.h"
 
@@ -120,6 +122,66 @@ void plan_problem(std::string_view bytes) {
   }
 }
 
+// A pipeline that is read and small is planned by every row.
+void plan_small_pipeline(std::string_view bytes) {
+  load<parse_pipeline>(bytes);
+  try {
+    const Pipeline pipeline = parse_pipeline(bytes, kFile);
+    if (pipeline.micro_batches > 20 || pipeline.devices.size() > 20) return;
+    for (const PlannerInfo& planner : planners()) {
+      if (planner.plan_pipeline == nullptr) continue;
+      try {
+        const PipelineResult result = plan(
+            pipeline, {.budget = "80%", .planner = planner.name, .time_limit = Nanos(20'000'000)});
+        if (!result.plan) continue;
+        promise(verify(pipeline, *result.plan, problem_id(pipeline)).empty(), "an invalid plan");
+        promise(result.lower_bound <= result.plan->time, "faster than the bound");
+      } catch (const InputError&) {
+        // It lacks links or weight parts.
+      }
+    }
+  } catch (const InputError& error) {
+    require_place(error);
+  }
+}
+
+// Returns a pipeline of two devices for which plans are read.
+const Pipeline& fixed_pipeline() {
+  static const Pipeline pipeline = parse_pipeline(R"({"format": "reprise.pipeline", "version": 1,
+    "name": "two", "micro_batches": 2, "chain": {"format": "reprise.chain", "version": 1,
+    "name": "c", "input": {"bytes": 2}, "stages": [
+    {"name": "a", "output_bytes": 3, "forward": {"ns": 4}, "options": [{"name": "k",
+     "saved_bytes": 5, "forward": {"ns": 4}, "backward": {"ns": 9}}]},
+    {"name": "b", "output_bytes": 1, "forward": {"ns": 3}, "options": [{"name": "k",
+     "saved_bytes": 2, "forward": {"ns": 3}, "backward": {"ns": 6}}]}]},
+    "stages": [{"weight_part": {"ns": 2, "kept_bytes": 3}}, {}],
+    "devices": [{"name": "p"}, {"name": "q"}],
+    "links": [{"from": "p", "to": "q", "bytes_per_second": 1000000000},
+              {"from": "q", "to": "p", "bytes_per_second": 1000000000}]})");
+  return pipeline;
+}
+
+void check_pipeline_plan(std::string_view bytes) {
+  load<parse_pipeline_plan>(bytes);
+  try {
+    const PipelinePlan plan = parse_pipeline_plan(bytes, kFile);
+    const Pipeline& pipeline = fixed_pipeline();
+    const std::vector<Violation> violations = verify(pipeline, plan);
+    try {
+      const PipelineTimeline timeline = simulate(pipeline, plan);
+      if (!violations.empty()) return;
+      promise(timeline.time == plan.time, "another time, called valid");
+      for (size_t d = 0; d < plan.devices.size(); ++d) {
+        promise(timeline.devices[d].peak <= plan.devices[d].budget, "over budget, called valid");
+      }
+    } catch (const InputError& error) {
+      promise(!violations.empty(), "refused, but called valid: " + std::string(error.what()));
+    }
+  } catch (const InputError& error) {
+    require_place(error);
+  }
+}
+
 PlanOptions some_options(Dice& dice) {
   PlanOptions options;
   options.budget = Budget(std::to_string(dice.below(120)) + "%");
@@ -218,6 +280,8 @@ std::span<const Target> targets() {
       {"plan", load<parse_plan>},
       {"machine", load<parse_machine>},
       {"frontier", load<parse_frontier>},
+      {"pipeline", plan_small_pipeline},
+      {"pipeline_plan", check_pipeline_plan},
       {"profile", load<parse_profile>},
       {"run_log", load<parse_run_log>},
       {"tensors", tensor_table},

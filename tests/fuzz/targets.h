@@ -21,6 +21,7 @@ struct Target {
 // There is a target for each loader, one for the headers of files of tensors, one for the texts of
 // budgets and durations, and these, which use a value that was loaded:
 //   check    reads a plan file for a fixed graph: verify, simulate, explain, blocks, interpreter;
+//   pipeline, pipeline_plan  plan what was read with every row, and judge it for a fixed pipeline;
 //   problem  reads a problem file, and plans it with plain training;
 //   search   makes a small valid problem of the bytes, and asks every planner;
 //   pack     makes blocks of the bytes, which are packed and verified.

@@ -26,15 +26,20 @@ class DocumentationTest(ProgramTest):
                 self.run_program("report", chain, plan, "--runlog", path)
             elif kind == "reprise.machine":
                 self.run_program("plan", CHAINS / "uniform8.json", "--budget", "60%", "--machine", path)
+            elif kind == "reprise.pipeline":
+                pipeline = path = self.write("pipeline.json", example)
+                self.run_program("pipeline", path)
+            elif kind == "reprise.pipeline_plan":  # an excerpt of a plan of the example before
+                self.run_program("check", pipeline, path, expect=BROKEN)
             elif kind == "reprise.plan":  # an excerpt: read, and judged incomplete
                 self.run_program("check", CHAINS / "uniform8.json", path, expect=BROKEN)
-        self.assertEqual(len(seen), 8)
+        self.assertEqual(len(seen), 10)
 
     def test_command_examples(self):
         """Runs commands in the order of the pages: later ones use files of earlier ones."""
         text = "".join((SOURCE / "docs" / name).read_text(encoding="utf-8")
-                       for name in ("commands.md", "report.md"))
-        commands = re.findall(r"(?m)^    (?:\$ )?reprise ((?:plan|frontier|check|explain|report) data/.*)$",
+                       for name in ("commands.md", "report.md", "pipelines.md"))
+        commands = re.findall(r"(?m)^    (?:\$ )?reprise ((?:plan|pipeline|frontier|check|explain|report) data/.*)$",
                               text)
         self.assertGreaterEqual(len(commands), 5)
         (self.folder / "data").symlink_to(SOURCE / "data")

@@ -251,6 +251,7 @@ TEST(Planners, AreAllInTheMatrix) {
     EXPECT_EQ(planner.chain_frontier != nullptr, row.curve);
     EXPECT_EQ(planner.graph_frontier != nullptr, row.graph_curve);
     EXPECT_EQ(planner.plan_join != nullptr, row.joins);
+    EXPECT_EQ(planner.plan_pipeline != nullptr, row.pipelines);
   }
 }
 

@@ -14,19 +14,34 @@ struct PlannerRow {
   bool optimal;              // every plan is the best of its schedule class
   bool graph_curve = false;  // has a graph frontier
   bool joins = false;        // plans joins
+  bool pipelines = false;    // plans pipelines
 };
+
+constexpr PlannerRow pipeline_row(const char* name) {
+  return {.name = name,
+          .chains = false,
+          .graphs = false,
+          .curve = false,
+          .optimal = false,
+          .pipelines = true};
+}
 
 inline std::span<const PlannerRow> planner_matrix() {
   static constexpr PlannerRow kRows[] = {
+      pipeline_row("1f1b"),
+      pipeline_row("adapipe"),
       {.name = "chain", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "chain_slots", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      pipeline_row("cheapest_stages"),
       {.name = "dtr", .chains = false, .graphs = true, .curve = false, .optimal = false},
+      pipeline_row("gpipe"),
       {.name = "graph",
        .chains = false,
        .graphs = true,
        .curve = false,
        .optimal = false,
        .graph_curve = true},
+      pipeline_row("interleaved"),
       {.name = "join",
        .chains = false,
        .graphs = false,
@@ -38,8 +53,10 @@ inline std::span<const PlannerRow> planner_matrix() {
       {.name = "min_peak", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "offload_only", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
+      pipeline_row("pipeline"),
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},
       {.name = "save_on_cpu", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      pipeline_row("zb_h1"),
   };
   return kRows;
 }

@@ -13,6 +13,7 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/join.h"
 #include "reprise/model/machine.h"
+#include "reprise/model/pipeline.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/runlog.h"
@@ -28,6 +29,10 @@ Frontier parse_frontier(std::string_view text, const std::string& name = "<text>
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
 RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
 Machine parse_machine(std::string_view text, const std::string& name = "<text>");
+Pipeline parse_pipeline(std::string_view text, const std::string& name = "<text>");
+PipelinePlan parse_pipeline_plan(std::string_view text, const std::string& name = "<text>");
+// Returns the format of a file's text, such as "reprise.chain".
+std::string parse_format(std::string_view text, const std::string& name = "<text>");
 
 // A Problem is a chain, a graph or a join; the key "format" tells them apart. A profile yields the
 // problem in it.
@@ -54,6 +59,8 @@ Plan load_plan(const std::filesystem::path& path);
 Frontier load_frontier(const std::filesystem::path& path);
 RunLog load_run_log(const std::filesystem::path& path);
 Machine load_machine(const std::filesystem::path& path);
+Pipeline load_pipeline(const std::filesystem::path& path);
+PipelinePlan load_pipeline_plan(const std::filesystem::path& path);
 
 // Return JSON for people that parses back to an equal value.
 std::string to_json(const Chain& chain);
@@ -64,6 +71,8 @@ std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
 std::string to_json(const RunLog& log);
 std::string to_json(const Machine& machine);
+std::string to_json(const Pipeline& pipeline);
+std::string to_json(const PipelinePlan& plan);
 
 // Writes the whole file or leaves the old one as it is. Removes the temporary files that killed
 // writers left in the folder. Throws InputError if the file cannot be written.
@@ -79,6 +88,7 @@ std::string canonical_sha256(std::string_view json_text);
 ProblemId problem_id(const Chain& chain);
 ProblemId problem_id(const Graph& graph);
 ProblemId problem_id(const Join& join);
+ProblemId problem_id(const Pipeline& pipeline);
 // Returns the hash of the machine's to_json() form, which plans with copies carry.
 std::string machine_sha256(const Machine& machine);
 

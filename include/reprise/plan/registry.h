@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reprise/plan/pipeline.h"
 #include "reprise/plan/plan.h"
 #include "reprise/plan/planner.h"
 
@@ -20,6 +21,7 @@ struct PlannerInfo {
   Answer (*plan_chain)(const ChainProblem&) = nullptr;  // null: does not plan chains
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
   Answer (*plan_join)(const JoinProblem&) = nullptr;    // null: does not plan joins
+  PipelineAnswer (*plan_pipeline)(const PipelineProblem&) = nullptr;  // null: no pipelines
   Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve
   // The answer has one plan for each point, peaks ascending, times strictly descending. Null: has
   // no curve.

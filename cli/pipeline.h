@@ -1,0 +1,13 @@
+// What `reprise check` needs to know of pipelines.
+#pragma once
+
+#include <string>
+
+namespace reprise::cli {
+
+// Judges a plan of a pipeline and returns the exit code. A budget, if it is not empty, replaces the
+// limits of the plan. Prints the verdict.
+int check_pipeline(const std::string& problem, const std::string& plan_file,
+                   const std::string& budget, bool json, bool quiet);
+
+}  // namespace reprise::cli

@@ -1,0 +1,285 @@
+#include "check/pipeline_structure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace reprise::internal::check {
+namespace {
+
+constexpr int32_t kNoDevice = -1;
+
+class StructureReader {
+ public:
+  StructureReader(const Pipeline& pipeline, const PipelinePlan& plan, const ReportFault& report)
+      : pipeline_(pipeline), plan_(plan), report_(report) {}
+
+  PipelineStructure read() {
+    if (!check_devices() || !check_parts()) return {};
+    make_messages();
+    for (size_t d = 0; d < plan_.devices.size(); ++d) read_order(static_cast<int32_t>(d));
+    check_complete();
+    sort_messages();
+    return std::move(structure_);
+  }
+
+ private:
+  void fault(ViolationKind kind, int32_t device, int64_t action, const std::string& message) {
+    report_(kind, device, action, message);
+  }
+
+  bool check_devices() {
+    if (plan_.devices.size() != pipeline_.devices.size()) {
+      fault(ViolationKind::kPart, kNoDevice, -1,
+            fmt::format("the plan has {} devices, and the problem has {}", plan_.devices.size(),
+                        pipeline_.devices.size()));
+      return false;
+    }
+    bool fine = true;
+    for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      if (plan_.devices[d].name == pipeline_.devices[d].name) continue;
+      fault(ViolationKind::kPart, static_cast<int32_t>(d), -1,
+            fmt::format("device {} of the plan is \"{}\", and that of the problem is \"{}\"", d,
+                        plan_.devices[d].name, pipeline_.devices[d].name));
+      fine = false;
+    }
+    return fine;
+  }
+
+  bool check_parts() {
+    const auto stages = static_cast<int64_t>(pipeline_.chain.stages.size());
+    int64_t next = 0;
+    bool fine = true;
+    const auto refuse = [&](const std::string& message) {
+      fault(ViolationKind::kPart, kNoDevice, -1, message);
+      fine = false;
+    };
+    for (size_t q = 0; q < plan_.parts.size(); ++q) {
+      const PipelinePart& part = plan_.parts[q];
+      if (part.device < 0 || static_cast<size_t>(part.device) >= plan_.devices.size()) {
+        refuse(fmt::format("part {} lies on no device of the plan", q));
+      }
+      if (part.first_stage != next || part.stages < 1 || part.stages > stages - next) {
+        refuse(fmt::format("part {} has {} stages from stage {} on; the next stage of the chain is "
+                           "{}, and {} are left",
+                           q, part.stages, part.first_stage, next, stages - next));
+        return false;
+      }
+      next += part.stages;
+      check_plans(q, refuse);
+    }
+    if (next != stages) {
+      refuse(fmt::format("the parts have {} stages, and the chain has {}", next, stages));
+    }
+    return fine;
+  }
+
+  template <class Refuse>
+  void check_plans(size_t q, const Refuse& refuse) const {
+    const PipelinePart& part = plan_.parts[q];
+    if (static_cast<int64_t>(part.plan_of.size()) != pipeline_.micro_batches) {
+      refuse(fmt::format("part {} names plans for {} micro-batches, and there are {}", q,
+                         part.plan_of.size(), pipeline_.micro_batches));
+      return;
+    }
+    for (size_t m = 0; m < part.plan_of.size(); ++m) {
+      if (part.plan_of[m] >= 0 && static_cast<size_t>(part.plan_of[m]) < part.plans.size()) continue;
+      refuse(fmt::format("part {} has no plan {}, which micro-batch {} names", q, part.plan_of[m], m));
+      return;
+    }
+  }
+
+  size_t micro_batches() const { return static_cast<size_t>(pipeline_.micro_batches); }
+
+  // The message of a part for a micro-batch; -1 if its neighbour lies on the same device.
+  int64_t& message_at(int32_t part, int64_t micro_batch, MessageKind kind) {
+    const size_t row = 2 * static_cast<size_t>(part) + (kind == MessageKind::kGradient ? 1 : 0);
+    return message_of_[row * micro_batches() + static_cast<size_t>(micro_batch)];
+  }
+
+  void make_messages() {
+    const size_t parts = plan_.parts.size();
+    structure_.parts.assign(parts, std::vector<PartActions>(micro_batches()));
+    message_of_.assign(2 * parts * micro_batches(), -1);
+    for (size_t q = 0; q + 1 < parts; ++q) {
+      if (plan_.parts[q].device == plan_.parts[q + 1].device) continue;
+      const auto boundary = static_cast<size_t>(plan_.parts[q + 1].first_stage);
+      add_messages(q, q + 1, MessageKind::kActivation, boundary_bytes(pipeline_.chain, boundary));
+      add_messages(q + 1, q, MessageKind::kGradient,
+                   boundary_gradient_bytes(pipeline_.chain, boundary));
+    }
+  }
+
+  void add_messages(size_t from, size_t to, MessageKind kind, Bytes bytes) {
+    MessageEnds ends{.part = static_cast<int32_t>(from),
+                     .message = kind,
+                     .sender = plan_.parts[from].device,
+                     .receiver = plan_.parts[to].device,
+                     .bytes = bytes};
+    ends.link = find_link(pipeline_, ends.sender, ends.receiver);
+    if (ends.link < 0) {
+      fault(ViolationKind::kUnmatched, kNoDevice, -1,
+            fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"", from,
+                        to, plan_.devices[static_cast<size_t>(ends.sender)].name,
+                        plan_.devices[static_cast<size_t>(ends.receiver)].name));
+    }
+    for (size_t m = 0; m < micro_batches(); ++m) {
+      ends.micro_batch = static_cast<int32_t>(m);
+      message_at(ends.part, ends.micro_batch, kind) =
+          static_cast<int64_t>(structure_.messages.size());
+      structure_.messages.push_back(ends);
+    }
+  }
+
+  void read_order(int32_t device) {
+    const std::vector<PipelineAction>& order = plan_.devices[static_cast<size_t>(device)].order;
+    last_forward_.assign(plan_.parts.size(), -1);
+    last_weights_.assign(plan_.parts.size(), -1);
+    for (size_t a = 0; a < order.size(); ++a) {
+      read_action(device, static_cast<int64_t>(a), order[a]);
+    }
+  }
+
+  void read_action(int32_t device, int64_t position, const PipelineAction& action) {
+    const auto wrong = [&](ViolationKind kind, const std::string& message) {
+      fault(kind, device, position, message);
+    };
+    if (action.part < 0 || static_cast<size_t>(action.part) >= plan_.parts.size()) {
+      return wrong(ViolationKind::kUnknownId, "there is no such part");
+    }
+    if (action.micro_batch < 0 || action.micro_batch >= pipeline_.micro_batches) {
+      return wrong(ViolationKind::kUnknownId, "there is no such micro-batch");
+    }
+    if (plan_.parts[static_cast<size_t>(action.part)].device != device) {
+      return wrong(ViolationKind::kUnknownId, "the part lies on another device");
+    }
+    if (is_compute(action.kind)) return read_compute(position, action, wrong);
+    read_message(position, action, wrong);
+  }
+
+  template <class Wrong>
+  void read_compute(int64_t position, const PipelineAction& action, const Wrong& wrong) {
+    const auto q = static_cast<size_t>(action.part);
+    PartActions& actions = structure_.parts[q][static_cast<size_t>(action.micro_batch)];
+    const auto set = [&](int64_t& place) {
+      if (place >= 0) {
+        wrong(ViolationKind::kRepeatedRun, fmt::format("action {} did that already", place));
+      } else {
+        place = position;
+      }
+    };
+    const auto in_order = [&](int64_t& last, const char* what) {
+      if (action.micro_batch < last) {
+        wrong(ViolationKind::kOrder, fmt::format("{} of micro-batch {} came before it", what, last));
+      }
+      last = std::max<int64_t>(last, action.micro_batch);
+    };
+    switch (action.kind) {
+      case PipelineActionKind::kForward:
+        in_order(last_forward_[q], "the forward");
+        return set(actions.forward);
+      case PipelineActionKind::kBackward:
+        in_order(last_weights_[q], "the weight gradients");
+        set(actions.backward);
+        return set(actions.weights);
+      case PipelineActionKind::kInputGradient:
+        return set(actions.backward);
+      case PipelineActionKind::kWeightGradient:
+        in_order(last_weights_[q], "the weight gradients");
+        if (actions.backward < 0) wrong(ViolationKind::kOrder, "the input_gradient is not before it");
+        return set(actions.weights);
+      default:
+        return;
+    }
+  }
+
+  template <class Wrong>
+  void read_message(int64_t position, const PipelineAction& action, const Wrong& wrong) {
+    const bool receives = action.kind == PipelineActionKind::kReceive;
+    const bool activation = action.message == MessageKind::kActivation;
+    const int32_t sender = receives ? action.part + (activation ? -1 : 1) : action.part;
+    const bool inside = sender >= 0 && static_cast<size_t>(sender) < plan_.parts.size();
+    const int64_t found = inside ? message_at(sender, action.micro_batch, action.message) : -1;
+    if (found < 0) {
+      return wrong(ViolationKind::kUnmatched,
+                   "there is no other part, or it lies on the same device: no message goes there");
+    }
+    MessageEnds& message = structure_.messages[static_cast<size_t>(found)];
+    int64_t& place = receives ? message.receive
+                     : action.kind == PipelineActionKind::kSend ? message.send
+                                                                : message.wait;
+    if (place >= 0) {
+      return wrong(ViolationKind::kRepeatedRun, fmt::format("action {} did that already", place));
+    }
+    if (action.kind == PipelineActionKind::kWait && message.send < 0) {
+      wrong(ViolationKind::kOrder, "nothing was sent before it");
+    }
+    place = position;
+  }
+
+  void check_complete() {
+    for (size_t q = 0; q < plan_.parts.size(); ++q) {
+      const int32_t device = plan_.parts[q].device;
+      for (size_t m = 0; m < micro_batches(); ++m) {
+        const PartActions& actions = structure_.parts[q][m];
+        const auto missing = [&](int64_t place, const char* what) {
+          if (place >= 0) return;
+          fault(ViolationKind::kMissingRun, device, -1,
+                fmt::format("the {} of part {} does not run for micro-batch {}", what, q, m));
+        };
+        missing(actions.forward, "forward");
+        missing(actions.backward, "backward");
+        if (actions.backward >= 0) missing(actions.weights, "weight gradient");
+      }
+    }
+    for (const MessageEnds& message : structure_.messages) {
+      const auto missing = [&](int64_t place, int32_t device, const char* what) {
+        if (place >= 0) return;
+        fault(ViolationKind::kUnmatched, device, -1,
+              fmt::format("the {} of part {} for micro-batch {} has no {}",
+                          to_string(message.message), message.part, message.micro_batch, what));
+      };
+      missing(message.send, message.sender, "send");
+      missing(message.wait, message.sender, "wait");
+      missing(message.receive, message.receiver, "receive");
+    }
+  }
+
+  // Both ends of a link must have its messages in the same order: many transports match them by it.
+  void sort_messages() {
+    auto& messages = structure_.messages;
+    std::ranges::stable_sort(messages, [](const MessageEnds& a, const MessageEnds& b) {
+      return std::pair(a.link, a.send) < std::pair(b.link, b.send);
+    });
+    structure_.link_ends.assign(pipeline_.links.size(), 0);
+    for (size_t k = 0; k < messages.size(); ++k) {
+      const MessageEnds& message = messages[k];
+      if (message.link < 0) continue;
+      structure_.link_ends[static_cast<size_t>(message.link)] = k + 1;
+      if (k == 0 || messages[k - 1].link != message.link) continue;
+      if (message.receive < 0 || messages[k - 1].receive < message.receive) continue;
+      fault(ViolationKind::kUnmatched, message.receiver, message.receive,
+            fmt::format("the link from \"{}\" carries another message before this one, for which "
+                        "room is made only later",
+                        plan_.devices[static_cast<size_t>(message.sender)].name));
+    }
+  }
+
+  const Pipeline& pipeline_;
+  const PipelinePlan& plan_;
+  const ReportFault& report_;
+  PipelineStructure structure_;
+  std::vector<int64_t> message_of_;  // by part, kind and micro-batch: a position in messages
+  std::vector<int64_t> last_forward_, last_weights_;  // by part: the last micro-batch so far
+};
+
+}  // namespace
+
+PipelineStructure structure_of(const Pipeline& pipeline, const PipelinePlan& plan,
+                               const ReportFault& report) {
+  return StructureReader(pipeline, plan, report).read();
+}
+
+}  // namespace reprise::internal::check

@@ -1,0 +1,28 @@
+// When every action and every message of a plan of a pipeline begins and ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "check/pipeline_structure.h"
+#include "reprise/check/pipeline.h"
+#include "reprise/model/pipeline.h"
+
+namespace reprise::internal::check {
+
+struct PipelineTimes {
+  std::vector<std::vector<PipelineStep>> steps;  // by device and action
+  std::vector<MessageTransfer> messages;         // as PipelineStructure::messages
+  // Of a deadlock: the first action of each device that waits for ever, or -1, with what it waits
+  // for. Empty: there is none.
+  std::vector<int64_t> stuck;
+  std::vector<std::string> why;
+};
+
+// `times` has the compute time of every action, by device. The structure must be complete. Goes
+// through the orders as far as what they wait for is known. O(actions + messages).
+PipelineTimes times_of(const Pipeline& pipeline, const PipelinePlan& plan,
+                       const PipelineStructure& structure,
+                       const std::vector<std::vector<Nanos>>& times);
+
+}  // namespace reprise::internal::check

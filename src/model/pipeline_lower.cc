@@ -1,0 +1,410 @@
+// Writes what one device of a pipeline does out as a graph with its runs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
+#include "reprise/model/pipeline.h"
+
+namespace reprise {
+namespace {
+
+// A StageRun is a PartRun that was looked up.
+struct StageRun {
+  Phase phase = Phase::kForward;
+  size_t stage = 0;     // of the chain; of the loss: the number of stages
+  int32_t variant = 0;  // of the forward: 0 is "fast", 1 + o is option o; of a backward: option o
+};
+
+// A ProgramBuilder goes through the order of a device and makes each op when it first runs, so that
+// the ops stand in the order of the plan.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Pipeline& pipeline, const PipelinePlan& plan, size_t device)
+      : pipeline_(pipeline),
+        plan_(plan),
+        device_(device),
+        index_{pipeline.chain.stages.size()},
+        chain_graph_(lower(pipeline.chain)) {
+    check_parts();
+    add_values();
+  }
+
+  DeviceProgram build() {
+    const std::vector<PipelineAction>& order = plan_.devices[device_].order;
+    for (action_ = 0; action_ < order.size(); ++action_) {
+      perform(order[action_]);
+      program_.ends.push_back(program_.runs.size());
+    }
+    action_ = order.size();
+    add_missing_ops();
+    return std::move(program_);
+  }
+
+ private:
+  [[noreturn]] void fail_at(const std::string& message) const {
+    throw InputError(message, {.pointer = fmt::format("/devices/{}/order/{}", device_, action_)});
+  }
+
+  void check_parts() const {
+    const size_t stages = pipeline_.chain.stages.size();
+    for (size_t q = 0; q < plan_.parts.size(); ++q) {
+      const PipelinePart& part = plan_.parts[q];
+      const bool inside = part.first_stage >= 0 && part.stages >= 1 &&
+                          static_cast<size_t>(part.first_stage) < stages &&
+                          static_cast<size_t>(part.stages) <=
+                              stages - static_cast<size_t>(part.first_stage);
+      if (inside) continue;
+      throw InputError(fmt::format("part {} has stages that the chain does not have", q),
+                       {.pointer = fmt::format("/parts/{}", q)});
+    }
+  }
+
+  size_t begin_of(const PipelinePart& part) const { return static_cast<size_t>(part.first_stage); }
+  size_t end_of(const PipelinePart& part) const {
+    return static_cast<size_t>(part.first_stage) + static_cast<size_t>(part.stages);
+  }
+
+  // The values of a micro-batch stand in a row: those of the chain's graph which touch a stage of
+  // this device, without the weight gradients, and then what weight parts keep.
+  void add_values() {
+    Graph& graph = program_.graph;
+    graph.name = fmt::format("{}, {}", pipeline_.name, plan_.devices[device_].name);
+    graph.fixed = pipeline_.chain.fixed;
+    const size_t stages = index_.stages;
+    std::vector<char> mine(stages, 0), touched(stages + 1, 0);
+    for (const PipelinePart& part : plan_.parts) {
+      if (part.device != static_cast<int32_t>(device_)) continue;
+      for (size_t i = begin_of(part); i < end_of(part); ++i) {
+        mine[i] = touched[i] = touched[i + 1] = 1;
+        graph.fixed += stage_fixed(pipeline_, i);
+      }
+    }
+    weight_.assign(stages, -1);
+    for (size_t i = 0; i < stages; ++i) {
+      if (!mine[i]) continue;
+      weight_[i] = static_cast<ValueIndex>(graph.values.size());
+      graph.results.push_back(weight_[i]);
+      graph.values.push_back({fmt::format("w{}", i), pipeline_.chain.stages[i].weight_gradient,
+                              ValueKind::kGradient});
+    }
+    accumulated_.assign(stages, 0);
+    own_.assign(chain_graph_.values.size(), -1);
+    kept_.assign(stages, -1);
+    std::vector<ValueIndex> block;  // positions in the chain's graph
+    const auto take = [&](ValueIndex value) {
+      own_[static_cast<size_t>(value)] = static_cast<ValueIndex>(block.size());
+      block.push_back(value);
+    };
+    for (size_t k = 0; k <= stages; ++k) {
+      if (!touched[k]) continue;
+      take(index_.activation(k));
+      take(index_.gradient(k));
+    }
+    auto saved = static_cast<ValueIndex>(2 * (stages + 1) + stages);
+    for (size_t i = 0; i < stages; ++i) {
+      for (size_t o = 0; o < pipeline_.chain.stages[i].options.size(); ++o, ++saved) {
+        if (mine[i]) take(saved);
+      }
+    }
+    size_t size = block.size();
+    for (size_t i = 0; i < stages; ++i) {
+      if (mine[i] && weight_part(pipeline_, i) != nullptr) kept_[i] = static_cast<ValueIndex>(size++);
+    }
+    first_value_ = graph.values.size();
+    block_ = size;
+    graph.values.reserve(first_value_ + size * static_cast<size_t>(pipeline_.micro_batches));
+    for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
+      for (const ValueIndex value : block) {
+        const Value& original = chain_graph_.values[static_cast<size_t>(value)];
+        graph.values.push_back({fmt::format("m{}/{}", m, original.id), original.bytes, original.kind});
+      }
+      for (size_t i = 0; i < stages; ++i) {
+        if (kept_[i] < 0) continue;
+        graph.values.push_back(
+            {fmt::format("m{}/k{}", m, i), weight_part(pipeline_, i)->kept, ValueKind::kSaved});
+      }
+      if (touched[0]) graph.results.push_back(position(m, index_.gradient(0)));
+    }
+  }
+
+  // Returns the position of a value of the chain's graph for a micro-batch.
+  ValueIndex position(int64_t micro_batch, ValueIndex value) const {
+    return in_block(micro_batch, own_[static_cast<size_t>(value)]);
+  }
+  ValueIndex in_block(int64_t micro_batch, ValueIndex offset) const {
+    return static_cast<ValueIndex>(first_value_ + block_ * static_cast<size_t>(micro_batch) +
+                                   static_cast<size_t>(offset));
+  }
+
+  const PipelinePart& part_of(const PipelineAction& action) const {
+    if (action.part < 0 || static_cast<size_t>(action.part) >= plan_.parts.size()) {
+      fail_at(fmt::format("the plan has no part {}", action.part));
+    }
+    const PipelinePart& part = plan_.parts[static_cast<size_t>(action.part)];
+    if (part.device != static_cast<int32_t>(device_)) {
+      fail_at(fmt::format("part {} lies on another device", action.part));
+    }
+    if (action.micro_batch < 0 || action.micro_batch >= pipeline_.micro_batches) {
+      fail_at(fmt::format("there is no micro-batch {}", action.micro_batch));
+    }
+    return part;
+  }
+
+  const PartPlan& plan_for(const PipelinePart& part, const PipelineAction& action) const {
+    const auto m = static_cast<size_t>(action.micro_batch);
+    if (m >= part.plan_of.size() || part.plan_of[m] < 0 ||
+        static_cast<size_t>(part.plan_of[m]) >= part.plans.size()) {
+      fail_at(fmt::format("part {} has no plan for micro-batch {}", action.part, action.micro_batch));
+    }
+    return part.plans[static_cast<size_t>(part.plan_of[m])];
+  }
+
+  void perform(const PipelineAction& action) {
+    const PipelinePart& part = part_of(action);
+    const int64_t m = action.micro_batch;
+    switch (action.kind) {
+      case PipelineActionKind::kForward:
+        for (const PartRun& run : plan_for(part, action).forward) {
+          const StageRun found = find(part, run);
+          if (found.phase != Phase::kForward) {
+            fail_at(fmt::format("the forward of a part cannot run \"{}\"", run.op));
+          }
+          add_run(m, found, false);
+        }
+        return;
+      case PipelineActionKind::kBackward:
+      case PipelineActionKind::kInputGradient:
+        for (const PartRun& run : plan_for(part, action).backward) {
+          add_run(m, find(part, run), action.kind == PipelineActionKind::kInputGradient);
+        }
+        return;
+      case PipelineActionKind::kWeightGradient:
+        for (const PartRun& run : plan_for(part, action).backward) {
+          const StageRun found = find(part, run);
+          if (found.phase == Phase::kBackward && kept_[found.stage] >= 0) {
+            add_weight_run(m, found.stage);
+          }
+        }
+        return;
+      case PipelineActionKind::kReceive:
+      case PipelineActionKind::kSend:
+      case PipelineActionKind::kWait:
+        return add_message(m, part, action);
+    }
+  }
+
+  StageRun find(const PipelinePart& part, const PartRun& run) {
+    const auto known = found_.find({run.op, run.variant});
+    StageRun result;
+    if (known != found_.end()) {
+      result = known->second;
+    } else {
+      result = look_up(run);
+      found_.emplace(std::pair{run.op, run.variant}, result);
+    }
+    const bool inside = result.phase == Phase::kLoss
+                            ? end_of(part) == index_.stages
+                            : result.stage >= begin_of(part) && result.stage < end_of(part);
+    if (!inside) fail_at(fmt::format("the part does not have \"{}\"", run.op));
+    return result;
+  }
+
+  StageRun look_up(const PartRun& run) {
+    if (ops_of_chain_.empty()) {
+      for (size_t o = 0; o < chain_graph_.ops.size(); ++o) {
+        ops_of_chain_.emplace(chain_graph_.ops[o].id, static_cast<OpIndex>(o));
+      }
+    }
+    const auto found = ops_of_chain_.find(run.op);
+    if (found == ops_of_chain_.end()) {
+      fail_at(fmt::format("the chain has no operation \"{}\"", run.op));
+    }
+    const Op& op = chain_graph_.ops[static_cast<size_t>(found->second)];
+    for (size_t v = 0; v < op.variants.size(); ++v) {
+      if (op.variants[v].name != run.variant) continue;
+      return {op.phase, index_.stage_of(found->second).value_or(index_.stages),
+              static_cast<int32_t>(v)};
+    }
+    fail_at(fmt::format("\"{}\" has no variant \"{}\"", run.op, run.variant));
+  }
+
+  // An op of a micro-batch is made once.
+  enum class Sort : int64_t { kOfChain, kWeightPart, kReceive, kSend, kWait };
+  OpIndex& slot(int64_t micro_batch, Sort sort, OpIndex op) {
+    const int64_t kinds = 5, ops = 2 * static_cast<int64_t>(index_.stages) + 1;
+    return made_.try_emplace((micro_batch * kinds + static_cast<int64_t>(sort)) * ops + op, -1)
+        .first->second;
+  }
+
+  void push_run(OpIndex op, int32_t variant) {
+    if (static_cast<int64_t>(program_.runs.size()) >= kMostProgramRuns) {
+      fail_at(fmt::format("the device runs more than {} operations", kMostProgramRuns));
+    }
+    program_.runs.push_back({op, variant});
+  }
+
+  OpIndex op_of(const StageRun& run) const {
+    switch (run.phase) {
+      case Phase::kForward:
+        return index_.forward(run.stage);
+      case Phase::kLoss:
+        return index_.loss();
+      case Phase::kBackward:
+        return index_.backward(run.stage);
+    }
+    return 0;
+  }
+
+  void add_run(int64_t micro_batch, const StageRun& run, bool split) {
+    push_run(chain_op(micro_batch, op_of(run), split), run.variant);
+  }
+
+  OpIndex chain_op(int64_t micro_batch, OpIndex op, bool split) {
+    OpIndex& made = slot(micro_batch, Sort::kOfChain, op);
+    if (made >= 0) return made;
+    made = static_cast<OpIndex>(program_.graph.ops.size());
+    Op copy = chain_graph_.ops[static_cast<size_t>(op)];
+    copy.id = fmt::format("m{}/{}", micro_batch, copy.id);
+    const bool backward = copy.phase == Phase::kBackward;
+    const size_t stage = backward ? *index_.stage_of(op) : 0;
+    const bool keeps = backward && split && kept_[stage] >= 0;
+    for (Variant& variant : copy.variants) {
+      const bool holds_weights = backward && !keeps;
+      if (backward) std::erase(variant.writes, index_.weight_gradient(stage));
+      for (auto* list : {&variant.reads, &variant.writes, &variant.consumes}) {
+        for (ValueIndex& value : *list) value = position(micro_batch, value);
+      }
+      if (holds_weights) accumulate(stage, variant);
+      if (!keeps) continue;
+      variant.writes.push_back(in_block(micro_batch, kept_[stage]));
+      variant.time -= weight_part(pipeline_, stage)->cost.time;
+    }
+    if (backward && !keeps) accumulated_[stage] = 1;
+    program_.graph.ops.push_back(std::move(copy));
+    return made;
+  }
+
+  // The first micro-batch makes the gradient of the stage's weights. Every other one makes its own
+  // beside it, which is a workspace, and adds it in place.
+  void accumulate(size_t stage, Variant& variant) const {
+    if (!accumulated_[stage]) {
+      variant.writes.push_back(weight_[stage]);
+      return;
+    }
+    variant.reads.push_back(weight_[stage]);
+    variant.workspace += pipeline_.chain.stages[stage].weight_gradient;
+  }
+
+  void add_weight_run(int64_t micro_batch, size_t stage) {
+    OpIndex& made = slot(micro_batch, Sort::kWeightPart, index_.backward(stage));
+    if (made < 0) {
+      made = static_cast<OpIndex>(program_.graph.ops.size());
+      Op op{.id = fmt::format("m{}/W{}", micro_batch, stage), .phase = Phase::kBackward,
+            .variants = {Variant{}}};
+      Variant& variant = op.variants.front();
+      const WeightPart& part = *weight_part(pipeline_, stage);
+      variant.time = part.cost.time;
+      variant.workspace = part.cost.workspace;
+      variant.reads = {in_block(micro_batch, kept_[stage])};
+      accumulate(stage, variant);
+      accumulated_[stage] = 1;
+      program_.graph.ops.push_back(std::move(op));
+    }
+    push_run(made, 0);
+  }
+
+  // Messages of a part: activations come before its first stage and go behind its last one,
+  // gradients the other way.
+  void add_message(int64_t micro_batch, const PipelinePart& part, const PipelineAction& action) {
+    const bool receives = action.kind == PipelineActionKind::kReceive;
+    const bool activation = action.message == MessageKind::kActivation;
+    const size_t boundary = receives == activation ? begin_of(part) : end_of(part);
+    const ValueIndex of_chain =
+        activation ? index_.activation(boundary) : index_.gradient(boundary);
+    if (boundary == (receives == activation ? 0 : index_.stages)) {
+      fail_at(fmt::format("there is no part {} this one", boundary == 0 ? "before" : "behind"));
+    }
+    const Sort sort = receives ? Sort::kReceive
+                      : action.kind == PipelineActionKind::kSend ? Sort::kSend
+                                                                 : Sort::kWait;
+    const auto place = static_cast<OpIndex>(boundary + (activation ? 0 : index_.stages));
+    OpIndex& made = slot(micro_batch, sort, place);
+    if (made < 0) {
+      made = static_cast<OpIndex>(program_.graph.ops.size());
+      const ValueIndex value = position(micro_batch, of_chain);
+      Op op{.id = fmt::format("{} {}", to_string(action.kind),
+                              program_.graph.values[static_cast<size_t>(value)].id),
+            .once = true,
+            .variants = {Variant{}}};
+      (receives ? op.variants.front().writes : op.variants.front().reads) = {value};
+      program_.graph.ops.push_back(std::move(op));
+    }
+    push_run(made, 0);
+  }
+
+  // What never runs is there all the same, so that a judge misses it.
+  void add_missing_ops() {
+    for (const PipelinePart& part : plan_.parts) {
+      if (part.device != static_cast<int32_t>(device_)) continue;
+      for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
+        for (size_t i = begin_of(part); i < end_of(part); ++i) chain_op(m, index_.forward(i), false);
+        if (end_of(part) == index_.stages) chain_op(m, index_.loss(), false);
+        for (size_t i = end_of(part); i-- > begin_of(part);) chain_op(m, index_.backward(i), false);
+      }
+    }
+  }
+
+  const Pipeline& pipeline_;
+  const PipelinePlan& plan_;
+  size_t device_;
+  size_t action_ = 0;
+  ChainIndex index_;
+  Graph chain_graph_;
+  DeviceProgram program_;
+  std::vector<ValueIndex> weight_;    // by stage: its weight gradient, or -1
+  std::vector<char> accumulated_;     // by stage: whether an earlier op writes that
+  std::vector<ValueIndex> own_;       // by value of the chain's graph: its place in a block, or -1
+  std::vector<ValueIndex> kept_;      // by stage: the place of what its weight part keeps, or -1
+  size_t first_value_ = 0, block_ = 0;
+  std::unordered_map<int64_t, OpIndex> made_;
+  std::unordered_map<std::string, OpIndex> ops_of_chain_;
+  std::map<std::pair<std::string, std::string>, StageRun> found_;
+};
+
+}  // namespace
+
+DeviceProgram lower(const Pipeline& pipeline, const PipelinePlan& plan, size_t device) {
+  if (device >= plan.devices.size()) {
+    throw InputError(fmt::format("the plan has no device {}", device));
+  }
+  return ProgramBuilder(pipeline, plan, device).build();
+}
+
+std::vector<Nanos> action_times(const Pipeline& pipeline, const PipelinePlan& plan, size_t device) {
+  const DeviceProgram program = lower(pipeline, plan, device);
+  return action_times(pipeline, program, device);
+}
+
+std::vector<Nanos> action_times(const Pipeline& pipeline, const DeviceProgram& program,
+                                size_t device) {
+  std::vector<Nanos> times;
+  size_t run = 0;
+  for (const size_t end : program.ends) {
+    Nanos time;
+    for (; run < end; ++run) {
+      const Run& one = program.runs[run];
+      time += program.graph.ops[static_cast<size_t>(one.op)]
+                  .variants[static_cast<size_t>(one.variant)].time;
+    }
+    times.push_back(time_on(pipeline.devices[device], time));
+  }
+  return times;
+}
+
+}  // namespace reprise

@@ -1,0 +1,119 @@
+// Cuts and recomputation together, against every row, against all cuts, and against its bound.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "oracle/pipeline_machine.h"
+#include "reprise/check/pipeline.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/plan/pipeline.h"
+#include "support/random_pipeline.h"
+#include "support/scale.h"
+
+namespace reprise::testing {
+namespace {
+
+RandomPipelineOptions heterogeneous() {
+  RandomPipelineOptions options;
+  options.chain.min_stages = 3;
+  options.chain.max_stages = 8;
+  options.chain.max_options = 2;
+  options.min_devices = 2;
+  return options;
+}
+
+std::optional<int64_t> time_of_row(const Pipeline& pipeline, const char* row, const Budget& budget,
+                                   const std::vector<int64_t>& cuts = {}) {
+  try {
+    const PipelineResult result = plan(pipeline, {.budget = budget, .planner = row, .cuts = cuts});
+    if (result.plan) return result.plan->time.count();
+  } catch (const InputError&) {
+    // zb_h1 refuses chains in which nothing can be split.
+  }
+  return std::nullopt;
+}
+
+TEST(JointPipelines, AreNeverWorseThanAnyRow) {
+  std::mt19937_64 random(200);
+  int questions = 0, better = 0, alone = 0, best_of_rows = 0;
+  double gap = 0;
+  for (int number = 0; number < test_scale(200); ++number) {
+    const Pipeline pipeline = random_pipeline(random, heterogeneous());
+    SCOPED_TRACE("number " + std::to_string(number) + ": " + to_json(pipeline));
+    const Budget budget(std::to_string(60 + 10 * (number % 5)) + "%");
+    const PipelineResult joint =
+        plan(pipeline, {.budget = budget, .planner = "pipeline", .threads = 1});
+    std::optional<int64_t> rows;
+    for (const char* row : {"1f1b", "gpipe", "interleaved", "zb_h1", "adapipe", "cheapest_stages"}) {
+      const auto time = time_of_row(pipeline, row, budget);
+      if (!time) continue;
+      ASSERT_TRUE(joint.plan.has_value()) << row;
+      ASSERT_LE(joint.plan->time.count(), *time) << row;
+      if (!rows || *time < *rows) rows = time;
+    }
+    if (!joint.plan) continue;
+    ++questions;
+    const MachineRun machine = run_machine(pipeline, *joint.plan);
+    ASSERT_EQ(machine.time, joint.plan->time.count());
+    for (size_t d = 0; d < machine.peaks.size(); ++d) {
+      ASSERT_EQ(machine.peaks[d], joint.plan->devices[d].peak.count());
+      ASSERT_LE(joint.plan->devices[d].peak, joint.budgets[d]);
+    }
+    ASSERT_LE(joint.lower_bound, joint.plan->time);
+    gap += static_cast<double>(joint.plan->time.count()) /
+           static_cast<double>(std::max<int64_t>(1, joint.lower_bound.count()));
+    alone += !rows;
+    better += rows && joint.plan->time.count() < *rows;
+    best_of_rows += rows && joint.plan->time.count() == *rows;
+  }
+  std::cout << questions << " plans: " << better << " faster than every row, " << best_of_rows
+            << " as fast as the best one, " << alone << " where no row has one; mean of time over bound "
+            << gap / questions << "\n";
+  EXPECT_GT(better, questions / 10);
+  EXPECT_GT(alone, 0);
+}
+
+// Every choice of cuts, each with the best ways of its parts.
+TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
+  std::mt19937_64 random(5);
+  int questions = 0, equal = 0;
+  double worst = 1;
+  for (int number = 0; number < test_scale(40); ++number) {
+    const Pipeline pipeline = random_pipeline(random, heterogeneous());
+    SCOPED_TRACE("number " + std::to_string(number) + ": " + to_json(pipeline));
+    const Budget budget(std::to_string(50 + 10 * (number % 5)) + "%");
+    const auto stages = static_cast<int64_t>(pipeline.chain.stages.size());
+    const size_t parts = std::min(pipeline.devices.size(), pipeline.chain.stages.size());
+    std::optional<int64_t> least;
+    std::vector<char> cut(static_cast<size_t>(stages - 1), 0);
+    std::fill(cut.begin(), cut.begin() + static_cast<int64_t>(parts - 1), 1);
+    do {
+      std::vector<int64_t> cuts;
+      for (int64_t i = 1; i < stages; ++i) {
+        if (cut[static_cast<size_t>(i - 1)]) cuts.push_back(i);
+      }
+      const auto time = time_of_row(pipeline, "pipeline", budget, cuts);
+      if (time && (!least || *time < *least)) least = time;
+    } while (std::prev_permutation(cut.begin(), cut.end()));
+    const auto joint = time_of_row(pipeline, "pipeline", budget);
+    if (!least) continue;
+    ASSERT_TRUE(joint.has_value());
+    ++questions;
+    equal += *joint <= *least;
+    worst = std::max(worst, static_cast<double>(*joint) / static_cast<double>(std::max<int64_t>(1, *least)));
+
+    EXPECT_LE(static_cast<double>(*joint), 1.05 * static_cast<double>(*least));
+  }
+  std::cout << questions << " questions: " << equal << " as good as all cuts, worst ratio " << worst
+            << "\n";
+  EXPECT_GT(questions, 0);
+}
+
+}  // namespace
+}  // namespace reprise::testing

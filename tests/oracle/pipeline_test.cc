@@ -1,0 +1,171 @@
+// The simulator and the schedules of pipelines against an independent machine and closed forms.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "oracle/pipeline_machine.h"
+#include "reprise/check/pipeline.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/plan/pipeline.h"
+#include "support/random_pipeline.h"
+#include "support/scale.h"
+
+namespace reprise::testing {
+namespace {
+
+void expect_as_the_machine(const Pipeline& pipeline, const PipelinePlan& plan) {
+  const PipelineTimeline timeline = simulate(pipeline, plan);
+  const MachineRun machine = run_machine(pipeline, plan);
+  ASSERT_FALSE(machine.stuck);
+  EXPECT_EQ(timeline.time.count(), machine.time);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    SCOPED_TRACE(plan.devices[d].name);
+    EXPECT_EQ(timeline.devices[d].peak.count(), machine.peaks[d]);
+    ASSERT_EQ(timeline.devices[d].steps.size(), machine.starts[d].size());
+    for (size_t a = 0; a < machine.starts[d].size(); ++a) {
+      // The machine notes when a wait or a read is over, the simulator when it begins to wait.
+      const PipelineStep& step = timeline.devices[d].steps[a];
+      const bool waits = plan.devices[d].order[a].kind == PipelineActionKind::kWait;
+      EXPECT_EQ((waits ? step.end : step.start).count(), machine.starts[d][a]) << "action " << a;
+    }
+  }
+}
+
+class PipelineRow : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PipelineRow, TimesAndBytesAreThoseOfTheMachine) {
+  std::mt19937_64 random(39);
+  RandomPipelineOptions options;
+  options.chain.inexact_options = false;
+  int plans = 0, recomputed = 0;
+  for (int number = 0; number < test_scale(60); ++number) {
+    const Pipeline pipeline = random_pipeline(random, options);
+    const Baseline plain = baseline(pipeline);
+    for (const int64_t percent : {100, 90, 80, 70}) {
+      PipelineOptions question;
+      question.planner = GetParam();
+      question.budget = Budget(std::to_string(percent) + "%");
+      SCOPED_TRACE("number " + std::to_string(number) + ": " + to_json(pipeline));
+      PipelineResult result;
+      try {
+        result = plan(pipeline, question);
+      } catch (const InputError&) {
+        // zb_h1 refuses chains in which nothing can be split.
+        ASSERT_STREQ(GetParam(), "zb_h1");
+        continue;
+      }
+      if (!result.plan) {
+        EXPECT_EQ(result.termination, Termination::kInfeasible);
+        EXPECT_FALSE(result.blocking_device.empty());
+        continue;
+      }
+      ++plans;
+      expect_as_the_machine(pipeline, *result.plan);
+      EXPECT_LE(result.lower_bound, result.plan->time);
+      for (const DevicePlan& device : result.plan->devices) {
+        EXPECT_LE(device.peak, Budget(question.budget).resolve(plain.peak));
+      }
+      for (const PipelinePart& part : result.plan->parts) {
+        recomputed += part.plans.front().backward.size() >
+                      static_cast<size_t>(part.stages) + (&part == &result.plan->parts.back());
+      }
+      if (HasFailure()) return;
+    }
+  }
+  std::cout << plans << " plans, " << recomputed << " parts recomputed\n";
+  EXPECT_GT(plans, test_scale(60) / 2);
+  EXPECT_GT(recomputed, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelineRow,
+                         ::testing::Values("gpipe", "1f1b", "interleaved", "zb_h1"),
+                         [](const auto& row) { return std::string("row_") + row.param; });
+
+int64_t time_of(const Pipeline& pipeline, const char* planner, int64_t parts = 1) {
+  const PipelineResult result =
+      plan(pipeline, {.planner = planner, .parts_per_device = parts});
+  return result.plan->time.count();
+}
+
+// p equal parts and m micro-batches take (m + p - 1) (F + B) in the orders of GPipe and 1F1B.
+TEST(PipelineSchedules, HaveTheClosedFormsOfEqualParts) {
+  for (const int p : {1, 2, 3, 4, 6}) {
+    for (const int64_t m : {1, 2, 4, 8, 11}) {
+      SCOPED_TRACE(std::to_string(p) + " parts, " + std::to_string(m) + " micro-batches");
+      const Pipeline pipeline = equal_stages(p, m, Nanos(10), Nanos(20), Nanos(0));
+      EXPECT_EQ(time_of(pipeline, "gpipe"), (m + p - 1) * 30);
+      EXPECT_EQ(time_of(pipeline, "1f1b"), (m + p - 1) * 30);
+    }
+  }
+}
+
+// With v parts on each device and whole groups of micro-batches, the bubble is a v-th.
+TEST(PipelineSchedules, InterleavedPartsDivideTheBubble) {
+  for (const int p : {2, 3, 4}) {
+    for (const int v : {2, 3}) {
+      for (const int64_t groups : {1, 2, 3}) {
+        SCOPED_TRACE(std::to_string(p) + " devices, " + std::to_string(v) + " parts, " +
+                     std::to_string(groups) + " groups");
+        const int64_t m = groups * p;
+        const Pipeline pipeline = equal_stages(p, m, Nanos(10), Nanos(20), Nanos(0), v);
+        EXPECT_EQ(time_of(pipeline, "interleaved", v), m * v * 30 + (p - 1) * 30);
+        EXPECT_EQ(time_of(pipeline, "1f1b"), (m + p - 1) * v * 30);
+      }
+    }
+  }
+}
+
+// Qi et al., Table 2: with F, B and W of equal time the bubble of ZB-H1 is (p - 1)(F + B - W), a
+// third of that of 1F1B, with as much memory.
+TEST(PipelineSchedules, ZeroBubbleHasAThirdOfTheBubble) {
+  for (const int p : {2, 3, 4, 6}) {
+    for (const int64_t m : {1 * p, 2 * p, 3 * p, 4 * p + 1}) {
+      SCOPED_TRACE(std::to_string(p) + " parts, " + std::to_string(m) + " micro-batches");
+      const Pipeline pipeline = equal_stages(p, m, Nanos(10), Nanos(10), Nanos(10));
+      EXPECT_EQ(time_of(pipeline, "zb_h1"), 30 * m + (p - 1) * 10);
+    }
+  }
+}
+
+TEST(PipelineSchedules, HaveTheMicroBatchesInFlightOfTheirPapers) {
+  const Pipeline pipeline = equal_stages(4, 8, Nanos(10), Nanos(20), Nanos(0));
+  const auto flight = [&](const char* planner) {
+    const PipelineResult result = plan(pipeline, {.planner = planner});
+    const PipelineTimeline timeline = simulate(pipeline, *result.plan);
+    std::vector<int64_t> most;
+    for (size_t q = 0; q < 4; ++q) most.push_back(timeline.devices[q].in_flight[q]);
+    return most;
+  };
+  EXPECT_EQ(flight("gpipe"), (std::vector<int64_t>{8, 8, 8, 8}));
+  EXPECT_EQ(flight("1f1b"), (std::vector<int64_t>{4, 3, 2, 1}));
+}
+
+// Part 0 has a micro-batch in flight for each part, and the others fewer: 10 bytes for each.
+TEST(PipelineSchedules, HaveTheBytesOfTheirMicroBatches) {
+  const Pipeline pipeline = equal_stages(4, 8, Nanos(10), Nanos(20), Nanos(0));
+  const PipelineResult gpipe = plan(pipeline, {.planner = "gpipe"});
+  const PipelineResult alternating = plan(pipeline, {.planner = "1f1b"});
+  for (int64_t d = 0; d < 4; ++d) {
+    EXPECT_EQ(gpipe.plan->devices[static_cast<size_t>(d)].peak, Bytes(80));
+    EXPECT_EQ(alternating.plan->devices[static_cast<size_t>(d)].peak, Bytes(10 * (4 - d)));
+  }
+}
+
+// A part that recomputes itself keeps its input alone, which has no bytes here, and runs its forward
+// again, except the last one.
+TEST(PipelineSchedules, RecomputeWherePartsDoNotFit) {
+  const Pipeline pipeline = equal_stages(4, 8, Nanos(10), Nanos(20), Nanos(0));
+  const PipelineResult result = plan(pipeline, {.budget = Bytes(30), .planner = "1f1b"});
+  ASSERT_TRUE(result.plan.has_value());
+  EXPECT_EQ(result.plan->devices[0].peak, Bytes(10));
+  EXPECT_EQ(result.plan->devices[1].peak, Bytes(30));
+  const PipelineResult refused = plan(pipeline, {.budget = Bytes(9), .planner = "1f1b"});
+  EXPECT_EQ(refused.termination, Termination::kInfeasible);
+  EXPECT_EQ(refused.needed, Bytes(10));
+}
+
+}  // namespace
+}  // namespace reprise::testing
