@@ -62,7 +62,7 @@ ROOMS = {
     "runtime/rewrite": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/lockstep": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/graph": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/arena",
-                      "runtime/rewrite", "runtime/lockstep"),
+                      "runtime/rewrite", "runtime/lockstep", "runtime/online"),
     "runtime/transfer": ("runtime/device",),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules", "runtime/transfer"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),

@@ -50,6 +50,7 @@ class CapturedStep:
         outcomes: int,
         alternatives: Sequence[str] | None,
         optimizer: torch.optim.Optimizer | None,
+        budget: Budget,
         unguarded: Sequence[str],
         lockstep: str,
         name: str,
@@ -67,6 +68,7 @@ class CapturedStep:
         self._outcomes = outcomes
         self._alternatives = alternatives
         self._optimizer = None if optimizer is None else ParameterSteps(optimizer)
+        self._capture_budget = budget
         self._unguarded = tuple(unguarded)
         self._lockstep = lockstep
         self._differences: list[str] = []
@@ -90,6 +92,7 @@ class CapturedStep:
                 "alternatives": self._alternatives,
                 "optimizer": self._optimizer,
                 "lockstep": self._lockstep,
+                "budget": budget_for(self._capture_budget, tensors[0].device),
                 "name": self._name,
                 "observer": observe(self._observer),
                 "cache": self._cache,
@@ -214,7 +217,7 @@ class CapturedStep:
             budget: All device bytes during the step: parameters, gradients, optimizer state,
                 inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
                 a share such as "60%" of plain training's peak, "auto" for what the device has
-                free, or None for no limit.
+                free, or None for the budget of the capture, and without that no limit.
             planner: The name of a planner of graphs.
             time_limit: The time for all searches together: seconds, or a text such as "10s".
             threads: The number of threads. 0 stands for as many as the machine has.
@@ -264,7 +267,7 @@ class CapturedStep:
         self._native.use(plan.to_json(), budget=limit, enforce=enforce, arena=arena)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Runs one training step. If nothing was planned, the step is planned for no limit.
+        """Runs one training step. If nothing was planned, the step is planned as by `plan()`.
 
         After an exception buffers, the random state and gradients are as before the step. Gradients
         that the step itself drops first may be gone.
@@ -419,6 +422,7 @@ def capture(
     outcomes: int = 4,
     alternatives: Sequence[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    budget: Budget = None,
     unguarded: Sequence[str] = (),
     lockstep: str = "sparse",
     name: str = "step",
@@ -456,6 +460,12 @@ def capture(
             before and after the step. The bits are those of `optimizer.step()` behind the step.
             Clipping by the norm of all gradients is not possible. If a step fails half-way, the
             exception names the parameters that were updated.
+        budget: All CPU bytes of tensors while the step is captured, for a step that does not fit
+            plain. It is recorded and measured in online mode: tensors are evicted when memory runs
+            short, and made again. It is a number of bytes, a text such as "8 GiB", or "auto" for
+            what the machine has free; a share is refused, because the peak of plain training is
+            not known. None stands for plain training's memory. It needs the CPU and PyTorch 2.13
+            or newer. Predicted times are some per cent shorter then.
         unguarded: The names of Python state that may change without an effect on the step, as
             messages and `guards()` write them: "calls" or "trainer.log". The names stand for all
             that is inside them, too. They are neither compared before a call, nor refused if the
@@ -477,6 +487,7 @@ def capture(
         The captured step. Call it in the training loop in place of the function.
 
     Raises:
+        BudgetError: The step cannot be captured within `budget`.
         InputError: The step cannot be replayed, because it uses numbers out of tensors that are
             not whole, because sizes depend on data in other ways than by a mask, or because
             parameters are written. The message names the operation and the line of the program.
@@ -501,6 +512,7 @@ def capture(
         outcomes,
         alternatives,
         optimizer,
+        budget,
         unguarded,
         lockstep,
         name,

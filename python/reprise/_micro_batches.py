@@ -54,7 +54,7 @@ class MicroBatchedStep(CapturedStep):
         self._body = body
         self._budget = budget
         self._first_plan = plan
-        super().__init__(**capture)
+        super().__init__(budget=None, **capture)  # Each number of parts is recorded plain.
 
     def _functions(self) -> list[Callable[..., Any]]:
         return super()._functions() + ([] if self._body is None else [self._body])

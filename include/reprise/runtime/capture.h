@@ -58,6 +58,15 @@ struct CaptureOptions {
   // long as the function's own code and autograd, and next to no memory. The function's own code
   // runs, and what it changes outside tensors stays changed. A difference is a miss: see `on_miss`.
   Lockstep lockstep = Lockstep::kSparse;
+  // The limit on all CPU bytes of tensors while the step is captured, a number of bytes. The step is
+  // then recorded and measured in online mode (reprise/runtime/online.h): values are evicted when
+  // memory runs short, and made again. So plain training need not fit. The default is no limit.
+  // It is then the default of StepPlanOptions::budget, too.
+  //
+  // It needs the CPU and LibTorch 2.13 or newer. Copies in host memory of what the step writes outside
+  // itself (buffers, gradients that are there, literals) are not counted. Works are measured one by
+  // one and not in their order, so predicted times are some per cent shorter than without a budget.
+  Budget budget = {};
   MeasureOptions measure = {.name = "step"};
   // A step may read booleans and whole numbers out of tensors on the host (item(), a tensor as a
   // condition, torch.equal(), the size of what a mask selects). Each list of numbers that it reads
@@ -84,8 +93,8 @@ struct CaptureOptions {
 };
 
 struct StepPlanOptions {
-  // The budget covers all device bytes during a step, as in RematOptions. The default is no limit:
-  // plain training.
+  // The budget covers all device bytes during a step, as in RematOptions. The default is
+  // CaptureOptions::budget, and without that no limit: plain training.
   Budget budget = {};
   std::string planner = "graph";
   // This is the time for all searches that plan() makes, together. The first steps may take as long
@@ -224,10 +233,10 @@ void find_sources_with(std::function<std::string()> finder);
 // of one.
 std::string no_bytes_text();
 
-// Captures a step at plain training's memory. Runs the step CaptureOptions::runs times on `sample`, to
-// see which bytes each operation touches and to record it. A step that writes memory although no
-// schema says so, or that fills a cache in its first run, runs some times more. Then walks
-// through the step to measure it: once with all alternatives, where operations that have alternatives
+// Captures a step at plain training's memory, or within CaptureOptions::budget. Runs the step
+// CaptureOptions::runs times on `sample`, to see which bytes each operation touches and to record it.
+// A step that writes memory although no schema says so, or that fills a cache in its first run, runs
+// some times more. Then walks through the step to measure it: once with all alternatives, where operations that have alternatives
 // are repeated, and on the CPU at least once more in order. MeasureOptions says how many repetitions
 // and walks there are, as far as time is left.
 //

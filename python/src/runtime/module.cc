@@ -197,10 +197,10 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, int outcomes,
                const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
-               const Text& lockstep, const Text& name, const ObserverArgument& observer,
-               const Text& cache) {
+               const Text& lockstep, const BudgetArgument& budget, const Text& name,
+               const ObserverArgument& observer, const Text& cache) {
     rt::CaptureOptions options = capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                                 lockstep, name, observer, cache);
+                                                 lockstep, budget, name, observer, cache);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -212,14 +212,15 @@ class CapturedStep {
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
                             const std::vector<py::object>& modules, bool recapture,
                             int outcomes, const std::optional<std::vector<Text>>& alternatives,
-                            const py::object& optimizer, const Text& lockstep, const Text& name,
+                            const py::object& optimizer, const Text& lockstep,
+                            const BudgetArgument& budget, const Text& name,
                             const ObserverArgument& observer, const Text& cache) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         lockstep, name, observer, cache),
+                                         lockstep, budget, name, observer, cache),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -293,9 +294,11 @@ class CapturedStep {
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
                                      int outcomes, const std::optional<std::vector<Text>>& alternatives,
                                      const py::object& optimizer, const Text& lockstep,
-                                     const Text& name, const ObserverArgument& observer,
+                                     const BudgetArgument& budget, const Text& name,
+                                     const ObserverArgument& observer,
                                      const Text& cache) {
     rt::CaptureOptions options;
+    options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
     for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
@@ -396,17 +399,17 @@ class Remat {
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
-                    const std::optional<std::vector<Text>>&, const py::object&, const Text&, const Text&,
-                    const ObserverArgument&, const Text&>(),
+                    const std::optional<std::vector<Text>>&, const py::object&, const Text&,
+                    const BudgetArgument&, const Text&, const ObserverArgument&, const Text&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
-           py::arg("optimizer"), py::arg("lockstep"), py::arg("name"), py::arg("observer"),
-           py::arg("cache"))
+           py::arg("optimizer"), py::arg("lockstep"), py::arg("budget"), py::arg("name"),
+           py::arg("observer"), py::arg("cache"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
-                  py::arg("name"), py::arg("observer"), py::arg("cache"))
+                  py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))

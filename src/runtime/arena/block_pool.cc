@@ -1,12 +1,24 @@
 #include "runtime/arena/block_pool.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 namespace reprise::runtime::internal::arena {
 
-BlockPool::~BlockPool() {
-  for (const auto& [bytes, blocks] : free_) {
-    for (void* block : blocks) std::free(block);
+BlockPool::~BlockPool() { drop_until_idle_is(0); }
+
+// Gives idle blocks back to the system, the largest first.
+void BlockPool::drop_until_idle_is(int64_t bytes) {
+  while (idle_ > bytes) {
+    const auto largest = std::prev(free_.end());
+    if (largest->second.empty()) {
+      free_.erase(largest);
+      continue;
+    }
+    std::free(largest->second.back());
+    largest->second.pop_back();
+    idle_ -= largest->first;
   }
 }
 
@@ -15,12 +27,24 @@ void* BlockPool::take(int64_t bytes) {
   if (found != free_.end() && !found->second.empty()) {
     void* block = found->second.back();
     found->second.pop_back();
+    idle_ -= bytes;
+    in_use_ += bytes;
     return block;
   }
+  if (capacity_) drop_until_idle_is(std::max<int64_t>(0, *capacity_ - in_use_ - bytes));
   void* block = nullptr;
-  return posix_memalign(&block, 64, static_cast<size_t>(bytes)) == 0 ? block : nullptr;
+  if (posix_memalign(&block, 64, static_cast<size_t>(bytes)) != 0) {
+    drop_until_idle_is(0);
+    if (posix_memalign(&block, 64, static_cast<size_t>(bytes)) != 0) return nullptr;
+  }
+  in_use_ += bytes;
+  return block;
 }
 
-void BlockPool::give_back(void* data, int64_t bytes) { free_[bytes].push_back(data); }
+void BlockPool::give_back(void* data, int64_t bytes) {
+  in_use_ -= bytes;
+  free_[bytes].push_back(data);
+  idle_ += bytes;
+}
 
 }  // namespace reprise::runtime::internal::arena

@@ -28,6 +28,7 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
         "lockstep cannot compare every run here, because another library has taken the dispatch key "
         "of LibTorch that it needs");
   }
+  state_->plan_options.budget = state_->options.budget;
   state_->capture(sample);
 }
 
@@ -36,7 +37,9 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
-  state_->require_plan(options, state_->graph_now().fixed, Bytes(0));
+  StepPlanOptions wanted = options;
+  if (wanted.budget.unlimited()) wanted.budget = state_->options.budget;
+  state_->require_plan(wanted, state_->graph_now().fixed, Bytes(0));
   state_->now().placements = 0;
   state_->outcomes.drop_other_plans();
   return state_->now().plan->result;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ using device::ProcessorWatch;
 using device::TimedRun;
 using device::time_run;
 using device::wall_clock;
+using online::Needed;
+using online::Unseen;
+using online::Within;
 using rewrite::RewrittenStep;
 using state::RandomScope;
 using state::RandomState;
@@ -34,6 +38,7 @@ using step::Work;
 using step::Works;
 using step::copy_from_host;
 using step::copy_to_host;
+using step::values_read;
 
 namespace {
 
@@ -47,11 +52,13 @@ constexpr double kForAlone = 0.6;
 
 class Meter {
  public:
-  Meter(const RewrittenStep& step, const MeasureOptions& options, const CaptureTime& most)
+  Meter(const RewrittenStep& step, const MeasureOptions& options, const CaptureTime& most,
+        Within* within)
       : recording_(step.recording),
         works_(step.works),
         options_(options),
         most_(most),
+        within_(within),
         lowered_(lower(step, std::vector<WorkCost>(works_.all.size()), /*inputs=*/{}, /*name=*/"")),
         replay_(recording_, works_, lowered_),
         times_(works_, lowered_) {
@@ -78,7 +85,7 @@ class Meter {
   }
 
   WorkCosts run(const Tensors& inputs) {
-    BlockSourceScope pool(std::make_shared<BlockPool>());
+    BlockSourceScope pool(std::make_shared<BlockPool>(room()));
     const RandomScope random(recording_.device);
     const RandomState before(recording_.device);
     replay_.begin(inputs);
@@ -93,7 +100,7 @@ class Meter {
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
           if (works_.all[work].apart || (k > 0 && times_.repeats(work) > 0)) continue;
-          measure(work, k == 0, has_alternatives_[op] || !recording_.device.is_cpu());
+          measure(work, k == 0, has_alternatives_[op] || !has_walks_in_order());
         }
       }
       for (const ValueIndex value : last[op]) replay_.free(value);
@@ -101,8 +108,8 @@ class Meter {
              lowered_.graph.ops[op].id);
     }
     // Other devices go on working while the host prepares the next work, so that the host's caches
-    // do not count.
-    if (recording_.device.is_cpu()) walk_in_order(inputs, before);
+    // do not count there.
+    if (has_walks_in_order()) walk_in_order(inputs, before);
     replay_.clear();
     result_.processor_percent = watch_.percent();
     const bool busy = result_.processor_percent < 100;
@@ -142,6 +149,21 @@ class Meter {
       if (last[v] >= 0) result[static_cast<size_t>(last[v])].push_back(static_cast<ValueIndex>(v));
     }
     return result;
+  }
+
+  // Within a budget there is no room for plain training, which a walk in order is.
+  bool has_walks_in_order() const { return recording_.device.is_cpu() && within_ == nullptr; }
+
+  // Returns the bytes that the budget leaves, if there is one.
+  std::optional<int64_t> room() const {
+    if (within_ == nullptr) return std::nullopt;
+    return std::max<int64_t>(0, within_->budget().count() - memory_count(recording_.device).live);
+  }
+
+  std::vector<c10::Storage> operands(const Work& work) const {
+    std::vector<c10::Storage> all;
+    for (const int32_t value : values_read(work)) all.push_back(replay_.storage_of(value));
+    return all;
   }
 
   // Returns the memory that the work writes over. To repeat the work, the bytes from before are put
@@ -188,7 +210,7 @@ class Meter {
     std::set<std::string> kinds;
     for (size_t op = 0; op < has_alternatives_.size(); ++op) {
       if (is_again_[op] || is_known_[op]) continue;
-      if (!has_alternatives_[op] && recording_.device.is_cpu()) continue;
+      if (!has_alternatives_[op] && has_walks_in_order()) continue;
       for (const int32_t work : lowered_.works[op]) {
         if (!works_.all[static_cast<size_t>(work)].apart) {
           kinds.insert(times_.kind(static_cast<size_t>(work)));
@@ -202,6 +224,7 @@ class Meter {
   // had not run. Repeats the work if `alone`, or else takes its time in the walks in order.
   void measure(size_t w, bool stays, bool alone) {
     const Work& work = works_.all[w];
+    const Needed needed(within_, operands(work));
     const std::vector<c10::Storage> memory = written(work);
     const size_t inside = memory.size() - work.effects.size();
     // A work that runs once and stays leaves what it writes inside the step.
@@ -214,6 +237,12 @@ class Meter {
       random.restore();
     };
     try {
+      const Unseen unseen(within_);
+      if (within_ != nullptr) {  // This run makes room for those that are measured.
+        replay_.invoke(work);
+        replay_.drop_results();
+        put_back();
+      }
       take_times(w, alone, put_back);
     } catch (...) {
       put_back();
@@ -223,6 +252,11 @@ class Meter {
       replay_.drop_results();
       put_back();
       return;
+    }
+    if (within_ != nullptr) {  // This run is seen, so that its results can be made again.
+      replay_.drop_results();
+      put_back();
+      replay_.invoke(work);
     }
     replay_.keep_results(work);
     // Memory outside the step gets its bytes back. The next works read what was written inside the
@@ -264,7 +298,7 @@ class Meter {
   // for the kinds that follow and for walks in order.
   Nanos share_of_kind() const {
     const auto rest = static_cast<int64_t>((1 - done_) * static_cast<double>(most_.step.count()));
-    const int64_t walks = recording_.device.is_cpu() ? kWalksLeft : 0;
+    const int64_t walks = has_walks_in_order() ? kWalksLeft : 0;
     const int64_t left = (most_.end() - wall_clock()).count() - rest - walks * most_.step.count();
     return Nanos(std::max<int64_t>(0, left) / std::max<int64_t>(1, kinds_left_));
   }
@@ -355,6 +389,7 @@ class Meter {
   const Works& works_;
   const MeasureOptions& options_;
   const CaptureTime most_;
+  Within* const within_;
   const LoweredStep lowered_;
   Replay replay_;
   std::vector<bool> is_again_;  // by op: ops before it have the same works
@@ -373,9 +408,16 @@ class Meter {
 }  // namespace
 
 WorkCosts measure_works(const RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options, const CaptureTime& most) {
-  ReplayScope scope;
-  return Meter(step, options, most).run(inputs);
+                        const MeasureOptions& options, const CaptureTime& most,
+                        Within* within) {
+  const auto measure = [&] {
+    const ReplayScope scope;
+    return Meter(step, options, most, within).run(inputs);
+  };
+  if (within == nullptr) return measure();
+  WorkCosts costs;
+  within->run([&] { costs = measure(); });
+  return costs;
 }
 
 }  // namespace reprise::runtime::internal::graph

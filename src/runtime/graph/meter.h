@@ -3,6 +3,7 @@
 
 #include "runtime/graph/capture_time.h"
 #include "runtime/graph/costs.h"
+#include "runtime/online/within.h"
 #include "runtime/rewrite/alternative.h"
 #include "reprise/runtime/measure.h"
 
@@ -17,8 +18,11 @@ namespace reprise::runtime::internal::graph {
 // There are as many repetitions and walks as `options` ask for and `most` leaves time for, and at
 // least one of each.
 //
-// Memory: that of plain training, and the values that only alternatives make.
+// Memory: that of plain training, and the values that only alternatives make. With `within` not null
+// it is the budget: operands are evicted, and made again before they are needed. Then there are no
+// walks in order, and all times are those of works that are repeated.
 WorkCosts measure_works(const rewrite::RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options, const CaptureTime& most);
+                        const MeasureOptions& options, const CaptureTime& most,
+                        online::Within* within);
 
 }  // namespace reprise::runtime::internal::graph

@@ -8,6 +8,7 @@
 #include "runtime/graph/meter.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/modules/module_paths.h"
+#include "runtime/online/within.h"
 #include "runtime/step/find_updates.h"
 #include "runtime/step/observe_step.h"
 #include "reprise/model/errors.h"
@@ -16,6 +17,7 @@ namespace reprise::runtime::internal::graph {
 
 using device::wall_clock;
 using modules::with_modules;
+using online::Within;
 using rewrite::RewrittenStep;
 using rewrite::find_alternatives;
 using step::Recording;
@@ -56,7 +58,7 @@ MeasureOptions once(MeasureOptions options) {
 
 // Measures the step, or takes its costs from the cache.
 Measured measured_step(const RewrittenStep& step, const Tensors& sample,
-                       const CaptureOptions& options, const CaptureTime& most) {
+                       const CaptureOptions& options, const CaptureTime& most, Within* within) {
   const std::string& name = options.measure.name;
   CostCache cache(options, [&] {
     const std::vector<WorkCost> none(step.works.all.size());
@@ -73,7 +75,7 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
       measure_updates(step.recording, step.updates, options.optimizer.get(),
                       found ? once(options.measure) : options.measure);
   if (!found) {
-    result.costs = with_updates(measure_works(step, sample, options.measure, most), of_updates,
+    result.costs = with_updates(measure_works(step, sample, options.measure, most, within), of_updates,
                                 step.updates);
     result.lowered = lower(step, result.costs.by_work, sample, name);
     cache.store(result.lowered, result.costs);
@@ -84,6 +86,16 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
     options.measure.observer({"profile", 1, cache.warning()});
   }
   return result;
+}
+
+// Returns what the capture takes place in, or null if it may take what it needs.
+std::unique_ptr<Within> within_budget(const CaptureOptions& options, c10::Device device) {
+  if (options.budget.unlimited()) return nullptr;
+  if (!device.is_cpu()) {
+    throw InputError("a capture within a budget works on the CPU only, and the inputs are on " +
+                     device.str() + ": leave the budget of the capture out, and give it to plan()");
+  }
+  return std::make_unique<Within>(options.budget);
 }
 
 }  // namespace
@@ -98,6 +110,8 @@ c10::Device device_of(const Tensors& inputs) {
 
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options) {
+  const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
+
   // Observe what the step does, call by call, and find the module that each call belongs to. The
   // quickest run is the one whose memory is watched least.
   CaptureTime most{.begun = wall_clock()};
@@ -109,7 +123,8 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
     return outputs;
   };
   Recording observed =
-      observe_step(timed, sample, device_of(sample), parameters_of(options), options.runs);
+      observe_step(timed, sample, device_of(sample), parameters_of(options),
+                                    options.runs, within.get());
   Recording recording = with_modules(std::move(observed), options.modules);
 
   // Make a work for each call, and for each update of the optimizer.
@@ -123,7 +138,7 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                                               std::move(updates), options.alternatives);
 
   // Lower the step to a graph that a planner understands, with what each work costs.
-  Measured measured = measured_step(rewritten, sample, options, most);
+  Measured measured = measured_step(rewritten, sample, options, most, within.get());
 
   return {.step = std::move(rewritten),
           .costs = std::move(measured.costs),

@@ -3,6 +3,7 @@
 
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
+#include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/graph/step_state.h"
@@ -11,6 +12,7 @@
 
 namespace reprise::runtime::internal::graph {
 
+using device::LimitScope;
 using device::Measuring;
 using device::drain_backward_queue;
 using device::shape_text;
@@ -28,6 +30,10 @@ constexpr int kPlansAfterRuns = 4;
 Outcome StepState::captured_for(const Tensors& sample) {
   if (device_of(sample).is_cpu()) install_cpu_allocator();
   const Measuring measuring;
+  const bool limited = device_of(sample).is_cpu() && !options.budget.unlimited() &&
+                       !options.budget.relative();
+  const LimitScope limit(limited ? std::optional(options.budget.resolve(Bytes(0)).count())
+                                 : std::nullopt);
   Outcome made;
   made.captured = capture_step(step, sample, options);
   made.number = ++captures;

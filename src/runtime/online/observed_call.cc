@@ -60,7 +60,7 @@ void hold_operands(const ObservedCall& call, Values& values) {
 // Notes the operands of one call.
 class Reader {
  public:
-  Reader(ObservedCall& call, c10::ArrayRef<c10::IValue> arguments, Values& values, Undo& undo)
+  Reader(ObservedCall& call, c10::ArrayRef<c10::IValue> arguments, Values& values, Undo* undo)
       : call_(call), arguments_(arguments), values_(values), undo_(undo) {}
 
   void read() {
@@ -124,7 +124,7 @@ class Reader {
     operand.written = facts.written && call_.leaf;
     operand.shape_only = facts.shape_only && !operand.written;
     if (call_.record) operand.view = view_of(tensor);
-    if (value.outside) undo_.note_read(tensor);
+    if (value.outside && undo_ != nullptr) undo_->note_read(tensor);
     if (operand.shape_only && !value.present()) {
       values_.expose(value);
       call_.exposed.push_back(operand.value);
@@ -135,7 +135,7 @@ class Reader {
     if (operand.shape_only) return operand;
     if (value.shared) call_.repeatable = false;  // Its bytes may change without a sign.
     if (operand.written) {
-      if (value.outside) undo_.note_write(tensor);
+      if (value.outside && undo_ != nullptr) undo_->note_write(tensor);
       add_once(call_.written, operand.value);
     } else if (value.blank_call && call_.leaf && !call_.facts.view) {
       values_.anchor(value);  // Code that calls no operator has written it.
@@ -146,7 +146,7 @@ class Reader {
   ObservedCall& call_;
   c10::ArrayRef<c10::IValue> arguments_;
   Values& values_;
-  Undo& undo_;
+  Undo* undo_;
   std::vector<size_t> statistics_;
 };
 
@@ -274,7 +274,7 @@ class Writer {
 }  // namespace
 
 void note_operands(ObservedCall& call, const at::RecordFunction& event, Values& values,
-                   Undo& undo) {
+                   Undo* undo) {
   const auto all = event.inputs();
   const auto arguments = all.slice(all.size() - event.num_inputs());
   if (call.leaf && !call.facts.view) {

@@ -39,8 +39,8 @@ struct ObservedCall final : at::ObserverContext {
   std::unique_ptr<state::RandomState> random;  // before the kernel, if it may draw
 };
 
-// Notes the operands, and pins them. Nothing is evicted before all are pinned.
-void note_operands(ObservedCall& call, const at::RecordFunction& event, Values& values, Undo& undo);
+// Notes the operands, and pins them. Nothing is evicted before all are pinned. `undo` may be null.
+void note_operands(ObservedCall& call, const at::RecordFunction& event, Values& values, Undo* undo);
 
 // Unpins the operands, whatever has happened.
 void release_operands(ObservedCall& call, Values& values);

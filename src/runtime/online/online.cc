@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "runtime/device/compat.h"
 #include "runtime/online/session.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -14,42 +13,15 @@ namespace reprise::runtime {
 
 using internal::online::Heuristic;
 using internal::online::Session;
+using internal::online::check_options;
 using internal::online::heuristic_named;
-using internal::online::kMissingOperand;
 
 namespace {
-
-void check(const OnlineOptions& options) {
-  if constexpr (!internal::device::kStoragesTellTouches) {
-    throw InputError(
-        "online mode needs LibTorch 2.13 or newer, in which a storage tells when its memory is "
-        "asked for");
-  }
-  if (options.budget.relative()) {
-    throw InputError(
-        "a budget of online mode is a number of bytes, such as \"700 MiB\": a share is one of plain "
-        "training's peak, which is not known before the step");
-  }
-  if (options.smallest.count() < 0) {
-    throw InputError("the smallest size of a tensor that online mode evicts is negative");
-  }
-}
 
 Nanos now() {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(
                    std::chrono::steady_clock::now().time_since_epoch())
                    .count());
-}
-
-// Says whether the exception is that of a kernel that found an operand missing.
-bool is_of_missing_operand(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const std::exception& error) {
-    return std::string(error.what()).find(kMissingOperand) != std::string::npos;
-  } catch (...) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -71,7 +43,7 @@ struct Online::State {
 };
 
 Online::Online(OnlineOptions options) {
-  check(options);
+  check_options(options, "online mode");
   state_ = std::make_unique<State>(std::move(options));
   install_cpu_allocator();
 }
@@ -116,12 +88,12 @@ void Online::undo() {
 }
 
 void Online::fail(std::exception_ptr thrown) {
-  std::exception_ptr reason;
+  std::exception_ptr reason = thrown;
   if (state_->current) {
-    if (is_of_missing_operand(thrown)) reason = state_->session().failure();
+    reason = state_->session().reason_of(thrown);
     undo();
   }
-  std::rethrow_exception(reason ? reason : thrown);
+  std::rethrow_exception(reason);
 }
 
 OnlineReport Online::last_step() const { return state_->last; }

@@ -239,6 +239,7 @@ void Remaker::take_results(const Call& call, const std::vector<c10::IValue>& res
       throw InternalError(call.facts.name + " returned another size when it ran again");
     }
     scorer_.made_again(*value);
+    value->made_again = reruns_;
     values_.place(value, std::move(bytes));
     value->used = clock_.now;
   }

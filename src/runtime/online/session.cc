@@ -56,26 +56,28 @@ std::string text_of(const std::exception_ptr& failure) {
 
 thread_local Session* Session::active_ = nullptr;
 
-// While one lives, operators that run are not the step's.
-class Session::Busy {
- public:
-  explicit Busy(Session& session) : session_(session), before_(session.busy_) {
-    session_.busy_ = true;
+void check_options(const OnlineOptions& options, const char* whose) {
+  if constexpr (!device::kStoragesTellTouches) {
+    throw InputError(std::string(whose) +
+                     " needs LibTorch 2.13 or newer, in which a storage tells when its memory is "
+                     "asked for");
   }
-  ~Busy() { session_.busy_ = before_; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
+  if (options.budget.relative()) {
+    throw InputError(std::string("a budget of ") + whose +
+                     " is a number of bytes, such as \"700 MiB\": a share is one of plain "
+                     "training's peak, which is not known before the step");
+  }
+  if (options.smallest.count() < 0) {
+    throw InputError("the smallest size of a tensor that online mode evicts is negative");
+  }
+}
 
- private:
-  Session& session_;
-  bool before_;
-};
-
-Session::Session(const OnlineOptions& options, const Heuristic& heuristic)
+Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool undoes)
     : scorer_(heuristic),
       values_(&Session::on_touch),
       remaker_(values_, scorer_, clock_),
       evictor_(values_, scorer_, clock_, options.smallest.count()) {
+  if (undoes) undo_.emplace();
   if (!options.budget.unlimited()) {
     const int64_t budget = options.budget.resolve(Bytes(0)).count();
     const int64_t live = memory_count(c10::kCPU).live;
@@ -143,7 +145,7 @@ void Session::on_end(const at::RecordFunction& event, at::ObserverContext* conte
 
 void Session::begin(ObservedCall& call, const at::RecordFunction& event) {
   if (++events_ % kSweepEach == 0) values_.sweep();
-  note_operands(call, event, values_, undo_);
+  note_operands(call, event, values_, undo_ ? &*undo_ : nullptr);
   for (const ValuePtr& value : call.pinned) remaker_.make(value);
   // Bytes are about to be lost that cannot be made again. What was made from them is made now.
   for (const ValuePtr& value : call.written) {
@@ -165,6 +167,17 @@ void Session::fail(ObservedCall& call) {
 void Session::end(ObservedCall& call, const at::RecordFunction& event) {
   release_operands(call, values_);
   note_results(call, event, values_, clock_, counts_);
+}
+
+std::exception_ptr Session::reason_of(const std::exception_ptr& thrown) const {
+  const bool of_missing_operand = text_of(thrown).find(kMissingOperand) != std::string::npos;
+  return of_missing_operand && failure_ ? failure_ : thrown;
+}
+
+void Session::need(const ValuePtr& value) {
+  const Busy busy(*this);
+  remaker_.make(value);
+  values_.pin(*value);
 }
 
 // Makes all that lives and that needs the bytes of this value, and lets it stay.

@@ -25,31 +25,59 @@ namespace reprise::runtime::internal::online {
 // How the exception begins that a kernel throws when it finds an operand missing.
 inline constexpr const char* kMissingOperand = "online mode could not make an operand again: ";
 
+// Throws InputError for options that cannot be, and for a LibTorch before 2.13. `whose` is "online
+// mode", for the message.
+void check_options(const OnlineOptions& options, const char* whose);
+
 // The session is in force on this thread while it lives. Its callbacks must not throw, because
 // RecordFunction swallows exceptions and runs the kernel all the same. What fails in them is kept,
 // and the operands of the kernel are poisoned, so that the kernel throws.
 class Session final : public device::RoomMaker {
  public:
-  Session(const OnlineOptions& options, const Heuristic& heuristic);
+  // If it `undoes`, it keeps what it needs to take the step back.
+  Session(const OnlineOptions& options, const Heuristic& heuristic, bool undoes = true);
   ~Session() override;
 
   // Makes again what is evicted and still held.
   void settle();
-  // The first exception of a callback, or null.
-  std::exception_ptr failure() const { return failure_; }
+  // Returns the reason for an exception that has left the step: what a callback met, where the
+  // exception only says that an operation found an operand missing, else the exception.
+  std::exception_ptr reason_of(const std::exception_ptr& thrown) const;
   // Says whether the records are incomplete, because a callback failed behind a kernel.
   bool broken() const { return broken_; }
   // Ends the recording, for good.
   void close();
   // Undoes the step, after close().
-  void undo() { undo_.restore(); }
+  void undo() { undo_->restore(); }
   // Fills what is counted.
   void report(OnlineReport& report) const;
 
   std::string make_room(int64_t bytes) override;
 
+  // While one lives, operators that run are not the step's.
+  class Busy {
+   public:
+    explicit Busy(Session& session) : session_(session), before_(session.busy_) {
+      session_.busy_ = true;
+    }
+    ~Busy() { session_.busy_ = before_; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+   private:
+    Session& session_;
+    bool before_;
+  };
+
+  // Returns the value in a storage, or null if the step has not seen the storage.
+  ValuePtr value_in(const c10::Storage& storage) const {
+    return values_.find(storage.unsafeGetStorageImpl());
+  }
+  // Makes the value present and lets it stay until let_go(). Throws what make() throws.
+  void need(const ValuePtr& value);
+  void let_go(Value& value) { values_.unpin(value); }
+
  private:
-  class Busy;
 
   static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event);
   static void on_end(const at::RecordFunction& event, at::ObserverContext* context);
@@ -71,7 +99,7 @@ class Session final : public device::RoomMaker {
   std::exception_ptr failure_;
   uint64_t events_ = 0;
 
-  Undo undo_;
+  std::optional<Undo> undo_;
   Clock clock_;
   Scorer scorer_;
   Values values_;

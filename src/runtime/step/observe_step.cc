@@ -65,6 +65,7 @@ struct Subject {
   const Tensors& inputs;
   c10::Device device;
   const std::vector<at::Tensor>& parameters;
+  Surroundings* surroundings;
 };
 
 int32_t position_of(const at::Tensor& tensor, const Tensors& inputs) {
@@ -90,7 +91,8 @@ Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, cons
   at::autocast::clear_cache();
   try {
     Recording recording =
-        record(subject.step, subject.inputs, device, images, scrutiny, audit, known);
+        record(subject.step, subject.inputs, device, images, scrutiny, audit, known,
+               subject.surroundings);
     for (const at::Tensor& tensor : images.flipped()) {
       recording.flags.push_back({.target = tensor,
                                  .input = position_of(tensor, subject.inputs),
@@ -328,13 +330,14 @@ std::string difference_of_runs_after(const Subject& subject, Observed& seen, int
 }  // namespace
 
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters, int runs) {
+                       const std::vector<at::Tensor>& parameters, int runs,
+                       Surroundings* surroundings) {
   if (runs < 2) {
     throw InputError(fmt::format(
         "a step is recorded in at least 2 runs, which are compared; CaptureOptions::runs is {}",
         runs));
   }
-  const Subject subject{step, inputs, device, parameters};
+  const Subject subject{step, inputs, device, parameters, surroundings};
   // The step may drop gradients without an operation that shows it, so they are put aside here.
   const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
   Observed seen = watched_run(subject, {});

@@ -23,8 +23,10 @@ namespace reprise::runtime::internal::step {
 //
 // Parameters, gradients, buffers and the random state are left as they were. `parameters` are tensors
 // that the step may know although no operation reads them; the step may drop their gradients. Throws
-// InputError as capture() does, and when two runs do not do the same work.
+// InputError as capture() does, and when two runs do not do the same work. The runs are in
+// `surroundings`; null stands for none.
 Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters, int runs);
+                       const std::vector<at::Tensor>& parameters, int runs,
+                       Surroundings* surroundings);
 
 }  // namespace reprise::runtime::internal::step

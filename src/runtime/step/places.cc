@@ -33,10 +33,11 @@ External literal_of(const at::Tensor& tensor) {
 }
 
 Places::Places(Recording& recording, const Tensors& inputs, BeforeImages& images,
-               const Audit* known, Problems& problems)
+               const Audit* known, const Surroundings* surroundings, Problems& problems)
     : recording_(recording),
       images_(images),
       known_(known),
+      surroundings_(surroundings),
       problems_(problems),
       first_serial_(cpu_allocation_serial()) {
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -208,12 +209,27 @@ bool Places::made_in_step(const c10::Storage& storage) const {
 
 void Places::note_bytes(const c10::Storage& storage) {
   const auto found = tracked_.find(storage.unsafeGetStorageImpl());
-  if (found != tracked_.end() && !found->second.print) found->second.print.emplace(storage);
+  if (found != tracked_.end()) comparable_print(found->second, storage);
 }
 
 bool Places::changed(const c10::Storage& storage, const Extent& extent) {
-  std::optional<Fingerprint>& print = tracked_.at(storage.unsafeGetStorageImpl()).print;
-  return print && print->renew(storage, extent);
+  Tracked& tracked = tracked_.at(storage.unsafeGetStorageImpl());
+  if (!tracked.print) return false;
+  Fingerprint* print = comparable_print(tracked, storage);
+  return print != nullptr && print->renew(storage, extent);
+}
+
+Fingerprint* Places::comparable_print(Tracked& tracked, const c10::Storage& storage) {
+  if (surroundings_ != nullptr && !surroundings_->is_present(storage)) return nullptr;
+  const int64_t made = surroundings_ == nullptr ? 0 : surroundings_->made_again(storage);
+  // Parts that no operation has written may differ in bytes that were made again. Memory that the
+  // host has written is never made again.
+  if (!tracked.print || tracked.made != made) {
+    tracked.print.emplace(storage);
+    tracked.made = made;
+    return nullptr;
+  }
+  return &*tracked.print;
 }
 
 void Places::find_literal(const at::Tensor& operand, const Call& call) {
@@ -221,7 +237,9 @@ void Places::find_literal(const at::Tensor& operand, const Call& call) {
   const auto found = tracked_.find(storage.unsafeGetStorageImpl());
   if (found == tracked_.end()) return;
   Tracked& tracked = found->second;
-  if (!tracked.print || !tracked.print->renew(storage, extent_of(geometry_of(operand)))) return;
+  if (!tracked.print) return;
+  Fingerprint* print = comparable_print(tracked, storage);
+  if (print == nullptr || !print->renew(storage, extent_of(geometry_of(operand)))) return;
   if (tracked.place.memory != Memory::kValue) return;  // The host may write what it owns.
   // Other bytes than after the last call came without an operator. They are a literal, or they come
   // from code that the capture cannot see.

@@ -14,6 +14,7 @@
 #include "runtime/step/fingerprint.h"
 #include "runtime/step/problems.h"
 #include "runtime/step/recording.h"
+#include "runtime/step/surroundings.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -34,7 +35,7 @@ class Places {
  public:
   // The arguments are those of record().
   Places(Recording& recording, const Tensors& inputs, BeforeImages& images, const Audit* known,
-         Problems& problems);
+         const Surroundings* surroundings, Problems& problems);
   Places(const Places&) = delete;
   Places& operator=(const Places&) = delete;
 
@@ -84,9 +85,13 @@ class Places {
     TensorRef place;                                                 // the geometry is not set
     size_t bytes = 0;
     std::optional<Fingerprint> print;  // of the bytes when they were last looked at
+    int64_t made = 0;                  // Surroundings::made_again() at that time
   };
 
   External* external_at(const c10::Storage& storage);
+  // Returns the fingerprint from when the bytes were last looked at. Null: there was none, and it was
+  // taken now; or the bytes are absent.
+  Fingerprint* comparable_print(Tracked& tracked, const c10::Storage& storage);
   void write_external(Call& call, int32_t index);
   void require_within_input(const TensorRef& ref, const Call& call);
   int32_t add_value(const c10::Storage& storage, int32_t previous);
@@ -97,6 +102,7 @@ class Places {
   Recording& recording_;
   BeforeImages& images_;
   const Audit* known_;
+  const Surroundings* surroundings_;
   Problems& problems_;
   const uint64_t first_serial_;                       // the allocator's, at the begin of the run
   std::unordered_map<const void*, Tracked> tracked_;  // by storage

@@ -101,14 +101,24 @@ AsRecorded::AsRecorded() : before_(std::exchange(recording_here, true)) {}
 AsRecorded::~AsRecorded() { recording_here = before_; }
 
 Recording record(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                 BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known) {
-  Recorder recorder(device, inputs, images, scrutiny, audit, known);
-  Tensors outputs;
-  {
-    Session session(recorder);
-    outputs = step(inputs);
+                 BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known,
+                 Surroundings* surroundings) {
+  Recorder recorder(device, inputs, images, scrutiny, audit, known, surroundings);
+  Recording recording;
+  const auto run = [&] {
+    Tensors outputs;
+    {
+      Session session(recorder);
+      outputs = step(inputs);
+    }
+    recording = recorder.finish(outputs);
+  };
+  if (surroundings != nullptr) {
+    surroundings->run(run);
+  } else {
+    run();
   }
-  return recorder.finish(outputs);
+  return recording;
 }
 
 }  // namespace reprise::runtime::internal::step

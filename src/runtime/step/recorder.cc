@@ -33,7 +33,9 @@ constexpr const char* kRandomStateSet =
 void mark_unwritten(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu()) return;
   const c10::Storage& storage = tensor.storage();
-  if (storage.nbytes() > 0) std::memset(storage.mutable_data(), kUnwritten, storage.nbytes());
+  // This pointer is no sign to anybody that the host writes the memory.
+  void* const data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  if (storage.nbytes() > 0) std::memset(data, kUnwritten, storage.nbytes());
 }
 
 // Keeps what the call returns besides tensors.
@@ -50,12 +52,14 @@ void note_results(Call& call, c10::ArrayRef<c10::IValue> returned) {
 }  // namespace
 
 Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images,
-                   Scrutiny scrutiny, Audit& audit, const Audit* known)
+                   Scrutiny scrutiny, Audit& audit, const Audit* known,
+                   const Surroundings* surroundings)
     : images_(images),
       scrutiny_(scrutiny),
       audit_(audit),
       known_(known),
-      places_(recording_, inputs, images, known, problems_),
+      surroundings_(surroundings),
+      places_(recording_, inputs, images, known, surroundings, problems_),
       random_(device) {
   recording_.device = device;
   audit_.begun = cpu_allocation_serial();
@@ -306,6 +310,7 @@ bool Recorder::write_values(LeafContext& context) {
 
 void Recorder::watch(LeafContext& context, size_t a, const at::Tensor& tensor,
                      const TensorRef& ref) {
+  if (surroundings_ != nullptr && !surroundings_->is_present(tensor.storage())) return;
   Watched watched{tensor.storage(), a, extent_of(ref.geometry), {}};
   places_.note_bytes(watched.storage);
   if (ref.memory == Memory::kExternal) watched.before = copy_to_host(watched.storage);

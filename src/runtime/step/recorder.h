@@ -16,6 +16,7 @@
 #include "runtime/step/places.h"
 #include "runtime/step/problems.h"
 #include "runtime/step/recording.h"
+#include "runtime/step/surroundings.h"
 #include "runtime/state/random_state.h"
 
 namespace reprise::runtime::internal::step {
@@ -44,7 +45,7 @@ class Recorder {
  public:
   // The arguments are those of record().
   Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Scrutiny scrutiny,
-           Audit& audit, const Audit* known);
+           Audit& audit, const Audit* known, const Surroundings* surroundings);
 
   std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op,
                                      const at::RecordFunction& event);
@@ -81,6 +82,7 @@ class Recorder {
   const Scrutiny scrutiny_;
   Audit& audit_;
   const Audit* known_;
+  const Surroundings* surroundings_;
   Problems problems_;
   Recording recording_;
   Places places_;

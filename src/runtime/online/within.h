@@ -1,0 +1,70 @@
+// Runs parts of a capture within a budget, in online mode: the runs that are observed, and the walk
+// that measures.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/Storage.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/online/heuristics.h"
+#include "runtime/online/session.h"
+#include "runtime/step/surroundings.h"
+#include "reprise/runtime/online.h"
+
+namespace reprise::runtime::internal::online {
+
+// A Within keeps nothing to undo a run with; its users put back what a run has written.
+class Within final : public step::Surroundings {
+ public:
+  // Throws InputError for a share, and for a LibTorch before 2.13.
+  explicit Within(Budget budget);
+
+  // Runs the body as one step in online mode. When it has ended, what is evicted and still held is
+  // made again. Throws BudgetError where the body does not fit.
+  void run(c10::function_ref<void()> body) override;
+  bool is_present(const c10::Storage& storage) const override;
+  int64_t made_again(const c10::Storage& storage) const override;
+
+  Bytes budget() const { return options_.budget.resolve(Bytes(0)); }
+
+ private:
+  friend class Needed;
+  friend class Unseen;
+
+  OnlineOptions options_;
+  const Heuristic& heuristic_;
+  std::optional<Session> session_;  // inside run()
+};
+
+// The two classes below work inside run(). With null they do nothing.
+//
+// While a Needed lives, the bytes of these storages are there.
+class Needed {
+ public:
+  Needed(Within* within, const std::vector<c10::Storage>& storages);
+  ~Needed();
+  Needed(const Needed&) = delete;
+  Needed& operator=(const Needed&) = delete;
+
+ private:
+  Within* const within_;
+  std::vector<ValuePtr> values_;
+};
+
+// While an Unseen lives, operators that run are not recorded, so that they take no longer than
+// elsewhere. What they make stays until it is dropped, and they write only needed storages, in which
+// the caller puts back what was there.
+class Unseen {
+ public:
+  explicit Unseen(Within* within);
+
+ private:
+  std::optional<Session::Busy> busy_;
+  std::optional<at::RecordFunctionGuard> silent_;
+};
+
+}  // namespace reprise::runtime::internal::online
