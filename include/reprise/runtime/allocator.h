@@ -24,6 +24,7 @@ namespace reprise::runtime {
 // that was taken before the installation stays valid and is not counted. The allocator does not see
 // memory that LibTorch takes elsewhere: files mapped by torch::load, share_memory(), from_blob.
 void install_cpu_allocator();
+// True if requests reach it, also where another allocator stands in front and passes them on.
 bool cpu_allocator_installed();
 
 struct MemoryCount {

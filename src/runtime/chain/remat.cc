@@ -12,6 +12,7 @@
 #include "runtime/chain/measure.h"
 #include "runtime/chain/remat_state.h"
 #include "runtime/device/activity.h"
+#include "runtime/device/device.h"
 #include "runtime/device/step_limits.h"
 #include "runtime/device/step_log.h"
 #include "runtime/modules/stage_modules.h"
@@ -26,6 +27,7 @@ using internal::chain::MovedBytes;
 using internal::chain::PlannedModel;
 using internal::chain::StageChanged;
 using internal::chain::within_stage;
+using internal::device::failed_requests;
 using internal::device::limits;
 using internal::device::make_node;
 using internal::device::StepMeter;
@@ -45,11 +47,11 @@ struct RematNode final : torch::autograd::Node {
   std::optional<int64_t> limit;    // in force until the step ends
   std::optional<StepMeter> meter;  // if the step is measured action by action
   std::optional<StepUnderWay> under_way{std::in_place};
-  const uint64_t failures = cpu_failures();  // before the step
-  bool over = false;                         // one of its halves failed, or it ran to its end
+  const uint64_t failures;  // of requests for memory before the step
+  bool over = false;        // one of its halves failed, or it ran to its end
 
   RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<ChainStep> new_step, c10::Device d)
-      : state(std::move(s)), step(std::move(new_step)), device(d) {}
+      : state(std::move(s)), step(std::move(new_step)), device(d), failures(failed_requests(d)) {}
   ~RematNode() override { finish(); }
   std::string name() const override { return "reprise::Remat"; }
 
@@ -96,7 +98,7 @@ struct RematNode final : torch::autograd::Node {
     if (!step) return;
     // The backward never ran, and a request for memory failed since the step began (in the loss,
     // say).
-    if (!over && cpu_failures() != failures) step->undo();
+    if (!over && failed_requests(device) > failures) step->undo();
     step.reset();
     if (limit) limits().remove(*limit);
     limit.reset();

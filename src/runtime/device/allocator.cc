@@ -232,7 +232,13 @@ void install_cpu_allocator() {
   });
 }
 
-bool cpu_allocator_installed() { return c10::GetAllocator(c10::kCPU) == &allocator(); }
+bool cpu_allocator_installed() {
+  c10::Allocator* const now = c10::GetAllocator(c10::kCPU);
+  if (now == &allocator()) return true;
+  // Another one may stand in front and pass requests on.
+  const c10::DataPtr byte = now->allocate(1);
+  return allocator().owns(byte.get());
+}
 
 MemoryCount memory_count(c10::Device device) {
   if (device.is_cpu()) return allocator().count();

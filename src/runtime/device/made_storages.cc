@@ -90,7 +90,7 @@ int64_t counted_bytes_of(const std::vector<WeakStorage>& storages) {
   int64_t total = 0;
   for (const WeakStorage& weak : storages) {
     if (const auto storage = weak.lock()) {
-      total += counted_bytes(static_cast<int64_t>(storage->nbytes()));
+      total += counted_bytes(static_cast<int64_t>(storage->nbytes()), storage->device());
     }
   }
   return total;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
@@ -12,10 +13,18 @@ namespace reprise::runtime::internal::device {
 // Blocks of the CPU allocator begin at multiples of this number and count as multiples of it.
 inline constexpr int64_t kBlockAlignment = 64;
 
-// The bytes that a block of `bytes` bytes counts as.
+// The bytes that a block of `bytes` bytes of the CPU counts as.
 constexpr int64_t counted_bytes(int64_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
+
+// Blocks of the device count as multiples of this number. Of a device other than the CPU it is what
+// one byte counts as. The first call asks the device's allocator for that byte, and throws
+// c10::OutOfMemoryError if it has none. While it asks, no other thread may use the device.
+int64_t granule(c10::Device device);
+
+// The bytes that a block of `bytes` bytes of the device counts as.
+int64_t counted_bytes(int64_t bytes, c10::Device device);
 
 // The counted bytes of the distinct storages of the tensors.
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors);

@@ -34,8 +34,6 @@ using step::values_written;
 
 namespace {
 
-Bytes as_counted(int64_t bytes) { return Bytes(counted_bytes(bytes)); }
-
 class Lowering {
  public:
   Lowering(const RewrittenStep& step, const std::vector<WorkCost>& costs)
@@ -406,6 +404,8 @@ class Lowering {
          op.phase == Phase::kBackward ? ValueKind::kGradient : ValueKind::kActivation});
     result_.step_value_of.push_back(step_value);
   }
+
+  Bytes as_counted(int64_t bytes) const { return Bytes(counted_bytes(bytes, recording_.device)); }
 
   std::vector<ValueIndex> in_graph(const std::vector<int32_t>& values) const {
     std::vector<ValueIndex> all;
