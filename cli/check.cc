@@ -63,8 +63,9 @@ int run_check(const CheckArguments& arguments) {
 void add_check(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command = app.add_subcommand("check", "verify a plan from anywhere; list all faults");
-  command->add_option("PROBLEM", arguments->problem,
-                      "a chain, graph, join, profile or pipeline file")->required();
+  command
+      ->add_option("PROBLEM", arguments->problem, "a chain, graph, join, profile or pipeline file")
+      ->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command
       ->add_option("--budget,-b", arguments->budget,

@@ -52,7 +52,8 @@ void add_explain(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "who holds the bytes at the peak, what is recomputed, what that costs");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")
+      ->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command->add_option("--rows", arguments->rows, "most rows of a table (default 12)")
       ->type_name("N")

@@ -82,7 +82,8 @@ void add_frontier(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<FrontierArguments>();
   CLI::App* command =
       app.add_subcommand("frontier", "the best time of every budget: the whole curve");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")
+      ->required();
   command->add_option("--output,-o", arguments->output, "frontier file (JSON)")->type_name("FILE");
   CLI::Option* svg =
       command->add_option("--svg", arguments->svg, "picture of the curve")->type_name("FILE");

@@ -16,11 +16,10 @@ struct MachineArguments {
 };
 
 inline void add_machine_options(CLI::App& command, MachineArguments& arguments) {
-  CLI::Option* file =
-      command
-          .add_option("--machine", arguments.file,
-                      "the memories that values may move to, and their channels")
-          ->type_name("FILE");
+  CLI::Option* file = command
+                          .add_option("--machine", arguments.file,
+                                      "the memories that values may move to, and their channels")
+                          ->type_name("FILE");
   command
       .add_option("--offload", arguments.offload,
                   "short for a machine with one memory more: host=12GB/s, or "
@@ -44,14 +43,16 @@ inline Machine machine_for(const Plan& plan, const MachineArguments& arguments,
   if (plan.machine_sha256.empty()) return machine;
   const Location where{.file = file, .pointer = "/machine", .line = 0};
   if (machine.channels.empty()) {
-    throw InputError("this plan is for a machine with several memories; give it with --machine FILE "
-                     "or --offload, as it was given to `reprise plan`",
-                     where);
+    throw InputError(
+        "this plan is for a machine with several memories; give it with --machine FILE "
+        "or --offload, as it was given to `reprise plan`",
+        where);
   }
   if (machine_sha256(machine) != plan.machine_sha256) {
-    throw InputError("this plan is for another machine than the one given (the hashes differ); give "
-                     "the machine that it was made for, or plan again",
-                     where);
+    throw InputError(
+        "this plan is for another machine than the one given (the hashes differ); give "
+        "the machine that it was made for, or plan again",
+        where);
   }
   return machine;
 }

@@ -23,11 +23,11 @@ int run(int argc, char** argv) {
   if (argc > 1 && is_runtime_command(argv[1])) {
     return guarded([&]() -> int { become_runtime(argv); });
   }
-  return run_program(
-      argc, argv,
-      {"Train neural networks inside a byte budget.",
-       footer(),
-       {add_plan, add_pipeline, add_frontier, add_check, add_explain, add_report, add_planners, add_doctor}});
+  return run_program(argc, argv,
+                     {"Train neural networks inside a byte budget.",
+                      footer(),
+                      {add_plan, add_pipeline, add_frontier, add_check, add_explain, add_report,
+                       add_planners, add_doctor}});
 }
 
 }  // namespace

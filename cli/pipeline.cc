@@ -46,9 +46,10 @@ std::vector<int64_t> cuts_of(const std::string& text) {
     int64_t cut = 0;
     const auto read = std::from_chars(text.data() + at, text.data() + end, cut);
     if (read.ec != std::errc() || read.ptr != text.data() + end) {
-      throw InputError(fmt::format("\"{}\" is no list of cuts; write it like 3,7,9: the first stage "
-                                   "of each part but the first one",
-                                   text));
+      throw InputError(
+          fmt::format("\"{}\" is no list of cuts; write it like 3,7,9: the first stage "
+                      "of each part but the first one",
+                      text));
     }
     cuts.push_back(cut);
     at = end + 1;
@@ -59,9 +60,10 @@ std::vector<int64_t> cuts_of(const std::string& text) {
 // "25GB/s" is a link in each direction, with the latency of --offload.
 Link link_of(const std::string& text) {
   if (text.find(',') != std::string::npos) {
-    throw InputError(fmt::format("\"{}\" is no bandwidth; write it like 25GB/s. A file can have "
-                                 "links that differ",
-                                 text));
+    throw InputError(
+        fmt::format("\"{}\" is no bandwidth; write it like 25GB/s. A file can have "
+                    "links that differ",
+                    text));
   }
   const Channel channel = parse_offload("link=" + text).channels.front();
   return {.bytes_per_second = channel.bytes_per_second, .latency = channel.latency};
@@ -77,18 +79,20 @@ LoadedPipeline load(const PipelineArguments& arguments) {
   LoadedPipeline loaded;
   if (parse_format(text, arguments.problem) == "reprise.pipeline") {
     if (arguments.devices != 0 || arguments.micro_batches != 0 || !arguments.memory.empty()) {
-      throw InputError("--devices, --micro-batches and --memory are for a chain or a profile; this "
-                       "file is a pipeline and says them itself",
-                       {.file = arguments.problem, .pointer = {}, .line = 0});
+      throw InputError(
+          "--devices, --micro-batches and --memory are for a chain or a profile; this "
+          "file is a pipeline and says them itself",
+          {.file = arguments.problem, .pointer = {}, .line = 0});
     }
     loaded.pipeline = parse_pipeline(text, arguments.problem);
     loaded.id = {"reprise.pipeline", loaded.pipeline.name, canonical_sha256(text)};
   } else {
     const Chain chain = parse_chain(text, arguments.problem);
     if (arguments.devices < 1 || arguments.micro_batches < 1) {
-      throw InputError("this file has one chain: say with --devices and --micro-batches how it "
-                       "shall run as a pipeline",
-                       {.file = arguments.problem, .pointer = {}, .line = 0});
+      throw InputError(
+          "this file has one chain: say with --devices and --micro-batches how it "
+          "shall run as a pipeline",
+          {.file = arguments.problem, .pointer = {}, .line = 0});
     }
     std::optional<Bytes> memory;
     if (!arguments.memory.empty()) memory = parse_bytes(arguments.memory);
@@ -104,11 +108,12 @@ LoadedPipeline load(const PipelineArguments& arguments) {
 }
 
 int report_no_pipeline(const PipelineResult& result, const Pipeline& pipeline) {
-  complain(explain_no_plan(result, pipeline) +
-           (result.termination == Termination::kInfeasible
-                ? "\nGive the device more memory, make the micro-batches smaller, take more devices, "
-                  "or try another planner (`reprise planners`)."
-                : "\nGive a longer --time-limit, or a faster --planner."));
+  complain(
+      explain_no_plan(result, pipeline) +
+      (result.termination == Termination::kInfeasible
+           ? "\nGive the device more memory, make the micro-batches smaller, take more devices, "
+             "or try another planner (`reprise planners`)."
+           : "\nGive a longer --time-limit, or a faster --planner."));
   return result.termination == Termination::kInfeasible ? kInfeasible : kOutOfTime;
 }
 
@@ -122,8 +127,8 @@ int run_pipeline(const PipelineArguments& arguments) {
   options.threads = arguments.search.threads;
   options.allow = arguments.search.allow;
   if (!options.planner.empty()) find_planner(options.planner);
-  for (const std::string& path : {arguments.output, arguments.trace, arguments.pytorch,
-                                  arguments.problem_output}) {
+  for (const std::string& path :
+       {arguments.output, arguments.trace, arguments.pytorch, arguments.problem_output}) {
     if (!path.empty()) require_writable(path);
   }
   const LoadedPipeline loaded = load(arguments);
@@ -146,9 +151,8 @@ int run_pipeline(const PipelineArguments& arguments) {
     print(to_json(*result.plan));
   } else {
     write_output(arguments.output, to_json(*result.plan));
-    print(arguments.json
-              ? pipeline_result_json(loaded.pipeline, result)
-              : pipeline_text(loaded.pipeline, *result.plan, timeline, text_options()));
+    print(arguments.json ? pipeline_result_json(loaded.pipeline, result)
+                         : pipeline_text(loaded.pipeline, *result.plan, timeline, text_options()));
   }
   if (!arguments.search.quiet) {
     say(fmt::format("{}: time {}, bound {}, bubble {:.1f} %", to_string(result.termination),
@@ -178,8 +182,9 @@ int check_pipeline(const std::string& problem, const std::string& plan_file,
   } else if (!violations.empty()) {
     print(violations_text(violations, text_options()));
   } else {
-    print(fmt::format("valid: {} parts on {} devices, {} micro-batches, time {}\n", plan.parts.size(),
-                      plan.devices.size(), pipeline.micro_batches, format_duration(plan.time)));
+    print(fmt::format("valid: {} parts on {} devices, {} micro-batches, time {}\n",
+                      plan.parts.size(), plan.devices.size(), pipeline.micro_batches,
+                      format_duration(plan.time)));
   }
   if (violations.empty()) return kDone;
   if (!quiet) say(fmt::format("{} is not a valid plan for {}", plan_file, problem));

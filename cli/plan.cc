@@ -39,10 +39,9 @@ int report_infeasible(const PlanResult& result) {
   } else if (result.proof == Proof::kScheduleClass) {
     other = "plan a graph of operations (reprise profile --mode graph)";
   }
-  const std::string larger =
-      result.smallest_budget
-          ? fmt::format("Ask for --budget {} or more", result.smallest_budget->count())
-          : "Ask for a larger budget";
+  const std::string larger = result.smallest_budget ? fmt::format("Ask for --budget {} or more",
+                                                                  result.smallest_budget->count())
+                                                    : "Ask for a larger budget";
   complain(fmt::format("{}\n{}, make the batch smaller, or {}.", explain_no_plan(result), larger,
                        other));
   return kInfeasible;
@@ -93,8 +92,7 @@ int run_plan(const PlanArguments& arguments) {
 
   if (result.plan) {
     if (!arguments.report.empty()) {
-      ReportInput page{
-          .problem = problem, .plan = *result.plan, .machine = options.machine};
+      ReportInput page{.problem = problem, .plan = *result.plan, .machine = options.machine};
       write_output(arguments.report, report_page(page, kCurveLimit, arguments.search.quiet));
     }
     report_plan(arguments, result);
@@ -110,7 +108,8 @@ int run_plan(const PlanArguments& arguments) {
 void add_plan(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<PlanArguments>();
   CLI::App* command = app.add_subcommand("plan", "find the fastest plan within a byte budget");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")
+      ->required();
   command
       ->add_option(
           "--budget,-b", arguments->budget,

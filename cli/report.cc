@@ -91,7 +91,8 @@ void add_report(CLI::App& app, Handler& action) {
   auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command =
       app.add_subcommand("report", "one self-contained HTML page: what a plan does and why");
-  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")->required();
+  command->add_option("PROBLEM", arguments->problem, "a chain, graph, join or profile file")
+      ->required();
   command->add_option("PLAN", arguments->plan, "a plan file")->required();
   command
       ->add_option("--output,-o", arguments->output,

@@ -114,9 +114,10 @@ class Bench {
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     try {
       const Profile profile = parse_profile(text, file);
-      return fmt::format("The profile was measured on {}, with {} threads and {}.\nThe inputs are {}.",
-                         profile.device, profile.threads, fmt::join(versions_of(profile), ", "),
-                         fmt::join(profile.inputs, ", "));
+      return fmt::format(
+          "The profile was measured on {}, with {} threads and {}.\nThe inputs are {}.",
+          profile.device, profile.threads, fmt::join(versions_of(profile), ", "),
+          fmt::join(profile.inputs, ", "));
     } catch (const InputError&) {
       return "Not measured: a chain.";  // load_problem() has read it
     }

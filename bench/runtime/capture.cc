@@ -105,10 +105,9 @@ class CaptureBench {
     const int calls = calls_;
     const Span of_plain = median(plain), of_capture = median(captures), again = from_cache(rounds);
     return fmt::format("| {} | {} | {:.1f} | {} | {:.2f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n",
-                       work_.model.config.model, ops_, 1e3 * of_plain.wall, calls,
-                       of_capture.wall, of_capture.wall / of_plain.wall,
-                       of_capture.processor / of_plain.processor, again.wall / of_plain.wall,
-                       again.processor / of_plain.processor);
+                       work_.model.config.model, ops_, 1e3 * of_plain.wall, calls, of_capture.wall,
+                       of_capture.wall / of_plain.wall, of_capture.processor / of_plain.processor,
+                       again.wall / of_plain.wall, again.processor / of_plain.processor);
   }
 
  private:

@@ -36,16 +36,18 @@ struct Row {
 };
 
 std::vector<Row> rows() {
-  return {{"gpt, 3 layers of width 64",
-           {.model = "gpt", .input = {2, 32}, .width = 64, .layers = 3, .heads = 4, .vocabulary = 128}},
-          {"gpt, 4 layers of width 128",
-           {.model = "gpt", .input = {4, 128}, .width = 128, .layers = 4, .heads = 4}}};
+  return {
+      {"gpt, 3 layers of width 64",
+       {.model = "gpt", .input = {2, 32}, .width = 64, .layers = 3, .heads = 4, .vocabulary = 128}},
+      {"gpt, 4 layers of width 128",
+       {.model = "gpt", .input = {4, 128}, .width = 128, .layers = 4, .heads = 4}}};
 }
 
 double milliseconds(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
 }
 
 double median(std::vector<double> times) {
@@ -98,7 +100,8 @@ void measure(const Row& row, int rounds) {
 int run(int argc, char** argv) {
   CLI::App app{"The cost of lockstep."};
   int rounds = 100;
-  app.add_option("--rounds", rounds, "Runs of each step")->check(CLI::Range(1, 100000))
+  app.add_option("--rounds", rounds, "Runs of each step")
+      ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   try {
     app.parse(argc, argv);
@@ -108,10 +111,11 @@ int run(int argc, char** argv) {
   at::set_num_threads(1);
   keep_freed_pages();
   const RunInfo info = run_info("reprise_bench_lockstep", argc, argv, REPRISE_BENCH_BUILD);
-  fmt::print("{}, LibTorch {}, one thread, build {}\n\n{}\n", info.processor, TORCH_VERSION, info.build,
-             as_code_block(info.command));
-  fmt::print("| model | plain step, ms | captured step, ms | comparison, ms | comparison / step |"
-             " sparse over 1,000 steps, % |\n|---|--:|--:|--:|--:|--:|\n");
+  fmt::print("{}, LibTorch {}, one thread, build {}\n\n{}\n", info.processor, TORCH_VERSION,
+             info.build, as_code_block(info.command));
+  fmt::print(
+      "| model | plain step, ms | captured step, ms | comparison, ms | comparison / step |"
+      " sparse over 1,000 steps, % |\n|---|--:|--:|--:|--:|--:|\n");
   for (const Row& row : rows()) {
     try {
       measure(row, rounds);

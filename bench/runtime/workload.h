@@ -26,7 +26,7 @@ struct Workload {
   training::Model model;
   at::Tensor input, target;
   std::vector<at::Tensor> parameters, buffers;  // each tensor once
-  int64_t level = 0;  // live bytes of parameters, buffers and batch alone
+  int64_t level = 0;                            // live bytes of parameters, buffers and batch alone
 
   // Installs the counting allocator. The seed is always the same.
   explicit Workload(const training::ModelConfig& config);

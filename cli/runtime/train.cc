@@ -10,12 +10,12 @@
 #include "commands.h"
 #include "output.h"
 #include "report_page.h"
-#include "train_report.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/registry.h"
 #include "reprise/report/text.h"
 #include "reprise/runtime/measure.h"
+#include "train_report.h"
 
 namespace reprise::cli {
 namespace {
@@ -132,10 +132,9 @@ int infeasible(const training::TrainReport& report, const TrainArguments& argume
     complain(explain_no_plan(result) + "\nGive a longer --time-limit or a larger --budget.");
     return kOutOfTime;
   }
-  const std::string larger =
-      result.smallest_budget
-          ? fmt::format("Ask for --budget {} or more", result.smallest_budget->count())
-          : "Ask for a larger budget";
+  const std::string larger = result.smallest_budget ? fmt::format("Ask for --budget {} or more",
+                                                                  result.smallest_budget->count())
+                                                    : "Ask for a larger budget";
   complain(fmt::format("{}\n{}, make the batch smaller{}.", explain_no_plan(result), larger,
                        what_else(arguments, report.mode)));
   return kInfeasible;
@@ -160,11 +159,11 @@ int verdict(const training::TrainReport& report) {
 
 // Online mode has no plan to write or to show.
 void require_no_files(const TrainArguments& arguments) {
-  for (const auto& [name, path] :
-       {std::pair("--save-plan", &arguments.save_plan), std::pair("--save-log", &arguments.save_log),
-        std::pair("--save-profile", &arguments.save_profile),
-        std::pair("--save-machine", &arguments.save_machine),
-        std::pair("--report", &arguments.report)}) {
+  for (const auto& [name, path] : {std::pair("--save-plan", &arguments.save_plan),
+                                   std::pair("--save-log", &arguments.save_log),
+                                   std::pair("--save-profile", &arguments.save_profile),
+                                   std::pair("--save-machine", &arguments.save_machine),
+                                   std::pair("--report", &arguments.report)}) {
     if (path->empty()) continue;
     throw InputError(fmt::format(
         "{} and --mode online exclude each other: online mode makes no plan before it runs", name));
@@ -175,9 +174,8 @@ int run_train(const TrainArguments& arguments) {
   training::TrainOptions options = train_options(arguments);
   validate(options);
   if (options.mode == training::TrainMode::kOnline) require_no_files(arguments);
-  for (const std::string& path :
-       {arguments.save_plan, arguments.save_profile, arguments.save_log, arguments.save_machine,
-        arguments.report}) {
+  for (const std::string& path : {arguments.save_plan, arguments.save_profile, arguments.save_log,
+                                  arguments.save_machine, arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
   StatusLine status(arguments.quiet);
@@ -209,8 +207,8 @@ int run_train(const TrainArguments& arguments) {
   } catch (const BudgetError& error) {
     if (planned) throw;  // A plan that did not hold is a broken promise.
     status.wipe();
-    complain(fmt::format("{}\nAsk for a larger budget, make the batch smaller, or try --mode graph.",
-                         error.what()));
+    complain(fmt::format(
+        "{}\nAsk for a larger budget, make the batch smaller, or try --mode graph.", error.what()));
     return kInfeasible;
   }
   status.wipe();

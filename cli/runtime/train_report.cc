@@ -64,9 +64,8 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
   const auto of_whole = [&](double share, const char* note) {
     return whole == 0 ? std::string() : fmt::format("{:.1f} %{}", share, note);
   };
-  std::string text =
-      fmt::format("\n{} on {}, {} steps in {} mode\n\n", labels.model, report.data,
-                  report.steps, name_of(report.mode));
+  std::string text = fmt::format("\n{} on {}, {} steps in {} mode\n\n", labels.model, report.data,
+                                 report.steps, name_of(report.mode));
   row(text, "", "plain", "Reprise");
   if (!labels.has_budget) {
     row(text, "budget, bytes", "-", "none");
@@ -98,7 +97,8 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     in.shares >= 0 ? ", in turns" : ""));
   }
   if (whole > 0) {
-    row(text, "memory saved", "-", of_whole(100 - percent(report.measured_peak.count(), whole), ""));
+    row(text, "memory saved", "-",
+        of_whole(100 - percent(report.measured_peak.count(), whole), ""));
   }
   if (plain) {
     row(text, "step, side by side", milliseconds(*report.plain_time),

@@ -39,10 +39,12 @@ int main() {
   rt::install_cpu_allocator();  // before the first tensor, so that every byte is counted
   const torch::Tensor x = torch::randn({2048, 64});
   std::vector<std::vector<torch::Tensor>> gradients;
-  for (const auto& [blocks, reverse] : {std::pair(2, false), std::pair(64, false), std::pair(64, true)}) {
+  for (const auto& [blocks, reverse] :
+       {std::pair(2, false), std::pair(64, false), std::pair(64, true)}) {
     const auto network = make_network(blocks);
     const int64_t peak = step(*network, x, reverse);
-    std::cout << blocks << " blocks, " << (reverse ? "reversed" : "plain") << ": " << peak << " B\n";
+    std::cout << blocks << " blocks, " << (reverse ? "reversed" : "plain") << ": " << peak
+              << " B\n";
     gradients.emplace_back();
     for (const torch::Tensor& p : network->parameters()) gradients.back().push_back(p.grad());
   }

@@ -13,4 +13,4 @@
 #include "reprise/runtime/saved_state.h"    // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export
 #include "reprise/runtime/stage.h"          // IWYU pragma: export
-#include "reprise/runtime/train_step.h"   // IWYU pragma: export
+#include "reprise/runtime/train_step.h"     // IWYU pragma: export

@@ -175,8 +175,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("explain", &explain_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), NoGil());
   m.def("report_html", &report_page, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
-        py::arg("plan_name"), py::arg("run_log"), py::arg("run_log_name"),
-        py::arg("machine"), py::arg("time_limit_ns"), NoGil());
+        py::arg("plan_name"), py::arg("run_log"), py::arg("run_log_name"), py::arg("machine"),
+        py::arg("time_limit_ns"), NoGil());
   m.def("planners", [] { return planners_json(planners()); });
   m.def(
       "parse_bytes", [](const Text& text) { return parse_bytes(text).count(); }, py::arg("text"));

@@ -66,8 +66,7 @@ class Slots {
   std::vector<Wide> differences_;
 };
 
-void add_lives(const Value& value, const std::vector<Event>& events, bool on_device,
-               Slots& slots) {
+void add_lives(const Value& value, const std::vector<Event>& events, bool on_device, Slots& slots) {
   if (value.kind == ValueKind::kInput && on_device) {
     slots.add(0, slots.end(), value.bytes);
     return;

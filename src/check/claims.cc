@@ -24,8 +24,8 @@ void check_baseline(const Graph& graph, const Plan& plan, const Claim& claim) {
     const Baseline plain = baseline(graph);
     claim(plan.baseline == plain, "baseline",
           fmt::format("claims that plain training needs {} bytes and {} ns; it needs {} and {}",
-                      plan.baseline.peak.count(), plan.baseline.time.count(),
-                      plain.peak.count(), plain.time.count()));
+                      plan.baseline.peak.count(), plan.baseline.time.count(), plain.peak.count(),
+                      plain.time.count()));
   } catch (const InputError& error) {
     claim(false, "baseline", fmt::format("no baseline to compare with: {}", error.what()));
   }
@@ -51,8 +51,8 @@ void check_claims(const Graph& graph, const Plan& plan, Wide peak, Wide time,
   claim(plan.lower_bound.count() <= time, "lower_bound_ns",
         fmt::format("claims that no plan is faster than {} ns; it takes {} itself",
                     plan.lower_bound.count(), clamp(time)));
-  const bool no_plan = plan.termination == Termination::kInfeasible ||
-                       plan.termination == Termination::kTimeLimit;
+  const bool no_plan =
+      plan.termination == Termination::kInfeasible || plan.termination == Termination::kTimeLimit;
   claim(!no_plan || plan.actions.empty(), "termination",
         fmt::format("claims {}, which has no plan, and has one", to_string(plan.termination)));
   claim(plan.termination != Termination::kOptimal || plan.lower_bound.count() == time,

@@ -105,8 +105,8 @@ PipelineTimeline put_together(const PipelinePlan& plan, PipelineTimes times,
   PipelineTimeline timeline;
   timeline.messages = std::move(times.messages);
   for (size_t d = 0; d < programs.size(); ++d) {
-    timeline.devices.push_back(device_timeline(plan, d, action_times[d], std::move(times.steps[d]),
-                                               programs[d]));
+    timeline.devices.push_back(
+        device_timeline(plan, d, action_times[d], std::move(times.steps[d]), programs[d]));
     timeline.time = std::max(timeline.time, timeline.devices.back().end);
   }
   return timeline;
@@ -139,8 +139,10 @@ class PipelineJudge {
     validate(pipeline_);
     if (problem != nullptr) check_problem(*problem);
     const PipelineStructure structure = internal::check::structure_of(
-        pipeline_, plan_, [this](ViolationKind kind, int32_t device, int64_t action,
-                                 const std::string& message) { fault(kind, device, action, message); });
+        pipeline_, plan_,
+        [this](ViolationKind kind, int32_t device, int64_t action, const std::string& message) {
+          fault(kind, device, action, message);
+        });
     if (structural_) return std::move(violations_);
     for (size_t d = 0; d < plan_.devices.size(); ++d) {
       if (!read_program(d)) return std::move(violations_);
@@ -241,15 +243,14 @@ class PipelineJudge {
     }
     if (plan_.termination == Termination::kInfeasible ||
         plan_.termination == Termination::kTimeLimit) {
-      claim("termination",
-            fmt::format("is called {}, and is there", to_string(plan_.termination)));
+      claim("termination", fmt::format("is called {}, and is there", to_string(plan_.termination)));
     }
     for (size_t d = 0; d < plan_.devices.size(); ++d) {
       const DevicePlan& device = plan_.devices[d];
       if (device.peak != timeline.devices[d].peak) {
-        claim(device.name, fmt::format("claims a peak of {} bytes on {}, and needs {}",
-                                       device.peak.count(), device.name,
-                                       timeline.devices[d].peak.count()));
+        claim(device.name,
+              fmt::format("claims a peak of {} bytes on {}, and needs {}", device.peak.count(),
+                          device.name, timeline.devices[d].peak.count()));
       }
     }
   }
@@ -289,9 +290,9 @@ std::optional<PipelineTimeline> timeline_of(const Pipeline& pipeline, const Pipe
     DeviceProgram& program = lowered[d];
     if (const auto dead = first_dead_read(program)) {
       const int64_t action = action_of_run(program, dead->first);
-      throw InputError(
-          fmt::format("{}reads {}, which is not live", place_name(plan, static_cast<int32_t>(d), action),
-                      program.graph.values[static_cast<size_t>(dead->second)].id));
+      throw InputError(fmt::format("{}reads {}, which is not live",
+                                   place_name(plan, static_cast<int32_t>(d), action),
+                                   program.graph.values[static_cast<size_t>(dead->second)].id));
     }
     programs.push_back(with_frees_of(std::move(program)));
   }

@@ -62,9 +62,10 @@ class StructureReader {
         refuse(fmt::format("part {} lies on no device of the plan", q));
       }
       if (part.first_stage != next || part.stages < 1 || part.stages > stages - next) {
-        refuse(fmt::format("part {} has {} stages from stage {} on; the next stage of the chain is "
-                           "{}, and {} are left",
-                           q, part.stages, part.first_stage, next, stages - next));
+        refuse(
+            fmt::format("part {} has {} stages from stage {} on; the next stage of the chain is "
+                        "{}, and {} are left",
+                        q, part.stages, part.first_stage, next, stages - next));
         return false;
       }
       next += part.stages;
@@ -85,8 +86,10 @@ class StructureReader {
       return;
     }
     for (size_t m = 0; m < part.plan_of.size(); ++m) {
-      if (part.plan_of[m] >= 0 && static_cast<size_t>(part.plan_of[m]) < part.plans.size()) continue;
-      refuse(fmt::format("part {} has no plan {}, which micro-batch {} names", q, part.plan_of[m], m));
+      if (part.plan_of[m] >= 0 && static_cast<size_t>(part.plan_of[m]) < part.plans.size())
+        continue;
+      refuse(
+          fmt::format("part {} has no plan {}, which micro-batch {} names", q, part.plan_of[m], m));
       return;
     }
   }
@@ -121,8 +124,8 @@ class StructureReader {
     ends.link = find_link(pipeline_, ends.sender, ends.receiver);
     if (ends.link < 0) {
       fault(ViolationKind::kUnmatched, kNoDevice, -1,
-            fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"", from,
-                        to, plan_.devices[static_cast<size_t>(ends.sender)].name,
+            fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"",
+                        from, to, plan_.devices[static_cast<size_t>(ends.sender)].name,
                         plan_.devices[static_cast<size_t>(ends.receiver)].name));
     }
     for (size_t m = 0; m < micro_batches(); ++m) {
@@ -172,7 +175,8 @@ class StructureReader {
     };
     const auto in_order = [&](int64_t& last, const char* what) {
       if (action.micro_batch < last) {
-        wrong(ViolationKind::kOrder, fmt::format("{} of micro-batch {} came before it", what, last));
+        wrong(ViolationKind::kOrder,
+              fmt::format("{} of micro-batch {} came before it", what, last));
       }
       last = std::max<int64_t>(last, action.micro_batch);
     };
@@ -188,7 +192,8 @@ class StructureReader {
         return set(actions.backward);
       case PipelineActionKind::kWeightGradient:
         in_order(last_weights_[q], "the weight gradients");
-        if (actions.backward < 0) wrong(ViolationKind::kOrder, "the input_gradient is not before it");
+        if (actions.backward < 0)
+          wrong(ViolationKind::kOrder, "the input_gradient is not before it");
         return set(actions.weights);
       default:
         return;
@@ -207,7 +212,7 @@ class StructureReader {
                    "there is no other part, or it lies on the same device: no message goes there");
     }
     MessageEnds& message = structure_.messages[static_cast<size_t>(found)];
-    int64_t& place = receives ? message.receive
+    int64_t& place = receives                                   ? message.receive
                      : action.kind == PipelineActionKind::kSend ? message.send
                                                                 : message.wait;
     if (place >= 0) {

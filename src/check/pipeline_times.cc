@@ -59,8 +59,7 @@ class ClockWalk {
     // The compute action that reads the message.
     const bool activation = ends.message == MessageKind::kActivation;
     const auto reader = static_cast<size_t>(ends.part + (activation ? 1 : -1));
-    const PartActions& actions =
-        structure_.parts[reader][static_cast<size_t>(ends.micro_batch)];
+    const PartActions& actions = structure_.parts[reader][static_cast<size_t>(ends.micro_batch)];
     role_[receiver][static_cast<size_t>(activation ? actions.forward : actions.backward)] = message;
   }
 

@@ -144,8 +144,8 @@ class Walk {
     const ValueIndex value = action.target;
     require_there("copies", value, action.at);
     if (there(value, action.to)) {
-      fail(position(), fmt::format("copies {} to {}, where it is", graph_.values[value].id,
-                                   name(action.to)));
+      fail(position(),
+           fmt::format("copies {} to {}, where it is", graph_.values[value].id, name(action.to)));
     }
     Transfer transfer{.action = static_cast<int64_t>(position()),
                       .value = value,
@@ -159,8 +159,8 @@ class Walk {
     for (const int64_t earlier : action.after) {
       transfer.start = std::max(transfer.start, ends_.at(earlier));
     }
-    transfer.end = free = transfer.start +
-                          copy_time(machine_.channels[action.channel], bytes(value));
+    transfer.end = free =
+        transfer.start + copy_time(machine_.channels[action.channel], bytes(value));
     ends_[transfer.action] = transfer.end;
     timeline_.transfers.push_back(transfer);
     ++place(value, action.at).leaving;

@@ -154,7 +154,8 @@ class Judge {
   bool resolve_memory(const std::string& name, int32_t& memory) {
     memory = find_memory(machine_, name);
     if (memory < 0) {
-      report(ViolationKind::kUnknownId, name, fmt::format("the machine has no memory \"{}\"", name));
+      report(ViolationKind::kUnknownId, name,
+             fmt::format("the machine has no memory \"{}\"", name));
     }
     return memory >= 0;
   }
@@ -169,8 +170,7 @@ class Judge {
     }
     bound.after = action.after;
     for (const int64_t earlier : action.after) {
-      if (earlier >= 0 && earlier < action_ &&
-          plan_.actions[earlier].kind == ActionKind::kCopy) {
+      if (earlier >= 0 && earlier < action_ && plan_.actions[earlier].kind == ActionKind::kCopy) {
         continue;
       }
       report(ViolationKind::kOrder, action.id,

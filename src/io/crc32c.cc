@@ -35,9 +35,9 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
   const auto byte = [&](size_t i) { return std::to_integer<uint32_t>(bytes[at + i]); };
   for (; at + 8 <= bytes.size(); at += 8) {
     const uint32_t low = sum ^ (byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24);
-    sum = kTables[7][low & 0xFF] ^ kTables[6][(low >> 8) & 0xFF] ^
-          kTables[5][(low >> 16) & 0xFF] ^ kTables[4][low >> 24] ^ kTables[3][byte(4)] ^
-          kTables[2][byte(5)] ^ kTables[1][byte(6)] ^ kTables[0][byte(7)];
+    sum = kTables[7][low & 0xFF] ^ kTables[6][(low >> 8) & 0xFF] ^ kTables[5][(low >> 16) & 0xFF] ^
+          kTables[4][low >> 24] ^ kTables[3][byte(4)] ^ kTables[2][byte(5)] ^ kTables[1][byte(6)] ^
+          kTables[0][byte(7)];
   }
   for (; at < bytes.size(); ++at) sum = (sum >> 8) ^ kTables[0][(sum ^ byte(0)) & 0xFF];
   return ~sum;

@@ -224,9 +224,8 @@ Graph read_graph(const Element& root) {
     ops.add(graph.ops.back().id);
   });
   if (const auto choices = object.optional("choices")) {
-    choices->for_each([&](const Element& choice) {
-      graph.choices.push_back(read_choice(choice, ops, version));
-    });
+    choices->for_each(
+        [&](const Element& choice) { graph.choices.push_back(read_choice(choice, ops, version)); });
   }
   graph.results = values.find_all(object.required("results"));
   object.finish();

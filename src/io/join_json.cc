@@ -41,8 +41,9 @@ Join read_join(const Element& root) {
   Join join;
   join.name = object.required("name").string();
   if (const auto size = object.optional("fixed_bytes")) join.fixed = size->bytes();
-  object.required("branches").for_each(
-      [&](const Element& branch) { join.branches.push_back(read_branch(branch)); });
+  object.required("branches").for_each([&](const Element& branch) {
+    join.branches.push_back(read_branch(branch));
+  });
   if (const auto loss = object.optional("loss")) join.loss = read_loss(*loss);
   object.finish();
   validate_at(root, [&] { validate(join); });

@@ -48,8 +48,9 @@ Machine read_machine(const Element& root) {
   read_header(object, kMachineFormat);
   Machine machine;
   machine.memories.clear();
-  object.required("memories").for_each(
-      [&](const Element& memory) { machine.memories.push_back(read_memory(memory)); });
+  object.required("memories").for_each([&](const Element& memory) {
+    machine.memories.push_back(read_memory(memory));
+  });
   // Channels name memories, so that these must be right before.
   validate_at(root, [&] { validate(machine); });
   object.required("channels").for_each([&](const Element& channel) {

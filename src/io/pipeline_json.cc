@@ -34,7 +34,8 @@ PipelineDevice read_device(const Element& element) {
   PipelineDevice device;
   device.name = object.required("name").string();
   if (const auto size = object.optional("bytes")) device.memory = size->bytes();
-  if (const auto percent = object.optional("time_percent")) device.time_percent = percent->integer();
+  if (const auto percent = object.optional("time_percent"))
+    device.time_percent = percent->integer();
   object.finish();
   return device;
 }
@@ -42,7 +43,8 @@ PipelineDevice read_device(const Element& element) {
 int32_t read_link_end(const Element& element,
                       const std::unordered_map<std::string_view, int32_t>& devices) {
   const auto found = devices.find(element.text());
-  if (found == devices.end()) element.fail("the pipeline has no device " + io::quoted(element.text()));
+  if (found == devices.end())
+    element.fail("the pipeline has no device " + io::quoted(element.text()));
   return found->second;
 }
 
@@ -109,9 +111,8 @@ Pipeline read_pipeline(const Element& root) {
   pipeline.micro_batches = object.required("micro_batches").integer();
   pipeline.chain = read_chain(object.required("chain"));
   if (const auto stages = object.optional("stages")) {
-    stages->for_each([&](const Element& stage) {
-      pipeline.stages.push_back(read_pipeline_stage(stage));
-    });
+    stages->for_each(
+        [&](const Element& stage) { pipeline.stages.push_back(read_pipeline_stage(stage)); });
     if (pipeline.stages.empty()) stages->fail("has no entry; leave the key out");
   }
   object.required("devices").for_each([&](const Element& device) {

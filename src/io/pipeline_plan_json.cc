@@ -79,7 +79,8 @@ DevicePlan read_device_plan(const Element& element) {
   device.peak = object.required("peak_bytes").bytes();
   const Element order = object.required("order");
   device.order.reserve(order.array_size());
-  order.for_each([&](const Element& action) { device.order.push_back(read_pipeline_action(action)); });
+  order.for_each(
+      [&](const Element& action) { device.order.push_back(read_pipeline_action(action)); });
   object.finish();
   return device;
 }

@@ -130,7 +130,8 @@ Plan read_plan(const Element& root) {
   if (version >= 2) plan.machine_sha256 = read_machine_hash(object.required("machine"));
   const Element actions = object.required("actions");
   plan.actions.reserve(actions.array_size());
-  actions.for_each([&](const Element& action) { plan.actions.push_back(read_action(action, version)); });
+  actions.for_each(
+      [&](const Element& action) { plan.actions.push_back(read_action(action, version)); });
   object.finish();
   return plan;
 }

@@ -1,9 +1,8 @@
 // Reads and writes files of tensors in the format safetensors.
 #include "reprise/io/tensors.h"
 
-#include <unistd.h>
-
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -33,12 +32,24 @@ constexpr size_t kMaxHeaderBytes = 100'000'000;  // the limit of other readers o
 constexpr size_t kAlignment = 8;
 constexpr size_t kReadAtOnce = size_t{1} << 20;
 
-constexpr std::array<TensorType, 18> kTypes = {{{"F64", 8},    {"F32", 4},     {"F16", 2},
-                                                {"BF16", 2},   {"I64", 8},     {"I32", 4},
-                                                {"I16", 2},    {"I8", 1},      {"U64", 8},
-                                                {"U32", 4},    {"U16", 2},     {"U8", 1},
-                                                {"BOOL", 1},   {"C64", 8},     {"F8_E4M3", 1},
-                                                {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1}}};
+constexpr std::array<TensorType, 18> kTypes = {{{"F64", 8},
+                                                {"F32", 4},
+                                                {"F16", 2},
+                                                {"BF16", 2},
+                                                {"I64", 8},
+                                                {"I32", 4},
+                                                {"I16", 2},
+                                                {"I8", 1},
+                                                {"U64", 8},
+                                                {"U32", 4},
+                                                {"U16", 2},
+                                                {"U8", 1},
+                                                {"BOOL", 1},
+                                                {"C64", 8},
+                                                {"F8_E4M3", 1},
+                                                {"F8_E5M2", 1},
+                                                {"F8_E8M0", 1},
+                                                {"F8_E4M3FNUZ", 1}}};
 
 // Returns the bytes of an element, or 0 if the type is unknown.
 int64_t element_bytes(std::string_view type) {
@@ -192,9 +203,7 @@ struct TensorFile::Open {
   Bytes data;  // the place of the first tensor in the file
   TensorTable table;
 
-  size_t read(int64_t at, std::span<std::byte> to) const {
-    return io::read_at(file, path, at, to);
-  }
+  size_t read(int64_t at, std::span<std::byte> to) const { return io::read_at(file, path, at, to); }
 };
 
 const TensorEntry* TensorTable::find(std::string_view name) const {
@@ -249,8 +258,7 @@ void write_tensors(const std::filesystem::path& path,
   io::write_pieces(path, pieces);
 }
 
-TensorTable parse_tensor_table(std::string_view header, Bytes file_bytes,
-                               const std::string& name) {
+TensorTable parse_tensor_table(std::string_view header, Bytes file_bytes, const std::string& name) {
   const io::Document document(header, name);
   const io::Object object(io::Element(document, 0));
   TensorTable table;

@@ -18,7 +18,7 @@ Frontier thinned(const Frontier& frontier, size_t points) {
     const double wanted =
         slowest + (fastest - slowest) * static_cast<double>(k) / static_cast<double>(points - 1);
     const size_t last = all.size() - (points - k);
-    while (next < last && static_cast<double>(all[next].time.count()) > wanted) ++next;
+    while (next<last&& static_cast<double>(all[next].time.count())> wanted) ++next;
     thin.points.push_back(all[k + 1 == points ? all.size() - 1 : next]);
     ++next;
   }

@@ -62,7 +62,8 @@ int64_t parse_bandwidth(std::string_view text, std::string_view whole) {
     const Bytes bytes = parse_bytes(text.substr(0, text.size() - kPerSecond.size()));
     if (bytes > Bytes(0)) return bytes.count();
   }
-  throw InputError(fmt::format("\"{}\" in \"{}\" is no bandwidth; write it like 12GB/s", text, whole));
+  throw InputError(
+      fmt::format("\"{}\" in \"{}\" is no bandwidth; write it like 12GB/s", text, whole));
 }
 
 }  // namespace
@@ -75,9 +76,9 @@ void validate(const Machine& machine) {
     const Channel& channel = machine.channels[c];
     if (directions.emplace(channel.from, channel.to).second) continue;
     refuse(fmt::format("/channels/{}", c),
-         fmt::format("there are two channels from \"{}\" to \"{}\"",
-                     machine.memories[static_cast<size_t>(channel.from)].name,
-                     machine.memories[static_cast<size_t>(channel.to)].name));
+           fmt::format("there are two channels from \"{}\" to \"{}\"",
+                       machine.memories[static_cast<size_t>(channel.from)].name,
+                       machine.memories[static_cast<size_t>(channel.to)].name));
   }
 }
 
@@ -116,10 +117,10 @@ Nanos copy_time(const Channel& channel, Bytes bytes) {
 Machine parse_offload(std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == 0 || equals == std::string_view::npos) {
-    throw InputError(fmt::format(
-        "\"{}\" names no memory with its bandwidth; write \"host=12GB/s\" or "
-        "\"disk=1.1GB/s,0.65GB/s\" (out of the device, and back)",
-        text));
+    throw InputError(
+        fmt::format("\"{}\" names no memory with its bandwidth; write \"host=12GB/s\" or "
+                    "\"disk=1.1GB/s,0.65GB/s\" (out of the device, and back)",
+                    text));
   }
   const std::string_view rates = text.substr(equals + 1);
   const size_t comma = rates.find(',');

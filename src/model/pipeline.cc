@@ -40,11 +40,11 @@ void check_weight_part(const WeightPart& part, const Stage& stage, const std::st
   sums.add(part.kept, at + "/kept_bytes");
   for (const StageOption& option : stage.options) {
     if (part.cost.time <= option.backward.time) continue;
-    refuse_pipeline(at + "/ns",
-                    fmt::format("the weight part of stage \"{}\" takes {} ns, longer than the "
-                                "backward of its option \"{}\" ({} ns), which it is a part of",
-                                stage.name, part.cost.time.count(), option.name,
-                                option.backward.time.count()));
+    refuse_pipeline(
+        at + "/ns",
+        fmt::format("the weight part of stage \"{}\" takes {} ns, longer than the "
+                    "backward of its option \"{}\" ({} ns), which it is a part of",
+                    stage.name, part.cost.time.count(), option.name, option.backward.time.count()));
   }
 }
 
@@ -110,9 +110,9 @@ void check_links(const Pipeline& pipeline) {
       refuse_pipeline(at + "/latency_ns", "a latency must not be negative");
     }
     if (!directions.emplace(link.from, link.to).second) {
-      refuse_pipeline(at, fmt::format("there are two links from \"{}\" to \"{}\"",
-                                      pipeline.devices[link.from].name,
-                                      pipeline.devices[link.to].name));
+      refuse_pipeline(
+          at, fmt::format("there are two links from \"{}\" to \"{}\"",
+                          pipeline.devices[link.from].name, pipeline.devices[link.to].name));
     }
   }
 }
@@ -149,9 +149,8 @@ void check_sums(const Pipeline& pipeline) {
 void validate(const Pipeline& pipeline) {
   check_chain(pipeline.chain);
   if (pipeline.micro_batches < 1 || pipeline.micro_batches > kMostMicroBatches) {
-    refuse_pipeline("/micro_batches",
-                    fmt::format("must be in 1..{}, is {}", kMostMicroBatches,
-                                pipeline.micro_batches));
+    refuse_pipeline("/micro_batches", fmt::format("must be in 1..{}, is {}", kMostMicroBatches,
+                                                  pipeline.micro_batches));
   }
   const auto stages = static_cast<int64_t>(pipeline.chain.stages.size());
   if (stages > kMostStageRuns / pipeline.micro_batches) {
@@ -174,7 +173,8 @@ Pipeline restrict_exactness(const Pipeline& pipeline, Exactness allowed) {
 
 int32_t find_link(const Pipeline& pipeline, int32_t from, int32_t to) {
   for (size_t l = 0; l < pipeline.links.size(); ++l) {
-    if (pipeline.links[l].from == from && pipeline.links[l].to == to) return static_cast<int32_t>(l);
+    if (pipeline.links[l].from == from && pipeline.links[l].to == to)
+      return static_cast<int32_t>(l);
   }
   return -1;
 }
@@ -270,9 +270,9 @@ const char* to_string(MessageKind kind) {
 }
 
 std::string describe(const PipelineAction& action) {
-  const std::string what = is_compute(action.kind)
-                               ? to_string(action.kind)
-                               : fmt::format("{} {}", to_string(action.kind), to_string(action.message));
+  const std::string what = is_compute(action.kind) ? to_string(action.kind)
+                                                   : fmt::format("{} {}", to_string(action.kind),
+                                                                 to_string(action.message));
   return fmt::format("{}, part {}, micro-batch {}", what, action.part, action.micro_batch);
 }
 

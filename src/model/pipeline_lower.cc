@@ -55,10 +55,10 @@ class ProgramBuilder {
     const size_t stages = pipeline_.chain.stages.size();
     for (size_t q = 0; q < plan_.parts.size(); ++q) {
       const PipelinePart& part = plan_.parts[q];
-      const bool inside = part.first_stage >= 0 && part.stages >= 1 &&
-                          static_cast<size_t>(part.first_stage) < stages &&
-                          static_cast<size_t>(part.stages) <=
-                              stages - static_cast<size_t>(part.first_stage);
+      const bool inside =
+          part.first_stage >= 0 && part.stages >= 1 &&
+          static_cast<size_t>(part.first_stage) < stages &&
+          static_cast<size_t>(part.stages) <= stages - static_cast<size_t>(part.first_stage);
       if (inside) continue;
       throw InputError(fmt::format("part {} has stages that the chain does not have", q),
                        {.pointer = fmt::format("/parts/{}", q)});
@@ -90,8 +90,8 @@ class ProgramBuilder {
       if (!mine[i]) continue;
       weight_[i] = static_cast<ValueIndex>(graph.values.size());
       graph.results.push_back(weight_[i]);
-      graph.values.push_back({fmt::format("w{}", i), pipeline_.chain.stages[i].weight_gradient,
-                              ValueKind::kGradient});
+      graph.values.push_back(
+          {fmt::format("w{}", i), pipeline_.chain.stages[i].weight_gradient, ValueKind::kGradient});
     }
     accumulated_.assign(stages, 0);
     own_.assign(chain_graph_.values.size(), -1);
@@ -114,7 +114,8 @@ class ProgramBuilder {
     }
     size_t size = block.size();
     for (size_t i = 0; i < stages; ++i) {
-      if (mine[i] && weight_part(pipeline_, i) != nullptr) kept_[i] = static_cast<ValueIndex>(size++);
+      if (mine[i] && weight_part(pipeline_, i) != nullptr)
+        kept_[i] = static_cast<ValueIndex>(size++);
     }
     first_value_ = graph.values.size();
     block_ = size;
@@ -122,7 +123,8 @@ class ProgramBuilder {
     for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
       for (const ValueIndex value : block) {
         const Value& original = chain_graph_.values[static_cast<size_t>(value)];
-        graph.values.push_back({fmt::format("m{}/{}", m, original.id), original.bytes, original.kind});
+        graph.values.push_back(
+            {fmt::format("m{}/{}", m, original.id), original.bytes, original.kind});
       }
       for (size_t i = 0; i < stages; ++i) {
         if (kept_[i] < 0) continue;
@@ -160,7 +162,8 @@ class ProgramBuilder {
     const auto m = static_cast<size_t>(action.micro_batch);
     if (m >= part.plan_of.size() || part.plan_of[m] < 0 ||
         static_cast<size_t>(part.plan_of[m]) >= part.plans.size()) {
-      fail_at(fmt::format("part {} has no plan for micro-batch {}", action.part, action.micro_batch));
+      fail_at(
+          fmt::format("part {} has no plan for micro-batch {}", action.part, action.micro_batch));
     }
     return part.plans[static_cast<size_t>(part.plan_of[m])];
   }
@@ -305,7 +308,8 @@ class ProgramBuilder {
     OpIndex& made = slot(micro_batch, Sort::kWeightPart, index_.backward(stage));
     if (made < 0) {
       made = static_cast<OpIndex>(program_.graph.ops.size());
-      Op op{.id = fmt::format("m{}/W{}", micro_batch, stage), .phase = Phase::kBackward,
+      Op op{.id = fmt::format("m{}/W{}", micro_batch, stage),
+            .phase = Phase::kBackward,
             .variants = {Variant{}}};
       Variant& variant = op.variants.front();
       const WeightPart& part = *weight_part(pipeline_, stage);
@@ -330,7 +334,7 @@ class ProgramBuilder {
     if (boundary == (receives == activation ? 0 : index_.stages)) {
       fail_at(fmt::format("there is no part {} this one", boundary == 0 ? "before" : "behind"));
     }
-    const Sort sort = receives ? Sort::kReceive
+    const Sort sort = receives                                   ? Sort::kReceive
                       : action.kind == PipelineActionKind::kSend ? Sort::kSend
                                                                  : Sort::kWait;
     const auto place = static_cast<OpIndex>(boundary + (activation ? 0 : index_.stages));
@@ -353,7 +357,8 @@ class ProgramBuilder {
     for (const PipelinePart& part : plan_.parts) {
       if (part.device != static_cast<int32_t>(device_)) continue;
       for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
-        for (size_t i = begin_of(part); i < end_of(part); ++i) chain_op(m, index_.forward(i), false);
+        for (size_t i = begin_of(part); i < end_of(part); ++i)
+          chain_op(m, index_.forward(i), false);
         if (end_of(part) == index_.stages) chain_op(m, index_.loss(), false);
         for (size_t i = end_of(part); i-- > begin_of(part);) chain_op(m, index_.backward(i), false);
       }
@@ -367,10 +372,10 @@ class ProgramBuilder {
   ChainIndex index_;
   Graph chain_graph_;
   DeviceProgram program_;
-  std::vector<ValueIndex> weight_;    // by stage: its weight gradient, or -1
-  std::vector<char> accumulated_;     // by stage: whether an earlier op writes that
-  std::vector<ValueIndex> own_;       // by value of the chain's graph: its place in a block, or -1
-  std::vector<ValueIndex> kept_;      // by stage: the place of what its weight part keeps, or -1
+  std::vector<ValueIndex> weight_;  // by stage: its weight gradient, or -1
+  std::vector<char> accumulated_;   // by stage: whether an earlier op writes that
+  std::vector<ValueIndex> own_;     // by value of the chain's graph: its place in a block, or -1
+  std::vector<ValueIndex> kept_;    // by stage: the place of what its weight part keeps, or -1
   size_t first_value_ = 0, block_ = 0;
   std::unordered_map<int64_t, OpIndex> made_;
   std::unordered_map<std::string, OpIndex> ops_of_chain_;
@@ -400,7 +405,8 @@ std::vector<Nanos> action_times(const Pipeline& pipeline, const DeviceProgram& p
     for (; run < end; ++run) {
       const Run& one = program.runs[run];
       time += program.graph.ops[static_cast<size_t>(one.op)]
-                  .variants[static_cast<size_t>(one.variant)].time;
+                  .variants[static_cast<size_t>(one.variant)]
+                  .time;
     }
     times.push_back(time_on(pipeline.devices[device], time));
   }

@@ -121,7 +121,7 @@ void ExactSearch::prepare(int64_t capacity, const Style& style) {
 }
 
 ExactSearch::SearchEnd ExactSearch::run(int64_t capacity, const Style& style, int64_t steps,
-                                      Effort& effort) {
+                                        Effort& effort) {
   prepare(capacity, style);
   if (*std::min_element(slack_.begin(), slack_.end()) < 0) return SearchEnd::kNone;
   if (rules_.table) failed_.resize(kTable);

@@ -69,7 +69,7 @@ void PartSolver::improve(int64_t goal, int64_t steps, Effort& effort) {
 // Decides whether the part fits into the capacity. Keeps the packing if there is one, and the proof
 // if there is none.
 ExactSearch::SearchEnd PartSolver::decide(ExactSearch& exact, int64_t capacity, uint64_t trial,
-                                        int64_t steps, Effort& effort) {
+                                          int64_t steps, Effort& effort) {
   const auto outcome = exact.run(capacity, style_of(trial), steps, effort);
   if (outcome == ExactSearch::SearchEnd::kNone) low_ = std::max(low_, capacity + 1);
   if (outcome != ExactSearch::SearchEnd::kFound) return outcome;

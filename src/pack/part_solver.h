@@ -29,7 +29,7 @@ class PartSolver {
  private:
   void consider(Solution solution, const char* method);
   ExactSearch::SearchEnd decide(ExactSearch& exact, int64_t capacity, uint64_t trial, int64_t steps,
-                              Effort& effort);
+                                Effort& effort);
   void search(ExactSearch& exact, int64_t goal, int64_t end, Effort& effort);
 
   const Part* part_;

@@ -103,7 +103,8 @@ Baseline baseline(const Pipeline& pipeline) {
       linked, draft_plan(linked, layout, plans,
                          with_messages(layout, one_f_one_b_order(linked, layout), Slack{})));
   Baseline plain{.peak = {}, .time = timeline.time};
-  for (const DeviceTimeline& device : timeline.devices) plain.peak = std::max(plain.peak, device.peak);
+  for (const DeviceTimeline& device : timeline.devices)
+    plain.peak = std::max(plain.peak, device.peak);
   return plain;
 }
 
@@ -120,9 +121,9 @@ PipelineResult plan(const Pipeline& pipeline, const PipelineOptions& options) {
   result.budgets = resolve_budgets(pipeline, options, result.baseline);
   const Clock::time_point start = Clock::now();
   PipelineAnswer answer = planner.plan_pipeline({admissible, result.budgets, options});
-  result.search = {Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start)
-                             .count()),
-                   answer.search_memory};
+  result.search = {
+      Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count()),
+      answer.search_memory};
   result.termination = answer.termination;
   result.schedule_class =
       answer.schedule_class.empty() ? planner.schedule_class : answer.schedule_class;

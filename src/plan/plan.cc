@@ -32,7 +32,8 @@ const PlannerInfo& chosen_planner(const PlanOptions& options, const char* prefer
   if (planner.*function != nullptr) return planner;
   std::string others;
   for (const PlannerInfo& other : planners()) {
-    if (other.*function != nullptr) others += (others.empty() ? "" : ", ") + std::string(other.name);
+    if (other.*function != nullptr)
+      others += (others.empty() ? "" : ", ") + std::string(other.name);
   }
   throw InputError(std::string("planner '") + planner.name + "' does not plan " + kind +
                    "; these do: " + others);
@@ -54,7 +55,8 @@ void check_machine(const PlannerInfo& planner, const Machine& machine) {
   }
   throw InputError(std::string("planner '") + planner.name +
                    "' does not move values to other memories; leave the machine out, or plan a "
-                   "chain with one of these: " + movers);
+                   "chain with one of these: " +
+                   movers);
 }
 
 Bytes resolve_budget(const PlanOptions& options, const Baseline& plain) {
@@ -69,8 +71,7 @@ Nanos since(Clock::time_point start) {
 
 // Puts all violations into one message. An answer that has any is a defect of this library.
 void require_valid(const Graph& graph, const Plan& plan, const Machine& machine) {
-  const std::vector<Violation> violations =
-      verify(graph, plan, plan.budget, plan.problem, machine);
+  const std::vector<Violation> violations = verify(graph, plan, plan.budget, plan.problem, machine);
   std::string text;
   for (const Violation& violation : violations) text += "\n  " + violation.message;
   if (plan.time < plan.lower_bound) text += "\n  the plan is faster than its lower bound";
@@ -175,8 +176,8 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   const Answer answer = admissible.ops.empty()
                             ? empty_answer(admissible, budget)
                             : planner.plan_graph({admissible, plain, budget, options});
-  return complete(planner, {admissible, graph, options.machine}, plain, budget, answer, since(start),
-                  problem_id(graph));
+  return complete(planner, {admissible, graph, options.machine}, plain, budget, answer,
+                  since(start), problem_id(graph));
 }
 
 PlanResult plan(const Join& join, const PlanOptions& options) {
@@ -235,9 +236,8 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
   const ProblemId id = problem_id(graph);
   Frontier curve{id, planner.name, {}, planner.schedule_class};
   for (const Answer& answer : planner.graph_frontier({admissible, plain, unlimited, options})) {
-    const PlanResult result =
-        complete(planner, {admissible, graph, options.machine}, plain, unlimited, answer, Nanos(),
-                 id);
+    const PlanResult result = complete(planner, {admissible, graph, options.machine}, plain,
+                                       unlimited, answer, Nanos(), id);
     const Plan& plan = *result.plan;
     curve.points.push_back({plan.peak, plan.peak, plan.time, plan.lower_bound});
   }

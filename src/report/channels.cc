@@ -50,8 +50,8 @@ std::vector<Lane> lanes_of(const Facts& facts) {
     const TimelineStep& step = timeline.steps[a];
     if (actions[a].kind != ActionKind::kWait || step.time == Nanos(0)) continue;
     waits.spans.push_back({nanos_of(step.start), nanos_of(step.start + step.time),
-                           fmt::format("{} for {} at {}", format_duration(step.time),
-                                       actions[a].id, format_duration(step.start))});
+                           fmt::format("{} for {} at {}", format_duration(step.time), actions[a].id,
+                                       format_duration(step.start))});
   }
   lanes.push_back(std::move(waits));
   return lanes;
@@ -73,7 +73,7 @@ std::string single_spans(const StepChart& chart, const Lane& lane, double top, d
 
 // Draws the share of each column of time in which the lane is busy.
 std::string busy_columns(const StepChart& chart, const Lane& lane, double top, double bottom,
-                    double end) {
+                         double end) {
   const double width = end / static_cast<double>(kMostColumns);
   std::vector<double> busy(kMostColumns, 0);
   for (const Span& span : lane.spans) {

@@ -38,8 +38,7 @@ std::string lead(const Facts& facts) {
       "training "
       "needs {}: <strong>{}</strong>, {}.</p>\n",
       format_bytes(plan.peak), format_bytes(plain.peak),
-      change(plan.peak.count(), plain.peak.count(), "memory"),
-      time);
+      change(plan.peak.count(), plain.peak.count(), "memory"), time);
 }
 
 std::string time_tile(const Facts& facts) {
@@ -53,11 +52,11 @@ std::string time_tile(const Facts& facts) {
   if (!measured) {
     return tile("Time of a step", format_duration(predicted), against_plain(predicted, plain));
   }
-  return tile("Time of a step", format_duration(measured->planned),
-              fmt::format("{}, measured in turn; predicted: {}, {}",
-                          against_plain(measured->planned, measured->plain),
-                          format_duration(predicted),
-                          relative_change(predicted.count(), plain.count())));
+  return tile(
+      "Time of a step", format_duration(measured->planned),
+      fmt::format("{}, measured in turn; predicted: {}, {}",
+                  against_plain(measured->planned, measured->plain), format_duration(predicted),
+                  relative_change(predicted.count(), plain.count())));
 }
 
 std::string proof_tile(const Plan& plan) {

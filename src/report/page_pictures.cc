@@ -165,12 +165,13 @@ std::string frontier_section(const Facts& facts) {
            "works it out, and <code>--frontier f.json</code> puts it here.</p>\n</section>\n";
   }
   const Plan& plan = facts.input.plan;
-  text += facts.input.problem.chain()
-              ? "<p>The best time of a step for every budget. To the right of plain training's point "
-                "nothing can be gained; further left, memory is paid for with time.</p>\n"
-              : "<p>The best time of a step that was found for every budget. Further left, memory is "
-                "paid for with time. Plain training stands above the curve where there are faster "
-                "ways to run its operations.</p>\n";
+  text +=
+      facts.input.problem.chain()
+          ? "<p>The best time of a step for every budget. To the right of plain training's point "
+            "nothing can be gained; further left, memory is paid for with time.</p>\n"
+          : "<p>The best time of a step that was found for every budget. Further left, memory is "
+            "paid for with time. Plain training stands above the curve where there are faster "
+            "ways to run its operations.</p>\n";
   const Bytes at = budget_in_sight(facts) ? plan.budget : plan.peak;
   const SvgOptions options = {.title = "", .width = 960, .height = 420, .marks = {}};
   FrontierExtras extras;

@@ -30,12 +30,14 @@ std::string_view pipeline_outcome(Termination termination) {
 
 std::string summary_of(const PipelinePlan& plan, const PipelineTimeline& timeline) {
   report::Table table = summary_table();
-  table.row({"planner", printable(plan.planner), "schedule class " + printable(plan.schedule_class)});
+  table.row(
+      {"planner", printable(plan.planner), "schedule class " + printable(plan.schedule_class)});
   table.row({"time of a step", format_duration(timeline.time),
              fmt::format("{} against the plain pipeline",
                          relative_change(timeline.time.count(), plan.baseline.time.count()))});
-  table.row({"lower bound", format_duration(plan.lower_bound),
-             fmt::format("gap {}", relative_change(timeline.time.count(), plan.lower_bound.count()))});
+  table.row(
+      {"lower bound", format_duration(plan.lower_bound),
+       fmt::format("gap {}", relative_change(timeline.time.count(), plan.lower_bound.count()))});
   table.row({"bubble", fmt::format("{:.1f} %", 100 * bubble(plan, timeline)),
              "of the devices' time, in which they wait"});
   return table.text();
@@ -48,8 +50,7 @@ std::string devices_table(const PipelinePlan& plan, const PipelineTimeline& time
       .column("busy", report::Align::kRight)
       .column("peak", report::Align::kRight)
       .column("limit", report::Align::kRight);
-  const size_t shown =
-      plan.devices.size() <= options.rows + 1 ? plan.devices.size() : options.rows;
+  const size_t shown = plan.devices.size() <= options.rows + 1 ? plan.devices.size() : options.rows;
   constexpr Bytes kUnlimited{std::numeric_limits<int64_t>::max()};
   for (size_t d = 0; d < shown; ++d) {
     const DevicePlan& device = plan.devices[d];
@@ -121,9 +122,9 @@ std::string pipeline_text(const Pipeline& pipeline, const PipelinePlan& plan,
   const auto titled = [&](const std::string& text) {
     return options.color ? "\x1b[1m" + text + "\x1b[0m\n" : text + "\n";
   };
-  return titled(std::string(pipeline_outcome(plan.termination))) + summary_of(plan, timeline) + "\n" +
-         titled("Devices") + devices_table(plan, timeline, options) + "\n" + titled("Parts") +
-         parts_table(pipeline, plan, timeline, options);
+  return titled(std::string(pipeline_outcome(plan.termination))) + summary_of(plan, timeline) +
+         "\n" + titled("Devices") + devices_table(plan, timeline, options) + "\n" +
+         titled("Parts") + parts_table(pipeline, plan, timeline, options);
 }
 
 std::string explain_no_plan(const PipelineResult& result, const Pipeline& pipeline) {
@@ -154,7 +155,8 @@ std::string pipeline_result_json(const Pipeline& pipeline, const PipelineResult&
     const PipelineTimeline timeline = simulate(pipeline, *result.plan);
     writer.field("time_ns", result.plan->time)
         .field("lower_bound_ns", result.lower_bound)
-        .field("bubble_ppm", static_cast<int64_t>(1'000'000 * bubble(*result.plan, timeline) + 0.5));
+        .field("bubble_ppm",
+               static_cast<int64_t>(1'000'000 * bubble(*result.plan, timeline) + 0.5));
     writer.key("devices").open_array();
     for (size_t d = 0; d < result.plan->devices.size(); ++d) {
       writer.open_object(io::Layout::kInline)

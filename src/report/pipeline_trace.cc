@@ -19,7 +19,8 @@ std::string micros_of(Nanos time) {
 
 class PipelineTrace {
  public:
-  PipelineTrace(const Pipeline& pipeline, const PipelinePlan& plan, const PipelineTimeline& timeline)
+  PipelineTrace(const Pipeline& pipeline, const PipelinePlan& plan,
+                const PipelineTimeline& timeline)
       : pipeline_(pipeline), plan_(plan), timeline_(timeline) {}
 
   std::string write() {
@@ -28,8 +29,9 @@ class PipelineTrace {
     name_process(kLinks, "links: " + pipeline_.name);
     for (size_t l = 0; l < pipeline_.links.size(); ++l) {
       const Link& link = pipeline_.links[l];
-      name_track(kLinks, l, pipeline_.devices[static_cast<size_t>(link.from)].name + " to " +
-                                pipeline_.devices[static_cast<size_t>(link.to)].name);
+      name_track(kLinks, l,
+                 pipeline_.devices[static_cast<size_t>(link.from)].name + " to " +
+                     pipeline_.devices[static_cast<size_t>(link.to)].name);
     }
     for (const MessageTransfer& message : timeline_.messages) {
       slice(kLinks, static_cast<size_t>(message.link), message.start, message.end,
@@ -110,7 +112,8 @@ std::string pytorch_order(const PipelinePlan& plan) {
     for (const PipelineAction& action : device.order) {
       const char letter = letter_of(action.kind);
       if (letter == 0) continue;
-      line += fmt::format("{}{}{}{}", line.empty() ? "" : ",", action.part, letter, action.micro_batch);
+      line +=
+          fmt::format("{}{}{}{}", line.empty() ? "" : ",", action.part, letter, action.micro_batch);
     }
     text += line + "\n";
   }

@@ -157,7 +157,8 @@ std::string moves_text(const Explanation& explanation, const TextOptions& option
   std::string text = "\n" + heading("What the channels carry", options);
   text += report::channels_table(explanation);
   text += "\n" + heading("What is moved away and brought back", options);
-  return text + (explanation.moved.empty() ? "  nothing\n" : report::moved_table(explanation, options.rows));
+  return text + (explanation.moved.empty() ? "  nothing\n"
+                                           : report::moved_table(explanation, options.rows));
 }
 
 std::string_view outcome(Termination termination) {
@@ -248,9 +249,10 @@ std::string explain_no_plan(const PlanResult& result, std::string_view blocking_
       fmt::format("{} bytes ({})", result.budget.count(), format_bytes(result.budget));
   std::string text = result.termination == Termination::kInfeasible
                          ? fmt::format("infeasible: no plan fits {}.", budget)
-                         : fmt::format("out of time: no plan within {} was found, and none was "
-                                       "proven impossible.",
-                                       budget);
+                         : fmt::format(
+                               "out of time: no plan within {} was found, and none was "
+                               "proven impossible.",
+                               budget);
   if (!result.smallest_budget) return text;
   text += fmt::format("\nThe {} is {} bytes ({}", kind_of_smallest(result),
                       result.smallest_budget->count(), format_bytes(*result.smallest_budget));
@@ -338,12 +340,11 @@ std::string planners_text(std::span<const PlannerInfo> planners, const TextOptio
     add(planner.plan_join != nullptr, "joins");
     add(planner.plan_pipeline != nullptr, "pipelines");
     text += fmt::format("  {:<14} {}\n", planner.name, planner.summary);
-    text +=
-        fmt::format("  {:<14} plans {}{}; bound and optimum over: {}\n", "", problems,
-                    planner.chain_frontier != nullptr   ? ", whole curves"
-                    : planner.graph_frontier != nullptr ? ", curves"
-                                                        : "",
-                    planner.schedule_class);
+    text += fmt::format("  {:<14} plans {}{}; bound and optimum over: {}\n", "", problems,
+                        planner.chain_frontier != nullptr   ? ", whole curves"
+                        : planner.graph_frontier != nullptr ? ", curves"
+                                                            : "",
+                        planner.schedule_class);
     const std::string_view source = planner.source;
     if (!source.empty() && source != "-") text += fmt::format("  {:<14} {}\n", "", source);
   }

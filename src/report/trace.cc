@@ -113,10 +113,9 @@ class Trace {
       event(fmt::format(
           R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"copy",)"
           R"("args":{{"action":{},"bytes":{},"queued_ns":{}}})",
-          kPlanned, track_of(static_cast<size_t>(transfer.channel)),
-          micros(transfer.start.count()), micros((transfer.end - transfer.start).count()),
-          script_string(value.id), transfer.action, value.bytes.count(),
-          (transfer.start - transfer.issued).count()));
+          kPlanned, track_of(static_cast<size_t>(transfer.channel)), micros(transfer.start.count()),
+          micros((transfer.end - transfer.start).count()), script_string(value.id), transfer.action,
+          value.bytes.count(), (transfer.start - transfer.issued).count()));
     }
   }
 

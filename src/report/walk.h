@@ -37,7 +37,7 @@ struct RunSpan {
 
 struct Walk {
   std::vector<RunSpan> spans;  // one per run, in order
-  std::vector<double> clock;    // begin of action k; one more: the end
+  std::vector<double> clock;   // begin of action k; one more: the end
   // The clock counts nanoseconds. If all times are zero it counts runs instead, so that there is
   // something to see.
   bool timed = true;

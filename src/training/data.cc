@@ -9,8 +9,8 @@
 #include <random>
 
 #include "reprise/model/errors.h"
-#include "training/zoo.h"
 #include "training/data_files.h"
+#include "training/zoo.h"
 
 namespace reprise::training {
 namespace {

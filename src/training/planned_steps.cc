@@ -15,8 +15,11 @@ namespace reprise::training {
 
 using runtime::BodyFunction;
 using runtime::CapturedStepReport;
-using runtime::MicroBatchOptions;
+using runtime::in_parts;
+using runtime::kScheduleClass;
+using runtime::micro_batches;
 using runtime::MicroBatches;
+using runtime::MicroBatchOptions;
 using runtime::Online;
 using runtime::OnlineReport;
 using runtime::ParameterOptimizer;
@@ -27,9 +30,6 @@ using runtime::RematOptions;
 using runtime::Stage;
 using runtime::StepReport;
 using runtime::Tensors;
-using runtime::in_parts;
-using runtime::kScheduleClass;
-using runtime::micro_batches;
 
 namespace {
 

@@ -9,9 +9,9 @@
 #include "reprise/model/profile.h"
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/capture.h"
-#include "training/data.h"
 #include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/remat.h"
+#include "training/data.h"
 #include "training/train.h"
 #include "training/zoo.h"
 
@@ -57,8 +57,9 @@ class PlannedSteps {
 
 // `model` and `options` must outlive the result. `optimizer` consumes the gradients; if it is null,
 // the gradients are kept.
-std::unique_ptr<PlannedSteps> make_planned_steps(const Model& model, const TrainOptions& options,
-                                                 std::shared_ptr<runtime::ParameterOptimizer> optimizer);
+std::unique_ptr<PlannedSteps> make_planned_steps(
+    const Model& model, const TrainOptions& options,
+    std::shared_ptr<runtime::ParameterOptimizer> optimizer);
 
 // training_part() returns forward, loss and backward of plain training, for the whole batch or for
 // some of its rows. If `from` names a stage, the part begins there, and training_body() runs the

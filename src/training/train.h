@@ -91,7 +91,7 @@ struct TrainReport {
   PlanResult plan;
   Profile profile;
   TrainMode mode = TrainMode::kChain;  // mode of the steps: never kAuto
-  std::string data;  // description of the data set
+  std::string data;                    // description of the data set
   Bytes budget;
   Bytes parameters;      // bytes of parameters, buffers and optimizer state
   int64_t steps = 0;     // steps that were done
@@ -104,8 +104,8 @@ struct TrainReport {
   // The smaller Profile::processor_percent of two: while the model was measured, and while steps
   // were compared.
   int64_t processor_percent = 100;
-  int64_t parts = 1;                  // parts of a step
-  std::vector<runtime::PartsTried> tried;      // graph mode
+  int64_t parts = 1;                       // parts of a step
+  std::vector<runtime::PartsTried> tried;  // graph mode
   // Says whether loss, gradients, buffers and random state of the first step are equal to plain
   // training's. If gradients are consumed, parameters and optimizer state take their place. A step
   // in parts is compared with gradients that are accumulated by hand.

@@ -16,7 +16,8 @@ void validate_for_online(const TrainOptions& options) {
   if (options.consume_gradients) wrong = "--consume-gradients";
   if (options.micro_batches != 1) wrong = "--micro-batches";
   if (!wrong.empty()) {
-    throw InputError(wrong + " and --mode online exclude each other: online mode runs the step as it "
+    throw InputError(wrong +
+                     " and --mode online exclude each other: online mode runs the step as it "
                      "is written");
   }
   if (options.budget.relative() && !options.check) {

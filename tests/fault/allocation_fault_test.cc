@@ -154,9 +154,8 @@ TEST(AllocationFaults, Packing) {
   const std::vector<Block> hard = {{Bytes(2), 0, 3}, {Bytes(1), 2, 5}, {Bytes(2), 4, 8},
                                    {Bytes(1), 1, 7}, {Bytes(1), 6, 9}, {Bytes(3), 8, 10}};
   const Packing easy = pack(hard, {.alignment = Bytes(1), .steps = 0});
-  fails_at_every_allocation("pages", [&] {
-    return in_pages(hard, easy, {.alignment = Bytes(1), .page = Bytes(1)});
-  });
+  fails_at_every_allocation(
+      "pages", [&] { return in_pages(hard, easy, {.alignment = Bytes(1), .page = Bytes(1)}); });
   fails_at_every_allocation("pack, search",
                             [&] { return pack(hard, {.alignment = Bytes(1), .steps = 2'000}); });
 }

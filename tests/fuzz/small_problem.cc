@@ -112,10 +112,9 @@ Graph small_graph(Dice& dice) {
     graph.ops.push_back(op);
   }
   if (dice.below(4) == 3 && ops > 1) {
-    graph.choices.push_back(
-        {"c",
-         {{"", {static_cast<OpIndex>(dice.below(ops))}},
-          {"b", {static_cast<OpIndex>(dice.below(ops))}}}});
+    graph.choices.push_back({"c",
+                             {{"", {static_cast<OpIndex>(dice.below(ops))}},
+                              {"b", {static_cast<OpIndex>(dice.below(ops))}}}});
   }
   graph.results = some_values(dice, ops + 1, 3);
   return graph;

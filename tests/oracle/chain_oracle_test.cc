@@ -74,7 +74,7 @@ std::vector<Family> families() {
 }
 
 constexpr internal::chain::Dropping kClasses[] = {internal::chain::Dropping::kNothing,
-                                           internal::chain::Dropping::kInputs};
+                                                  internal::chain::Dropping::kInputs};
 
 // Returns the best time of a curve that has a point within the budget.
 int64_t time_within(const Frontier& curve, Bytes budget) {
@@ -215,7 +215,8 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
     const internal::chain::ChainModel model = internal::chain::make_model(chain);
     internal::common::SearchControl control(PlanOptions{}, "chain");
     for (const internal::chain::Dropping dropping : kClasses) {
-      const internal::chain::ChainCells shared(model, true, dropping), apart(model, false, dropping);
+      const internal::chain::ChainCells shared(model, true, dropping),
+          apart(model, false, dropping);
       ASSERT_LE(shared.order().size(), apart.order().size());
       const size_t root = apart.slot(0, model.stages, true);
       const internal::chain::CurveTable whole(model, apart, {}, control);
@@ -268,7 +269,8 @@ TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
           }
           const internal::chain::CurveLimits below{
               .memory = step.memory, .cost = step.cost - 1, .bound = &bound};
-          ASSERT_TRUE(internal::chain::CurveTable(model, cells, below, control).curve(root).empty());
+          ASSERT_TRUE(
+              internal::chain::CurveTable(model, cells, below, control).curve(root).empty());
         }
       }
     }
@@ -292,8 +294,10 @@ TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
       const auto floors = internal::chain::smallest_memory(model, cells, 1, control);
       for (const internal::chain::CurvePoint& step : whole.curve(space.root())) {
         ASSERT_LE(internal::chain::LossBound(model, dropping, step.memory).lower(), step.cost);
-        for (const auto passes : {internal::chain::CoarsePasses::kAlways, internal::chain::CoarsePasses::kExactOnly}) {
-          internal::chain::Bracket bracket{.best = internal::chain::greedy(space, floors, step.memory)};
+        for (const auto passes :
+             {internal::chain::CoarsePasses::kAlways, internal::chain::CoarsePasses::kExactOnly}) {
+          internal::chain::Bracket bracket{.best =
+                                               internal::chain::greedy(space, floors, step.memory)};
           internal::chain::narrow(space, step.memory, {.coarse_passes = passes}, bracket, control);
           ASSERT_TRUE(bracket.exact);
           ASSERT_EQ(bracket.lower, step.cost);

@@ -11,8 +11,8 @@
 #include "plan/chain/cells.h"
 #include "plan/chain/model.h"
 #include "plan/chain/table.h"
-#include "plan/common/search_control.h"
 #include "plan/chain_slots/table.h"
+#include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
@@ -75,8 +75,10 @@ void expect_bounds(const Chain& chain, int64_t slots, bool shared, std::mt19937_
   const int64_t memory =
       root.front().memory + static_cast<int64_t>(random() % static_cast<uint64_t>(span));
   const internal::chain_slots::SlotLimits limits{memory, slots, root.front().cost, shared, 2};
-  const internal::chain_slots::SlotTable upper(model, cells, limits, internal::chain_slots::Rounding::kUp, control);
-  const internal::chain_slots::SlotTable lower(model, cells, limits, internal::chain_slots::Rounding::kDown, control);
+  const internal::chain_slots::SlotTable upper(model, cells, limits,
+                                               internal::chain_slots::Rounding::kUp, control);
+  const internal::chain_slots::SlotTable lower(model, cells, limits,
+                                               internal::chain_slots::Rounding::kDown, control);
   ASSERT_TRUE(upper.complete() && lower.complete());
   const Tables tables{model, cells, exact, upper, lower, limits.largest_cost};
   for (const internal::chain::Cell& cell : cells.order()) {
@@ -113,8 +115,10 @@ TEST(ChainSlots, TilesAndThreadsChangeNothing) {
       const internal::chain::ChainCells cells(model, /*share=*/false);
       internal::common::SearchControl control(PlanOptions{}, "test");
       const int64_t memory = baseline(lower(chain)).peak.count() / 2;
-      for (const auto rounding : {internal::chain_slots::Rounding::kUp, internal::chain_slots::Rounding::kDown}) {
-        internal::chain_slots::SlotLimits limits{memory, 90, model.least_sweeps.back() * 2, false, 1, false};
+      for (const auto rounding :
+           {internal::chain_slots::Rounding::kUp, internal::chain_slots::Rounding::kDown}) {
+        internal::chain_slots::SlotLimits limits{memory, 90, model.least_sweeps.back() * 2,
+                                                 false,  1,  false};
         const internal::chain_slots::SlotTable expected(model, cells, limits, rounding, control);
         limits.tiles = true;
         for (const int threads : {1, 2, 4}) {

@@ -61,68 +61,70 @@ void for_plans(uint64_t seed, int count, const Check& check) {
 
 TEST(Copies, EveryAccountAgrees) {
   int64_t copies = 0, stalls = 0;
-  for_plans(91, 2000, [&](const Graph& graph, const Machine& machine,
-                          const std::vector<Action>& actions, std::mt19937_64&) {
-    const Timeline timeline = simulate(graph, actions, machine);
-    const Plan plan = claimed(graph, machine, actions);
-    const std::vector<Violation> violations = verify(graph, plan, plan.budget, machine);
-    ASSERT_TRUE(violations.empty()) << all(violations);
-    const EventResult events = run_events(graph, machine, actions);
-    ASSERT_EQ(events.time, timeline.time.count());
-    BookkeepingBackend backend(graph, &machine);
-    execute(Program(graph, actions, machine), backend);
-    ASSERT_EQ(backend.time(), timeline.time);
-    ASSERT_EQ(backend.peak(), timeline.peak);
-    for (size_t m = 1; m < machine.memories.size(); ++m) {
-      ASSERT_EQ(backend.peak_elsewhere(static_cast<int32_t>(m)), timeline.peaks[m]);
-      ASSERT_LE(events.peaks[m], timeline.peaks[m].count());
-    }
-    ASSERT_LE(events.peaks[0], timeline.peak.count());
-    ASSERT_EQ(live_bytes(plan_blocks(graph, actions, machine), Bytes(1)) + graph.fixed,
-              timeline.peak);
-    const Explanation explanation = explain(graph, plan, machine);
-    Bytes held;
-    for (const Holder& holder : explanation.holders) held += holder.bytes;
-    ASSERT_EQ(held, timeline.peak);
-    Nanos waited, time;
-    for (const ChannelUse& use : explanation.channels) waited += use.waited;
-    for (const TimelineStep& step : timeline.steps) time += step.time;
-    ASSERT_EQ(time, timeline.time);
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kRun) {
-        const Op& op = graph.ops[static_cast<size_t>(find_op(graph, action.id))];
-        for (const Variant& v : op.variants) {
-          if (v.name == action.variant) time -= v.time;
-        }
-      }
-    }
-    ASSERT_EQ(waited, time);
-    copies += static_cast<int64_t>(timeline.transfers.size());
-    stalls += waited > Nanos(0);
-  });
+  for_plans(91, 2000,
+            [&](const Graph& graph, const Machine& machine, const std::vector<Action>& actions,
+                std::mt19937_64&) {
+              const Timeline timeline = simulate(graph, actions, machine);
+              const Plan plan = claimed(graph, machine, actions);
+              const std::vector<Violation> violations = verify(graph, plan, plan.budget, machine);
+              ASSERT_TRUE(violations.empty()) << all(violations);
+              const EventResult events = run_events(graph, machine, actions);
+              ASSERT_EQ(events.time, timeline.time.count());
+              BookkeepingBackend backend(graph, &machine);
+              execute(Program(graph, actions, machine), backend);
+              ASSERT_EQ(backend.time(), timeline.time);
+              ASSERT_EQ(backend.peak(), timeline.peak);
+              for (size_t m = 1; m < machine.memories.size(); ++m) {
+                ASSERT_EQ(backend.peak_elsewhere(static_cast<int32_t>(m)), timeline.peaks[m]);
+                ASSERT_LE(events.peaks[m], timeline.peaks[m].count());
+              }
+              ASSERT_LE(events.peaks[0], timeline.peak.count());
+              ASSERT_EQ(live_bytes(plan_blocks(graph, actions, machine), Bytes(1)) + graph.fixed,
+                        timeline.peak);
+              const Explanation explanation = explain(graph, plan, machine);
+              Bytes held;
+              for (const Holder& holder : explanation.holders) held += holder.bytes;
+              ASSERT_EQ(held, timeline.peak);
+              Nanos waited, time;
+              for (const ChannelUse& use : explanation.channels) waited += use.waited;
+              for (const TimelineStep& step : timeline.steps) time += step.time;
+              ASSERT_EQ(time, timeline.time);
+              for (const Action& action : actions) {
+                if (action.kind == ActionKind::kRun) {
+                  const Op& op = graph.ops[static_cast<size_t>(find_op(graph, action.id))];
+                  for (const Variant& v : op.variants) {
+                    if (v.name == action.variant) time -= v.time;
+                  }
+                }
+              }
+              ASSERT_EQ(waited, time);
+              copies += static_cast<int64_t>(timeline.transfers.size());
+              stalls += waited > Nanos(0);
+            });
   EXPECT_GT(copies, 1000);
   EXPECT_GT(stalls, 100);
 }
 
 TEST(Copies, BytesHoldForAnyDurations) {
   int64_t tight = 0;
-  for_plans(92, 300, [&](const Graph& graph, const Machine& machine,
-                         const std::vector<Action>& actions, std::mt19937_64& random) {
-    const Timeline timeline = simulate(graph, actions, machine);
-    for (int timing = 0; timing < 20; ++timing) {
-      const double copies = std::exp2(static_cast<double>(random() % 9) - 4);
-      const auto duration = [&](size_t action, int64_t usual) {
-        const double noise = std::exp(static_cast<double>(random() % 1000) / 125 - 4);
-        const double scale = actions[action].kind == ActionKind::kCopy ? copies : 1;
-        return static_cast<int64_t>(noise * scale * static_cast<double>(usual + 1));
-      };
-      const EventResult events = run_events(graph, machine, actions, duration);
-      for (size_t m = 0; m < machine.memories.size(); ++m) {
-        ASSERT_LE(events.peaks[m], timeline.peaks[m].count()) << machine.memories[m].name;
-      }
-      tight += events.peaks[0] == timeline.peak.count();
-    }
-  });
+  for_plans(92, 300,
+            [&](const Graph& graph, const Machine& machine, const std::vector<Action>& actions,
+                std::mt19937_64& random) {
+              const Timeline timeline = simulate(graph, actions, machine);
+              for (int timing = 0; timing < 20; ++timing) {
+                const double copies = std::exp2(static_cast<double>(random() % 9) - 4);
+                const auto duration = [&](size_t action, int64_t usual) {
+                  const double noise = std::exp(static_cast<double>(random() % 1000) / 125 - 4);
+                  const double scale = actions[action].kind == ActionKind::kCopy ? copies : 1;
+                  return static_cast<int64_t>(noise * scale * static_cast<double>(usual + 1));
+                };
+                const EventResult events = run_events(graph, machine, actions, duration);
+                for (size_t m = 0; m < machine.memories.size(); ++m) {
+                  ASSERT_LE(events.peaks[m], timeline.peaks[m].count()) << machine.memories[m].name;
+                }
+                tight += events.peaks[0] == timeline.peak.count();
+              }
+            });
   EXPECT_GT(tight, 1000);
 }
 
@@ -131,41 +133,44 @@ TEST(Copies, BytesHoldForAnyDurations) {
 // with other durations is never accepted.
 TEST(Copies, DamagedPlansAreRefusedOrStillHold) {
   int64_t refused = 0, accepted = 0;
-  for_plans(93, 1500, [&](const Graph& graph, const Machine& machine,
-                          std::vector<Action> actions, std::mt19937_64& random) {
-    const size_t from = random() % actions.size();
-    Action moved = actions[from];
-    actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(from));
-    if (random() % 2 == 0) {
-      actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(random() % (actions.size() + 1)),
-                     moved);
-    }
-    for (Action& action : actions) action.after.clear();
-    Plan plan;
-    plan.actions = actions;
-    plan.baseline = baseline(graph);
-    plan.budget = Bytes(1'000'000);
-    const std::vector<Violation> first = verify(graph, plan, plan.budget, machine);
-    const bool valid = std::all_of(first.begin(), first.end(), [](const Violation& violation) {
-      return violation.kind == ViolationKind::kFalseClaim;
-    });
-    if (!valid) {
-      ++refused;
-      return;
-    }
-    ++accepted;
-    const Timeline timeline = simulate(graph, actions, machine);
-    ASSERT_EQ(run_events(graph, machine, actions).time, timeline.time.count());
-    for (int timing = 0; timing < 10; ++timing) {
-      const auto duration = [&](size_t, int64_t usual) {
-        return static_cast<int64_t>(random() % static_cast<uint64_t>(8 * usual + 8));
-      };
-      const EventResult events = run_events(graph, machine, actions, duration);
-      for (size_t m = 0; m < machine.memories.size(); ++m) {
-        ASSERT_LE(events.peaks[m], timeline.peaks[m].count());
-      }
-    }
-  });
+  for_plans(93, 1500,
+            [&](const Graph& graph, const Machine& machine, std::vector<Action> actions,
+                std::mt19937_64& random) {
+              const size_t from = random() % actions.size();
+              Action moved = actions[from];
+              actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(from));
+              if (random() % 2 == 0) {
+                actions.insert(
+                    actions.begin() + static_cast<std::ptrdiff_t>(random() % (actions.size() + 1)),
+                    moved);
+              }
+              for (Action& action : actions) action.after.clear();
+              Plan plan;
+              plan.actions = actions;
+              plan.baseline = baseline(graph);
+              plan.budget = Bytes(1'000'000);
+              const std::vector<Violation> first = verify(graph, plan, plan.budget, machine);
+              const bool valid =
+                  std::all_of(first.begin(), first.end(), [](const Violation& violation) {
+                    return violation.kind == ViolationKind::kFalseClaim;
+                  });
+              if (!valid) {
+                ++refused;
+                return;
+              }
+              ++accepted;
+              const Timeline timeline = simulate(graph, actions, machine);
+              ASSERT_EQ(run_events(graph, machine, actions).time, timeline.time.count());
+              for (int timing = 0; timing < 10; ++timing) {
+                const auto duration = [&](size_t, int64_t usual) {
+                  return static_cast<int64_t>(random() % static_cast<uint64_t>(8 * usual + 8));
+                };
+                const EventResult events = run_events(graph, machine, actions, duration);
+                for (size_t m = 0; m < machine.memories.size(); ++m) {
+                  ASSERT_LE(events.peaks[m], timeline.peaks[m].count());
+                }
+              }
+            });
   EXPECT_GT(refused, 500);
   EXPECT_GT(accepted, 100);
 }
@@ -174,9 +179,10 @@ TEST(Copies, DamagedPlansAreRefusedOrStillHold) {
 TEST(Copies, APrefetchBeforeTheFreesOfTheRunBeforeCountsWithThem) {
   Graph graph;
   graph.name = "prefetch";
-  graph.values = {{"in", Bytes(1), ValueKind::kInput}, {"a", Bytes(10)}, {"b", Bytes(10)},
-                  {"c", Bytes(10)}};
-  const auto op = [](const char* id, std::vector<ValueIndex> reads, std::vector<ValueIndex> writes) {
+  graph.values = {
+      {"in", Bytes(1), ValueKind::kInput}, {"a", Bytes(10)}, {"b", Bytes(10)}, {"c", Bytes(10)}};
+  const auto op = [](const char* id, std::vector<ValueIndex> reads,
+                     std::vector<ValueIndex> writes) {
     Variant variant;
     variant.time = Nanos(5);
     variant.reads = std::move(reads);

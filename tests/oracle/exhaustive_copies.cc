@@ -181,7 +181,8 @@ class Exhaustive {
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const State state = labels_[parent].state;
       if (graph_.values[v].kind == ValueKind::kInput || is_result(v)) continue;
-      if (state.step == kDrop && state.device[v] == kHere && state.host[v] == kAbsent) drop(parent, v);
+      if (state.step == kDrop && state.device[v] == kHere && state.host[v] == kAbsent)
+        drop(parent, v);
       if (!movable(v) || !needed_[v]) continue;
       const bool before_loss = !state.ran[loss_];
       if (before_loss && state.step <= kOut && state.device[v] == kHere && !state.sent[v]) {
@@ -206,8 +207,9 @@ class Exhaustive {
     label.state.step = kOut;
     label.state.host[v] = kComing;
     label.state.sent[v] = 1;
-    times.to_host[v] = std::max(times.now, times.out_free) +
-                       copy_time(machine_.channels[static_cast<size_t>(out_)], Bytes(bytes(v))).count();
+    times.to_host[v] =
+        std::max(times.now, times.out_free) +
+        copy_time(machine_.channels[static_cast<size_t>(out_)], Bytes(bytes(v))).count();
     times.out_free = times.to_host[v];
     if (shared_) times.in_free = times.out_free;
     label.actions.push_back({ActionKind::kCopy, id(v), "", device(), host()});
@@ -234,8 +236,9 @@ class Exhaustive {
     label.state.given_up = State::kNone;
     label.state.step = kRest;
     label.state.device[v] = kComing;
-    times.to_device[v] = std::max({times.now, times.in_free, times.to_host[v]}) +
-                         copy_time(machine_.channels[static_cast<size_t>(in_)], Bytes(bytes(v))).count();
+    times.to_device[v] =
+        std::max({times.now, times.in_free, times.to_host[v]}) +
+        copy_time(machine_.channels[static_cast<size_t>(in_)], Bytes(bytes(v))).count();
     times.in_free = times.to_device[v];
     if (shared_) times.out_free = times.in_free;
     label.actions.push_back({ActionKind::kCopy, id(v), "", host(), device()});
@@ -290,7 +293,8 @@ class Exhaustive {
 
   BestWithCopies answer(size_t last) const {
     BestWithCopies best{.finished = true, .time = labels_[last].times.now};
-    for (auto at = static_cast<int64_t>(last); at >= 0; at = labels_[static_cast<size_t>(at)].parent) {
+    for (auto at = static_cast<int64_t>(last); at >= 0;
+         at = labels_[static_cast<size_t>(at)].parent) {
       const std::vector<Action>& part = labels_[static_cast<size_t>(at)].actions;
       best.actions.insert(best.actions.begin(), part.begin(), part.end());
     }
@@ -315,7 +319,7 @@ class Exhaustive {
   size_t most_;
   int32_t out_ = 0, in_ = 0;
   bool shared_ = false;
-  size_t loss_ = 0;  // the first op behind the forward
+  size_t loss_ = 0;           // the first op behind the forward
   std::vector<char> needed_;  // in the label that is being expanded
   std::vector<Label> labels_;
   std::map<State, std::vector<size_t>> by_state_;

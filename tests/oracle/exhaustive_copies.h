@@ -13,9 +13,9 @@
 namespace reprise::testing {
 
 struct BestWithCopies {
-  bool finished = false;               // else the search gave up at `most_labels`
-  std::optional<int64_t> time = {};    // none if no plan fits
-  std::vector<Action> actions = {};    // a plan of that time, with all its frees
+  bool finished = false;             // else the search gave up at `most_labels`
+  std::optional<int64_t> time = {};  // none if no plan fits
+  std::vector<Action> actions = {};  // a plan of that time, with all its frees
 };
 
 // Over plans that run ops any number of times (those that run once in order), free values at any

@@ -1,7 +1,5 @@
 // Compares the bound on every plan of a graph with exhaustive search. At every budget the bound is
 // never above the least time of any plan, and it says "infeasible" only where that is true.
-#include "plan/graph/bound/bound.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 
 #include "oracle/exhaustive.h"
 #include "plan/common/graph_facts.h"
+#include "plan/graph/bound/bound.h"
 #include "plan/graph/bound/split.h"
 #include "reprise/check/simulate.h"
 #include "reprise/io/json.h"
@@ -34,8 +33,11 @@ internal::bound::GraphBound bound_of(const Graph& graph, int64_t budget) {
 // Returns the same bound, raised by cases.
 int64_t split_bound_of(const Graph& graph, int64_t budget) {
   internal::common::SearchControl untimed = internal::common::SearchControl({}, "test").untimed();
-  const internal::bound::GraphBound root = internal::bound::bound_graph(graph, Bytes(budget), untimed);
-  return internal::bound::split_bound(internal::common::GraphFacts(graph), Bytes(budget), root, untimed).count();
+  const internal::bound::GraphBound root =
+      internal::bound::bound_graph(graph, Bytes(budget), untimed);
+  return internal::bound::split_bound(internal::common::GraphFacts(graph), Bytes(budget), root,
+                                      untimed)
+      .count();
 }
 
 // Counts how good the bounds are, for the record.
@@ -250,7 +252,8 @@ TEST(GraphBoundLaws, HugeNumbersAreExact) {
     const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
     const auto budget = static_cast<int64_t>(random() % (plain + 1));
     const internal::bound::GraphBound small = bound_of(graph, budget);
-    const internal::bound::GraphBound large = bound_of(scaled(graph, kBytes, kTimes), budget * kBytes);
+    const internal::bound::GraphBound large =
+        bound_of(scaled(graph, kBytes, kTimes), budget * kBytes);
     EXPECT_EQ(large.least_peak, small.least_peak * kBytes);
     // Both times are rounded up to whole nanoseconds.
     EXPECT_LE(large.time, small.time * kTimes);

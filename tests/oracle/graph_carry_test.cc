@@ -1,6 +1,4 @@
 // A schedule that is carried over to a graph with more ways to do the same costs what it did.
-#include "plan/graph/carry.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "plan/common/admissible.h"
+#include "plan/graph/carry.h"
 #include "plan/graph/question.h"
 #include "plan/graph/schedule/ledger.h"
 #include "reprise/check/simulate.h"
@@ -19,11 +18,11 @@
 namespace reprise::testing {
 namespace {
 
+using internal::common::SearchControl;
 using internal::graph::GraphFinding;
 using internal::schedule::Schedule;
 using internal::schedule::ScheduleLedger;
 using internal::schedule::ScheduleModel;
-using internal::common::SearchControl;
 
 // A variant that takes this much longer is never the fastest. So ops that run again keep their
 // fastest variant.

@@ -1,7 +1,5 @@
 // Compares the demands of moments, stretches of time and pairs of moments with exhaustive search
 // over all plans. Given assumptions, the search is over the plans for which these are true.
-#include "plan/graph/bound/moment.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,8 +12,9 @@
 #include <vector>
 
 #include "oracle/exhaustive.h"
-#include "plan/graph/bound/pairs.h"
 #include "plan/common/search_control.h"
+#include "plan/graph/bound/moment.h"
+#include "plan/graph/bound/pairs.h"
 #include "reprise/check/simulate.h"
 #include "support/graph_families.h"
 #include "support/random_graph.h"
@@ -24,9 +23,9 @@ namespace reprise::testing {
 namespace {
 
 using internal::bound::Assumption;
-using internal::common::GraphFacts;
 using internal::bound::Moment;
 using internal::bound::MomentCost;
+using internal::common::GraphFacts;
 
 struct Case {
   std::vector<Assumption> assumptions;

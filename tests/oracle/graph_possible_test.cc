@@ -1,7 +1,5 @@
 // Checks which variants are left out of a graph for a budget. The rest still has every plan within
 // the budget that is as fast as any.
-#include "plan/graph/possible.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "oracle/exhaustive.h"
+#include "plan/graph/possible.h"
 #include "reprise/check/simulate.h"
 #include "support/graph_families.h"
 #include "support/random_graph.h"
@@ -17,8 +16,8 @@ namespace reprise::testing {
 namespace {
 
 std::optional<internal::graph::PossibleGraph> possible(const Graph& graph, int64_t budget) {
-  return internal::graph::leave_out_impossible(graph, Bytes(budget),
-                                        internal::common::SearchControl({}, "test").untimed());
+  return internal::graph::leave_out_impossible(
+      graph, Bytes(budget), internal::common::SearchControl({}, "test").untimed());
 }
 
 class PossibleGraphs : public ::testing::TestWithParam<GraphFamily> {};

@@ -50,20 +50,22 @@ TEST(Instances, HaveTheOptimaThatTheManifestSays) {
     const Graph graph = lower(chain);
     for (const auto& [schedules, bytes] : row.at("smallest_budget_bytes").items()) {
       SCOPED_TRACE(schedules);
-      const Frontier curve = frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
+      const Frontier curve =
+          frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
       ASSERT_EQ(curve.schedule_class, schedules);
       const Bytes smallest(bytes.get<int64_t>());
       EXPECT_EQ(curve.points.front().budget, smallest);
       const PlanResult refused = plan(
-          chain, {.budget = smallest - Bytes(1), .schedule_class = schedules, .time_limit = kPatience});
+          chain,
+          {.budget = smallest - Bytes(1), .schedule_class = schedules, .time_limit = kPatience});
       EXPECT_EQ(refused.termination, Termination::kInfeasible);
       EXPECT_EQ(refused.smallest_budget, smallest);
       for (const auto& optimum : row.at("optima")) {
         if (optimum.at("schedule_class") != schedules) continue;
         const Bytes budget(optimum.at("budget_bytes").get<int64_t>());
         SCOPED_TRACE(budget.count());
-        const PlanResult result = plan(
-            chain, {.budget = budget, .schedule_class = schedules, .time_limit = kPatience});
+        const PlanResult result =
+            plan(chain, {.budget = budget, .schedule_class = schedules, .time_limit = kPatience});
         ASSERT_EQ(result.termination, Termination::kOptimal);
         EXPECT_EQ(result.plan->time.count(), optimum.at("time_ns").get<int64_t>());
         EXPECT_EQ(result.plan->peak.count(), optimum.at("peak_bytes").get<int64_t>());
@@ -84,8 +86,9 @@ TEST(Instances, AgreeWithTheSlotTables) {
     for (const auto& optimum : row.at("optima")) {
       if (optimum.at("schedule_class") != "persistent") continue;
       const int64_t best = optimum.at("time_ns").get<int64_t>();
-      const PlanResult slots = plan(chain, {.budget = Bytes(optimum.at("budget_bytes").get<int64_t>()),
-                                            .planner = "chain_slots"});
+      const PlanResult slots = plan(
+          chain,
+          {.budget = Bytes(optimum.at("budget_bytes").get<int64_t>()), .planner = "chain_slots"});
       ASSERT_TRUE(slots.plan.has_value());
       EXPECT_LE(slots.lower_bound.count(), best);
       EXPECT_GE(slots.plan->time.count(), best);

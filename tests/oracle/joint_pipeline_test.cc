@@ -50,7 +50,8 @@ TEST(JointPipelines, AreNeverWorseThanAnyRow) {
     const PipelineResult joint =
         plan(pipeline, {.budget = budget, .planner = "pipeline", .threads = 1});
     std::optional<int64_t> rows;
-    for (const char* row : {"1f1b", "gpipe", "interleaved", "zb_h1", "adapipe", "cheapest_stages"}) {
+    for (const char* row :
+         {"1f1b", "gpipe", "interleaved", "zb_h1", "adapipe", "cheapest_stages"}) {
       const auto time = time_of_row(pipeline, row, budget);
       if (!time) continue;
       ASSERT_TRUE(joint.plan.has_value()) << row;
@@ -73,8 +74,8 @@ TEST(JointPipelines, AreNeverWorseThanAnyRow) {
     best_of_rows += rows && joint.plan->time.count() == *rows;
   }
   std::cout << questions << " plans: " << better << " faster than every row, " << best_of_rows
-            << " as fast as the best one, " << alone << " where no row has one; mean of time over bound "
-            << gap / questions << "\n";
+            << " as fast as the best one, " << alone
+            << " where no row has one; mean of time over bound " << gap / questions << "\n";
   EXPECT_GT(better, questions / 10);
   EXPECT_GT(alone, 0);
 }
@@ -106,7 +107,8 @@ TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
     ASSERT_TRUE(joint.has_value());
     ++questions;
     equal += *joint <= *least;
-    worst = std::max(worst, static_cast<double>(*joint) / static_cast<double>(std::max<int64_t>(1, *least)));
+    worst = std::max(
+        worst, static_cast<double>(*joint) / static_cast<double>(std::max<int64_t>(1, *least)));
 
     EXPECT_LE(static_cast<double>(*joint), 1.05 * static_cast<double>(*least));
   }

@@ -42,8 +42,7 @@ std::map<int64_t, int64_t> all_sets(const Chain& chain) {
   std::map<int64_t, int64_t> least;
   for (uint32_t kept = 0; kept < uint32_t{1} << stages; kept += 2) {
     const Timeline timeline = simulate(graph, with_frees(graph, runs_of(stages, kept)));
-    const auto [entry, fresh] =
-        least.try_emplace(timeline.peak.count(), timeline.time.count());
+    const auto [entry, fresh] = least.try_emplace(timeline.peak.count(), timeline.time.count());
     if (!fresh) entry->second = std::min(entry->second, timeline.time.count());
   }
   return least;
@@ -78,26 +77,23 @@ void expect_best_of_all_sets(const Chain& chain) {
 }
 
 TEST(MinPeak, IsTheBestOfAllSetsOfCheckpoints) {
-  for_chains(41, 250, any_chain(8), [](const Chain& chain, std::mt19937_64&) {
-    expect_best_of_all_sets(chain);
-  });
+  for_chains(41, 250, any_chain(8),
+             [](const Chain& chain, std::mt19937_64&) { expect_best_of_all_sets(chain); });
 }
 
 TEST(MinPeak, IsTheBestOfAllSetsWhereWorkspacesDecide) {
   RandomChainOptions options = any_chain(8);
   options.dominant_workspaces = true;
-  for_chains(42, 250, options, [](const Chain& chain, std::mt19937_64&) {
-    expect_best_of_all_sets(chain);
-  });
+  for_chains(42, 250, options,
+             [](const Chain& chain, std::mt19937_64&) { expect_best_of_all_sets(chain); });
 }
 
 TEST(MinPeak, IsTheBestOfAllSetsInTheFoundingModel) {
   RandomChainOptions options;
   options.founding_model = true;
   options.min_stages = options.max_stages = 10;
-  for_chains(43, 20, options, [](const Chain& chain, std::mt19937_64&) {
-    expect_best_of_all_sets(chain);
-  });
+  for_chains(43, 20, options,
+             [](const Chain& chain, std::mt19937_64&) { expect_best_of_all_sets(chain); });
 }
 
 // Every schedule of the family is persistent, so that the exact planner is never worse. How much
@@ -114,8 +110,8 @@ TEST(MinPeak, TheExactPlannerIsNeverWorse) {
     const PlanResult result = plan(chain, exact);
     ASSERT_TRUE(result.plan.has_value());
     EXPECT_LE(result.plan->time, once.points.front().time);
-    lower_floor += frontier(chain, with("chain", Bytes())).points.front().budget <
-                   once.points.front().budget;
+    lower_floor +=
+        frontier(chain, with("chain", Bytes())).points.front().budget < once.points.front().budget;
     ++chains;
   });
   EXPECT_GT(lower_floor, chains / 4);

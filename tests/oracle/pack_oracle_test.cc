@@ -140,8 +140,8 @@ TEST(PackOracle, ExactSearchDecidesEveryCapacityWithAnyRules) {
           constexpr int64_t kSteps = int64_t{1} << 40;
           Effort effort(kSteps, Nanos(int64_t{1} << 60));
           const auto outcome = search.run(capacity, {branching, floors, seed}, kSteps, effort);
-          ASSERT_EQ(outcome,
-                    capacity >= least ? ExactSearch::SearchEnd::kFound : ExactSearch::SearchEnd::kNone)
+          ASSERT_EQ(outcome, capacity >= least ? ExactSearch::SearchEnd::kFound
+                                               : ExactSearch::SearchEnd::kNone)
               << "capacity " << capacity << ", least " << least;
         }
       }

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "oracle/exhaustive.h"
-#include "plan/graph/bound/bound.h"
 #include "plan/common/graph_facts.h"
+#include "plan/common/search_control.h"
+#include "plan/graph/bound/bound.h"
+#include "plan/graph/schedule/ledger.h"
 #include "plan/graph/schedule/schedule.h"
 #include "plan/graph/starts/sections.h"
-#include "plan/graph/schedule/ledger.h"
-#include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 #include "reprise/plan/plan.h"
 
@@ -106,12 +106,13 @@ TEST_P(StepsOfPasses, StartNearTheBest) {
   const Graph graph = Passes(GetParam()).graph();
   const internal::schedule::ScheduleModel model(graph);
   const internal::common::GraphFacts facts(graph);
-  const internal::common::SearchControl control = internal::common::SearchControl({}, "test").untimed();
+  const internal::common::SearchControl control =
+      internal::common::SearchControl({}, "test").untimed();
   internal::schedule::ScheduleLedger ledger(model);
   for (const int64_t budget : {48, 40, 36}) {
     SCOPED_TRACE(budget);
-    const auto start =
-        internal::starts::schedule_of_sections(model, model.keep_all(), facts, Bytes(budget), control);
+    const auto start = internal::starts::schedule_of_sections(model, model.keep_all(), facts,
+                                                              Bytes(budget), control);
     ASSERT_TRUE(start);
     ASSERT_TRUE(ledger.assign(*start));
     EXPECT_LE(ledger.peak(), budget);

@@ -38,7 +38,9 @@ class Bookkeeper {
  private:
   std::string x(int m, size_t k) const { return fmt::format("{}x{}", m, k); }
   std::string g(int m, size_t k) const { return fmt::format("{}g{}", m, k); }
-  std::string s(int m, size_t i, const std::string& o) const { return fmt::format("{}s{}{}", m, i, o); }
+  std::string s(int m, size_t i, const std::string& o) const {
+    return fmt::format("{}s{}{}", m, i, o);
+  }
   int64_t x_bytes(size_t k) const { return boundary_bytes(chain_, k).count(); }
   int64_t g_bytes(size_t k) const { return boundary_gradient_bytes(chain_, k).count(); }
 
@@ -168,9 +170,7 @@ class Bookkeeper {
 
   // A value is given back after the last thing that touches it before it is made anew, and a weight
   // gradient and the gradient of the input stay to the end. The caller has the inputs.
-  bool stays(const std::string& value) const {
-    return value[0] == 'w' || value.ends_with("g0");
-  }
+  bool stays(const std::string& value) const { return value[0] == 'w' || value.ends_with("g0"); }
   bool callers(const std::string& value) const { return value.ends_with("x0"); }
 
   int64_t walk() {
@@ -205,7 +205,8 @@ class Bookkeeper {
       for (const std::string& value : work.reads) touched.insert(value);
       for (const auto& [value, bytes] : work.writes) touched.insert(value);
       for (const std::string& value : touched) {
-        if (!held.contains(value) || stays(value) || callers(value) || read_again(value, w)) continue;
+        if (!held.contains(value) || stays(value) || callers(value) || read_again(value, w))
+          continue;
         level -= held[value];
         held.erase(value);
       }
@@ -295,8 +296,8 @@ class Clock {
         break;
       }
       case PipelineActionKind::kReceive:
-        messages_[{kind == 0 ? action.part - 1 : action.part + 1, action.micro_batch, kind}].posted =
-            now_;
+        messages_[{kind == 0 ? action.part - 1 : action.part + 1, action.micro_batch, kind}]
+            .posted = now_;
         break;
       case PipelineActionKind::kWait:
         if (!here(own)) return false;

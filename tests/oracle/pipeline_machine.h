@@ -13,8 +13,8 @@ namespace reprise::testing {
 struct MachineRun {
   bool stuck = false;
   int64_t time = 0;
-  std::vector<int64_t> peaks;                  // by device
-  std::vector<std::vector<int64_t>> starts;    // by device and action
+  std::vector<int64_t> peaks;                // by device
+  std::vector<std::vector<int64_t>> starts;  // by device and action
 };
 
 MachineRun run_machine(const Pipeline& pipeline, const PipelinePlan& plan);

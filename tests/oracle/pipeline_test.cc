@@ -1,4 +1,6 @@
 // The simulator and the schedules of pipelines against an independent machine and closed forms.
+#include "reprise/check/pipeline.h"
+
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -6,7 +8,6 @@
 #include <string>
 
 #include "oracle/pipeline_machine.h"
-#include "reprise/check/pipeline.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/pipeline.h"
@@ -85,8 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, PipelineRow,
                          [](const auto& row) { return std::string("row_") + row.param; });
 
 int64_t time_of(const Pipeline& pipeline, const char* planner, int64_t parts = 1) {
-  const PipelineResult result =
-      plan(pipeline, {.planner = planner, .parts_per_device = parts});
+  const PipelineResult result = plan(pipeline, {.planner = planner, .parts_per_device = parts});
   return result.plan->time.count();
 }
 

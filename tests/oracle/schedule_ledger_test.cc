@@ -1,7 +1,5 @@
 // A ledger says what a schedule costs, after any number of changes and of changes taken back. The
 // simulator must say the same.
-#include "plan/graph/schedule/ledger.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/graph/schedule/ledger.h"
 #include "reprise/check/simulate.h"
 #include "support/graph_families.h"
 #include "support/random_graph.h"

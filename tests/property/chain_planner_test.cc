@@ -141,13 +141,14 @@ TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
     internal::common::SearchControl control(PlanOptions{}, "chain");
     const internal::chain::MergedChain merged =
         internal::chain::merge_stages(model, 1 + random() % chain.stages.size());
-    for (const auto dropping : {internal::chain::Dropping::kNothing, internal::chain::Dropping::kInputs}) {
+    for (const auto dropping :
+         {internal::chain::Dropping::kNothing, internal::chain::Dropping::kInputs}) {
       const internal::chain::ChainCells cells(merged.model, true, dropping);
       const internal::chain::SearchSpace space{merged.model, cells};
       const internal::chain::CurveTable table(merged.model, cells, {}, control);
       for (const internal::chain::CurvePoint& step : table.curve(space.root())) {
-        const internal::chain::Trace plan =
-            internal::chain::split_blocks(model, merged, internal::chain::traced(space, table, step.memory));
+        const internal::chain::Trace plan = internal::chain::split_blocks(
+            model, merged, internal::chain::traced(space, table, step.memory));
         const Timeline timeline = simulate(graph, with_frees(graph, plan.runs));
         EXPECT_LE(timeline.peak.count(), step.memory + internal::chain::bytes_outside(model));
         EXPECT_EQ(timeline.time.count(), model.time_of(step.cost));

@@ -71,7 +71,8 @@ TEST_P(DamagedFiles, AreRefusedOrKeepThePromises) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, DamagedFiles,
                          ::testing::Values("chain", "graph", "plan", "frontier", "profile",
-                                           "run_log", "problem", "check", "pipeline", "pipeline_plan"),
+                                           "run_log", "problem", "check", "pipeline",
+                                           "pipeline_plan"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -44,7 +44,8 @@ TEST(Levels, NeverSlowerThanRecomputingAndPlansHold) {
     }
     SCOPED_TRACE(to_json(machine));
     const Graph graph = lower(chain);
-    const Bytes budget(baseline(graph).peak.count() * static_cast<int64_t>(50 + random() % 50) / 100);
+    const Bytes budget(baseline(graph).peak.count() * static_cast<int64_t>(50 + random() % 50) /
+                       100);
     const PlanResult alone = plan(chain, on({}, budget));
     const PlanResult result = plan(chain, on(machine, budget));
     ASSERT_EQ(result.planner, "levels");
@@ -85,9 +86,9 @@ TEST(Levels, NotSlowerThanMovingAlone) {
       options.planner = planner;
       const PlanResult moving = plan(chain, options);
       if (!moving.plan) continue;
-      const auto runs = std::count_if(
-          moving.plan->actions.begin(), moving.plan->actions.end(),
-          [](const Action& action) { return action.kind == ActionKind::kRun; });
+      const auto runs =
+          std::count_if(moving.plan->actions.begin(), moving.plan->actions.end(),
+                        [](const Action& action) { return action.kind == ActionKind::kRun; });
       ASSERT_EQ(static_cast<size_t>(runs), plain_runs(graph).size());
       ASSERT_TRUE(joint.plan);
       ASSERT_LE(joint.plan->time, moving.plan->time);

@@ -6,8 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "plan/common/candidates.h"
 #include "plan/baselines/revolve.h"
+#include "plan/common/candidates.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"

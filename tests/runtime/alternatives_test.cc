@@ -2,14 +2,14 @@
 // all together, a step leaves the bits of plain training, in the predicted bytes.
 #include "forced_alternatives.h"
 #include "reprise/model/errors.h"
-#include "training/zoo.h"
 #include "small_models.h"
+#include "training/zoo.h"
 
 namespace reprise::runtime::testing {
 
+using training::make_model;
 using training::Model;
 using training::ModelConfig;
-using training::make_model;
 
 namespace {
 

@@ -1,16 +1,15 @@
 // CaptureOptions::cache keeps measured costs. Whatever is in the folder, a step is captured right, and
 // costs are taken only for the step and the circumstances that they were measured for.
 #include <torch/optim/adam.h>
-
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "fixture.h"
 #include "reprise/io/json.h"
 #include "reprise/runtime/capture.h"
-#include "fixture.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -44,7 +43,9 @@ class CaptureCache : public RuntimeTest {
     if (options.cache.empty()) options.cache = folder_.string();
     options.measure.min_repeats = 2;
     options.measure.min_time = Nanos(0);
-    options.measure.observer = [this](const Progress& progress) { heard_.push_back(progress.message); };
+    options.measure.observer = [this](const Progress& progress) {
+      heard_.push_back(progress.message);
+    };
     return capture([this](const Tensors& in) { return step(in); }, inputs_, options);
   }
 
@@ -147,8 +148,8 @@ TEST_F(CaptureCache, DamagedAndForeignEntriesAreIgnoredWithAWarningAndReplaced) 
   other_time.insert(good.find_first_of("0123456789", digits), "1");
   const size_t body = good.find('\n') + 1;
   for (const std::string& text :
-       {std::string(), std::string("nonsense"), good.substr(0, good.size() / 2),
-        good.substr(body), good.substr(0, body), other_time, std::string(100, '\0'),
+       {std::string(), std::string("nonsense"), good.substr(0, good.size() / 2), good.substr(body),
+        good.substr(0, body), other_time, std::string(100, '\0'),
         "reprise-costs 2" + good.substr(good.find(' ', 15))}) {
     SCOPED_TRACE(text.substr(0, 200));
     write_file(path, text);

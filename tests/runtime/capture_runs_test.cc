@@ -2,10 +2,10 @@
 // run to run, writes that no schema declares, and state that passes from one run to the next.
 #include <torch/library.h>
 
+#include "fixture.h"
 #include "reprise/runtime/capture.h"
 #include "runtime/graph/capture_time.h"
 #include "runtime/step/fingerprint.h"
-#include "fixture.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -102,8 +102,9 @@ TEST_F(CaptureRuns, WhatChangesAtEveryCallOrAtEverySecondOrThirdOneIsRefused) {
       };
       EXPECT_PRED2(contains, refusal([&](const at::Tensor& y) { return y * number(); }),
                    "changes from run to run");
-      EXPECT_PRED2(contains,
-                   refusal([&](const at::Tensor& y) { return y * at::tensor({1.0F, number()})[1]; }),
+      EXPECT_PRED2(contains, refusal([&](const at::Tensor& y) {
+                     return y * at::tensor({1.0F, number()})[1];
+                   }),
                    "changes from run to run");
       if (period == 1) continue;
       EXPECT_PRED2(contains,
@@ -157,8 +158,8 @@ TEST_F(CaptureRuns, GradientsOfLeavesThatNobodyNamedAreNoPartOfTheRecording) {
   const at::Tensor plain = step([](const at::Tensor& y) { return y; })(inputs_);
   const at::Tensor before = layer_->weight.grad().clone();
   calls_ = 0;
-  CapturedStep captured = capture(step([](const at::Tensor& y) { return y; }), inputs_,
-                                  {.measure = quick()});
+  CapturedStep captured =
+      capture(step([](const at::Tensor& y) { return y; }), inputs_, {.measure = quick()});
   EXPECT_EQ(calls_, 4);
   EXPECT_TRUE(before.equal(layer_->weight.grad()));
   EXPECT_TRUE(plain.equal(captured.run(inputs_)));
@@ -180,9 +181,9 @@ TEST_F(CaptureRuns, ALargeWriteThatNoSchemaDeclaresIsFound) {
   };
   CapturedStep captured = capture(function, inputs_, {.measure = quick()});
   EXPECT_EQ(calls_, 5);
-  const auto op = std::find_if(
-      captured.graph().ops.begin(), captured.graph().ops.end(),
-      [](const Op& one) { return one.id.find("scribble") != std::string::npos; });
+  const auto op =
+      std::find_if(captured.graph().ops.begin(), captured.graph().ops.end(),
+                   [](const Op& one) { return one.id.find("scribble") != std::string::npos; });
   ASSERT_NE(op, captured.graph().ops.end());
   EXPECT_FALSE(op->variants[0].writes.empty());
   const at::Tensor plain = function(inputs_), gradient = factor.grad().clone();

@@ -46,8 +46,10 @@ struct Plain {
     subject.module->zero_grad();
     at::manual_seed(9);
     for (auto& item : subject.module->named_buffers()) {
-      if (item.value().is_floating_point()) item.value().fill_(0.5);
-      else item.value().zero_();
+      if (item.value().is_floating_point())
+        item.value().fill_(0.5);
+      else
+        item.value().zero_();
     }
   }
   CaptureOptions options(Budget budget = {}) const {
@@ -68,8 +70,7 @@ struct Row {
   bool same_graph;  // as without a budget
 };
 
-class CaptureWithinModels : public CaptureWithinTest,
-                            public ::testing::WithParamInterface<int> {
+class CaptureWithinModels : public CaptureWithinTest, public ::testing::WithParamInterface<int> {
  protected:
   static Row row() {
     static const std::vector<Row> rows = {
@@ -133,8 +134,8 @@ TEST_F(CaptureWithinTest, OutcomesAndOtherShapesAreCapturedWithinTheBudget) {
                                    .budget = budget,
                                    .measure = quick()});
   captured.plan({.time_limit = Nanos(300'000'000)});
-  for (const auto& [rows, sign] : std::vector<std::pair<int64_t, float>>{
-           {512, -1}, {512, 1}, {384, 1}, {512, 1}}) {
+  for (const auto& [rows, sign] :
+       std::vector<std::pair<int64_t, float>>{{512, -1}, {512, 1}, {384, 1}, {512, 1}}) {
     const Tensors now = inputs(rows, sign);
     layer->zero_grad();
     const at::Tensor expected = step(now)[0];

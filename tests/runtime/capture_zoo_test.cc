@@ -4,14 +4,14 @@
 #include "fixture.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/capture.h"
-#include "training/zoo.h"
 #include "small_models.h"
+#include "training/zoo.h"
 
 namespace reprise::runtime::testing {
 
+using training::make_model;
 using training::Model;
 using training::ModelInfo;
-using training::make_model;
 using training::models;
 
 namespace {

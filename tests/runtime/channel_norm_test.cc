@@ -12,12 +12,12 @@
 
 namespace reprise::runtime::testing {
 
-using internal::state::bitwise_equal;
-using internal::rewrite::ChannelGradient;
 using internal::rewrite::channel_backward;
 using internal::rewrite::channel_statistics;
+using internal::rewrite::ChannelGradient;
 using internal::rewrite::has_channel_norm;
 using internal::rewrite::normalise_row;
+using internal::state::bitwise_equal;
 
 namespace {
 

@@ -20,12 +20,12 @@ namespace reprise::runtime {
 using training::Batch;
 using training::BatchStream;
 using training::Dataset;
+using training::make_model;
 using training::Model;
 using training::ModelInfo;
-using training::Split;
-using training::make_model;
 using training::models;
 using training::open_dataset;
+using training::Split;
 
 namespace {
 

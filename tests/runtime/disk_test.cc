@@ -28,12 +28,12 @@ namespace reprise::runtime {
 namespace {
 
 using internal::transfer::Block;
+using internal::transfer::checksum;
 using internal::transfer::Disk;
 using internal::transfer::DiskOptions;
 using internal::transfer::FileSpace;
 using internal::transfer::ParcelPtr;
 using internal::transfer::TicketPtr;
-using internal::transfer::checksum;
 using testing::DiskFault;
 using testing::FaultyDisk;
 
@@ -62,9 +62,7 @@ std::vector<char> bytes_of(size_t count, unsigned seed) {
   return bytes;
 }
 
-Block block(std::vector<char>& bytes) {
-  return {bytes.data(), static_cast<int64_t>(bytes.size())};
-}
+Block block(std::vector<char>& bytes) { return {bytes.data(), static_cast<int64_t>(bytes.size())}; }
 
 // The error of this call, or an empty text.
 template <class Call>
@@ -284,8 +282,8 @@ TEST_F(DiskTest, EveryCallMayFail) {
       }
       ++failures;
       EXPECT_NE(error.find(folder()), std::string::npos) << error;
-      const bool says_what = error.find("errno ") != std::string::npos ||
-                             error.find("checksum") != std::string::npos;
+      const bool says_what =
+          error.find("errno ") != std::string::npos || error.find("checksum") != std::string::npos;
       EXPECT_TRUE(says_what) << error;
       EXPECT_NE(error.find("; "), std::string::npos) << error;
     }

@@ -1,4 +1,6 @@
 // Few-bit backward: tables against an exhaustive search, gradients against their formula, bytes that are kept.
+#include "reprise/runtime/nn/few_bit.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -10,11 +12,10 @@
 #include <random>
 #include <vector>
 
-#include "runtime/nn/step_codes.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/nn/few_bit.h"
+#include "runtime/nn/step_codes.h"
 
 namespace reprise::runtime::nn {
 namespace {
@@ -44,8 +45,8 @@ double error_of(const std::function<double(double)>& f, double low, double width
 }
 
 // The least error over all choices of boundaries.
-double exhaustive(const std::function<double(double)>& f, double low, double width, int cells, int steps,
-                  std::vector<int>& ends) {
+double exhaustive(const std::function<double(double)>& f, double low, double width, int cells,
+                  int steps, std::vector<int>& ends) {
   if (static_cast<int>(ends.size()) == steps) {
     ends.push_back(cells);
     const double error = error_of(f, low, width, ends);
@@ -67,7 +68,9 @@ TEST(FewBitTables, AreTheBestOfAllChoices) {
   std::uniform_real_distribution<double> number(-3, 3);
   for (int k = 0; k < 12; ++k) {
     const double a = number(random), b = number(random), c = number(random);
-    const auto f = [=](double x) { return a * std::sin(x) + b * std::tanh(2 * x + c) + 0.1 * x * x; };
+    const auto f = [=](double x) {
+      return a * std::sin(x) + b * std::tanh(2 * x + c) + 0.1 * x * x;
+    };
     const int bits = 1 + k % 2, cells = 8 + k % 5;
     const StepTable table = best_steps(f, {.bits = bits, .low = -3, .high = 2, .cells = cells});
     std::vector<int> ends{0};
@@ -89,7 +92,8 @@ TEST(FewBitTables, HaveTheKnownErrors) {
   }
   const StepTable& three = few_bit_table("gelu", 3);
   const std::vector<double> expected = {-2.40, -0.71, -0.33, 0, 0.33, 0.71, 2.40};
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(three.boundaries[i], expected[i], 0.0101);
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(three.boundaries[i], expected[i], 0.0101);
   EXPECT_NEAR(three.largest_error, 0.13, 0.006);
 }
 
@@ -107,7 +111,8 @@ class FewBit : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Threads, FewBit, ::testing::Values(1, 2));
 
-at::Tensor gradient_of(const std::string& name, const at::Tensor& x, int bits, const at::Tensor& by) {
+at::Tensor gradient_of(const std::string& name, const at::Tensor& x, int bits,
+                       const at::Tensor& by) {
   const at::Tensor leaf = x.detach().requires_grad_();
   return torch::autograd::grad({few_bit(name, leaf, bits)}, {leaf}, {by})[0];
 }
@@ -117,7 +122,8 @@ at::Tensor numbers(int64_t count, const StepTable& table, at::ScalarType type) {
   std::vector<double> special = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e30, -1e30, 1e-40};
   for (const double boundary : table.boundaries) {
     const auto near = static_cast<float>(boundary);
-    special.insert(special.end(), {boundary, near, std::nextafter(near, -100.f), std::nextafter(near, 100.f)});
+    special.insert(special.end(),
+                   {boundary, near, std::nextafter(near, -100.f), std::nextafter(near, 100.f)});
   }
   const at::Tensor x = 3 * at::randn({count}, at::kDouble);
   const int64_t some = std::min<int64_t>(count, static_cast<int64_t>(special.size()));
@@ -137,14 +143,15 @@ TEST_P(FewBit, GradientsAreLevelsTimesGradients) {
           const at::Tensor x = numbers(count, table, type), by = at::randn({count}).to(type);
           const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
           const StepTensors all = tensors_of(table, bits);
-          const at::Tensor step =
-              at::bucketize(x.to(wide), all.boundaries.to(wide), /*out_int32=*/false, /*right=*/true);
+          const at::Tensor step = at::bucketize(x.to(wide), all.boundaries.to(wide),
+                                                /*out_int32=*/false, /*right=*/true);
           const at::Tensor expected =
               (all.levels.to(wide).index_select(0, step) * by.to(wide)).to(type);
           EXPECT_TRUE(at::equal(gradient_of(one.name, x, bits, by), expected));
           const at::Tensor codes = internal::nn::step_codes(x, all);
           EXPECT_TRUE(at::equal(codes, internal::nn::step_codes_by_operations(x, all)));
-          EXPECT_TRUE(at::equal(internal::nn::times_levels_by_operations(by, codes, all), expected));
+          EXPECT_TRUE(
+              at::equal(internal::nn::times_levels_by_operations(by, codes, all), expected));
         }
       }
     }
@@ -160,8 +167,8 @@ TEST_P(FewBit, TheErrorIsWithinTheBoundOfTheTable) {
     at::Tensor result;
     {
       const at::AutoGradMode on(true);
-      result = one.name == "gelu" || one.name == "regelu2" ? at::gelu(leaf)
-               : one.name == "gelu-tanh"                   ? at::gelu(leaf, "tanh")
+      result = one.name == "gelu" || one.name == "regelu2"   ? at::gelu(leaf)
+               : one.name == "gelu-tanh"                     ? at::gelu(leaf, "tanh")
                : one.name == "silu" || one.name == "resilu2" ? at::silu(leaf)
                : one.name == "mish"                          ? at::mish(leaf)
                : one.name == "hard-swish"                    ? at::hardswish(leaf)
@@ -175,10 +182,13 @@ TEST_P(FewBit, TheErrorIsWithinTheBoundOfTheTable) {
     const StepTable& table = few_bit_table(one.name, bits);
     EXPECT_LE(apart.max().item<double>(), table.largest_error + 1e-4) << one.name;
     EXPECT_NEAR(apart.square().mean().item<double>() * 20, table.squared_error,
-                0.05 * table.squared_error) << one.name;
-    EXPECT_EQ(at::equal(few_bit(one.name, x, bits), result.detach().to(at::kFloat)) ||
-                  at::allclose(few_bit(one.name, x, bits), result.detach().to(at::kFloat), 1e-4, 1e-5),
-              true) << one.name;
+                0.05 * table.squared_error)
+        << one.name;
+    EXPECT_EQ(
+        at::equal(few_bit(one.name, x, bits), result.detach().to(at::kFloat)) ||
+            at::allclose(few_bit(one.name, x, bits), result.detach().to(at::kFloat), 1e-4, 1e-5),
+        true)
+        << one.name;
   }
 }
 
@@ -193,7 +203,8 @@ TEST_P(FewBit, KeepsSoManyBits) {
       result = few_bit("gelu", x * 1, bits);
     }
     // The leaf is held by the node of its gradient.
-    EXPECT_EQ(memory_count(c10::kCPU).live - before, 2 * 4 * elements + bits * elements / 8) << bits;
+    EXPECT_EQ(memory_count(c10::kCPU).live - before, 2 * 4 * elements + bits * elements / 8)
+        << bits;
   }
 }
 

@@ -1,4 +1,6 @@
 // Machines of finite depth against concatenations, in float64.
+#include "reprise/runtime/nn/finite_depth.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "reprise/model/errors.h"
-#include "reprise/runtime/nn/finite_depth.h"
 
 namespace reprise::runtime::nn {
 namespace {

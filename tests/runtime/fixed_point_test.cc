@@ -1,4 +1,6 @@
 // Sums of fixed-point numbers: against a formula of long doubles, undone to the bit, and out of range.
+#include "runtime/nn/fixed_point.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -7,14 +9,13 @@
 #include <limits>
 #include <string>
 
-#include "runtime/nn/fixed_point.h"
-
 namespace reprise::runtime::internal::nn {
 namespace {
 
 // Numbers of all sizes that fit, halves, and zeros of both signs.
 at::Tensor numbers(at::ScalarType type, int64_t count, double limit) {
-  const at::Tensor size = at::pow(2.0, at::empty({count}, at::kDouble).uniform_(-30, std::log2(limit)));
+  const at::Tensor size =
+      at::pow(2.0, at::empty({count}, at::kDouble).uniform_(-30, std::log2(limit)));
   at::Tensor x = size * at::empty({count}, at::kDouble).uniform_(-1, 1);
   const at::Tensor halves = at::arange(-8, 8, at::kDouble).add(0.5).mul(std::ldexp(1.0, -20));
   x.slice(0, 0, 16).copy_(halves);
@@ -37,7 +38,8 @@ TEST(FixedPoint, SumsAreThoseOfTheFormula) {
       EXPECT_TRUE(at::equal(sum, other)) << name;
       const at::Tensor exact = x.to(at::kDouble).contiguous();
       for (int64_t i = 0; i < x.numel(); ++i) {
-        const auto scaled = static_cast<long double>(exact.const_data_ptr<double>()[i]) * 1048576.0L;
+        const auto scaled =
+            static_cast<long double>(exact.const_data_ptr<double>()[i]) * 1048576.0L;
         const auto expected = q[i].item<int64_t>() + static_cast<int64_t>(std::nearbyint(scaled));
         if (i >= 100 && i % 97 != 0) continue;
         EXPECT_EQ(sum[i].item<int64_t>(), expected) << name << " " << i;
@@ -57,8 +59,9 @@ TEST(FixedPoint, NumbersAreWithinHalfAUnit) {
     EXPECT_FALSE(add_fixed(q, x, bits).defined());
     const at::Tensor error = (q.to(at::kDouble) * std::ldexp(1.0, -bits) - x).abs().max();
     EXPECT_LE(error.item<double>(), std::ldexp(1.0, -bits - 1)) << bits;
-    EXPECT_TRUE(at::equal(from_fixed(q, at::kDouble, bits),
-                          (q.to(at::kDouble) * std::ldexp(1.0, -bits)).to(at::kFloat).to(at::kDouble)));
+    EXPECT_TRUE(
+        at::equal(from_fixed(q, at::kDouble, bits),
+                  (q.to(at::kDouble) * std::ldexp(1.0, -bits)).to(at::kFloat).to(at::kDouble)));
   }
 }
 

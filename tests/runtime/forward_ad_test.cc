@@ -1,4 +1,6 @@
 // Functions in tiles: bits or bounds of results and gradients, bytes that are kept, and refusals.
+#include "reprise/runtime/nn/forward_ad.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -12,10 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "support/scale.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
-#include "reprise/runtime/nn/forward_ad.h"
+#include "support/scale.h"
 
 namespace reprise::runtime::nn {
 namespace {
@@ -73,8 +74,9 @@ class RandomChain {
     return [steps = steps_](const Tensors& operands) {
       Tensors values{operands[0]};
       for (const auto& [kind, from] : steps) {
-        const at::Tensor& other = operands.size() > 1 && kind % 3 == 0 ? operands.at(1)
-                                                                       : values[static_cast<size_t>(from)];
+        const at::Tensor& other = operands.size() > 1 && kind % 3 == 0
+                                      ? operands.at(1)
+                                      : values[static_cast<size_t>(from)];
         values.push_back(apply(kind, values.back(), other));
       }
       return values.back();
@@ -84,22 +86,38 @@ class RandomChain {
  private:
   static at::Tensor apply(int64_t kind, const at::Tensor& x, const at::Tensor& other) {
     switch (kind) {
-      case 0: return x * other.sigmoid();
-      case 1: return x.tanh();
-      case 2: return at::softplus(x);
-      case 3: return (x + other) * 0.5;
-      case 4: return x.sigmoid();
-      case 5: return at::silu(x);
-      case 6: return x - other.tanh();
-      case 7: return (x * 0.3).erf();
-      case 8: return at::elu(x);
-      case 9: return x * other.cos();
-      case 10: return at::gelu(x, "tanh");
-      case 11: return (x * x + 1).rsqrt();
-      case 12: return x.clamp(-1, 2) + other * 0.1;
-      case 13: return (-x.abs()).exp();
-      case 14: return at::leaky_relu(x, 0.1);
-      default: return at::mish(x) / (other * other + 1);
+      case 0:
+        return x * other.sigmoid();
+      case 1:
+        return x.tanh();
+      case 2:
+        return at::softplus(x);
+      case 3:
+        return (x + other) * 0.5;
+      case 4:
+        return x.sigmoid();
+      case 5:
+        return at::silu(x);
+      case 6:
+        return x - other.tanh();
+      case 7:
+        return (x * 0.3).erf();
+      case 8:
+        return at::elu(x);
+      case 9:
+        return x * other.cos();
+      case 10:
+        return at::gelu(x, "tanh");
+      case 11:
+        return (x * x + 1).rsqrt();
+      case 12:
+        return x.clamp(-1, 2) + other * 0.1;
+      case 13:
+        return (-x.abs()).exp();
+      case 14:
+        return at::leaky_relu(x, 0.1);
+      default:
+        return at::mish(x) / (other * other + 1);
     }
   }
 
@@ -126,13 +144,13 @@ TEST_P(ForwardAd, ChainsOfOneShapeHaveTheBitsOfPlainOnesAndDerivativesUpToRoundi
   const uint64_t cases = static_cast<uint64_t>(reprise::testing::test_scale(60));
   for (uint64_t seed = 0; seed < cases; ++seed) {
     RandomChain chain(seed);
-    const int64_t elements = chain.number(1, 4) * (chain.number(0, 2) == 0 ? 65'536 : 24'001) +
-                             chain.number(0, 70);
+    const int64_t elements =
+        chain.number(1, 4) * (chain.number(0, 2) == 0 ? 65'536 : 24'001) + chain.number(0, 70);
     const at::ScalarType type = std::array{at::kFloat, at::kDouble, at::kBFloat16}[seed % 3];
     SCOPED_TRACE(fmt::format("seed {}, {} elements of {}", seed, elements, c10::toString(type)));
     at::manual_seed(seed);
-    const Tensors inputs = some_of({at::randn({elements}).to(type), at::randn({elements}).to(type)},
-                                   1 + seed % 2);
+    const Tensors inputs =
+        some_of({at::randn({elements}).to(type), at::randn({elements}).to(type)}, 1 + seed % 2);
     const at::Tensor by_result = at::randn({elements}).to(type);
     const Elementwise function = chain.function();
     Outcome plain;
@@ -154,7 +172,8 @@ TEST_P(ForwardAd, ChainsOfOneShapeHaveTheBitsOfPlainOnesAndDerivativesUpToRoundi
       EXPECT_TRUE(at::equal(plain.result, derived.result));
     }
     for (size_t i = 0; i < inputs.size(); ++i) {
-      EXPECT_TRUE(!same_threads || at::equal(plain.gradients[i], again.gradients[i])) << "operand " << i;
+      EXPECT_TRUE(!same_threads || at::equal(plain.gradients[i], again.gradients[i]))
+          << "operand " << i;
       // Long chains magnify rounding: the derivative may be as far from the exact one as plain
       // gradients are, a few times.
       const double plain_error = error(exact.gradients[i], plain.gradients[i]);
@@ -168,8 +187,8 @@ TEST_P(ForwardAd, ChainsOfOneShapeHaveTheBitsOfPlainOnesAndDerivativesUpToRoundi
 TEST_P(ForwardAd, OperandsThatAreBroadcastGetTheSumsOfTheirGradients) {
   using Shape = std::vector<int64_t>;
   const std::vector<std::pair<Shape, Shape>> shapes = {
-      {{300, 999}, {999}}, {{6, 5, 49, 31}, {5, 1, 1}}, {{257, 1}, {1, 300}}, {{70'001}, {}},
-      {{3, 150'001}, {150'001}}, {{2, 3, 4, 5, 1000}, {3, 1, 5, 1}}};
+      {{300, 999}, {999}}, {{6, 5, 49, 31}, {5, 1, 1}}, {{257, 1}, {1, 300}},
+      {{70'001}, {}},      {{3, 150'001}, {150'001}},   {{2, 3, 4, 5, 1000}, {3, 1, 5, 1}}};
   for (const auto& [first, second] : shapes) {
     for (uint64_t seed = 1; seed < 20; seed += 2) {
       SCOPED_TRACE(fmt::format("{} and {} dimensions, seed {}", first.size(), second.size(), seed));
@@ -278,11 +297,14 @@ TEST(ForwardAdRefuses, FunctionsThatAreNotElementWise) {
 TEST(ForwardAdRefuses, RandomnessChangesInPlaceAndHiddenParameters) {
   const at::Tensor x = at::randn({20, 64}).requires_grad_(), copy = x.detach().clone();
   const at::Tensor beta = at::ones({}).requires_grad_();
-  expect_refusal([&] { forward_ad([](const at::Tensor& t) { return at::dropout(t, 0.5, true); })(x); },
-                 "random");
+  expect_refusal(
+      [&] { forward_ad([](const at::Tensor& t) { return at::dropout(t, 0.5, true); })(x); },
+      "random");
   expect_refusal([&] { forward_ad([](const at::Tensor& t) { return t.mul_(2); })(x); }, "in place");
-  expect_refusal([&] { forward_ad([&](const at::Tensor& t) { return t * beta; })(x); }, "no operand");
-  expect_refusal([&] { forward_ad([](const at::Tensor&) { return at::Tensor(); })(x); }, "no tensor");
+  expect_refusal([&] { forward_ad([&](const at::Tensor& t) { return t * beta; })(x); },
+                 "no operand");
+  expect_refusal([&] { forward_ad([](const at::Tensor&) { return at::Tensor(); })(x); },
+                 "no tensor");
   EXPECT_TRUE(at::equal(x.detach(), copy));
 }
 
@@ -309,7 +331,8 @@ TEST(ForwardAdRefuses, SecondDerivatives) {
 }
 
 TEST(ForwardAdActivations, EqualTheNativeOnes) {
-  const at::Tensor x = 3 * at::randn({70'001}), value = at::randn({70'001}), g = at::randn({70'001});
+  const at::Tensor x = 3 * at::randn({70'001}), value = at::randn({70'001}),
+                   g = at::randn({70'001});
   const std::vector<std::pair<std::string, Elementwise>> pairs = {
       {"gelu-erf", [](const Tensors& t) { return at::gelu(t[0]); }},
       {"gelu-tanh", [](const Tensors& t) { return at::gelu(t[0], "tanh"); }},

@@ -1,4 +1,6 @@
 // The group-wise codec: its bound, its mean, the same by operations, and numbers that are not finite.
+#include "runtime/nn/group_codec.h"
+
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,7 +9,6 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/nn/group_codec.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/nn/group_codec.h"
 
@@ -33,14 +34,17 @@ TEST(GroupCodec, ErrorsAreWithinTheBoundOfEachGroup) {
           EXPECT_EQ(decoded.sizes(), x.sizes());
           EXPECT_EQ(decoded.scalar_type(), type);
           EXPECT_LE(largest_difference(decoded, x), encoded.largest_error());
-          EXPECT_LE(encoded.bytes(), (x.numel() * bits + 7) / 8 + 8 * ((x.numel() + group - 1) / group));
+          EXPECT_LE(encoded.bytes(),
+                    (x.numel() * bits + 7) / 8 + 8 * ((x.numel() + group - 1) / group));
           // The bound of each group, from its own numbers.
-          const at::Tensor flat = x.to(at::kDouble).view({-1}), back = decoded.to(at::kDouble).view({-1});
+          const at::Tensor flat = x.to(at::kDouble).view({-1}),
+                           back = decoded.to(at::kDouble).view({-1});
           for (int64_t first = 0; first < flat.numel(); first += group) {
             const at::Tensor some = flat.slice(0, first, first + group);
             const double range = (some.max() - some.min()).item<double>();
             const double bound = range / ((1 << bits) - 1) * (stochastic ? 1 : 0.5);
-            const double unit = some.abs().max().item<double>() * (type == at::kBFloat16 ? 0x1p-8 : 0x1p-10);
+            const double unit =
+                some.abs().max().item<double>() * (type == at::kBFloat16 ? 0x1p-8 : 0x1p-10);
             EXPECT_LE(largest_difference(some, back.slice(0, first, first + group)), bound + unit);
           }
           // The same by operations.
@@ -70,7 +74,8 @@ TEST(GroupCodec, RandomRoundingIsRightInTheMean) {
   }
   // Each error is a number of at most a step: five deviations of the mean.
   EXPECT_LT(largest_difference(sum / kTimes, x), 5 * step / 2 / std::sqrt(kTimes));
-  EXPECT_LT(std::abs((sum / kTimes - x).mean().item<double>()), 5 * step / 2 / std::sqrt(kTimes * 4096.0));
+  EXPECT_LT(std::abs((sum / kTimes - x).mean().item<double>()),
+            5 * step / 2 / std::sqrt(kTimes * 4096.0));
   const auto rounded = [&](uint64_t seed) {
     return decode(encode(x, {.bits = 2, .stochastic = true, .seed = seed}));
   };

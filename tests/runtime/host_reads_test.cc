@@ -202,8 +202,7 @@ TEST_F(HostReadsTest, TwoReadsOfWhichTheSecondDependsOnTheFirst) {
     return Tensors{at::randn({8, 16}), at::full({2}, call % 3 == 0 ? 1.0 : 0.0)};
   };
   EXPECT_EQ(train(step_of, inputs).outcomes().size(), 4U);
-  const CapturedStep two =
-      train(step_of, inputs, {.on_miss = OnMiss::kRecapture, .outcomes = 2});
+  const CapturedStep two = train(step_of, inputs, {.on_miss = OnMiss::kRecapture, .outcomes = 2});
   EXPECT_EQ(two.outcomes().size(), 2U);
 }
 
@@ -235,10 +234,9 @@ TEST_F(HostReadsTest, NoParameterIsUpdatedBeforeTheLastRead) {
   };
   torch::optim::SGD plain_sgd(plain->parameters(), 0.05), sgd(net_->parameters(), 0.05);
   const StepFunction expected = step_of(plain);
-  CapturedStep step(step_of(net_), rows()(0),
-                    {.modules = {net_.ptr()},
-                     .on_miss = OnMiss::kRecapture,
-                     .optimizer = per_parameter(sgd)});
+  CapturedStep step(
+      step_of(net_), rows()(0),
+      {.modules = {net_.ptr()}, .on_miss = OnMiss::kRecapture, .optimizer = per_parameter(sgd)});
   step.plan({.budget = "90%"});
   bool behind = false;
   for (const Op& op : step.graph().ops) {

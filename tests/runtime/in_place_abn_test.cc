@@ -1,4 +1,6 @@
 // InPlace-ABN: results to the bit, gradients against float64 and plain training, the guard, what is kept.
+#include "reprise/runtime/nn/in_place_abn.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -7,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/nn/abn_kernel.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/nn/in_place_abn.h"
+#include "runtime/nn/abn_kernel.h"
 
 namespace reprise::runtime::nn {
 namespace {
@@ -37,14 +38,17 @@ struct AbnInput {
 };
 
 AbnRun run(const AbnInput& in, const InPlaceAbnOptions& options, bool training, bool plain) {
-  const auto leaf = [](const at::Tensor& t) { return t.defined() ? t.detach().clone().requires_grad_() : t; };
+  const auto leaf = [](const at::Tensor& t) {
+    return t.defined() ? t.detach().clone().requires_grad_() : t;
+  };
   const at::Tensor x = leaf(in.x), w = leaf(in.weight), b = leaf(in.bias);
   AbnRun found;
   found.running_mean = at::linspace(-0.2, 0.3, x.size(1), x.scalar_type());
   found.running_var = at::linspace(0.5, 1.5, x.size(1), x.scalar_type());
-  found.result = plain ? activation(options, at::batch_norm(x, w, b, found.running_mean, found.running_var,
-                                                            training, options.momentum, options.eps, true))
-                       : in_place_abn(x, w, b, found.running_mean, found.running_var, training, options);
+  found.result =
+      plain ? activation(options, at::batch_norm(x, w, b, found.running_mean, found.running_var,
+                                                 training, options.momentum, options.eps, true))
+            : in_place_abn(x, w, b, found.running_mean, found.running_var, training, options);
   Tensors leaves = {x};
   if (w.defined()) leaves.insert(leaves.end(), {w, b});
   found.gradients = torch::autograd::grad({found.result}, leaves, {in.gradient});
@@ -68,27 +72,31 @@ AbnInput some_input(const std::vector<int64_t>& sizes, at::ScalarType type) {
 }
 
 const std::vector<InPlaceAbnOptions>& kinds() {
-  static const std::vector<InPlaceAbnOptions> all = {{},
-                                                     {.parameter = 0.2},
-                                                     {.activation = AbnActivation::kElu, .parameter = 1},
-                                                     {.activation = AbnActivation::kElu, .parameter = 0.7},
-                                                     {.activation = AbnActivation::kIdentity}};
+  static const std::vector<InPlaceAbnOptions> all = {
+      {},
+      {.parameter = 0.2},
+      {.activation = AbnActivation::kElu, .parameter = 1},
+      {.activation = AbnActivation::kElu, .parameter = 0.7},
+      {.activation = AbnActivation::kIdentity}};
   return all;
 }
 
 TEST(InPlaceAbn, ResultsHaveTheBitsAndGradientsTheRoundingOfPlainTraining) {
   at::manual_seed(1);
-  const std::vector<std::vector<int64_t>> shapes = {{8, 5, 7, 9}, {64, 17}, {3, 4, 33}, {4, 19, 6, 6}};
+  const std::vector<std::vector<int64_t>> shapes = {
+      {8, 5, 7, 9}, {64, 17}, {3, 4, 33}, {4, 19, 6, 6}};
   for (const InPlaceAbnOptions& options : kinds()) {
     for (const auto& sizes : shapes) {
       for (const bool training : {true, false}) {
         for (const bool last : {false, true}) {
           if (last && sizes.size() != 4) continue;
           SCOPED_TRACE(fmt::format("activation {}, {} dimensions, training {}, channels last {}",
-                                   static_cast<int>(options.activation), sizes.size(), training, last));
+                                   static_cast<int>(options.activation), sizes.size(), training,
+                                   last));
           AbnInput in = some_input(sizes, at::kFloat);
           if (last) in.x = in.x.contiguous(at::MemoryFormat::ChannelsLast);
-          const AbnRun plain = run(in, options, training, true), found = run(in, options, training, false);
+          const AbnRun plain = run(in, options, training, true),
+                       found = run(in, options, training, false);
           const AbnRun exact = run(in.to(at::kDouble), options, training, true);
           EXPECT_TRUE(at::equal(plain.result, found.result));
           EXPECT_TRUE(at::equal(plain.running_mean, found.running_mean));
@@ -119,10 +127,13 @@ TEST(InPlaceAbn, WeightsOfZeroAndLargeBiasesLoseNoAccuracy) {
     in.bias[3] = 0.0;
     in.weight[4] = 12.0;  // ELU comes close to -alpha
     in.bias[5] = -30.0;
-    const AbnRun found = run(in, options, true, false), exact = run(in.to(at::kDouble), options, true, true);
-    for (size_t i = 0; i < 3; ++i) EXPECT_LT(distance(exact.gradients[i], found.gradients[i]), 1e-5) << i;
+    const AbnRun found = run(in, options, true, false),
+                 exact = run(in.to(at::kDouble), options, true, true);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_LT(distance(exact.gradients[i], found.gradients[i]), 1e-5) << i;
     for (int64_t c = 0; c < 8; ++c) {
-      const at::Tensor error = (exact.gradients[1][c] - found.gradients[1][c].to(at::kDouble)).abs();
+      const at::Tensor error =
+          (exact.gradients[1][c] - found.gradients[1][c].to(at::kDouble)).abs();
       EXPECT_LT(error.item<double>(), 1e-3) << "channel " << c;  // sums of 2,304 numbers
     }
     // Without the guard they would.
@@ -147,7 +158,8 @@ TEST(InPlaceAbn, SixteenBitsAndNoWeights) {
     AbnInput bare = some_input({8, 6, 10}, at::kFloat);
     bare.weight = bare.bias = at::Tensor();
     EXPECT_LT(distance(run(bare.to(at::kDouble), options, true, true).gradients[0],
-                       run(bare, options, true, false).gradients[0]), 3e-6);
+                       run(bare, options, true, false).gradients[0]),
+              3e-6);
   }
 }
 
@@ -156,7 +168,8 @@ TEST(InPlaceAbn, KernelsComputeWhatOperationsDo) {
   for (const InPlaceAbnOptions& options : kinds()) {
     const internal::nn::AbnInverse inverse{options.activation, options.parameter};
     for (const bool last : {false, true}) {
-      at::Tensor z = activation(options, at::randn({5, 7, 6, 11}) * 3), dz = at::randn({5, 7, 6, 11});
+      at::Tensor z = activation(options, at::randn({5, 7, 6, 11}) * 3),
+                 dz = at::randn({5, 7, 6, 11});
       z.view({-1})[3] = -options.parameter;  // where ELU's inverse would be infinite
       if (last) {
         z = z.contiguous(at::MemoryFormat::ChannelsLast);
@@ -169,10 +182,12 @@ TEST(InPlaceAbn, KernelsComputeWhatOperationsDo) {
       const std::vector<int64_t> others = {0, 2, 3};
       const at::Tensor abc = at::randn({3, 7}, at::kDouble), a = abc[0], b = abc[1], c = abc[2];
       const auto list = [](const at::Tensor& t) {
-        return std::vector<double>(t.const_data_ptr<double>(), t.const_data_ptr<double>() + t.numel());
+        return std::vector<double>(t.const_data_ptr<double>(),
+                                   t.const_data_ptr<double>() + t.numel());
       };
       EXPECT_LT(distance(dy.to(at::kDouble).sum(others), at::tensor(sums.dy, at::kDouble)), 1e-6);
-      EXPECT_LT(distance((dy * y).to(at::kDouble).sum(others), at::tensor(sums.dy_y, at::kDouble)), 1e-6);
+      EXPECT_LT(distance((dy * y).to(at::kDouble).sum(others), at::tensor(sums.dy_y, at::kDouble)),
+                1e-6);
       const auto over = [](const at::Tensor& t) { return t.view({1, -1, 1, 1}); };
       const at::Tensor expected = over(a) * dy - over(b) * y - over(c);
       const auto found = internal::nn::abn_gradient(inverse, z, dz, {list(a), list(b), list(c)});

@@ -2,22 +2,22 @@
 // plain training, in the predicted bytes.
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "runtime/chain/execute.h"
 #include "fixture.h"
-#include "runtime/chain/measure.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
+#include "runtime/chain/execute.h"
+#include "runtime/chain/measure.h"
 #include "small_models.h"
 
 namespace reprise::runtime {
 
-using internal::chain::PlannedModel;
 using internal::chain::ChainStep;
 using internal::chain::measure;
+using internal::chain::PlannedModel;
 using internal::chain::prepare;
 using internal::device::make_node;
-using training::Model;
 using training::make_model;
+using training::Model;
 
 namespace {
 

@@ -31,8 +31,8 @@ struct LeavesTest : testing::RuntimeTest {
       layer->bias.copy_(plain->bias);
     }
     const StepFunction expected = step_with(plain, leaf);
-    CapturedStep step = capture(step_with(layer, leaf), {at::randn({4, 8})},
-                                {.modules = {layer.ptr()}});
+    CapturedStep step =
+        capture(step_with(layer, leaf), {at::randn({4, 8})}, {.modules = {layer.ptr()}});
     for (int call = 0; call < 5; ++call) {
       const at::Tensor x = at::randn({4, 8}), y = x.clone();
       plain->zero_grad();

@@ -17,8 +17,8 @@ namespace {
 
 using internal::lockstep::compare_with;
 using internal::state::RandomState;
-using internal::step::Recording;
 using internal::step::observe_step;
+using internal::step::Recording;
 
 class LockstepAgreement : public RuntimeTest {};
 
@@ -87,8 +87,8 @@ TEST_F(LockstepAgreement, OperationsOfManyKinds) {
       // lists, indices, masks and results that are no tensors
       [&](const at::Tensor& x) {
         const at::Tensor y = at::mm(x, w);
-        const at::Tensor chosen = y.index({at::arange(4), at::Tensor()}).sum() +
-                                  y.masked_select(x > 0).sum();
+        const at::Tensor chosen =
+            y.index({at::arange(4), at::Tensor()}).sum() + y.masked_select(x > 0).sum();
         return at::cat({y, y.index({x.select(1, 0) > 0})}) + chosen;
       },
       [&](const at::Tensor& x) {
@@ -118,9 +118,8 @@ TEST_F(LockstepAgreement, OperationsOfManyKinds) {
       // gradients of gradients
       [&](const at::Tensor& x) {
         const at::Tensor y = at::mm(x, w).tanh();
-        const at::Tensor slope =
-            torch::autograd::grad({y.sum()}, {w}, {}, /*retain_graph=*/true,
-                                  /*create_graph=*/true)[0];
+        const at::Tensor slope = torch::autograd::grad({y.sum()}, {w}, {}, /*retain_graph=*/true,
+                                                       /*create_graph=*/true)[0];
         return y + slope.square().sum();
       },
   };

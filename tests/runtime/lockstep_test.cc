@@ -1,6 +1,8 @@
 // Lockstep: the function of a captured step runs beside its recording and is compared with it. A
 // function that still says the same is never refused, and leaves no trace. One that says something
 // else is found, with what differs, and the run changes nothing.
+#include "runtime/lockstep/lockstep.h"
+
 #include <ATen/autocast_mode.h>
 #include <torch/optim/sgd.h>
 
@@ -12,7 +14,6 @@
 #include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/miss.h"
 #include "runtime/lockstep/intercept.h"
-#include "runtime/lockstep/lockstep.h"
 #include "runtime/state/random_state.h"
 
 namespace reprise::runtime::testing {
@@ -126,9 +127,7 @@ TEST(LockstepSchedule, TheFirstTwoRunsAndThePowersOfTen) {
   EXPECT_EQ(due, (std::vector<int64_t>{1, 2, 10, 100, 1'000, 10'000, 100'000}));
 }
 
-TEST_F(LockstepTest, LibTorchLeavesTheKeyFree) {
-  EXPECT_TRUE(internal::lockstep::can_intercept());
-}
+TEST_F(LockstepTest, LibTorchLeavesTheKeyFree) { EXPECT_TRUE(internal::lockstep::can_intercept()); }
 
 // The function runs as often as it is compared, and never twice in one run.
 TEST_F(LockstepTest, TheFunctionRunsOnceWhereItIsCompared) {
@@ -151,7 +150,8 @@ TEST_F(LockstepTest, ANumberThatChangesIsFoundAtTheNextComparison) {
 }
 
 TEST_F(LockstepTest, AChangeRightBehindTheCaptureIsFoundAtTheFirstRun) {
-  const std::string message = found(kScaled, [](Program& p) { p.scale = 0.5; }, 0);
+  const std::string message = found(
+      kScaled, [](Program& p) { p.scale = 0.5; }, 0);
   EXPECT_TRUE(has(message, "at run 1 after the capture")) << message;
   EXPECT_FALSE(has(message, "since run")) << message;
 }
@@ -486,8 +486,7 @@ TEST_F(LockstepTest, MicroBatches) {
     return Tensors{loss.detach()};
   };
   MicroBatches parts = micro_batches(
-      part, {x_},
-      {.parts = {2}, .capture = {.lockstep = Lockstep::kAlways, .measure = quick()}});
+      part, {x_}, {.parts = {2}, .capture = {.lockstep = Lockstep::kAlways, .measure = quick()}});
   for (int run = 0; run < 3; ++run) {
     block_->zero_grad();
     parts.step.run({x_});

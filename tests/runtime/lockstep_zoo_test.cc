@@ -10,8 +10,8 @@ namespace reprise::runtime::testing {
 namespace {
 
 using internal::lockstep::compare_with;
-using internal::step::Recording;
 using internal::step::observe_step;
+using internal::step::Recording;
 
 class LockstepZoo : public ::testing::TestWithParam<std::string> {};
 
@@ -34,8 +34,8 @@ TEST_P(LockstepZoo, TheStepAgreesWithItsRecordingAndTakesNoMemory) {
     return memory_count(at::kCPU).peak - live;
   };
   const Bits before = bits_now(model.stages, inputs);
-  const int64_t compared = peak_of(
-      [&] { EXPECT_EQ(compare_with(recording, step, inputs, parameters), ""); });
+  const int64_t compared =
+      peak_of([&] { EXPECT_EQ(compare_with(recording, step, inputs, parameters), ""); });
   EXPECT_EQ(difference(before, bits_now(model.stages, inputs)), "");
   const int64_t plain = peak_of([&] { step(inputs); });
   EXPECT_LT(compared, 4096);

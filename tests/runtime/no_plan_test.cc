@@ -1,5 +1,7 @@
 // When no plan fits, the message says how much of the smallest peak gradients are that wait for the
 // optimizer, with the real figure.
+#include "runtime/graph/no_plan.h"
+
 #include <torch/optim/sgd.h>
 
 #include <regex>
@@ -8,7 +10,6 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
-#include "runtime/graph/no_plan.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -52,8 +53,8 @@ TEST_F(NoPlanTest, TheShareOfTheGradientsIsTheRealOne) {
   EXPECT_EQ(internal::graph::gradients_held(step.graph()).count(), gradients_);
   const BudgetError error = refusal_of([&] { step.plan({.budget = step.graph().fixed}); });
   ASSERT_GT(error.requested(), gradients_);
-  const double share = 100.0 * static_cast<double>(gradients_) /
-                       static_cast<double>(error.requested());
+  const double share =
+      100.0 * static_cast<double>(gradients_) / static_cast<double>(error.requested());
   EXPECT_EQ(share_in(error.what()), static_cast<int>(std::lround(share))) << error.what();
   EXPECT_NE(std::string(error.what()).find("optimizer="), std::string::npos) << error.what();
 }
@@ -63,8 +64,7 @@ TEST_F(NoPlanTest, TheOptimizerHelpsAsTheMessageSays) {
   const int64_t smallest =
       refusal_of([&] { held.plan({.budget = held.graph().fixed}); }).requested();
   torch::optim::SGD sgd(wide_->parameters(), 0.1);
-  CapturedStep step(step_of(wide_), {few_},
-                    {.measure = quick(), .optimizer = per_parameter(sgd)});
+  CapturedStep step(step_of(wide_), {few_}, {.measure = quick(), .optimizer = per_parameter(sgd)});
   EXPECT_EQ(internal::graph::gradients_held(step.graph()).count(), 0);
   const BudgetError error = refusal_of([&] { step.plan({.budget = step.graph().fixed}); });
   EXPECT_EQ(share_in(error.what()), -1) << error.what();

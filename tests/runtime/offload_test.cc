@@ -1,5 +1,7 @@
 // Chain mode with a disk behind the device: the bits of plain training, the predicted bytes, nothing
 // left behind, and every failure of a copy ends the step as if it had not begun.
+#include "reprise/runtime/offload.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "faulty_disk.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/lower.h"
-#include "reprise/runtime/offload.h"
 
 namespace reprise::runtime::testing {
 
@@ -105,8 +106,7 @@ TEST_F(OffloadTest, StepsHaveTheBitsAndTheBytes) {
     const StepState state(subject.stages, subject.inputs);
     plain_steps(subject.stages, subject.inputs, subject.loss, 1);  // warm up
     state.restore();
-    const std::vector<Bits> expected =
-        plain_steps(subject.stages, subject.inputs, subject.loss, 2);
+    const std::vector<Bits> expected = plain_steps(subject.stages, subject.inputs, subject.loss, 2);
     state.restore();
     const int64_t level = live();
     {
@@ -142,7 +142,8 @@ TEST_F(OffloadTest, RecomputingAndMovingTogether) {
   state.restore();
   const std::vector<Bits> expected = plain_steps(subject.stages, subject.inputs, subject.loss, 2);
   bool both = false;
-  for (const int64_t rate : std::vector<int64_t>{50'000'000, 200'000'000, 800'000'000, 3'000'000'000}) {
+  for (const int64_t rate :
+       std::vector<int64_t>{50'000'000, 200'000'000, 800'000'000, 3'000'000'000}) {
     for (const bool turns : {false, true}) {
       SCOPED_TRACE(fmt::format("{} bytes a second, {}", rate, turns));
       auto model = planned(subject, disk_of(rate, turns));
@@ -230,12 +231,13 @@ TEST_F(OffloadTest, FaultsOfTheDiskEndAStepAsIfItHadNotBegun) {
           EXPECT_EQ(error, "");
           break;
         }
-        if (error.empty()) continue;  // the rest of a short call came, or a write had no bit to flip
+        if (error.empty())
+          continue;  // the rest of a short call came, or a write had no bit to flip
         ++failures;
         EXPECT_NE(error.find(folder_.string()), std::string::npos) << error;
         before.expect_nothing_changed();
-        EXPECT_EQ(difference(expected, planned_step(*model, subject.stages, subject.inputs,
-                                                    subject.loss)),
+        EXPECT_EQ(difference(expected,
+                             planned_step(*model, subject.stages, subject.inputs, subject.loss)),
                   "");
       }
     }
@@ -295,8 +297,8 @@ TEST_F(OffloadTest, RequestsForMemoryMayFailBesideCopies) {
         },
         [&] {
           before->expect_nothing_changed();
-          EXPECT_EQ(difference(expected, planned_step(*model, subject.stages, subject.inputs,
-                                                      subject.loss)),
+          EXPECT_EQ(difference(expected,
+                               planned_step(*model, subject.stages, subject.inputs, subject.loss)),
                     "");
         });
     state.restore();
@@ -355,7 +357,9 @@ TEST_F(OffloadTest, MemoryOfOthersStays) {
   auto module = std::make_shared<nn::Module>();
   const at::Tensor table = module->register_buffer("table", at::randn({256, 64}));
   stages[1].module = nullptr;
-  stages[1] = {"table", module, [table](const Tensors& x) { return Tensors{x.at(0).relu(), table}; }};
+  stages[1] = {"table", module, [table](const Tensors& x) {
+                 return Tensors{x.at(0).relu(), table};
+               }};
   stages[2].forward = [inner = stages[2].forward](const Tensors& x) {
     return inner({x.at(0) * x.at(1)});
   };
@@ -368,9 +372,9 @@ TEST_F(OffloadTest, MemoryOfOthersStays) {
   auto model = planned(subject, disk_of(kFast), "offload_only");
   model->set_budget(smallest_with_disk(*model, "offload_only"));
   drop_gradients(subject.stages, subject.inputs);
-  EXPECT_EQ(difference(expected[0], planned_step(*model, subject.stages, subject.inputs,
-                                                 subject.loss)),
-            "");
+  EXPECT_EQ(
+      difference(expected[0], planned_step(*model, subject.stages, subject.inputs, subject.loss)),
+      "");
   EXPECT_GT(model->last_step().moved_out, Bytes(0));
 }
 

@@ -47,7 +47,8 @@ struct ResidualImpl : nn::Module {
     register_module("norm1", norm1);
     register_module("norm2", norm2);
     if (in == out) return;
-    shortcut = register_module("shortcut", nn::Conv2d(nn::Conv2dOptions(in, out, 1).stride(stride)));
+    shortcut =
+        register_module("shortcut", nn::Conv2d(nn::Conv2dOptions(in, out, 1).stride(stride)));
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = norm2(second(norm1(first(x)).relu_()));
@@ -103,7 +104,8 @@ struct GptLayerImpl : nn::Module {
   }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
     const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
-    const at::Tensor c = qkv(norm1(x)).view({b, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
+    const at::Tensor c =
+        qkv(norm1(x)).view({b, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
     at::Tensor w = at::matmul(c[0], c[1].transpose(-1, -2)) / 4.0;
     w = at::dropout(at::softmax(w.masked_fill(mask, -1e9), -1), 0.1, true);
     const at::Tensor y = at::matmul(w, c[2]).transpose(1, 2).reshape({b, t, width});
@@ -119,7 +121,9 @@ struct Gpt : nn::Module {
   std::vector<GptLayer> layers;
   float layer_drop;
   Gpt(int64_t vocabulary, int64_t length, int64_t width, int64_t count, float drop)
-      : tokens(vocabulary, width), places(length, width), norm(nn::LayerNormOptions({width})),
+      : tokens(vocabulary, width),
+        places(length, width),
+        norm(nn::LayerNormOptions({width})),
         layer_drop(drop) {
     register_module("tokens", tokens);
     register_module("places", places);
@@ -269,8 +273,9 @@ struct Experts : nn::Module {
       for (size_t e = 0; e < experts.size(); ++e) {
         const at::Tensor rows = at::nonzero(chosen == static_cast<int64_t>(e)).squeeze(1);
         if (rows.numel() == 0) continue;
-        const at::Tensor out = experts[e]->forward(x.index_select(0, rows)) *
-                               weights.index_select(0, rows).select(1, static_cast<int64_t>(e)).unsqueeze(1);
+        const at::Tensor out =
+            experts[e]->forward(x.index_select(0, rows)) *
+            weights.index_select(0, rows).select(1, static_cast<int64_t>(e)).unsqueeze(1);
         y = y.index_add(0, rows, out);
       }
       x = x + y;

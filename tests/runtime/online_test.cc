@@ -1,9 +1,10 @@
 // Online mode has the bits of plain training, and it never goes above the budget.
+#include "reprise/runtime/online.h"
+
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "online_training.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/online.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -69,7 +70,8 @@ int train_online(const MakeSubject& make, const Trained& plain, const OnlineOpti
     EXPECT_GT(report.calls, 0);
     EXPECT_EQ(report.steps, step + 1);
     *evictions += report.evictions;
-    EXPECT_EQ(difference(plain.bits[static_cast<size_t>(step)], bits_of(training.subject, loss)), "");
+    EXPECT_EQ(difference(plain.bits[static_cast<size_t>(step)], bits_of(training.subject, loss)),
+              "");
   }
   return kSteps;
 }
@@ -115,7 +117,8 @@ OnlineReport with_room(int64_t room, Body&& body) {
 void squeeze(int64_t bytes) { at::empty({bytes / 4}); }
 
 bool is_evicted(const at::Tensor& tensor) {
-  return !cpu_allocator_owns(tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
+  return !cpu_allocator_owns(
+      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get());
 }
 
 TEST_F(OnlineTest, WhatIsEvictedIsMadeAgainBeforeAnOperationReadsIt) {
@@ -361,11 +364,13 @@ TEST_F(OnlineTest, WhatCannotBeOnlineIsRefused) {
   nn::Linear layer(4, 4);
   const at::Tensor x = at::ones({2, 4});
   EXPECT_THROW(online.run([&] {
-    capture([&](const Tensors& in) {
-      at::Tensor loss = layer(in[0]).sum();
-      loss.backward();
-      return loss;
-    }, {x});
+    capture(
+        [&](const Tensors& in) {
+          at::Tensor loss = layer(in[0]).sum();
+          loss.backward();
+          return loss;
+        },
+        {x});
   }),
                InputError);
   EXPECT_EQ(online.run([] { return 3; }), 3);

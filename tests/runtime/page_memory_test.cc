@@ -10,8 +10,8 @@
 #include <cstring>
 #include <random>
 
-#include "runtime/arena/arena.h"
 #include "reprise/pack/pack.h"
+#include "runtime/arena/arena.h"
 #include "support/random_blocks.h"
 
 namespace reprise::runtime::testing {

@@ -9,10 +9,10 @@
 
 namespace reprise::runtime::testing {
 
-using internal::state::bitwise_equal;
 using internal::rewrite::PlanePooling;
 using internal::rewrite::pool_plane;
 using internal::rewrite::pool_plane_backward;
+using internal::state::bitwise_equal;
 
 namespace {
 

@@ -15,9 +15,9 @@
 
 namespace reprise::runtime {
 
+using training::make_model;
 using training::Model;
 using training::ModelConfig;
-using training::make_model;
 
 namespace {
 

@@ -1,5 +1,7 @@
 // Reversible networks: bits against the same network run plainly, memory that does not depend on depth,
 // random state, buffers, ranges, and what is refused.
+#include "reprise/runtime/nn/reversible.h"
+
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,12 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "support/scale.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
-#include "reprise/runtime/nn/reversible.h"
 #include "reprise/runtime/remat.h"
+#include "support/scale.h"
 
 namespace reprise::runtime::nn {
 namespace {
@@ -41,15 +42,16 @@ struct AttentionImpl : tn::Module {
 TORCH_MODULE(Attention);
 
 tn::Sequential mlp(int64_t width, double drop = 0) {
-  tn::Sequential net(tn::LayerNorm(tn::LayerNormOptions({width})), tn::Linear(width, 2 * width), tn::GELU(),
-                     tn::Linear(2 * width, width));
+  tn::Sequential net(tn::LayerNorm(tn::LayerNormOptions({width})), tn::Linear(width, 2 * width),
+                     tn::GELU(), tn::Linear(2 * width, width));
   if (drop > 0) net->push_back(tn::Dropout(drop));
   return net;
 }
 
 tn::Sequential convolution(int64_t channels) {
-  return tn::Sequential(tn::BatchNorm2d(channels), tn::ReLU(),
-                        tn::Conv2d(tn::Conv2dOptions(channels, channels, 3).padding(1).bias(false)));
+  return tn::Sequential(
+      tn::BatchNorm2d(channels), tn::ReLU(),
+      tn::Conv2d(tn::Conv2dOptions(channels, channels, 3).padding(1).bias(false)));
 }
 
 struct Outcome {
@@ -71,7 +73,8 @@ Outcome step(const Network& network, bool reverse, const at::Tensor& x1, const a
   Tensors before;
   for (const at::Tensor& b : network->buffers()) before.push_back(b.clone());
   torch::manual_seed(7);
-  const at::Tensor a = x1.detach().clone().requires_grad_(), b = x2.detach().clone().requires_grad_();
+  const at::Tensor a = x1.detach().clone().requires_grad_(),
+                   b = x2.detach().clone().requires_grad_();
   const auto [y1, y2] = network->forward(a, b);
   loss(y1, y2).backward();
   Outcome found;
@@ -100,7 +103,8 @@ bool same(const Tensors& a, const Tensors& b) {
 void expect_same_bits(const Network& network, const at::Tensor& x1, const at::Tensor& x2,
                       const std::string& what, decltype(weighted) loss = weighted) {
   SCOPED_TRACE(what);
-  const Outcome plain = step(network, false, x1, x2, loss), reversed = step(network, true, x1, x2, loss);
+  const Outcome plain = step(network, false, x1, x2, loss),
+                reversed = step(network, true, x1, x2, loss);
   EXPECT_TRUE(same(plain.results, reversed.results));
   EXPECT_TRUE(same(plain.gradients, reversed.gradients));
   EXPECT_TRUE(same(plain.buffers, reversed.buffers));
@@ -173,7 +177,8 @@ TEST(Reversible, ConvolutionsWithBatchNormsInBothLayouts) {
 // The result depends on a buffer that each run changes.
 struct CountingImpl : tn::Module {
   CountingImpl()
-      : weight(register_parameter("w", at::randn({8}))), calls(register_buffer("n", at::ones({}))) {}
+      : weight(register_parameter("w", at::randn({8}))),
+        calls(register_buffer("n", at::ones({}))) {}
   at::Tensor forward(const at::Tensor& x) {
     calls.add_(1);
     return (x * weight / calls.clone()).sin();
@@ -185,8 +190,8 @@ TORCH_MODULE(Counting);
 TEST(Reversible, BuffersThatResultsDependOnAreAsInTheFirstRun) {
   torch::manual_seed(3);
   const Counting one, two;
-  expect_same_bits(sequence({{branch(one), branch(two)}, {branch(one), branch(one)}}), at::randn({5, 8}),
-                   at::randn({5, 8}), "counting");
+  expect_same_bits(sequence({{branch(one), branch(two)}, {branch(one), branch(one)}}),
+                   at::randn({5, 8}), at::randn({5, 8}), "counting");
 }
 
 TEST(Reversible, PartsThatAreFrozenOrReceiveNoGradient) {
@@ -195,10 +200,12 @@ TEST(Reversible, PartsThatAreFrozenOrReceiveNoGradient) {
   for (int i = 0; i < 4; ++i) blocks.push_back({branch(mlp(8)), branch(Attention(8))});
   const Network network = sequence(blocks);
   const at::Tensor x = at::randn({2, 3, 8}), y = at::randn({2, 3, 8});
-  expect_same_bits(network, x, y, "only the first result",
-                   +[](const at::Tensor& y1, const at::Tensor&) { return y1.square().sum(); });
-  expect_same_bits(network, x, y, "only the second result",
-                   +[](const at::Tensor&, const at::Tensor& y2) { return y2.square().sum(); });
+  expect_same_bits(
+      network, x, y, "only the first result",
+      +[](const at::Tensor& y1, const at::Tensor&) { return y1.square().sum(); });
+  expect_same_bits(
+      network, x, y, "only the second result",
+      +[](const at::Tensor&, const at::Tensor& y2) { return y2.square().sum(); });
   for (size_t i = 0; i < 3; ++i) {
     for (const at::Tensor& p : blocks[i].f.module->parameters()) p.requires_grad_(false);
     expect_same_bits(network, x, y, fmt::format("{} frozen", i + 1));
@@ -220,7 +227,8 @@ TEST(Reversible, PartsThatAreFrozenOrReceiveNoGradient) {
 
 TEST(Reversible, AutocastAndGradientsOnDemand) {
   torch::manual_seed(5);
-  const Network network = sequence({{branch(mlp(8)), branch(mlp(8))}, {branch(mlp(8)), branch(mlp(8))}});
+  const Network network =
+      sequence({{branch(mlp(8)), branch(mlp(8))}, {branch(mlp(8)), branch(mlp(8))}});
   const at::Tensor x = at::randn({4, 8}).requires_grad_(), y = at::randn({4, 8});
   std::vector<Tensors> found;
   for (const bool reverse : {false, true}) {
@@ -242,7 +250,8 @@ TEST(Reversible, AutocastAndGradientsOnDemand) {
 TEST(Reversible, TwoStepsInFlightAndHooksOnParameters) {
   torch::manual_seed(6);
   const tn::Sequential first = mlp(8, 0.2);
-  const Network network = sequence({{branch(first), branch(mlp(8, 0.2))}, {branch(first), branch(mlp(8))}});
+  const Network network =
+      sequence({{branch(first), branch(mlp(8, 0.2))}, {branch(first), branch(mlp(8))}});
   int calls = 0;
   first->parameters()[0].register_hook([&](const at::Tensor& g) { return ++calls, g * 2; });
   Tensors found;
@@ -267,7 +276,8 @@ TEST(Reversible, FloatingPointStreamsAreCloseToPlainTraining) {
   for (int i = 0; i < 32; ++i) blocks.push_back({branch(mlp(16)), branch(mlp(16))});
   const Network network = sequence(blocks, {.streams = StreamNumbers::kFloatingPoint});
   const at::Tensor x = at::randn({8, 16}), y = at::randn({8, 16});
-  const Outcome plain = step(network, false, x, y, weighted), reversed = step(network, true, x, y, weighted);
+  const Outcome plain = step(network, false, x, y, weighted),
+                reversed = step(network, true, x, y, weighted);
   EXPECT_TRUE(at::equal(plain.results[0], reversed.results[0]));
   for (size_t i = 0; i < plain.gradients.size(); ++i) {
     const at::Tensor error = (plain.gradients[i] - reversed.gradients[i]).abs().max();
@@ -319,7 +329,8 @@ TEST(Reversible, NumbersOutOfRangeAreRefusedAndNothingHasChanged) {
   const auto large = [](const Tensors& x) -> Tensors { return {x[0] * 1000}; };
   tn::Sequential norm = convolution(4);
   norm->push_back(tn::Dropout(0.5));
-  const Network network = sequence({{branch(norm), branch(norm)}, {branch(norm), {"large", nullptr, large}}});
+  const Network network =
+      sequence({{branch(norm), branch(norm)}, {branch(norm), {"large", nullptr, large}}});
   const at::Tensor x = at::randn({2, 4, 5, 5}).requires_grad_(), y = at::full({2, 4, 5, 5}, 9.0);
   const at::Tensor mean = network->buffers()[0].clone();
   at::manual_seed(5);
@@ -363,37 +374,54 @@ TEST(Reversible, WhatIsRefused) {
   };
   expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0].sum(1, true)}; }); },
                  "branch 'odd' of a reversible network returns the shape [2, 1]");
-  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0].mul_(2)}; }); }, "in place");
+  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0].mul_(2)}; }); },
+                 "in place");
   expect_refusal([&] { with([](const Tensors&) -> Tensors { return {}; }); }, "0 tensors");
-  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0] > 0}; }); }, "real numbers");
+  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0] > 0}; }); },
+                 "real numbers");
   expect_refusal([&] { sequence({}); }, "at least one block");
   expect_refusal([&] { sequence({{good, {}}}); }, "'0.g' has no function");
   expect_refusal([&] { sequence({{good, good}}, {.fraction_bits = 0}); }, "1 to 52");
-  expect_refusal([&] { sequence({{good, good}}, {.fraction_bits = 31})->forward(x, y); }, "30 or fewer");
+  expect_refusal(
+      [&] {
+        sequence({{good, good}}, {.fraction_bits = 31})->forward(x, y);
+      },
+      "30 or fewer");
   const Network network = sequence({{good, good}});
   expect_refusal([&] { network->forward(x, at::Tensor()); }, "two dense tensors");
   expect_refusal([&] { network->forward(x, y.to(at::kDouble)); }, "of one type");
   expect_refusal([&] { network->forward(at::randn({2, 5})); }, "even size");
-  expect_refusal([&] {
-    const auto [y1, y2] = network->forward(x, y);
-    torch::autograd::grad({y1.sum()}, {x}, {}, true, true);
-  }, "second derivative");
-  expect_refusal([&] {
-    const auto [y1, y2] = network->forward(x, y);
-    y1.sum().backward({}, true);
-    y1.sum().backward();
-  }, "already");
-  expect_refusal([&] {
-    const auto [y1, y2] = network->forward(x, y);
-    { const at::NoGradGuard no_grad; network->parameters()[0].mul_(2); }
-    y1.sum().backward();
-  }, "was changed between");
+  expect_refusal(
+      [&] {
+        const auto [y1, y2] = network->forward(x, y);
+        torch::autograd::grad({y1.sum()}, {x}, {}, true, true);
+      },
+      "second derivative");
+  expect_refusal(
+      [&] {
+        const auto [y1, y2] = network->forward(x, y);
+        y1.sum().backward({}, true);
+        y1.sum().backward();
+      },
+      "already");
+  expect_refusal(
+      [&] {
+        const auto [y1, y2] = network->forward(x, y);
+        {
+          const at::NoGradGuard no_grad;
+          network->parameters()[0].mul_(2);
+        }
+        y1.sum().backward();
+      },
+      "was changed between");
   const Network floating = sequence({{good, good}}, {.streams = StreamNumbers::kFloatingPoint});
-  expect_refusal([&] {
-    auto [y1, y2] = floating->forward(x, y);
-    y1.detach().mul_(2);
-    y1.sum().backward();
-  }, "changed in place");
+  expect_refusal(
+      [&] {
+        auto [y1, y2] = floating->forward(x, y);
+        y1.detach().mul_(2);
+        y1.sum().backward();
+      },
+      "changed in place");
   // With fixed-point streams the results are the caller's.
   auto [y1, y2] = network->forward(x, y);
   const at::Tensor sum = y1.sum();
@@ -427,11 +455,13 @@ TEST(Reversible, InsideACapturedStepAndAPlannedStage) {
   EXPECT_TRUE(same(gradients(), expected.gradients));
 
   drop_gradients(*network);
-  const auto planned = remat({{"net", network, [&](const Tensors& in) -> Tensors {
-                                 const auto [y1, y2] = network->forward(in[0], in[1]);
-                                 return {y1, y2};
-                               }}},
-                             {x, y}, {.loss = [](const Tensors& out) { return weighted(out[0], out[1]); }});
+  const auto planned =
+      remat({{"net", network,
+              [&](const Tensors& in) -> Tensors {
+                const auto [y1, y2] = network->forward(in[0], in[1]);
+                return {y1, y2};
+              }}},
+            {x, y}, {.loss = [](const Tensors& out) { return weighted(out[0], out[1]); }});
   const Tensors out = planned->forward(Tensors{x, y});
   weighted(out[0], out[1]).backward();
   EXPECT_TRUE(same(gradients(), expected.gradients));

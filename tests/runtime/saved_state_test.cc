@@ -143,8 +143,8 @@ TEST_F(SavedStateTest, TrainingGoesOnWithTheSameBits) {
 
 // The plan of the run that goes on need not be that of the run that was saved.
 TEST_F(SavedStateTest, InBothModesAndAtAnyBudget) {
-  const auto chain_steps = [](torch::nn::Sequential& net, optim::Optimizer& optimizer, Budget budget,
-                              int64_t from, int64_t to) {
+  const auto chain_steps = [](torch::nn::Sequential& net, optim::Optimizer& optimizer,
+                              Budget budget, int64_t from, int64_t to) {
     auto planned = remat(net, batch(0).first, {.budget = budget});
     for (int64_t step = from; step < to; ++step) {
       const auto [x, y] = batch(step);
@@ -161,9 +161,8 @@ TEST_F(SavedStateTest, InBothModesAndAtAnyBudget) {
       return loss;
     };
     const auto [first, target] = batch(0);
-    CapturedStep step = capture(
-        function, {first, target},
-        {.modules = {net.ptr()}, .optimizer = per_parameter(optimizer)});
+    CapturedStep step = capture(function, {first, target},
+                                {.modules = {net.ptr()}, .optimizer = per_parameter(optimizer)});
     step.plan({.budget = budget, .time_limit = Nanos(200'000'000)});
     for (int64_t number = from; number < to; ++number) {
       const auto [x, y] = batch(number);
@@ -224,7 +223,8 @@ TEST_F(SavedStateTest, AnotherOptimizerIsRefusedAndNothingIsLoaded) {
             std::string::npos);
   const std::vector<at::Tensor> all = other->parameters();
   optim::AdamW fewer(std::vector<at::Tensor>(all.begin() + 1, all.end()));
-  EXPECT_NE(refusal({.model = other.ptr(), .optimizer = &fewer}).find("group 0"), std::string::npos);
+  EXPECT_NE(refusal({.model = other.ptr(), .optimizer = &fewer}).find("group 0"),
+            std::string::npos);
   optim::AdamW two(std::vector<optim::OptimizerParamGroup>{
       optim::OptimizerParamGroup({all[0]}),
       optim::OptimizerParamGroup(std::vector<at::Tensor>(all.begin() + 1, all.end()))});
@@ -256,7 +256,8 @@ TEST_F(SavedStateTest, DamagedFilesAndOtherVersionsAreRefused) {
   }
   fs::resize_file(file_, static_cast<uintmax_t>(size / 2));
   EXPECT_NE(refusal(parts), "");
-  write_tensors(file_, {{"format", "reprise.state"}, {"version", "2"}, {"writer", "reprise 9"}}, {});
+  write_tensors(file_, {{"format", "reprise.state"}, {"version", "2"}, {"writer", "reprise 9"}},
+                {});
   const std::string text = refusal(parts);
   EXPECT_NE(text.find("version \"2\""), std::string::npos) << text;
   EXPECT_NE(text.find("reprise 9"), std::string::npos) << text;

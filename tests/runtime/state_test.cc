@@ -5,15 +5,15 @@
 #include <torch/optim/sgd.h>
 
 #include "fixture.h"
-#include "training/zoo.h"
 #include "runtime/device/tensor_bytes.h"
+#include "training/zoo.h"
 
 namespace reprise::runtime {
 
 using internal::device::storage_bytes;
 
-using training::Model;
 using training::make_model;
+using training::Model;
 
 namespace {
 
@@ -144,7 +144,8 @@ TEST_F(StateTest, ABatchNormOfTwoStagesAndOneWithoutStatistics) {
 TEST_F(StateTest, TheCopiesOfBuffersThatAPlanHolds) {
   constexpr int64_t kBlock = 64;  // what the allocator gives for eight statistics, or a counter
   const std::vector<Stage> stages{layer("conv", conv(3)), layer("bn1", nn::BatchNorm2d(8)),
-                            layer("bn2", nn::BatchNorm2d(8)), layer("bn3", nn::BatchNorm2d(8))};
+                                  layer("bn2", nn::BatchNorm2d(8)),
+                                  layer("bn3", nn::BatchNorm2d(8))};
   const int64_t before = live();
   auto remat =
       reprise::runtime::remat(stages, {images_}, {.loss = mean_square, .measure = quick()});
@@ -164,13 +165,12 @@ TEST_F(StateTest, TheBytesOfAResNet50ThatTheDocumentNames) {
 TEST_F(StateTest, AStageWhoseVeryFirstRunDiffersIsTakenAsItIsFromThenOn) {
   nn::Linear first(64, 64), second(64, 4);
   const auto warm = std::make_shared<bool>(false);
-  const std::vector<Stage> stages{
-      {"first", first.ptr(),
-       [first, warm](const Tensors& x) mutable {
-         const double factor = std::exchange(*warm, true) ? 1.0 : 1.5;
-         return Tensors{first->forward(x[0]).tanh() * factor};
-       }},
-      layer("second", second)};
+  const std::vector<Stage> stages{{"first", first.ptr(),
+                                   [first, warm](const Tensors& x) mutable {
+                                     const double factor = std::exchange(*warm, true) ? 1.0 : 1.5;
+                                     return Tensors{first->forward(x[0]).tanh() * factor};
+                                   }},
+                                  layer("second", second)};
   const StepState state(stages, {rows_});
   const auto planned =
       reprise::runtime::remat(stages, {rows_}, {.loss = mean_square, .measure = quick()});

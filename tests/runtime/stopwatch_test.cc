@@ -13,12 +13,12 @@
 
 namespace reprise::runtime {
 
-using internal::device::ProcessorWatch;
-using internal::device::ThreadTimes;
-using internal::device::TimedRun;
 using internal::device::processor_clock;
 using internal::device::processor_percent;
+using internal::device::ProcessorWatch;
+using internal::device::ThreadTimes;
 using internal::device::time_run;
+using internal::device::TimedRun;
 using internal::device::typical_time;
 
 namespace {
@@ -51,10 +51,10 @@ TEST(StopwatchTest, TheProcessorTimeOfARunIsNeverTakenForLongerThanItsWallTime) 
 
 TEST(StopwatchTest, TheThreadThatWaitedMostCounts) {
   const ThreadTimes before{{1, {Nanos(1000), Nanos(500)}}, {2, {Nanos(0), Nanos(0)}}};
-  const ThreadTimes after{{1, {Nanos(2000), Nanos(500)}},   // always had a processor
-                          {2, {Nanos(600), Nanos(400)}},    // had one 60 % of the time
-                          {3, {Nanos(900), Nanos(100)}},    // began meanwhile
-                          {4, {Nanos(1), Nanos(98)}}};      // was hardly ever ready
+  const ThreadTimes after{{1, {Nanos(2000), Nanos(500)}},  // always had a processor
+                          {2, {Nanos(600), Nanos(400)}},   // had one 60 % of the time
+                          {3, {Nanos(900), Nanos(100)}},   // began meanwhile
+                          {4, {Nanos(1), Nanos(98)}}};     // was hardly ever ready
   EXPECT_EQ(processor_percent(before, after, Nanos(1000)), 60);
   EXPECT_EQ(processor_percent(before, before, Nanos(1000)), 100);
   EXPECT_EQ(processor_percent({}, {}, Nanos(1000)), 100);

@@ -73,7 +73,7 @@ struct Chain {
   uint64_t seed;
   int64_t length;
   std::vector<int64_t> shape;
-  bool cut;  // soft-max in the middle
+  bool cut;            // soft-max in the middle
   bool alone = false;  // no operands but the chain's own
 
   at::Tensor apply(at::Tensor x, const at::Tensor& row, const at::Tensor& column,
@@ -82,9 +82,12 @@ struct Chain {
     std::vector<at::Tensor> made{x};
     for (int64_t k = 0; k < length; ++k) {
       const at::Tensor a = made.back();
-      const at::Tensor& b = made[static_cast<size_t>(between(random, 0, static_cast<int64_t>(made.size()) - 1))];
-      if (cut && k == length / 2) x = at::softmax(a, -1);
-      else x = next(between(random, 0, alone ? 19 : 27), a, b, row, column, mask);
+      const at::Tensor& b =
+          made[static_cast<size_t>(between(random, 0, static_cast<int64_t>(made.size()) - 1))];
+      if (cut && k == length / 2)
+        x = at::softmax(a, -1);
+      else
+        x = next(between(random, 0, alone ? 19 : 27), a, b, row, column, mask);
       made.push_back(x);
     }
     return x;
@@ -93,34 +96,62 @@ struct Chain {
   static at::Tensor next(int64_t which, const at::Tensor& a, const at::Tensor& b,
                          const at::Tensor& row, const at::Tensor& column, const at::Tensor& mask) {
     switch (which) {
-      case 0: return at::tanh(a);
-      case 1: return at::sigmoid(a);
-      case 2: return at::exp(at::clamp(a, -3, 2));
-      case 3: return at::relu(a);
-      case 4: return at::hardtanh(a, -1, 2);
-      case 5: return at::leaky_relu(a, 0.1);
-      case 6: return at::softplus(a);
-      case 7: return at::silu(a);
-      case 8: return at::gelu(a, "tanh");
-      case 9: return at::elu(a);
-      case 10: return at::pow(a, 2);
-      case 11: return at::log1p(at::abs(a));
-      case 12: return at::erf(a);
-      case 13: return a * 0.3;
-      case 14: return 1.7 - a;
-      case 15: return a / 1.3 + b;
-      case 16: return a * b;
-      case 17: return at::add(a, b, 0.7);
-      case 18: return a / (b * b + 1);
-      case 19: return at::where(a > 0.1, a, b);
-      case 20: return a * row;
-      case 21: return a + row;
-      case 22: return a * column;
-      case 23: return a * mask;
-      case 24: return at::where(mask > 0, a, 0.5 * b);
-      case 25: return (a.to(at::kBFloat16) * 0.3).to(a.scalar_type()) + b;
-      case 26: return at::maximum(a, b);
-      default: return a - b;
+      case 0:
+        return at::tanh(a);
+      case 1:
+        return at::sigmoid(a);
+      case 2:
+        return at::exp(at::clamp(a, -3, 2));
+      case 3:
+        return at::relu(a);
+      case 4:
+        return at::hardtanh(a, -1, 2);
+      case 5:
+        return at::leaky_relu(a, 0.1);
+      case 6:
+        return at::softplus(a);
+      case 7:
+        return at::silu(a);
+      case 8:
+        return at::gelu(a, "tanh");
+      case 9:
+        return at::elu(a);
+      case 10:
+        return at::pow(a, 2);
+      case 11:
+        return at::log1p(at::abs(a));
+      case 12:
+        return at::erf(a);
+      case 13:
+        return a * 0.3;
+      case 14:
+        return 1.7 - a;
+      case 15:
+        return a / 1.3 + b;
+      case 16:
+        return a * b;
+      case 17:
+        return at::add(a, b, 0.7);
+      case 18:
+        return a / (b * b + 1);
+      case 19:
+        return at::where(a > 0.1, a, b);
+      case 20:
+        return a * row;
+      case 21:
+        return a + row;
+      case 22:
+        return a * column;
+      case 23:
+        return a * mask;
+      case 24:
+        return at::where(mask > 0, a, 0.5 * b);
+      case 25:
+        return (a.to(at::kBFloat16) * 0.3).to(a.scalar_type()) + b;
+      case 26:
+        return at::maximum(a, b);
+      default:
+        return a - b;
     }
   }
 };
@@ -150,10 +181,15 @@ StepFunction chain_step(const std::shared_ptr<Parameters>& parameters, const Cha
 std::vector<int64_t> random_shape(Random& random, bool large) {
   if (large) return {between(random, 60, 90), between(random, 1000, 1100)};
   switch (between(random, 0, 3)) {
-    case 0: return {between(random, 2, 20000)};
-    case 1: return {between(random, 1, 200), between(random, 2, 120)};
-    case 2: return {between(random, 1, 40), 256};
-    default: return {between(random, 1, 6), between(random, 1, 12), between(random, 1, 9), between(random, 2, 70)};
+    case 0:
+      return {between(random, 2, 20000)};
+    case 1:
+      return {between(random, 1, 200), between(random, 2, 120)};
+    case 2:
+      return {between(random, 1, 40), 256};
+    default:
+      return {between(random, 1, 6), between(random, 1, 12), between(random, 1, 9),
+              between(random, 2, 70)};
   }
 }
 
@@ -319,7 +355,8 @@ TEST_F(Tiles, DerivativesOfRandomChains) {
     const Chain chain{.seed = random(),
                       .length = between(random, 2, 8),
                       .shape = two_threads ? std::vector<int64_t>{between(random, 300, 400), 101}
-                                           : std::vector<int64_t>{between(random, 2, 70), between(random, 20, 70)},
+                                           : std::vector<int64_t>{between(random, 2, 70),
+                                                                  between(random, 20, 70)},
                       .cut = false,
                       .alone = true};
     SCOPED_TRACE(fmt::format("{}: {} calls over {}, seed {}", k, chain.length,

@@ -1,4 +1,6 @@
 // XConv: exact with a complete set of probes, right in the mean with signs, exact elsewhere.
+#include "runtime/nn/xconv.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -6,7 +8,6 @@
 #include <cmath>
 #include <vector>
 
-#include "runtime/nn/xconv.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/nn/xconv.h"
 
@@ -30,8 +31,8 @@ XConvCase some_case(const XConvOptions& options) {
   XConvCase c;
   c.x = at::randn({3, 4, 7, 6}, at::kDouble);
   c.weight = at::randn({6, 4 / options.groups, 3, 2}, at::kDouble).requires_grad_();
-  const at::Tensor y = at::conv2d(c.x, c.weight, {}, options.stride, options.padding, options.dilation,
-                                  options.groups);
+  const at::Tensor y = at::conv2d(c.x, c.weight, {}, options.stride, options.padding,
+                                  options.dilation, options.groups);
   c.dy = at::randn_like(y);
   c.exact = torch::autograd::grad({y}, {c.weight}, {c.dy})[0];
   return c;
@@ -43,7 +44,8 @@ TEST(XConv, ACompleteSetOfProbesGivesTheExactGradient) {
     const XConvCase c = some_case(options);
     const int64_t pixels = 7 * 6;
     // The mean of e e^T over these probes is the identity.
-    const at::Tensor basis = at::eye(pixels, at::kDouble).mul(std::sqrt(pixels)).view({pixels, 7, 6});
+    const at::Tensor basis =
+        at::eye(pixels, at::kDouble).mul(std::sqrt(pixels)).view({pixels, 7, 6});
     const internal::nn::Probes probes = [&](int64_t) { return basis; };
     const at::Tensor found = internal::nn::estimated_weight_gradient(
         c.dy, internal::nn::projections(c.x, probes), probes, c.weight.sizes(), options);
@@ -75,10 +77,10 @@ TEST(XConv, OtherGradientsHaveTheBitsOfAConvolution) {
   for (XConvOptions options : xconv_kinds()) {
     options.seed = 7;
     const auto leaf = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(); };
-    const at::Tensor x = leaf(at::randn({2, 4, 9, 9})), w = leaf(at::randn({6, 4 / options.groups, 3, 3})),
-                     b = leaf(at::randn({6}));
-    const at::Tensor y = at::conv2d(x, w, b, options.stride, options.padding, options.dilation,
-                                    options.groups);
+    const at::Tensor x = leaf(at::randn({2, 4, 9, 9})),
+                     w = leaf(at::randn({6, 4 / options.groups, 3, 3})), b = leaf(at::randn({6}));
+    const at::Tensor y =
+        at::conv2d(x, w, b, options.stride, options.padding, options.dilation, options.groups);
     const at::Tensor z = xconv2d(x, w, b, options), dy = at::randn_like(y);
     EXPECT_TRUE(at::equal(y, z));
     const auto exact = torch::autograd::grad({y}, {x, w, b}, {dy});
@@ -92,7 +94,8 @@ TEST(XConv, OtherGradientsHaveTheBitsOfAConvolution) {
 }
 
 TEST(XConv, WhatIsRefused) {
-  const at::Tensor x = at::randn({1, 2, 5, 5}).requires_grad_(), w = at::randn({2, 2, 3, 3}).requires_grad_();
+  const at::Tensor x = at::randn({1, 2, 5, 5}).requires_grad_(),
+                   w = at::randn({2, 2, 3, 3}).requires_grad_();
   EXPECT_THROW(xconv2d(x, w, {}, {.probes = 0}), InputError);
   EXPECT_THROW(xconv2d(at::randn({2, 5, 5}), w, {}), InputError);
   EXPECT_THROW(xconv2d(at::Tensor(), w, {}), InputError);

@@ -13,10 +13,10 @@
 
 namespace reprise::runtime {
 
+using training::make_model;
 using training::Model;
 using training::ModelConfig;
 using training::ModelInfo;
-using training::make_model;
 using training::models;
 
 namespace {

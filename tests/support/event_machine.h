@@ -24,8 +24,8 @@ struct EventResult {
 // Returns the duration of an action of the plan, given the usual one.
 using Duration = std::function<int64_t(size_t action, int64_t usual)>;
 
-EventResult run_events(const Graph& graph, const Machine& machine,
-                       const std::vector<Action>& actions,
-                       const Duration& duration = [](size_t, int64_t usual) { return usual; });
+EventResult run_events(
+    const Graph& graph, const Machine& machine, const std::vector<Action>& actions,
+    const Duration& duration = [](size_t, int64_t usual) { return usual; });
 
 }  // namespace reprise::testing

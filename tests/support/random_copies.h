@@ -14,10 +14,10 @@
 namespace reprise::testing {
 
 struct RandomMachineOptions {
-  int most_memories = 3;    // with the device
-  int64_t slowest = 1;      // ns a byte
+  int most_memories = 3;     // with the device
+  int64_t slowest = 1;       // ns a byte
   int64_t most_latency = 5;  // ns
-  bool shared = true;       // some channels take turns
+  bool shared = true;        // some channels take turns
 };
 
 // Bandwidths are whole bytes a nanosecond or whole nanoseconds a byte, so that times are small.
@@ -83,7 +83,8 @@ inline std::vector<Action> with_random_copies(std::mt19937_64& random, const Gra
         std::string host = machine.memories[1 + below(machine.memories.size() - 1)].name;
         const auto put = [&](size_t where, Action action) { before[where].push_back(action); };
         const std::string& third =
-            machine.memories[machine.memories.size() > 2 && host == machine.memories[1].name ? 2 : 1]
+            machine
+                .memories[machine.memories.size() > 2 && host == machine.memories[1].name ? 2 : 1]
                 .name;
         const bool on = machine.memories.size() > 2 && below(2) == 0;
         const bool at_once = on && below(2) == 0;  // before it has arrived in the second memory

@@ -134,9 +134,8 @@ class Maker {
     if (mask) {
       std::replace(reads.begin(), reads.end(), mask->of, mask->made);
       const OpIndex of_mask = op(phase, reads, writes);
-      graph_.choices.push_back(
-          {fmt::format("choice{}", graph_.choices.size()),
-           {{"", {whole}}, {"mask", {mask->ask, of_mask}}}});
+      graph_.choices.push_back({fmt::format("choice{}", graph_.choices.size()),
+                                {{"", {whole}}, {"mask", {mask->ask, of_mask}}}});
     } else if (options_.choices && phase != Phase::kLoss && number(3) == 0) {
       const ValueIndex between_parts = value(ValueKind::kActivation);
       const OpIndex first = op(phase, reads, {between_parts});
@@ -172,8 +171,8 @@ class Maker {
     if (its != choices.end()) {
       its->realizations.push_back({"late", {again}});
     } else {
-      choices.push_back({fmt::format("choice{}", choices.size()),
-                         {{"", {late.whole}}, {"late", {again}}}});
+      choices.push_back(
+          {fmt::format("choice{}", choices.size()), {{"", {late.whole}}, {"late", {again}}}});
     }
   }
 
@@ -266,7 +265,8 @@ std::vector<Run> random_runs(std::mt19937_64& random, const Graph& graph, int at
       const int64_t place =
           between(random, static_cast<int64_t>(at) + 1, static_cast<int64_t>(runs.size()));
       changed.insert(changed.begin() + place, run);
-      if (coin(random)) changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(at));  // put off
+      if (coin(random))
+        changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(at));  // put off
     }
     if (can_run(graph, changed)) runs = std::move(changed);
   }

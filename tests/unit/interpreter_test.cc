@@ -67,8 +67,8 @@ TEST(Interpreter, RandomStateIsKeptByFirstRunsThatAreRepeatedOnly) {
   execute(Program(graph, with_frees(graph, {{0, 0}, {1, 1}, {2, 0}, {3, 0}, {0, 1}, {4, 0}})),
           backend);
   const std::vector<RunAction> expected = {{0, 0, true, true, false},  {1, 1, true, false, false},
-                                         {2, 0, true, false, false}, {3, 0, true, false, false},
-                                         {0, 1, false, false, true}, {4, 0, true, false, false}};
+                                           {2, 0, true, false, false}, {3, 0, true, false, false},
+                                           {0, 1, false, false, true}, {4, 0, true, false, false}};
   EXPECT_EQ(backend.runs, expected);
 }
 

@@ -1,5 +1,7 @@
 // Machines: the short form, times of copies, files with located errors; and plans with copies as
 // files.
+#include "reprise/model/machine.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,7 +10,6 @@
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
-#include "reprise/model/machine.h"
 
 namespace reprise {
 namespace {
@@ -101,7 +102,8 @@ TEST(PlanFile, CopiesMakeItVersion2) {
   const Plan plan = moving_plan();
   const std::string text = to_json(plan);
   EXPECT_NE(text.find("\"version\": 2"), std::string::npos);
-  EXPECT_NE(text.find(R"(["copy", "x1", "host", "disk", {"after": [1]}])"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"(["copy", "x1", "host", "disk", {"after": [1]}])"), std::string::npos)
+      << text;
   EXPECT_NE(text.find(R"(["free", "x1", "host"])"), std::string::npos);
   EXPECT_EQ(parse_plan(text), plan);
   Plan without = plan;

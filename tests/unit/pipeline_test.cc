@@ -1,4 +1,6 @@
 // The model of pipelines: what is valid, what a device's program is, and what verify() finds.
+#include "reprise/check/pipeline.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <set>
 #include <string>
 
-#include "reprise/check/pipeline.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/pipeline.h"
@@ -70,10 +71,9 @@ TEST(Pipeline, IsRefusedWithThePlace) {
             "/stages/0/weight_part/kept_bytes");
   EXPECT_EQ(pointer_of([](Pipeline& p) { p.chain.stages[1].options.clear(); }),
             "/chain/stages/1/options");
-  EXPECT_EQ(pointer_of([](Pipeline& p) {
-              p.chain.stages[0].forward.time = Nanos(int64_t{1} << 62);
-            }),
-            "/micro_batches");
+  EXPECT_EQ(
+      pointer_of([](Pipeline& p) { p.chain.stages[0].forward.time = Nanos(int64_t{1} << 62); }),
+      "/micro_batches");
 }
 
 TEST(Pipeline, OfEqualDevicesHasLinksBetweenNeighboursAndEnds) {
@@ -106,7 +106,8 @@ TEST(PipelineProgram, HasOneGradientForEachWeightAndAnOpForEachMessage) {
   int64_t weights = 0, messages = 0;
   for (const Value& value : program.graph.values) weights += value.id == "w0";
   for (const Op& op : program.graph.ops) {
-    messages += op.id.starts_with("send") || op.id.starts_with("wait") || op.id.starts_with("receive");
+    messages +=
+        op.id.starts_with("send") || op.id.starts_with("wait") || op.id.starts_with("receive");
   }
   EXPECT_EQ(weights, 1);
   EXPECT_EQ(messages, 3 * 3);
@@ -187,26 +188,33 @@ TEST(PipelineVerify, SeesWhatDoesNotFitTheProblem) {
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.parts[0].plan_of[1] = 4; }).contains(V::kPart));
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.parts[0].plan_of.pop_back(); }).contains(V::kPart));
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.parts[0].device = 5; }).contains(V::kPart));
-  EXPECT_TRUE(kinds([](PipelinePlan& p) { p.devices[0].order[0].part = 9; }).contains(V::kUnknownId));
   EXPECT_TRUE(
-      kinds([](PipelinePlan& p) { p.devices[0].order[0].micro_batch = 3; }).contains(V::kUnknownId));
-  EXPECT_TRUE(
-      kinds([](PipelinePlan& p) { p.parts[0].plans[0].forward[0].op = "F9"; }).contains(V::kUnknownId));
+      kinds([](PipelinePlan& p) { p.devices[0].order[0].part = 9; }).contains(V::kUnknownId));
+  EXPECT_TRUE(kinds([](PipelinePlan& p) {
+                p.devices[0].order[0].micro_batch = 3;
+              }).contains(V::kUnknownId));
+  EXPECT_TRUE(kinds([](PipelinePlan& p) {
+                p.parts[0].plans[0].forward[0].op = "F9";
+              }).contains(V::kUnknownId));
   EXPECT_TRUE(kinds([](PipelinePlan& p) {
                 p.parts[0].plans[0].forward[0].variant = "other";
               }).contains(V::kUnknownId));
-  EXPECT_TRUE(kinds([](PipelinePlan& p) { p.parts[0].plans[0].forward.clear(); }).contains(V::kNotLive));
+  EXPECT_TRUE(
+      kinds([](PipelinePlan& p) { p.parts[0].plans[0].forward.clear(); }).contains(V::kNotLive));
   EXPECT_TRUE(kinds([](PipelinePlan& p) {
                 auto& runs = p.parts[1].plans[0].backward;
                 runs.push_back(runs.back());  // It would add its weight gradients twice.
               }).contains(V::kRepeatedRun));
-  EXPECT_TRUE(kinds([](PipelinePlan& p) { p.devices[1].budget = Bytes(9); }).contains(V::kOverBudget));
-  EXPECT_TRUE(kinds([](PipelinePlan& p) { p.devices[1].peak += Bytes(1); }).contains(V::kFalseClaim));
+  EXPECT_TRUE(
+      kinds([](PipelinePlan& p) { p.devices[1].budget = Bytes(9); }).contains(V::kOverBudget));
+  EXPECT_TRUE(
+      kinds([](PipelinePlan& p) { p.devices[1].peak += Bytes(1); }).contains(V::kFalseClaim));
   EXPECT_TRUE(kinds([](PipelinePlan& p) { p.time += Nanos(1); }).contains(V::kFalseClaim));
   EXPECT_TRUE(
       kinds([](PipelinePlan& p) { p.lower_bound = p.time + Nanos(1); }).contains(V::kFalseClaim));
-  EXPECT_TRUE(kinds([](PipelinePlan& p) { p.termination = Termination::kInfeasible; })
-                  .contains(V::kFalseClaim));
+  EXPECT_TRUE(kinds([](PipelinePlan& p) {
+                p.termination = Termination::kInfeasible;
+              }).contains(V::kFalseClaim));
   ProblemId other = problem_id(pipeline);
   other.sha256 = std::string(64, '0');
   EXPECT_EQ(verify(pipeline, good, other).front().kind, V::kOtherProblem);

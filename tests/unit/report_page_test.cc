@@ -182,7 +182,6 @@ TEST(AddCurves, FillsInWhatIsMissing) {
   input.frontier->points.resize(1);
   add_curves(input, {});
   EXPECT_EQ(input.frontier->points.size(), 1u);
-
 }
 
 TEST(AddCurves, ThePlanOfAGraphIsOnItsCurve) {
@@ -270,8 +269,7 @@ TEST(ChromeTrace, HasATrackForEachChannel) {
     if (event["name"] == "thread_name") tracks.push_back(event["args"]["name"]);
     if (event["ph"] == "X") (event["tid"] == 1 ? runs : copies) += event["dur"].get<double>();
   }
-  EXPECT_EQ(tracks,
-            (std::vector<std::string>{"schedule", "device -> host", "host -> device"}));
+  EXPECT_EQ(tracks, (std::vector<std::string>{"schedule", "device -> host", "host -> device"}));
   EXPECT_NEAR(copies * 1000, expected, 1e-3);
   EXPECT_NEAR(runs * 1000, static_cast<double>(input.plan.time.count()), 1e-3);  // with waits
 }

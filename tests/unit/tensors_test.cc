@@ -21,7 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 class TensorFiles : public ::testing::Test {
  protected:
@@ -115,9 +117,8 @@ TEST_F(TensorFiles, HaveTheFormatOfSafetensors) {
 
 // Files of other tools have no checksums. Their header may stand in any order.
 TEST_F(TensorFiles, OfOtherToolsAreRead) {
-  const std::string header =
-      R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},)"
-      R"("a":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}})";
+  const std::string header = R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},)"
+                             R"("a":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}})";
   std::string text(8, '\0');
   text[0] = static_cast<char>(header.size());
   write_file(file_, text + header + "halfUV");
@@ -212,7 +213,8 @@ TEST(TensorTables, WrongHeadersAreRefusedWithTheirPlace) {
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [8, 4]}})", "before the beginning"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}})", "two numbers"},
       {R"({"a": {"dtype": "F32", "shape": [1]}})", "data_offsets"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "more": 1}})", "unknown key"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "more": 1}})",
+       "unknown key"},
       {R"({"__metadata__": {"a": 1}})", "string"},
       {R"({"a": {"dtype": "F64", "shape": [4611686018427387904, 4], "data_offsets": [0, 8]}})",
        "does not have 8 bytes"},

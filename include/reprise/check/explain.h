@@ -49,10 +49,10 @@ struct AlternativeUse {
 // A Moved is a value that a plan sends to another memory and brings back.
 struct Moved {
   std::string value;
-  std::string memory;    // where it waits
-  Bytes bytes;           // of one copy
-  int64_t copies = 0;    // out of the device and back
-  Nanos waited;          // the time that runs wait for these copies
+  std::string memory;  // where it waits
+  Bytes bytes;         // of one copy
+  int64_t copies = 0;  // out of the device and back
+  Nanos waited;        // the time that runs wait for these copies
 
   bool operator==(const Moved&) const = default;
 };

@@ -29,9 +29,9 @@ struct BoundAction {
   ActionKind kind = ActionKind::kRun;
   int32_t target = 0;
   int32_t variant = 0;
-  int32_t at = 0;            // the memory of a free or a wait, and the one that a copy reads
-  int32_t to = 0;            // the memory that a copy writes
-  int32_t channel = -1;      // the channel of a copy
+  int32_t at = 0;        // the memory of a free or a wait, and the one that a copy reads
+  int32_t to = 0;        // the memory that a copy writes
+  int32_t channel = -1;  // the channel of a copy
   std::vector<int64_t> after = {};
 
   bool operator==(const BoundAction&) const = default;

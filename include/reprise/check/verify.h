@@ -31,9 +31,9 @@ enum class ViolationKind {
   kAlreadyThere,   // A copy goes to a memory where the value is already.
   kUnderWay,       // A value is read or given back, and nobody has waited for a copy of it.
   // These are of pipelines only (check/pipeline.h).
-  kPart,           // A part has stages, plans or a device that do not fit the problem.
-  kUnmatched,      // A message lacks its send, receive, wait or link, or its ends differ in order.
-  kDeadlock,       // Devices wait for each other.
+  kPart,       // A part has stages, plans or a device that do not fit the problem.
+  kUnmatched,  // A message lacks its send, receive, wait or link, or its ends differ in order.
+  kDeadlock,   // Devices wait for each other.
 };
 
 struct Violation {

@@ -41,9 +41,9 @@ struct PipelineStage {
 };
 
 struct PipelineDevice {
-  std::string name;                    // The name is unique and not empty.
-  std::optional<Bytes> memory = {};    // Without it, the device has as much as the budget.
-  int64_t time_percent = 100;          // Operations take this share of the chain's times.
+  std::string name;                  // The name is unique and not empty.
+  std::optional<Bytes> memory = {};  // Without it, the device has as much as the budget.
+  int64_t time_percent = 100;        // Operations take this share of the chain's times.
 
   bool operator==(const PipelineDevice&) const = default;
 };
@@ -145,8 +145,8 @@ struct PartPlan {
 };
 
 struct PipelinePart {
-  int32_t device = 0;        // position in PipelinePlan::devices
-  int32_t first_stage = 0;   // The parts follow each other and have every stage of the chain.
+  int32_t device = 0;       // position in PipelinePlan::devices
+  int32_t first_stage = 0;  // The parts follow each other and have every stage of the chain.
   int32_t stages = 0;
   std::vector<PartPlan> plans;
   std::vector<int32_t> plan_of;  // by micro-batch: a position in `plans`

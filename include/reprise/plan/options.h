@@ -11,21 +11,21 @@
 namespace reprise {
 
 struct PlanOptions {
-  Budget budget = {};                  // default: no limit; shares are of plain training's peak
+  Budget budget = {};  // default: no limit; shares are of plain training's peak
   // Empty: "chain" for chains, "levels" for chains on a machine with channels, "graph" for graphs,
   // "join" for joins.
   std::string planner{};
   // The schedule class to search and to prove, for planners that have several. Empty: the largest
   // class that the time limit allows.
   std::string schedule_class{};
-  Nanos time_limit{10'000'000'000};    // limit on the search
-  int threads = 0;                     // 0: as many as the machine has
+  Nanos time_limit{10'000'000'000};       // limit on the search
+  int threads = 0;                        // 0: as many as the machine has
   Exactness allow = Exactness::kBitwise;  // the least exact option or variant that may be used
   // The planners of graphs that search look for a plan that leaves this many bytes of the budget
   // unused. They return a plan that uses these bytes if they find no other. Statements about all
   // plans within the budget refer to the whole budget.
   Bytes reserve = {};
-  Observer observer{};                 // progress; may be empty
+  Observer observer{};  // progress; may be empty
   // The memories that values may move to. The budget is that of its first memory.
   Machine machine{};
 };

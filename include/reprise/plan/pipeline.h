@@ -23,19 +23,19 @@ struct PipelineOptions {
   // The first stage of each part but the first one. Empty: the planner chooses, which for planners
   // that do not search means parts whose slowest one is as fast as possible.
   std::vector<int64_t> cuts = {};
-  int64_t parts_per_device = 2;       // of planners with several parts on a device
-  Nanos time_limit{10'000'000'000};   // limit on the search
-  int threads = 0;                    // 0: as many as the machine has
+  int64_t parts_per_device = 2;           // of planners with several parts on a device
+  Nanos time_limit{10'000'000'000};       // limit on the search
+  int threads = 0;                        // 0: as many as the machine has
   Exactness allow = Exactness::kBitwise;  // the least exact option that may be used
-  Observer observer{};                // progress; may be empty
+  Observer observer{};                    // progress; may be empty
 };
 
 struct PipelineResult {
   Termination termination = Termination::kTimeLimit;
   std::optional<PipelinePlan> plan;  // with kOptimal and kFeasible; always verified
   std::string planner;
-  std::string schedule_class;   // the plans that the lower bound speaks of
-  std::vector<Bytes> budgets;   // by device
+  std::string schedule_class;  // the plans that the lower bound speaks of
+  std::vector<Bytes> budgets;  // by device
   Nanos lower_bound;
   Baseline baseline;
   // With kInfeasible: the device on which the plan that came closest is furthest over the budget, and

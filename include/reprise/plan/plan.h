@@ -29,13 +29,13 @@ enum class Proof {
 
 struct PlanResult {
   Termination termination = Termination::kTimeLimit;
-  std::optional<Plan> plan;            // with kOptimal and kFeasible; always verified
+  std::optional<Plan> plan;  // with kOptimal and kFeasible; always verified
   std::string planner;
-  std::string schedule_class;          // class of the bound and of `optimal`
-  Proof proof = Proof::kTried;         // basis of kInfeasible and smallest_budget
-  Bytes budget;                        // in bytes, with any share resolved
-  std::string machine_sha256{};        // of the machine, if it has channels
-  Nanos lower_bound;                   // bounds the time of every plan of the class in the budget
+  std::string schedule_class;    // class of the bound and of `optimal`
+  Proof proof = Proof::kTried;   // basis of kInfeasible and smallest_budget
+  Bytes budget;                  // in bytes, with any share resolved
+  std::string machine_sha256{};  // of the machine, if it has channels
+  Nanos lower_bound;             // bounds the time of every plan of the class in the budget
   Baseline baseline;
   // With kInfeasible: the smallest budget at which this planner has a plan, and the op that needs
   // it. With kTimeLimit: the smallest budget for which the planner found a plan, if it reports one,

@@ -22,7 +22,7 @@ struct PlannerInfo {
   Answer (*plan_graph)(const GraphProblem&) = nullptr;  // null: does not plan graphs
   Answer (*plan_join)(const JoinProblem&) = nullptr;    // null: does not plan joins
   PipelineAnswer (*plan_pipeline)(const PipelineProblem&) = nullptr;  // null: no pipelines
-  Curve (*chain_frontier)(const ChainProblem&) = nullptr;  // null: has no curve
+  Curve (*chain_frontier)(const ChainProblem&) = nullptr;             // null: has no curve
   // The answer has one plan for each point, peaks ascending, times strictly descending. Null: has
   // no curve.
   std::vector<Answer> (*graph_frontier)(const GraphProblem&) = nullptr;

@@ -42,8 +42,8 @@ class Backend {
   virtual void run(const RunAction& step) = 0;
   virtual void free(ValueIndex value) = 0;  // on the device
 
-  virtual void copy(const CopyAction& copy);                     // begins, and does not wait
-  virtual void wait(ValueIndex value, int32_t memory);           // for the copy that makes it there
+  virtual void copy(const CopyAction& copy);            // begins, and does not wait
+  virtual void wait(ValueIndex value, int32_t memory);  // for the copy that makes it there
   virtual void free_elsewhere(ValueIndex value, int32_t memory);  // memory > 0
 };
 

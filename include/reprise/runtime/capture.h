@@ -122,7 +122,7 @@ struct CapturedStepReport {
   int64_t served = 0;            // number of allocations at their planned places
   int64_t fallbacks = 0;         // number of allocations that the heap served beside an arena
   int64_t steps = 0, plans = 0;  // numbers of steps and plans so far
-  int64_t compared = 0;  // number of steps so far that lockstep compared with the function
+  int64_t compared = 0;          // number of steps so far that lockstep compared with the function
 
   bool operator==(const CapturedStepReport&) const = default;
 };

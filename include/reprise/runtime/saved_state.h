@@ -50,9 +50,9 @@ struct StateParts {
 
 // Progress is what the program itself says about the run.
 struct Progress {
-  int64_t step = 0;       // number of steps that were done
-  int64_t position = 0;   // place in the data, as the program counts
-  std::string plan = {};  // plan_sha256() of the plan in force, or empty
+  int64_t step = 0;                               // number of steps that were done
+  int64_t position = 0;                           // place in the data, as the program counts
+  std::string plan = {};                          // plan_sha256() of the plan in force, or empty
   std::map<std::string, std::string> notes = {};  // texts of the program's own
 
   bool operator==(const Progress&) const = default;

@@ -17,9 +17,10 @@ namespace py = pybind11;
 namespace rt = reprise::runtime;
 using Pair = std::array<int64_t, 2>;
 
-at::Tensor xconv2d(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                   int64_t probes, const Pair& stride, const Pair& padding, const Pair& dilation,
-                   int64_t groups, const std::optional<uint64_t>& seed) {
+at::Tensor xconv2d(const at::Tensor& x, const at::Tensor& weight,
+                   const std::optional<at::Tensor>& bias, int64_t probes, const Pair& stride,
+                   const Pair& padding, const Pair& dilation, int64_t groups,
+                   const std::optional<uint64_t>& seed) {
   return rt::nn::xconv2d(x, weight, bias.value_or(at::Tensor()),
                          {.probes = probes,
                           .stride = stride,
@@ -29,7 +30,8 @@ at::Tensor xconv2d(const at::Tensor& x, const at::Tensor& weight, const std::opt
                           .seed = seed});
 }
 
-rt::nn::Encoded encode(const at::Tensor& x, int bits, int64_t group, bool stochastic, uint64_t seed) {
+rt::nn::Encoded encode(const at::Tensor& x, int bits, int64_t group, bool stochastic,
+                       uint64_t seed) {
   return rt::nn::encode(x, {.bits = bits, .group = group, .stochastic = stochastic, .seed = seed});
 }
 
@@ -44,10 +46,10 @@ void bind_estimates(py::module_& module) {
              py::arg("stochastic"), py::arg("seed"), no_gil());
   module.def("decode", &rt::nn::decode, py::arg("encoded"), no_gil());
   module.def("xconv2d", &xconv2d, py::arg("x"), py::arg("weight"), py::arg("bias"), py::kw_only(),
-             py::arg("probes"), py::arg("stride"), py::arg("padding"), py::arg("dilation"), py::arg("groups"),
-             py::arg("seed"), no_gil());
-  module.def("finite_depth", &rt::nn::finite_depth, py::arg("x"), py::arg("weights"), py::arg("biases"),
-             py::arg("activation"), no_gil());
+             py::arg("probes"), py::arg("stride"), py::arg("padding"), py::arg("dilation"),
+             py::arg("groups"), py::arg("seed"), no_gil());
+  module.def("finite_depth", &rt::nn::finite_depth, py::arg("x"), py::arg("weights"),
+             py::arg("biases"), py::arg("activation"), no_gil());
 }
 
 }  // namespace reprise::python

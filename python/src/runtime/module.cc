@@ -17,11 +17,6 @@
 #include "in_place_abn.h"
 #include "mirror.h"
 #include "online.h"
-#include "reversible.h"
-#include "saved.h"
-#include "stage_arguments.h"
-#include "tiled.h"
-#include "watched.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -30,6 +25,11 @@
 #include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/miss.h"
 #include "reprise/runtime/remat.h"
+#include "reversible.h"
+#include "saved.h"
+#include "stage_arguments.h"
+#include "tiled.h"
+#include "watched.h"
 
 namespace reprise::python {
 namespace {
@@ -87,8 +87,8 @@ void translate(std::exception_ptr pointer) {
 // the folders of these packages. Steps run without the GIL, so it is taken here.
 Text place_in_python(const std::vector<Text>& inside) {
   const py::gil_scoped_acquire gil;
-  py::object frame = py::reinterpret_borrow<py::object>(
-      reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  py::object frame =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame && !frame.is_none()) {
     const Text file = py::str(frame.attr("f_code").attr("co_filename"));
     const bool ours = std::any_of(inside.begin(), inside.end(),
@@ -195,12 +195,12 @@ class PythonOptimizer final : public rt::ParameterOptimizer {
 class CapturedStep {
  public:
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
-               bool recapture, int outcomes,
-               const std::optional<std::vector<Text>>& alternatives, const py::object& optimizer,
-               const Text& lockstep, const BudgetArgument& budget, const Text& name,
-               const ObserverArgument& observer, const Text& cache) {
-    rt::CaptureOptions options = capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                                 lockstep, budget, name, observer, cache);
+               bool recapture, int outcomes, const std::optional<std::vector<Text>>& alternatives,
+               const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
+               const Text& name, const ObserverArgument& observer, const Text& cache) {
+    rt::CaptureOptions options =
+        capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
+                        name, observer, cache);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -210,8 +210,8 @@ class CapturedStep {
   // its result.
   static py::tuple in_parts(const rt::PartFunction& part, const rt::BodyFunction& body,
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
-                            const std::vector<py::object>& modules, bool recapture,
-                            int outcomes, const std::optional<std::vector<Text>>& alternatives,
+                            const std::vector<py::object>& modules, bool recapture, int outcomes,
+                            const std::optional<std::vector<Text>>& alternatives,
                             const py::object& optimizer, const Text& lockstep,
                             const BudgetArgument& budget, const Text& name,
                             const ObserverArgument& observer, const Text& cache) {
@@ -292,11 +292,11 @@ class CapturedStep {
   CapturedStep() = default;
 
   rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
-                                     int outcomes, const std::optional<std::vector<Text>>& alternatives,
+                                     int outcomes,
+                                     const std::optional<std::vector<Text>>& alternatives,
                                      const py::object& optimizer, const Text& lockstep,
                                      const BudgetArgument& budget, const Text& name,
-                                     const ObserverArgument& observer,
-                                     const Text& cache) {
+                                     const ObserverArgument& observer, const Text& cache) {
     rt::CaptureOptions options;
     options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
@@ -402,9 +402,9 @@ void bind_captured_step(py::module_& m) {
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
                     const BudgetArgument&, const Text&, const ObserverArgument&, const Text&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
-           py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"),
-           py::arg("optimizer"), py::arg("lockstep"), py::arg("budget"), py::arg("name"),
-           py::arg("observer"), py::arg("cache"))
+           py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
+           py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
+           py::arg("cache"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),

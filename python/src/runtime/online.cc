@@ -24,9 +24,8 @@ struct Thrown : std::runtime_error {
 class Online {
  public:
   Online(const BudgetArgument& budget, const std::string& heuristic, int64_t smallest)
-      : online_({.budget = budget_of(budget),
-                 .heuristic = heuristic,
-                 .smallest = Bytes(smallest)}) {}
+      : online_(
+            {.budget = budget_of(budget), .heuristic = heuristic, .smallest = Bytes(smallest)}) {}
 
   void begin() { online_.begin(); }
   void end() {

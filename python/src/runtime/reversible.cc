@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "stage_arguments.h"
 #include "reprise/runtime/nn/reversible.h"
+#include "stage_arguments.h"
 
 namespace reprise::python {
 namespace {

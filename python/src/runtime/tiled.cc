@@ -29,8 +29,9 @@ rt::nn::DerivativeStorage storage_of(const std::optional<at::ScalarType>& type) 
     case at::kChar:
       return rt::nn::DerivativeStorage::kScaled8;
     default:
-      throw InputError(std::string("storage is torch.float16, torch.bfloat16, torch.int8 or None, not ") +
-                       c10::toString(*type));
+      throw InputError(
+          std::string("storage is torch.float16, torch.bfloat16, torch.int8 or None, not ") +
+          c10::toString(*type));
   }
 }
 
@@ -75,9 +76,10 @@ std::vector<std::tuple<std::string, std::string, size_t>> list_activations() {
 void bind_tiled_functions(py::module_& module) {
   using Type = std::optional<at::ScalarType>;
   py::class_<rt::nn::TiledFunction>(module, "TiledFunction")
-      .def(py::init([](py::function function, bool keep_operands, const Type& storage, int64_t tile) {
-             return make(calls(std::move(function)), keep_operands, storage, tile);
-           }),
+      .def(py::init(
+               [](py::function function, bool keep_operands, const Type& storage, int64_t tile) {
+                 return make(calls(std::move(function)), keep_operands, storage, tile);
+               }),
            py::arg("function"), py::kw_only(), py::arg("keep_operands"), py::arg("storage"),
            py::arg("tile"))
       .def_static(

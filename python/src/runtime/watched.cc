@@ -55,7 +55,8 @@ void Watched::renew(size_t number) {
 }
 
 bool Watched::holds(const Tensor& watched) {
-  if (THPVariable_Unpack(watched.tensor.ptr()).requires_grad() != watched.requires_grad) return false;
+  if (THPVariable_Unpack(watched.tensor.ptr()).requires_grad() != watched.requires_grad)
+    return false;
   size_t count = 0;
   for_each_hook(watched.tensor, [&](PyObject* hook) {
     return count < watched.hooks.size() && hook == watched.hooks[count].ptr() && ++count > 0;
@@ -70,7 +71,8 @@ bool Watched::holds(const Group& group) {
     if (Py_TYPE(watched.object.ptr()) != watched.type) return false;
   }
   for (const Dict& watched : group.dicts) {
-    if (PyDict_GET_SIZE(watched.dict.ptr()) != static_cast<Py_ssize_t>(watched.keys.size())) return false;
+    if (PyDict_GET_SIZE(watched.dict.ptr()) != static_cast<Py_ssize_t>(watched.keys.size()))
+      return false;
     PyObject *key = nullptr, *value = nullptr;
     Py_ssize_t at = 0;
     for (size_t i = 0; PyDict_Next(watched.dict.ptr(), &at, &key, &value) != 0; ++i) {

@@ -34,8 +34,11 @@ Answer dtr_graph(const GraphProblem& problem);
 // or to fall back on. They return false if time ran out before every candidate was considered.
 // Among the sets of checkpoints, the first function considers the fastest within the budget, or that
 // with the smallest peak if none fits.
-bool consider_min_peak(const Chain& chain, Bytes budget, common::Candidates& candidates, common::SearchControl& control);
-bool consider_revolve(const Chain& chain, common::Candidates& candidates, common::SearchControl& control);
-bool consider_dtr(const Graph& graph, Bytes budget, common::Candidates& candidates, common::SearchControl& control);
+bool consider_min_peak(const Chain& chain, Bytes budget, common::Candidates& candidates,
+                       common::SearchControl& control);
+bool consider_revolve(const Chain& chain, common::Candidates& candidates,
+                      common::SearchControl& control);
+bool consider_dtr(const Graph& graph, Bytes budget, common::Candidates& candidates,
+                  common::SearchControl& control);
 
 }  // namespace reprise::internal::baselines

@@ -32,19 +32,19 @@
 #include <utility>
 #include <vector>
 
+#include "plan/baselines/baselines.h"
 #include "plan/common/candidates.h"
 #include "plan/common/graph_facts.h"
-#include "plan/baselines/baselines.h"
 #include "plan/common/search_control.h"
 
 namespace reprise::internal::baselines {
 
-using common::Candidates;
-using common::SearchControl;
 using common::can_be_rerun;
+using common::Candidates;
 using common::contains;
 using common::least_time;
 using common::runs_once;
+using common::SearchControl;
 using common::takes;
 
 namespace {

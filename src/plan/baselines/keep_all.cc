@@ -3,8 +3,8 @@
 // bound is the sum of the cheapest variants.
 //
 // Tests: property/planner_property_test.cc (the tests of every planner, and KeepAllIsTheBaseline).
-#include "plan/common/candidates.h"
 #include "plan/baselines/baselines.h"
+#include "plan/common/candidates.h"
 
 namespace reprise::internal::baselines {
 

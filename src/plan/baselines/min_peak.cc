@@ -66,7 +66,7 @@ struct StageLevels {
   int64_t waits = 0;       // g_i, and the weight gradients from stage i on
   // As the first stage of a segment, with x_i. A forward also holds what waits behind the segment.
   int64_t forward_first = 0, backward_first = 0;
-  int64_t forward = 0, backward = 0;  // as a later stage of a segment, with T_i
+  int64_t forward = 0, backward = 0;   // as a later stage of a segment, with T_i
   int64_t sweep_first = 0, sweep = 0;  // the fast forward as first and as later stage
 };
 
@@ -80,16 +80,16 @@ std::vector<StageLevels> levels_of(const Chain& chain) {
     const Stage& stage = chain.stages[i];
     const StageOption& option = stage.options.front();
     const int64_t saved = option.saved.count(), input = i == 0 ? 0 : x(i);
-    const bool input_stays = option.reads_input ||
-                             (i > 0 && chain.stages[i - 1].options.front().reads_output);
+    const bool input_stays =
+        option.reads_input || (i > 0 && chain.stages[i - 1].options.front().reads_output);
     StageLevels& level = levels[i];
     level.checkpoint = input;
     level.stays = option.reads_input ? input : 0;
     before += input_stays ? input : 0;
     level.before = before;
     const int64_t given_back = option.consumes_input ? input : 0;  // by the backward if it reads it
-    const int64_t forward = x(i + 1) + saved + option.forward.workspace.count() -
-                            (option.reads_input ? 0 : given_back);
+    const int64_t forward =
+        x(i + 1) + saved + option.forward.workspace.count() - (option.reads_input ? 0 : given_back);
     level.forward_first = input + forward;
     level.forward = before + (input_stays ? 0 : input) + forward;
     const int64_t read = g(i + 1) + saved + (option.reads_output ? x(i + 1) : 0);

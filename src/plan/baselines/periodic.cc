@@ -23,16 +23,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/common/candidates.h"
 #include "plan/baselines/baselines.h"
 #include "plan/baselines/segments.h"
+#include "plan/common/candidates.h"
 #include "plan/common/search_control.h"
 
 namespace reprise::internal::baselines {
 
 using common::Candidates;
-using common::SearchControl;
 using common::least_time;
+using common::SearchControl;
 
 namespace {
 

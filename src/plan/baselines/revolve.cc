@@ -24,16 +24,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/common/candidates.h"
 #include "plan/baselines/baselines.h"
+#include "plan/common/candidates.h"
 #include "plan/common/search_control.h"
 #include "reprise/model/lower.h"
 
 namespace reprise::internal::baselines {
 
 using common::Candidates;
-using common::SearchControl;
 using common::least_time;
+using common::SearchControl;
 
 namespace {
 

@@ -12,7 +12,9 @@ void Sweep::extend() {
       step.cost += ways[0].cost;
     }
     // Some steps may now begin at the same memory; the last of them is the cheapest.
-    const auto dearer = [](const CurvePoint& a, const CurvePoint& b) { return a.memory == b.memory; };
+    const auto dearer = [](const CurvePoint& a, const CurvePoint& b) {
+      return a.memory == b.memory;
+    };
     steps_.erase(steps_.begin(), std::unique(steps_.rbegin(), steps_.rend(), dearer).base());
     return;
   }

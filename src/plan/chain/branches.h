@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "plan/chain/cells.h"
-#include "plan/chain/model.h"
 #include "plan/chain/cost_curve.h"
+#include "plan/chain/model.h"
 
 namespace reprise::internal::chain {
 
@@ -104,12 +104,12 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
   for (size_t o = 0; o < model.options[i].size(); ++o) {
     const KeepOption& option = model.options[i][o];
     const int64_t u = model.given_back(i, option, cell.pinned);
-    Branch keep{.kind = BranchKind::kKeep,
-                .from = std::max(held + option.forward,
-                                 model.weights(i + 1, l) + option.backward - u),
-                .cost = option.cost,
-                .at = i,
-                .option = o};
+    Branch keep{
+        .kind = BranchKind::kKeep,
+        .from = std::max(held + option.forward, model.weights(i + 1, l) + option.backward - u),
+        .cost = option.cost,
+        .at = i,
+        .option = o};
     if (i < l) {
       keep.right = slot(i + 1, l, option.reads_output, cell.option);
       keep.right_shift = option.saved + model.x[i + 1] - u;

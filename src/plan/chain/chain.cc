@@ -71,10 +71,10 @@
 #include <string>
 #include <vector>
 
-#include "plan/common/by_level.h"
 #include "plan/chain/classes.h"
 #include "plan/chain/model.h"
 #include "plan/chain/planner.h"
+#include "plan/common/by_level.h"
 #include "plan/common/search_control.h"
 
 namespace reprise::internal::chain {
@@ -89,7 +89,8 @@ constexpr double kFirstClass = 0.4;
 
 // Returns the answer of the larger class if that class has a better plan or a proof that there is
 // none. Otherwise it returns the answer of the smaller class, whose bound is the better one.
-const ClassResult& more_telling(const ChainModel& model, const ClassResult& small, const ClassResult& large) {
+const ClassResult& more_telling(const ChainModel& model, const ClassResult& small,
+                                const ClassResult& large) {
   if (!large.bracket.best) return small.bracket.best ? small : large;
   if (large.bracket.exact || large.bracket.proven(model) || !small.bracket.best) return large;
   if (large.bracket.best->cost < small.bracket.best->cost) return large;
@@ -100,7 +101,8 @@ const ClassResult& more_telling(const ChainModel& model, const ClassResult& smal
 // schedules come first and take as long as they need, so no time limit makes the answer worse than
 // theirs. Quick plans of the larger class are searched from scratch, and not from the persistent
 // plan: a coarse level may hide an improvement of that plan which a finer level shows.
-ClassResult either_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
+ClassResult either_class(const ChainModel& model, int64_t memory, int threads,
+                         SearchControl& control) {
   const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, control);
   if (small.bracket.best && control.out_of_time()) return small;
   const ChainCells cells(model, /*share=*/true, Dropping::kInputs);
@@ -112,7 +114,8 @@ ClassResult either_class(const ChainModel& model, int64_t memory, int threads, S
   return more_telling(model, small, large);
 }
 
-ClassResult larger_class(const ChainModel& model, int64_t memory, int threads, SearchControl& control) {
+ClassResult larger_class(const ChainModel& model, int64_t memory, int threads,
+                         SearchControl& control) {
   SearchControl first = control.part(kFirstClass);
   const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, first);
   return search_class(model, Dropping::kInputs, memory, small.bracket.best, threads, control);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "plan/common/candidates.h"
-#include "plan/chain/bound.h"
 #include "plan/baselines/baselines.h"
+#include "plan/chain/bound.h"
+#include "plan/common/candidates.h"
 #include "reprise/model/errors.h"
 
 namespace reprise::internal::chain {
@@ -12,9 +12,9 @@ namespace reprise::internal::chain {
 using baselines::consider_min_peak;
 using baselines::consider_revolve;
 using common::Candidates;
-using common::SearchControl;
 using common::least_time;
 using common::peak_op;
+using common::SearchControl;
 
 namespace {
 
@@ -39,7 +39,7 @@ std::vector<Dropping> wanted_classes(const std::string& name) {
 }
 
 ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
-                   const std::optional<Trace>& known, int threads, SearchControl& control) {
+                       const std::optional<Trace>& known, int threads, SearchControl& control) {
   ClassResult outcome{cells.dropping()};
   Bracket& bracket = outcome.bracket;
   bracket.best = known;
@@ -71,7 +71,7 @@ void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcom
 }
 
 ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
-                     const std::optional<Trace>& known, int threads, SearchControl& control) {
+                         const std::optional<Trace>& known, int threads, SearchControl& control) {
   const ChainCells cells(model, /*share=*/true, dropping);
   ClassResult outcome = quick_plan(model, cells, memory, known, threads, control);
   finish_search({model, cells, threads}, memory, outcome, control);

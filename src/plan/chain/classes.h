@@ -47,7 +47,8 @@ Answer simplest_plan(const ChainProblem& problem, const char* planner);
 // before any search. If the result has neither a plan nor a floor, there was no time, or no room
 // for the cells.
 ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
-                   const std::optional<Trace>& known, int threads, common::SearchControl& control);
+                       const std::optional<Trace>& known, int threads,
+                       common::SearchControl& control);
 
 // Searches from a quick plan to the best one, as far as the time allows.
 void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcome,
@@ -56,6 +57,7 @@ void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcom
 // Does both in turn, and returns the best plan in the given memory. `known` may be a plan of a
 // smaller class.
 ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
-                     const std::optional<Trace>& known, int threads, common::SearchControl& control);
+                         const std::optional<Trace>& known, int threads,
+                         common::SearchControl& control);
 
 }  // namespace reprise::internal::chain

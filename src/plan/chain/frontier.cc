@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "plan/common/by_level.h"
 #include "plan/chain/classes.h"
-#include "plan/chain/table.h"
 #include "plan/chain/planner.h"
+#include "plan/chain/table.h"
+#include "plan/common/by_level.h"
 #include "plan/common/search_control.h"
 #include "reprise/check/simulate.h"
 
@@ -81,8 +81,8 @@ class Samples {
       if (control_.out_of_time()) break;
       Bracket bracket;
       SearchControl part = control_.part(kSampleShare);
-      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_outside(model_),
-                        kWorthwhileGain, threads_, bracket, part);
+      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_outside(model_), kWorthwhileGain,
+                        threads_, bracket, part);
       (bracket.best ? feasible : infeasible) = middle;
     }
     return feasible;
@@ -129,8 +129,7 @@ Curve exact_frontier(const ChainProblem& problem) {
   Curve curve;
   for (const Dropping dropping : wanted) {
     SearchControl part = dropping == wanted.back() ? tables : tables.part(kFirstTable);
-    std::optional<std::vector<FrontierPoint>> points =
-        whole_curve(model, dropping, threads, part);
+    std::optional<std::vector<FrontierPoint>> points = whole_curve(model, dropping, threads, part);
     // The larger class takes several times as long, so it is not tried after a failure of the
     // smaller one.
     if (!points) break;

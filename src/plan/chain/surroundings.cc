@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/common/by_level.h"
 #include "plan/chain/effort.h"
+#include "plan/common/by_level.h"
 
 namespace reprise::internal::chain {
 
-using common::SearchControl;
 using common::for_each_by_level;
+using common::SearchControl;
 
 namespace {
 

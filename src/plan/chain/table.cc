@@ -4,15 +4,15 @@
 #include <span>
 #include <utility>
 
-#include "plan/common/by_level.h"
 #include "plan/chain/branches.h"
 #include "plan/chain/effort.h"
 #include "plan/chain/surroundings.h"
+#include "plan/common/by_level.h"
 
 namespace reprise::internal::chain {
 
-using common::SearchControl;
 using common::for_each_by_level;
+using common::SearchControl;
 
 namespace {
 
@@ -179,8 +179,7 @@ int64_t CurveTable::least_around(const Cell& cell, int64_t memory) const {
                   with_loss ? limits_.bound->around(cell, memory) : limits_.bound->around(cell));
 }
 
-CostCurve CurveTable::compute(const Cell& cell, const Portion& portion,
-                                 Envelope& envelope) const {
+CostCurve CurveTable::compute(const Cell& cell, const Portion& portion, Envelope& envelope) const {
   const int64_t least_memory = least_memory_.of(cell);
   if (!set_caps(cell, least_memory, envelope)) return {};
   const CurveView zero = zero_function();

@@ -10,9 +10,9 @@
 #include "plan/chain/bound.h"
 #include "plan/chain/branches.h"
 #include "plan/chain/cells.h"
+#include "plan/chain/cost_curve.h"
 #include "plan/chain/model.h"
 #include "plan/common/search_control.h"
-#include "plan/chain/cost_curve.h"
 #include "reprise/model/units.h"
 
 namespace reprise::internal::chain {

@@ -34,31 +34,31 @@
 #include <utility>
 #include <vector>
 
-#include "plan/common/by_level.h"
 #include "plan/chain/cells.h"
 #include "plan/chain/classes.h"
 #include "plan/chain/model.h"
 #include "plan/chain/trace.h"
 #include "plan/chain_slots/planner.h"
-#include "plan/common/search_control.h"
 #include "plan/chain_slots/table.h"
+#include "plan/common/by_level.h"
+#include "plan/common/search_control.h"
 
 namespace reprise::internal::chain_slots {
 
 using chain::Bracket;
+using chain::bytes_outside;
 using chain::Cell;
 using chain::ChainCells;
 using chain::ChainModel;
-using chain::KeepOption;
 using chain::ClassResult;
-using chain::Trace;
-using chain::bytes_outside;
+using chain::KeepOption;
 using chain::kInfeasible;
 using chain::kReserve;
 using chain::make_model;
 using chain::quick_plan;
 using chain::simplest_plan;
 using chain::to_answer;
+using chain::Trace;
 using chain::trace;
 using common::SearchControl;
 using common::thread_count;
@@ -140,9 +140,7 @@ void solve_tables(const ChainModel& model, const ChainCells& cells, const SlotLi
     now.largest_cost = bracket.best->cost;
     return SlotTable(model, cells, now, rounding, control);
   };
-  const auto gap = [&] {
-    return model.time_of(bracket.best->cost) - model.time_of(bracket.lower);
-  };
+  const auto gap = [&] { return model.time_of(bracket.best->cost) - model.time_of(bracket.lower); };
   if (gap() == 0) return;
   {
     const SlotTable lower = table(Rounding::kDown);
@@ -168,8 +166,8 @@ Answer slots_chain(const ChainProblem& problem) {
   SearchControl control = SearchControl(problem.options, "chain_slots").part(1 - kReserve);
   control.report(0);
   const ChainModel model = make_model(problem.chain);
-  const int64_t memory = std::min(problem.budget.count() - bytes_outside(model),
-                                  enough_memory(model));
+  const int64_t memory =
+      std::min(problem.budget.count() - bytes_outside(model), enough_memory(model));
   const int threads = thread_count(problem.options.threads);
   bool shared = true;
   const ChainCells cells = choose_cells(model, shared);

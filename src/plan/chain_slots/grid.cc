@@ -75,8 +75,8 @@ class UnitChoice {
  private:
   // A unit that rounds nothing at all is worth up to this many times the slots.
   static constexpr int64_t kWorthExact = 3;
-  static constexpr int64_t kParts = 16;      // units tried for each amount
-  static constexpr size_t kAmounts = 256;    // number of amounts that units are made from
+  static constexpr int64_t kParts = 16;    // units tried for each amount
+  static constexpr size_t kAmounts = 256;  // number of amounts that units are made from
 
   double waste(int64_t unit) const {
     double sum = 0;

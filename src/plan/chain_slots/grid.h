@@ -32,7 +32,8 @@ class SlotGrid {
  public:
   // Makes about `slots` points up to `memory`, the root's argument, which is a point itself. There
   // are fewer points if a slightly larger unit divides the sizes better.
-  SlotGrid(const chain::ChainModel& model, int64_t memory, int64_t slots, Rounding rounding, bool shared);
+  SlotGrid(const chain::ChainModel& model, int64_t memory, int64_t slots, Rounding rounding,
+           bool shared);
 
   int64_t unit() const { return unit_.divisor(); }
   int32_t last() const { return last_; }

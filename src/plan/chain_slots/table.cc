@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/common/by_level.h"
 #include "plan/chain_slots/kernel.h"
+#include "plan/common/by_level.h"
 
 namespace reprise::internal::chain_slots {
 
 using chain::Cell;
 using chain::ChainCells;
 using chain::ChainModel;
-using chain::KeepOption;
 using chain::CurvePoint;
+using chain::KeepOption;
+using chain::kInfeasible;
 using chain::Sweep;
 using chain::SweepVariant;
-using chain::kInfeasible;
-using common::SearchControl;
 using common::for_each_by_level;
+using common::SearchControl;
 
 class SlotMinimum {
  public:

@@ -13,8 +13,8 @@
 #include "plan/chain/cells.h"
 #include "plan/chain/model.h"
 #include "plan/chain_slots/divider.h"
-#include "plan/common/search_control.h"
 #include "plan/chain_slots/grid.h"
+#include "plan/common/search_control.h"
 #include "reprise/model/units.h"
 
 namespace reprise::internal::chain_slots {
@@ -50,7 +50,8 @@ class SlotScale {
 
  private:
   struct Times {};
-  SlotScale(const chain::ChainModel& model, int64_t largest_time, Rounding rounding, Times /*in units*/)
+  SlotScale(const chain::ChainModel& model, int64_t largest_time, Rounding rounding,
+            Times /*in units*/)
       : exact_(largest_time < kNone - 1),
         scale_(model.time_weight * (largest_time / (kNone - 1) + 1)),
         unit_(model.cost_unit),
@@ -77,8 +78,8 @@ class SlotTable {
  public:
   // Stops early if the control says so; complete() tells. The values are the same with any number
   // of threads.
-  SlotTable(const chain::ChainModel& model, const chain::ChainCells& cells, const SlotLimits& limits,
-            Rounding rounding, common::SearchControl& control);
+  SlotTable(const chain::ChainModel& model, const chain::ChainCells& cells,
+            const SlotLimits& limits, Rounding rounding, common::SearchControl& control);
 
   bool complete() const { return complete_; }
   bool exact() const { return grid_.exact() && scale_.exact(); }

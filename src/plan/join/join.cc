@@ -109,8 +109,8 @@ class JoinSearch {
       exact = improve(1);
     }
     if (best_) candidates.consider(runs_of(*best_));
-    Answer answer = candidates.answer(Nanos(least_time_ + (exact ? best_time_.value_or(0) : 0)),
-                                      false);
+    Answer answer =
+        candidates.answer(Nanos(least_time_ + (exact ? best_time_.value_or(0) : 0)), false);
     answer.search_memory = search_memory_;
     if (!candidates.fits() && exact) refuse(answer);
     return answer;
@@ -181,8 +181,8 @@ class JoinSearch {
     for (const Run& run : own) {
       const size_t stage = chain.stage_of(run.op).value();
       const bool forward = run.op == chain.forward(stage);
-      runs.push_back({forward ? index_.forward(branch, stage) : index_.backward(branch, stage),
-                      run.variant});
+      runs.push_back(
+          {forward ? index_.forward(branch, stage) : index_.backward(branch, stage), run.variant});
     }
   }
 

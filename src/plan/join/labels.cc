@@ -76,8 +76,8 @@ class LabelSearch {
       control_.report(static_cast<double>(state) / static_cast<double>(states_));
     }
     result.complete = !control_.out_of_time() && arena_.size() <= kMostLabels;
-    result.memory = Bytes(static_cast<int64_t>(arena_.capacity() * sizeof(Label) +
-                                               states_ * sizeof(by_state_[0])));
+    result.memory = Bytes(
+        static_cast<int64_t>(arena_.capacity() * sizeof(Label) + states_ * sizeof(by_state_[0])));
     if (best_ != kNone) {
       result.time = arena_[best_].time;
       result.steps = steps_to(best_);
@@ -129,9 +129,9 @@ class LabelSearch {
     std::sort(labels.begin(), labels.end(), order);
     size_t kept = 0;
     for (const uint32_t label : labels) {
-      const bool beaten = std::any_of(
-          labels.begin(), labels.begin() + static_cast<std::ptrdiff_t>(kept),
-          [&](uint32_t other) { return is_better(arena_[other], arena_[label]); });
+      const bool beaten =
+          std::any_of(labels.begin(), labels.begin() + static_cast<std::ptrdiff_t>(kept),
+                      [&](uint32_t other) { return is_better(arena_[other], arena_[label]); });
       if (!beaten) labels[kept++] = label;
     }
     labels.resize(kept);
@@ -148,8 +148,7 @@ class LabelSearch {
     }
   }
 
-  void add(uint32_t from, const Place& place, size_t b,
-           const BranchPieces::Extension& extension) {
+  void add(uint32_t from, const Place& place, size_t b, const BranchPieces::Extension& extension) {
     Label label = arena_[from];
     label.time += limits_.any_time ? 0 : extension.time;
     if (label.time >= limits_.time) return;
@@ -179,8 +178,8 @@ class LabelSearch {
     int64_t before = 0;
     for (size_t b = 0; b < places.size(); ++b) {
       if (b > 0 && before + label.forward[b] > limits_.memory) return;
-      before += label.held[b] +
-                (places[b].pinned ? 0 : branches_[b]->activation(places[b].boundary));
+      before +=
+          label.held[b] + (places[b].pinned ? 0 : branches_[b]->activation(places[b].boundary));
     }
     if (before + loss_need_ > limits_.memory) return;
     if (best_ == kNone || label.time < arena_[best_].time) best_ = index;

@@ -22,18 +22,18 @@ struct LossLevel {
 };
 
 struct LabelLimits {
-  int64_t memory = 0;          // bytes beyond the fixed ones and the inputs
-  int64_t time = INT64_MAX;    // extra time in ns; only plans that take less are wanted
-  int64_t grid = 1;            // held bytes are rounded up to multiples of this: fewer labels
-  bool any_time = false;       // asks only whether there is a plan: all times count as 0
+  int64_t memory = 0;        // bytes beyond the fixed ones and the inputs
+  int64_t time = INT64_MAX;  // extra time in ns; only plans that take less are wanted
+  int64_t grid = 1;          // held bytes are rounded up to multiples of this: fewer labels
+  bool any_time = false;     // asks only whether there is a plan: all times count as 0
 };
 
 // A Step puts a piece of a branch on top of what lies below it.
 struct Step {
   size_t branch = 0;
   Piece piece;
-  bool pinned = false;     // at its first boundary
-  int64_t memory = 0;      // bytes in which it is reversed, beyond what is held below
+  bool pinned = false;  // at its first boundary
+  int64_t memory = 0;   // bytes in which it is reversed, beyond what is held below
 };
 
 struct LabelResult {

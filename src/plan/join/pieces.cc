@@ -36,8 +36,8 @@ void BranchPieces::add_reversal(const Piece& piece, bool pinned, int64_t memory,
     runs.push_back({index.backward(piece.first), piece.option});
     return;
   }
-  const int64_t room = memory - (pinned ? 0 : activation(piece.first)) -
-                       model_.weights(piece.end, model_.stages);
+  const int64_t room =
+      memory - (pinned ? 0 : activation(piece.first)) - model_.weights(piece.end, model_.stages);
   const auto cost = [&](size_t slot, int64_t m) { return chain::cost_at(table_->curve(slot), m); };
   const chain::Trace trace =
       chain::trace_segment(model_, cells_, cost, piece.first, piece.end - 1, pinned, room);

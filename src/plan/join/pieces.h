@@ -21,8 +21,8 @@ namespace reprise::internal::join {
 struct Piece {
   size_t first = 0;
   size_t end = 0;
-  int32_t option = -1;        // -1: a block
-  int64_t sweep_memory = 0;   // of a block: the bytes of its sweep, beyond what is held and x_first
+  int32_t option = -1;       // -1: a block
+  int64_t sweep_memory = 0;  // of a block: the bytes of its sweep, beyond what is held and x_first
 };
 
 // One branch as the recurrence of chain.cc sees it, with the costs of all its segments.
@@ -46,10 +46,10 @@ class BranchPieces {
   // the stage below reads it in its backward.
   struct Extension {
     Piece piece;
-    bool pinned = false;   // at the end of the piece
-    int64_t held = 0;      // more bytes are held while what lies above is reversed
-    int64_t forward = 0;   // bytes while its forward runs, beyond what is held
-    int64_t time = 0;      // beyond the least time of its stages, in ns
+    bool pinned = false;  // at the end of the piece
+    int64_t held = 0;     // more bytes are held while what lies above is reversed
+    int64_t forward = 0;  // bytes while its forward runs, beyond what is held
+    int64_t time = 0;     // beyond the least time of its stages, in ns
   };
   // Calls visit(extension) for each piece from boundary k that can be reversed in `memory` bytes
   // beyond what is held. The bytes hold the weight gradients and the gradient of this branch.
@@ -60,12 +60,12 @@ class BranchPieces {
       const chain::KeepOption& option = model_.options[k][o];
       const int64_t u = model_.given_back(k, option, pinned);
       if (option.backward - u > memory - input - model_.weights(k + 1, model_.stages)) continue;
-      visit(Extension{.piece = {k, k + 1, static_cast<int32_t>(o)},
-                      .pinned = option.reads_output,
-                      .held = input - u + option.saved +
-                              (option.reads_output ? model_.x[k + 1] : 0),
-                      .forward = input + option.forward,
-                      .time = time_of(option.cost)});
+      visit(
+          Extension{.piece = {k, k + 1, static_cast<int32_t>(o)},
+                    .pinned = option.reads_output,
+                    .held = input - u + option.saved + (option.reads_output ? model_.x[k + 1] : 0),
+                    .forward = input + option.forward,
+                    .time = time_of(option.cost)});
     }
     chain::Sweep sweep(model_, k);
     for (size_t end = k + 1; end <= model_.stages; ++end) {

@@ -57,9 +57,8 @@ Needs needs_of(const Chain& chain) {
     needs.bytes += bytes;
     if (bytes > 0) needs.items.push_back({static_cast<double>(bytes), static_cast<double>(again)});
   }
-  std::sort(needs.items.begin(), needs.items.end(), [](const Item& a, const Item& b) {
-    return a.time * b.bytes < b.time * a.bytes;
-  });
+  std::sort(needs.items.begin(), needs.items.end(),
+            [](const Item& a, const Item& b) { return a.time * b.bytes < b.time * a.bytes; });
   return needs;
 }
 
@@ -96,8 +95,8 @@ Ways ways_of(const Machine& machine) {
   }
   for (size_t m = 1; m < machine.memories.size(); ++m) {
     const std::optional<Bytes>& capacity = machine.memories[m].capacity;
-    ways.capacity += capacity ? static_cast<double>(capacity->count())
-                              : std::numeric_limits<double>::infinity();
+    ways.capacity +=
+        capacity ? static_cast<double>(capacity->count()) : std::numeric_limits<double>::infinity();
   }
   if (ways.out == 0 || ways.in == 0) ways.capacity = 0;
   return ways;
@@ -132,7 +131,8 @@ Nanos loss_bound(const Chain& chain, const Machine& machine, Bytes budget) {
   // A value between the last two arguments lies below both by less than a step of the slope there;
   // the share below covers that and the rounding of the sums.
   constexpr double kRounding = 1e-9;
-  const double more = std::min({time(low), time((low + high) / 2), time(high)}) - forward - backward;
+  const double more =
+      std::min({time(low), time((low + high) / 2), time(high)}) - forward - backward;
   const double whole = forward + backward + std::max(0.0, more);
   const auto bound = static_cast<int64_t>(std::max(0.0, more - kRounding * whole));
   return std::max(unlimited, Nanos(needs.forward + needs.backward + loss + bound));

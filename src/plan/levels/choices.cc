@@ -107,9 +107,9 @@ bool Scheduler::make(const Choices& choices, Schedule& schedule) {
     const int64_t room = memory_ - piece.held - input -
                          (piece.end < stages ? model_.weights(piece.end, stages - 1) : 0);
     const chain::CurveView curve = segments_.curve(first, last);
-    const auto fitting =
-        std::upper_bound(curve.begin(), curve.end(), room,
-                         [](int64_t bytes, const chain::CurvePoint& s) { return bytes < s.memory; });
+    const auto fitting = std::upper_bound(
+        curve.begin(), curve.end(), room,
+        [](int64_t bytes, const chain::CurvePoint& s) { return bytes < s.memory; });
     const auto fit = fitting - curve.begin();
     if (fit == 0) return false;
     const auto step = std::max<int64_t>(0, fit - 1 - choices.dearer[first]);

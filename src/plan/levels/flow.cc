@@ -201,9 +201,8 @@ void FlowBuilder::bring_back(int64_t budget) {
     room_[k] = budget - level_at(k) + absent_[k];
   }
   by_next_ = by_leave_;
-  std::stable_sort(by_next_.begin(), by_next_.end(), [&](size_t a, size_t b) {
-    return carried_[a].next < carried_[b].next;
-  });
+  std::stable_sort(by_next_.begin(), by_next_.end(),
+                   [&](size_t a, size_t b) { return carried_[a].next < carried_[b].next; });
   int32_t earliest = 0;
   for (const size_t c : by_next_) {
     Carried& carried = carried_[c];
@@ -259,7 +258,9 @@ int64_t FlowBuilder::time_of(const std::vector<Run>& runs) {
 std::vector<Action> FlowBuilder::actions(const std::vector<Run>& runs) const {
   const std::vector<Action> plain = with_frees(graph_, runs);
   const std::string& device = carrier_.machine().memories[0].name;
-  const auto id = [&](size_t c) { return graph_.values[static_cast<size_t>(carried_[c].value)].id; };
+  const auto id = [&](size_t c) {
+    return graph_.values[static_cast<size_t>(carried_[c].value)].id;
+  };
   const auto memory = [&](size_t c) -> const std::string& {
     const Lane& lane = carrier_.lanes()[static_cast<size_t>(carried_[c].lane)];
     return carrier_.machine().memories[static_cast<size_t>(lane.memory)].name;

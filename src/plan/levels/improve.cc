@@ -124,7 +124,8 @@ class Climb {
     changes_.clear();
     const size_t stages = bench_.model.stages;
     const size_t i = below(stages);
-    switch (bench_.sweeps ? below(bench_.lanes > 0 ? 12 : 8) : 6 + below(bench_.lanes > 0 ? 5 : 2)) {
+    switch (bench_.sweeps ? below(bench_.lanes > 0 ? 12 : 8)
+                          : 6 + below(bench_.lanes > 0 ? 5 : 2)) {
       case 0:
       case 1:
         set(Change::Kind::kOption, i, other_option(i));

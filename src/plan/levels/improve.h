@@ -27,9 +27,9 @@ struct Workbench {
   Scheduler& scheduler;
   FlowBuilder& flows;
   size_t lanes = 0;
-  int64_t budget = 0;  // the whole budget of the device
+  int64_t budget = 0;              // the whole budget of the device
   common::SearchControl& control;  // of the observer
-  bool sweeps = true;  // false: every stage is kept, and nothing is made again
+  bool sweeps = true;              // false: every stage is kept, and nothing is made again
 };
 
 // Returns the flow of the choices; it does not fit if the scheduler refuses them.

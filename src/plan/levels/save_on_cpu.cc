@@ -133,8 +133,8 @@ Answer save_on_cpu_chain(const ChainProblem& problem) {
     }
     return answer;
   }
-  answer.termination = timeline.time == answer.lower_bound ? Termination::kOptimal
-                                                           : Termination::kFeasible;
+  answer.termination =
+      timeline.time == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
   return answer;
 }
 

@@ -23,12 +23,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kWindow = 24;       // the most stages of a segment
-constexpr double kChainShare = 0.2;  // of the time, for the best plan without copies
-constexpr double kFirstLooks = 0.4;  // of the search, for all starts together
-constexpr double kMovingAlone = 0.1;  // of the search, for plans that make nothing again
-constexpr size_t kFinalists = 3;     // starts that the rest of the search goes on with
-constexpr double kReserve = 0.1;     // of the time, for all that has no clock
+constexpr size_t kWindow = 24;                  // the most stages of a segment
+constexpr double kChainShare = 0.2;             // of the time, for the best plan without copies
+constexpr double kFirstLooks = 0.4;             // of the search, for all starts together
+constexpr double kMovingAlone = 0.1;            // of the search, for plans that make nothing again
+constexpr size_t kFinalists = 3;                // starts that the rest of the search goes on with
+constexpr double kReserve = 0.1;                // of the time, for all that has no clock
 constexpr int64_t kRunsEvaluated = 20'000'000;  // over all flows of a search
 constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 200'000;
 constexpr int64_t kEvaluationsForStage = 6'000;  // at most
@@ -70,9 +70,9 @@ class Search {
       : problem_(problem),
         fates_(fates),
         control_(problem.options, fates == Fates::kAll ? "levels" : "offload_only"),
-        deadline_(Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(
-                                     (1 - kReserve) *
-                                     static_cast<double>(problem.options.time_limit.count())))),
+        deadline_(Clock::now() +
+                  std::chrono::nanoseconds(static_cast<int64_t>(
+                      (1 - kReserve) * static_cast<double>(problem.options.time_limit.count())))),
         model_(chain::make_model(problem.chain)),
         index_{model_.stages},
         carrier_(problem.graph, problem.options.machine),
@@ -80,13 +80,9 @@ class Search {
         segments_(problem.chain, model_, std::min(kWindow, model_.stages), memory_),
         scheduler_(model_, segments_, memory_),
         flows_(problem.graph, carrier_, index_.loss()),
-        bench_{model_,
-               scheduler_,
-               flows_,
-               carrier_.lanes().size(),
-               problem.budget.count(),
-               control_,
-               fates == Fates::kAll} {}
+        bench_{
+            model_,   scheduler_,          flows_, carrier_.lanes().size(), problem.budget.count(),
+            control_, fates == Fates::kAll} {}
 
   Answer run() {
     const Answer alone = fates_ == Fates::kAll ? without_copies(problem_) : Answer{};
@@ -166,7 +162,8 @@ class Search {
       } else {
         result.termination = Termination::kInfeasible;
       }
-      if (refused_ && (!result.smallest_budget || Bytes(refused_->need) < *result.smallest_budget)) {
+      if (refused_ &&
+          (!result.smallest_budget || Bytes(refused_->need) < *result.smallest_budget)) {
         result.smallest_budget = Bytes(refused_->need);
         result.blocking_op = problem_.graph.ops[static_cast<size_t>(refused_->at)].id;
       }
@@ -177,7 +174,8 @@ class Search {
     if (best_ && best_->flow.time < alone_time) {
       const FlowResult flow = flows_.build(best_->schedule, bench_.budget);
       result.actions = flows_.actions(best_->schedule.runs);
-      result.termination = Nanos(flow.time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
+      result.termination =
+          Nanos(flow.time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
     } else {
       result.runs = alone.runs;
       result.termination =

@@ -7,7 +7,7 @@
 namespace reprise::internal::levels {
 
 enum class Fates {
-  kAll,       // A value stays, moves, or is made again.
+  kAll,         // A value stays, moves, or is made again.
   kKeepOrMove,  // Every stage runs forward once.
 };
 

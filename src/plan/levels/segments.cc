@@ -10,20 +10,20 @@ namespace reprise::internal::levels {
 
 using chain::CostCurve;
 using chain::Envelope;
-using chain::kInfeasible;
 using chain::KeepOption;
+using chain::kInfeasible;
 
 namespace {
 
 // A Way is how a stretch begins: it keeps its first stage with an option, or sweeps to stage `at`,
 // which it stores the input of.
 struct Way {
-  size_t at = 0;       // the sweep ends here; the first stage itself: it is kept
-  size_t option = 0;   // of a kept stage
-  int64_t from = 0;    // the least bytes
-  int64_t time = 0;    // of the sweep, or of the kept stage forward and backward
-  int64_t right = 0;   // bytes that the stages behind cannot use
-  int64_t left = 0;    // bytes that the swept stages cannot use
+  size_t at = 0;      // the sweep ends here; the first stage itself: it is kept
+  size_t option = 0;  // of a kept stage
+  int64_t from = 0;   // the least bytes
+  int64_t time = 0;   // of the sweep, or of the kept stage forward and backward
+  int64_t right = 0;  // bytes that the stages behind cannot use
+  int64_t left = 0;   // bytes that the swept stages cannot use
 };
 
 }  // namespace
@@ -52,8 +52,12 @@ void Segments::find_equal() {
   std::map<std::vector<int64_t>, size_t> kinds;
   std::vector<size_t> kind;
   for (size_t k = 0; k < model_.stages; ++k) {
-    std::vector<int64_t> key{model_.x[k],     model_.x[k + 1],       model_.g[k],
-                             model_.g[k + 1], model_.weights(k, k), sweep_bytes_[k],
+    std::vector<int64_t> key{model_.x[k],
+                             model_.x[k + 1],
+                             model_.g[k],
+                             model_.g[k + 1],
+                             model_.weights(k, k),
+                             sweep_bytes_[k],
                              sweeps_[k + 1] - sweeps_[k]};
     for (size_t o = 0; o < model_.options[k].size(); ++o) {
       const KeepOption& option = model_.options[k][o];
@@ -88,12 +92,12 @@ void Segments::for_each_way(size_t first, size_t last, const Visit& visit) const
   const int64_t held = model_.g[last + 1];
   for (size_t o = 0; o < model_.options[first].size(); ++o) {
     const KeepOption& option = model_.options[first][o];
-    visit(Way{.at = first,
-              .option = o,
-              .from = std::max(held + option.forward,
-                               model_.weights(first + 1, last) + option.backward),
-              .time = option_time(first, o),
-              .right = option.saved + model_.x[first + 1]});
+    visit(Way{
+        .at = first,
+        .option = o,
+        .from = std::max(held + option.forward, model_.weights(first + 1, last) + option.backward),
+        .time = option_time(first, o),
+        .right = option.saved + model_.x[first + 1]});
   }
   int64_t bytes = 0;
   for (size_t j = first + 1; j <= last; ++j) {

@@ -28,9 +28,7 @@ class Segments {
 
   // The curve of the stages first..last: from bytes to the least time. The bytes count g_{last+1},
   // which is live, and not x_first, which is live too.
-  chain::CurveView curve(size_t first, size_t last) const {
-    return curves_[cell_of(first, last)];
-  }
+  chain::CurveView curve(size_t first, size_t last) const { return curves_[cell_of(first, last)]; }
   // The runs of a step of that curve. Computed once for each step of equal stretches.
   const std::vector<Run>& runs(size_t first, size_t last, size_t step);
   // The time to run the stages first..end-1 forward, keeping nothing.
@@ -51,8 +49,8 @@ class Segments {
   const chain::ChainModel& model_;
   size_t window_;
   int64_t memory_;
-  std::vector<int64_t> sweeps_;       // [k] = the time of sweeping stages 0..k-1
-  std::vector<int64_t> sweep_bytes_;  // by stage
+  std::vector<int64_t> sweeps_;             // [k] = the time of sweeping stages 0..k-1
+  std::vector<int64_t> sweep_bytes_;        // by stage
   std::vector<std::vector<size_t>> cells_;  // [first][last - first]
   std::vector<chain::CostCurve> curves_;    // by cell
   // By cell, first stage and step: traced runs.

@@ -68,8 +68,8 @@ class FormulaCuts {
     if (!given.empty() && (f != given[q] || e != given[q + 1])) return;
     const std::optional<Way> way = costs_.way(q, f, e);
     if (!way) return;
-    const PartTimes times = times_of_plan(costs_.pipeline(), costs_.devices()[q],
-                                          costs_.plans().plan(f, e, *way));
+    const PartTimes times =
+        times_of_plan(costs_.pipeline(), costs_.devices()[q], costs_.plans().plan(f, e, *way));
     Tail tail;
     tail.forward = times.forward;
     tail.backward = times.backward;

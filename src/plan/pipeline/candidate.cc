@@ -112,8 +112,10 @@ PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
          .plan_of = std::vector<int32_t>(static_cast<size_t>(pipeline.micro_batches), 0)});
   }
   for (size_t d = 0; d < pipeline.devices.size(); ++d) {
-    draft.devices.push_back(
-        {.name = pipeline.devices[d].name, .budget = {}, .peak = {}, .order = std::move(orders[d])});
+    draft.devices.push_back({.name = pipeline.devices[d].name,
+                             .budget = {},
+                             .peak = {},
+                             .order = std::move(orders[d])});
   }
   return draft;
 }
@@ -147,15 +149,16 @@ std::optional<Nanos> time_of_draft(const Pipeline& pipeline, const PipelinePlan&
   std::vector<std::vector<PartTimes>> of_parts;  // by part and plan
   for (const PipelinePart& part : plan.parts) {
     std::vector<PartTimes>& times = of_parts.emplace_back();
-    for (const PartPlan& one : part.plans) times.push_back(times_of_plan(pipeline, part.device, one));
+    for (const PartPlan& one : part.plans)
+      times.push_back(times_of_plan(pipeline, part.device, one));
   }
   std::vector<std::vector<Nanos>> times;
   for (const DevicePlan& device : plan.devices) {
     std::vector<Nanos>& of_device = times.emplace_back();
     for (const PipelineAction& action : device.order) {
       const auto part = static_cast<size_t>(action.part);
-      const auto way = static_cast<size_t>(
-          plan.parts[part].plan_of[static_cast<size_t>(action.micro_batch)]);
+      const auto way =
+          static_cast<size_t>(plan.parts[part].plan_of[static_cast<size_t>(action.micro_batch)]);
       of_device.push_back(time_of_action(action, of_parts[part][way]));
     }
   }
@@ -219,7 +222,8 @@ PipelineAnswer BestPlan::answer(Nanos lower_bound) const {
     return answer;
   }
   if (!closest_) {
-    throw InternalError("every order of a pipeline that was tried has devices that wait for each other");
+    throw InternalError(
+        "every order of a pipeline that was tried has devices that wait for each other");
   }
   answer.termination = Termination::kInfeasible;
   answer.blocking_device = problem_.pipeline.devices[closest_->device].name;

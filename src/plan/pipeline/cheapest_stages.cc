@@ -68,9 +68,8 @@ PipelineAnswer cheapest_stages(const PipelineProblem& problem) {
       plans.push_back(plan_without(pipeline, layout.cuts[q], layout.cuts[q + 1], again));
     }
     for (const Slack& slack : {Slack{1, 1}, Slack{2, 2}, Slack{0, 1}}) {
-      best.consider(draft_plan(
-          pipeline, layout, plans,
-          with_messages(layout, one_f_one_b_order(pipeline, layout), slack)));
+      best.consider(draft_plan(pipeline, layout, plans,
+                               with_messages(layout, one_f_one_b_order(pipeline, layout), slack)));
     }
   }
   return best.answer(bound_of(pipeline, layout, least_times(pipeline)));

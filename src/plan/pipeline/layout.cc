@@ -39,8 +39,8 @@ std::vector<size_t> cuts_of_user(const Pipeline& pipeline, const std::vector<int
   std::vector<size_t> cuts{0};
   for (const int64_t cut : given) {
     if (cut <= static_cast<int64_t>(cuts.back()) || cut >= static_cast<int64_t>(stages)) {
-      throw InputError(fmt::format("the cut {} is wrong: cuts ascend, and lie in 1..{}", cut,
-                                   stages - 1));
+      throw InputError(
+          fmt::format("the cut {} is wrong: cuts ascend, and lie in 1..{}", cut, stages - 1));
     }
     cuts.push_back(static_cast<size_t>(cut));
   }

@@ -23,9 +23,9 @@ struct Layout {
 // The least times of stages: the sums of the fastest forward and backward over the stages before
 // each, with the loss in the backward of the last one. They are times of the chain, not of a device.
 struct StageTimes {
-  std::vector<Nanos> forward;   // by number of stages
+  std::vector<Nanos> forward;  // by number of stages
   std::vector<Nanos> backward;
-  std::vector<Nanos> weights;   // of the weight parts, which `backward` has, too
+  std::vector<Nanos> weights;  // of the weight parts, which `backward` has, too
 
   Nanos forward_of(size_t first, size_t end) const { return forward[end] - forward[first]; }
   Nanos backward_of(size_t first, size_t end) const { return backward[end] - backward[first]; }

@@ -51,7 +51,8 @@ class MessagePlacer {
 
   void note_sends(size_t d) {
     const std::vector<PipelineAction>& order = orders_[d];
-    std::map<std::pair<int32_t, int32_t>, size_t> backward;  // its position, by part and micro-batch
+    std::map<std::pair<int32_t, int32_t>, size_t>
+        backward;  // its position, by part and micro-batch
     for (size_t a = 0; a < order.size(); ++a) {
       if (gives_gradient(order[a].kind)) backward[{order[a].part, order[a].micro_batch}] = a;
     }

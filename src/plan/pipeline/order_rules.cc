@@ -21,15 +21,15 @@ std::vector<int64_t> steps_below(size_t parts) {
 }  // namespace
 
 bool has_weight_parts(const Pipeline& pipeline) {
-  return std::ranges::any_of(pipeline.stages,
-                             [](const PipelineStage& stage) { return stage.weight_part.has_value(); });
+  return std::ranges::any_of(
+      pipeline.stages, [](const PipelineStage& stage) { return stage.weight_part.has_value(); });
 }
 
 OrderRule alternate_rule(const Pipeline& pipeline, size_t parts, int64_t less) {
   OrderRule rule{.kind = RuleKind::kAlternate, .less = less, .in_flight = {}, .held = {}};
   for (size_t q = 0; q < parts; ++q) {
-    rule.in_flight.push_back(std::clamp<int64_t>(static_cast<int64_t>(parts - q) - less, 1,
-                                                 pipeline.micro_batches));
+    rule.in_flight.push_back(
+        std::clamp<int64_t>(static_cast<int64_t>(parts - q) - less, 1, pipeline.micro_batches));
   }
   rule.held = rule.in_flight;
   return rule;

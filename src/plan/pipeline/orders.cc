@@ -63,8 +63,8 @@ Orders one_f_one_b_order(const Pipeline& pipeline, const Layout& layout, int64_t
 
 Orders interleaved_order(const Pipeline& pipeline, const Layout& layout, int64_t extra) {
   Orders orders = empty_orders(pipeline);
-  const auto devices = static_cast<size_t>(
-      1 + *std::max_element(layout.device.begin(), layout.device.end()));
+  const auto devices =
+      static_cast<size_t>(1 + *std::max_element(layout.device.begin(), layout.device.end()));
   const auto group = static_cast<int64_t>(devices);
   for (size_t d = 0; d < devices; ++d) {
     std::vector<size_t> mine;
@@ -75,13 +75,12 @@ Orders interleaved_order(const Pipeline& pipeline, const Layout& layout, int64_t
       for (size_t c = 0; c < mine.size(); ++c) {
         for (int64_t m = begin; m < end; ++m) {
           forwards.push_back(compute(PipelineActionKind::kForward, mine[c], m));
-          backwards.push_back(
-              compute(PipelineActionKind::kBackward, mine[mine.size() - 1 - c], m));
+          backwards.push_back(compute(PipelineActionKind::kBackward, mine[mine.size() - 1 - c], m));
         }
       }
     }
-    const auto before = static_cast<int64_t>((mine.size() - 1) * devices + 2 * (devices - 1 - d)) +
-                        1 + extra;
+    const auto before =
+        static_cast<int64_t>((mine.size() - 1) * devices + 2 * (devices - 1 - d)) + 1 + extra;
     alternate(forwards, backwards, static_cast<size_t>(before), orders[d]);
   }
   return orders;
@@ -103,7 +102,8 @@ Orders delayed_weights_order(const Pipeline& pipeline, const Layout& layout,
       if (m >= delay && m - delay < count) {
         order.push_back(compute(PipelineActionKind::kWeightGradient, q, m - delay));
       }
-      if (m + warm_up < count) order.push_back(compute(PipelineActionKind::kForward, q, m + warm_up));
+      if (m + warm_up < count)
+        order.push_back(compute(PipelineActionKind::kForward, q, m + warm_up));
     }
   }
   return orders;

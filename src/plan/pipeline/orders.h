@@ -31,8 +31,8 @@ Orders interleaved_order(const Pipeline& pipeline, const Layout& layout, int64_t
 // The times of a part on its device, for one micro-batch.
 struct PartTimes {
   Nanos forward;
-  Nanos backward;         // as one action
-  Nanos input_gradient;   // the same, in two actions
+  Nanos backward;        // as one action
+  Nanos input_gradient;  // the same, in two actions
   Nanos weight_gradient;
 };
 
@@ -46,6 +46,7 @@ Orders delayed_weights_order(const Pipeline& pipeline, const Layout& layout,
 // Its rule, with the given times in place of equal ones: input gradients come first, then forwards as long as fewer than `in_flight` micro-batches are
 // between their forward and their weight gradients, then weight gradients. For one part on each device.
 Orders zero_bubble_order(const Pipeline& pipeline, const Layout& layout,
-                         const std::vector<PartTimes>& times, const std::vector<int64_t>& in_flight);
+                         const std::vector<PartTimes>& times,
+                         const std::vector<int64_t>& in_flight);
 
 }  // namespace reprise::internal::pipeline

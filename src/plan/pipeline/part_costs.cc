@@ -32,8 +32,9 @@ int64_t most_memory(const PipelineProblem& problem) {
 }  // namespace
 
 common::SearchControl control_of(const PipelineProblem& problem, const char* planner) {
-  return {PlanOptions{.time_limit = problem.options.time_limit, .observer = problem.options.observer},
-          planner};
+  return {
+      PlanOptions{.time_limit = problem.options.time_limit, .observer = problem.options.observer},
+      planner};
 }
 
 PartCosts::PartCosts(const PipelineProblem& problem, Pieces pieces, common::SearchControl& control)
@@ -143,8 +144,8 @@ Nanos PartCosts::least_of_link(size_t crossing, size_t boundary) const {
   const Nanos slower =
       std::max(message_between(pipeline, a, b, boundary_bytes(pipeline.chain, boundary)),
                message_between(pipeline, b, a, boundary_gradient_bytes(pipeline.chain, boundary)));
-  const Nanos behind = fastest_time(crossing + 1, parts(),
-                                    times_.both(boundary, stages_) - times_.weights_of(boundary, stages_));
+  const Nanos behind = fastest_time(
+      crossing + 1, parts(), times_.both(boundary, stages_) - times_.weights_of(boundary, stages_));
   return way_to(crossing + 1, boundary) + behind + slower * (pipeline.micro_batches - 1);
 }
 

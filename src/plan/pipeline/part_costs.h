@@ -76,7 +76,7 @@ class PartCosts {
   PartPlans plans_;
   OrderRule rule_;
   std::vector<Nanos> crossings_;  // by part but the first: the least messages there and back
-  std::vector<Nanos> known_;  // by part, first stage and end; -1: not computed yet
+  std::vector<Nanos> known_;      // by part, first stage and end; -1: not computed yet
 };
 
 }  // namespace reprise::internal::pipeline

@@ -67,21 +67,22 @@ bool keep_undominated(std::vector<T>& all, const Cost& cost, const Held& held, c
 
 struct PartPlans::Label {
   int64_t cost = 0;
-  int64_t held = 0;   // without the activation of its boundary, unless that is pinned
+  int64_t held = 0;  // without the activation of its boundary, unless that is pinned
   int64_t peak = 0;
   uint32_t below = kNoLabel;
   // The piece on top.
   uint32_t first = 0, end = 0;
-  int32_t option = -1;       // -1: a block
-  int64_t sweep_memory = 0;  // of a block: of its sweep, without its input
-  int64_t room = 0;          // of a block: the memory of its recurrence
-  bool pinned_below = false; // whether its input is pinned
+  int32_t option = -1;        // -1: a block
+  int64_t sweep_memory = 0;   // of a block: of its sweep, without its input
+  int64_t room = 0;           // of a block: the memory of its recurrence
+  bool pinned_below = false;  // whether its input is pinned
 };
 
 // The stacks of all parts that begin with one stage.
 class PartPlans::Stacks {
  public:
-  Stacks(const PartPlans& parts, size_t first) : parts_(parts), model_(parts.model_), first_(first) {
+  Stacks(const PartPlans& parts, size_t first)
+      : parts_(parts), model_(parts.model_), first_(first) {
     const size_t boundaries = model_.stages + 1;
     places_.resize(2 * boundaries);
     ways_.resize(boundaries);
@@ -112,9 +113,9 @@ class PartPlans::Stacks {
   void settle(size_t boundary, bool& exact) {
     for (size_t pin = 0; pin < 2; ++pin) {
       std::vector<Label>& here = places_[2 * boundary + pin];
-      exact = keep_undominated(here, [](const Label& l) { return l.cost; },
-                               [](const Label& l) { return l.held; },
-                               [](const Label& l) { return l.peak; }) &&
+      exact = keep_undominated(
+                  here, [](const Label& l) { return l.cost; },
+                  [](const Label& l) { return l.held; }, [](const Label& l) { return l.peak; }) &&
               exact;
       for (const Label& one : here) {
         finish(boundary, one, pin == 1, static_cast<uint32_t>(labels_.size()));
@@ -122,9 +123,9 @@ class PartPlans::Stacks {
       }
       positions_end_[2 * boundary + pin] = labels_.size();
     }
-    exact = keep_undominated(ways_[boundary], [](const Way& w) { return w.cost; },
-                             [](const Way& w) { return w.retained; },
-                             [](const Way& w) { return w.peak; }) &&
+    exact = keep_undominated(
+                ways_[boundary], [](const Way& w) { return w.cost; },
+                [](const Way& w) { return w.retained; }, [](const Way& w) { return w.peak; }) &&
             exact;
   }
 
@@ -199,8 +200,7 @@ class PartPlans::Stacks {
     chain::Sweep sweep(model_, k);
     for (size_t end = k + 1; end <= most; ++end) {
       sweep.extend();
-      const chain::CurveView curve =
-          parts_.table_->curve(parts_.cells_.slot(k, end - 1, pinned));
+      const chain::CurveView curve = parts_.table_->curve(parts_.cells_.slot(k, end - 1, pinned));
       const std::vector<size_t> steps = used_steps(curve);
       for (const chain::CurvePoint& swept : sweep.steps()) {
         for (const size_t n : steps) {
@@ -240,12 +240,12 @@ class PartPlans::Stacks {
   const PartPlans& parts_;
   const chain::ChainModel& model_;
   size_t first_;
-  size_t done_ = 0;                          // the stacks of boundaries up to here are settled
-  bool complete_ = true;                     // no step of a curve was left out
-  std::vector<std::vector<Label>> places_;   // by boundary and pin
-  std::map<size_t, size_t> positions_end_;   // of a place: the end of its labels in labels_
+  size_t done_ = 0;                         // the stacks of boundaries up to here are settled
+  bool complete_ = true;                    // no step of a curve was left out
+  std::vector<std::vector<Label>> places_;  // by boundary and pin
+  std::map<size_t, size_t> positions_end_;  // of a place: the end of its labels in labels_
   std::vector<Label> labels_;
-  std::vector<std::vector<Way>> ways_;       // by boundary
+  std::vector<std::vector<Way>> ways_;  // by boundary
 };
 
 PartPlans::PartPlans(const Pipeline& pipeline, Pieces pieces, int64_t memory, int threads,
@@ -369,13 +369,14 @@ PartPlan PartPlans::plan(size_t first, size_t end, const Way& way) const {
   }
   const auto top = stack.empty() ? first : static_cast<size_t>(stack.front()->end);
   if (way.deferred >= 0) {
-    const bool pinned = stack.empty() ? first == 0
-                                      : stack.front()->option >= 0 &&
-                                            model_.options[stack.front()->first]
-                                                          [static_cast<size_t>(stack.front()->option)]
-                                                              .reads_output;
-    const chain::Trace rest = chain::trace_segment(model_, cells_, cost, top, model_.stages, pinned,
-                                                   way.deferred);
+    const bool pinned =
+        stack.empty()
+            ? first == 0
+            : stack.front()->option >= 0 &&
+                  model_.options[stack.front()->first][static_cast<size_t>(stack.front()->option)]
+                      .reads_output;
+    const chain::Trace rest =
+        chain::trace_segment(model_, cells_, cost, top, model_.stages, pinned, way.deferred);
     backward.insert(backward.end(), rest.runs.begin(), rest.runs.end());
   } else if (end == model_.stages) {
     backward.push_back({index.loss(), 0});
@@ -385,8 +386,8 @@ PartPlan PartPlans::plan(size_t first, size_t end, const Way& way) const {
       backward.push_back({index.backward(piece->first), piece->option});
       continue;
     }
-    const chain::Trace again = chain::trace_segment(model_, cells_, cost, piece->first,
-                                                    piece->end - 1, piece->pinned_below, piece->room);
+    const chain::Trace again = chain::trace_segment(
+        model_, cells_, cost, piece->first, piece->end - 1, piece->pinned_below, piece->room);
     backward.insert(backward.end(), again.runs.begin(), again.runs.end());
   }
   for (const Run& run : forward) plan.forward.push_back(named_run(pipeline_, index, run));

@@ -30,11 +30,11 @@ enum class Pieces {
 };
 
 struct Way {
-  int64_t cost = 0;      // in the units of ChainModel, above the least time
-  int64_t retained = 0;  // S
-  int64_t peak = 0;      // P, with its own S
-  uint32_t label = 0;    // where its stack is written down
-  int64_t deferred = -1; // the bytes for what is put off from the top of the stack on; -1: nothing
+  int64_t cost = 0;       // in the units of ChainModel, above the least time
+  int64_t retained = 0;   // S
+  int64_t peak = 0;       // P, with its own S
+  uint32_t label = 0;     // where its stack is written down
+  int64_t deferred = -1;  // the bytes for what is put off from the top of the stack on; -1: nothing
 };
 
 class PartPlans {

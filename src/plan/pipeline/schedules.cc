@@ -46,16 +46,17 @@ PipelineAnswer answer_of(const PipelineProblem& problem, const Layout& layout,
 PipelineAnswer gpipe(const PipelineProblem& problem) {
   const Layout layout = one_part_each(problem);
   BestPlan best(problem);
-  try_order(problem, layout, [&](const auto&) { return gpipe_order(problem.pipeline, layout); },
-            best);
+  try_order(
+      problem, layout, [&](const auto&) { return gpipe_order(problem.pipeline, layout); }, best);
   return answer_of(problem, layout, best);
 }
 
 PipelineAnswer one_f_one_b(const PipelineProblem& problem) {
   const Layout layout = one_part_each(problem);
   BestPlan best(problem);
-  try_order(problem, layout,
-            [&](const auto&) { return one_f_one_b_order(problem.pipeline, layout); }, best);
+  try_order(
+      problem, layout, [&](const auto&) { return one_f_one_b_order(problem.pipeline, layout); },
+      best);
   return answer_of(problem, layout, best);
 }
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <limits>
 
-#include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::arena {
 

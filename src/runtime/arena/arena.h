@@ -9,11 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/arena/page_memory.h"
 #include "reprise/model/units.h"
 #include "reprise/pack/pack.h"
 #include "reprise/pack/pages.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/arena/page_memory.h"
 
 namespace reprise::runtime::internal::arena {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/arena/arena.h"
 #include "reprise/runtime/stage.h"
+#include "runtime/arena/arena.h"
 
 namespace reprise::runtime::internal::arena {
 

@@ -13,8 +13,9 @@ namespace {
 
 std::string bytes_of(const StageOption& option) {
   return fmt::format("|{} {} {} {} {} {} {} {}", option.name, option.saved.count(),
-                     option.reads_input, option.reads_output, option.consumes, option.consumes_input,
-                     option.forward.workspace.count(), option.backward.workspace.count());
+                     option.reads_input, option.reads_output, option.consumes,
+                     option.consumes_input, option.forward.workspace.count(),
+                     option.backward.workspace.count());
 }
 
 // A text that is equal for stages that are built alike. Empty if that cannot be known.
@@ -23,11 +24,11 @@ std::string signature(const PreparedStage& prepared, const Chain& chain, size_t 
   const reprise::Stage& stage = chain.stages[i];
   std::ostringstream module;
   module << *prepared.stage.module;
-  std::string text = fmt::format(
-      "{}|{} {} {} {} {} {} {}", module.str(), boundary_bytes(chain, i).count(),
-      boundary_gradient_bytes(chain, i).count(), stage.output.count(),
-      boundary_gradient_bytes(chain, i + 1).count(), stage.weight_gradient.count(), stage.random,
-      stage.forward.workspace.count());
+  std::string text =
+      fmt::format("{}|{} {} {} {} {} {} {}", module.str(), boundary_bytes(chain, i).count(),
+                  boundary_gradient_bytes(chain, i).count(), stage.output.count(),
+                  boundary_gradient_bytes(chain, i + 1).count(), stage.weight_gradient.count(),
+                  stage.random, stage.forward.workspace.count());
   for (const StageOption& option : stage.options) text += bytes_of(option);
   return text;
 }
@@ -53,8 +54,10 @@ void share_times(const PreparedModel& model, Chain& chain) {
     if (stages.size() == 1) continue;
     take_median(chain, stages, [](reprise::Stage& s) -> Nanos& { return s.forward.time; });
     for (size_t o = 0; o < chain.stages[stages.front()].options.size(); ++o) {
-      take_median(chain, stages, [o](reprise::Stage& s) -> Nanos& { return s.options[o].forward.time; });
-      take_median(chain, stages, [o](reprise::Stage& s) -> Nanos& { return s.options[o].backward.time; });
+      take_median(chain, stages,
+                  [o](reprise::Stage& s) -> Nanos& { return s.options[o].forward.time; });
+      take_median(chain, stages,
+                  [o](reprise::Stage& s) -> Nanos& { return s.options[o].backward.time; });
     }
   }
 }

@@ -1,8 +1,8 @@
 // Stages that are built alike cost the same. Differences between their measured times are noise.
 #pragma once
 
-#include "runtime/chain/prepare.h"
 #include "reprise/model/chain.h"
+#include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::internal::chain {
 

@@ -4,19 +4,19 @@
 
 #include <algorithm>
 
-#include "runtime/device/backward_queue.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/device/backward_queue.h"
 
 namespace reprise::runtime::internal::chain {
 
+using device::counted_bytes_of;
+using device::drain_backward_queue;
+using device::drop_dead;
 using device::MadeStorages;
 using device::StepMeter;
-using device::WeakStorage;
-using device::counted_bytes_of;
-using device::drop_dead;
-using device::drain_backward_queue;
 using device::storages_taken_since;
+using device::WeakStorage;
 using state::AutocastScope;
 using state::RandomState;
 
@@ -252,10 +252,10 @@ void ChainStep::note_moving(size_t stage, ValueIndex value, std::vector<WeakStor
   // Fewer bytes are those of memory of a module, which counts apart and stays where it is.
   if (bytes > planned) {
     planned_->outdated = true;
-    throw StageChanged(planned_->model.stages[stage].stage.name,
-                       fmt::format("made {} bytes that move to the disk, and {} were planned", bytes,
-                                   planned),
-                       true);
+    throw StageChanged(
+        planned_->model.stages[stage].stage.name,
+        fmt::format("made {} bytes that move to the disk, and {} were planned", bytes, planned),
+        true);
   }
   moved_->set(value, std::move(storages));
 }

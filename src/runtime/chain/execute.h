@@ -6,19 +6,19 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/state/autocast.h"
-#include "runtime/chain/measure.h"
-#include "runtime/chain/moved_values.h"
-#include "runtime/chain/passes.h"
-#include "runtime/chain/prepare.h"
-#include "runtime/state/random_state.h"
 #include "reprise/model/chain.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/run/interpreter.h"
+#include "runtime/chain/measure.h"
+#include "runtime/chain/moved_values.h"
+#include "runtime/chain/passes.h"
+#include "runtime/chain/prepare.h"
 #include "runtime/chain/stage_runner.h"
 #include "runtime/chain/step_buffers.h"
 #include "runtime/device/step_log.h"
+#include "runtime/state/autocast.h"
+#include "runtime/state/random_state.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -110,17 +110,17 @@ class ChainStep final : public Backend {
   std::shared_ptr<const Program> program_;
   std::shared_ptr<const Passes> passes_;
   ChainIndex index_;
-  std::vector<Tensors> activations_, gradients_;    // per boundary
-  std::vector<std::optional<Kept>> kept_;           // per stage
+  std::vector<Tensors> activations_, gradients_;           // per boundary
+  std::vector<std::optional<Kept>> kept_;                  // per stage
   std::vector<std::optional<state::RandomState>> random_;  // per stage, before its first run
-  std::vector<bool> wrote_still_;                   // per stage: buffers that no run advances
-  std::vector<int64_t> versions_;                   // of the parameters
+  std::vector<bool> wrote_still_;  // per stage: buffers that no run advances
+  std::vector<int64_t> versions_;  // of the parameters
   std::vector<int64_t> input_versions_;
   GradientBook book_;
   state::RandomState random_before_, random_now_;
   state::AutocastState autocast_;
   device::StepMeter* meter_ = nullptr;
-  std::optional<MovedValues> moved_;  // if the plan moves values
+  std::optional<MovedValues> moved_;                 // if the plan moves values
   std::vector<device::WeakStorage> saved_storages_;  // of the run under way, if they move
   uint64_t began_ = 0;  // the allocator's serial number at the beginning
   int64_t number_ = 0;

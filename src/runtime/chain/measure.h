@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "runtime/chain/prepare.h"
 #include "reprise/model/profile.h"
 #include "reprise/runtime/measure.h"
+#include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::internal::chain {
 
 struct MeasuredChain {
   Chain chain;
   std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
-  std::vector<bool> copies_gradients = {};         // by stage: StageGradients::copies
+  std::vector<bool> copies_gradients = {};              // by stage: StageGradients::copies
   // The ids of saved values whose memory cannot be taken from them and given back, because some of it
   // belongs to no tensor that an operator made.
   std::vector<std::string> stays = {};
@@ -24,7 +24,7 @@ struct MeasuredChain {
 // The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +
 // input.bytes is that level, as far as it counts the memory of the input.
 MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
-                 const MeasureOptions& options);
+                      const MeasureOptions& options);
 
 // Makes a Profile that also says where the chain was measured.
 Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChain measured);

@@ -43,12 +43,11 @@ bool follows(const std::vector<Program::Entry>& steps, size_t first, size_t seco
 // Whether there is nothing between the two but frees on the device. A copy that begins there, or a
 // wait, has to happen at its place.
 bool frees_between(const std::vector<Program::Entry>& steps, size_t first, size_t second) {
-  return first < second &&
-         std::all_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
-                     steps.begin() + static_cast<std::ptrdiff_t>(second),
-                     [](const Program::Entry& step) {
-                       return step.kind == ActionKind::kFree && step.memory == 0;
-                     });
+  return first < second && std::all_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                                       steps.begin() + static_cast<std::ptrdiff_t>(second),
+                                       [](const Program::Entry& step) {
+                                         return step.kind == ActionKind::kFree && step.memory == 0;
+                                       });
 }
 
 }  // namespace

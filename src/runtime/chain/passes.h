@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/chain/prepare.h"
 #include "reprise/run/interpreter.h"
+#include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::internal::chain {
 

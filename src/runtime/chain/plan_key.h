@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/state/autocast.h"
 #include "reprise/runtime/stage.h"
+#include "runtime/state/autocast.h"
 
 namespace reprise::runtime::internal::chain {
 

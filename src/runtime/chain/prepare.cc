@@ -11,19 +11,19 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "reprise/model/errors.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/state/random_state.h"
 #include "runtime/state/value_keeper.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::chain {
 
 using device::require_plain;
+using state::bitwise_equal;
 using state::RandomScope;
 using state::RandomState;
 using state::ValueKeeper;
-using state::bitwise_equal;
 
 namespace {
 
@@ -90,8 +90,8 @@ struct Observation {
 
 class StageWatcher {
  public:
-  StageWatcher(const Piece& piece, const PreparedModel& model, const std::vector<size_t>& parameters,
-           const std::vector<bool>& input_needs_grad)
+  StageWatcher(const Piece& piece, const PreparedModel& model,
+               const std::vector<size_t>& parameters, const std::vector<bool>& input_needs_grad)
       : piece_(piece), model_(model) {
     watched_.parameters = parameters;
     watched_.traits.input_needs_grad = input_needs_grad;
@@ -303,7 +303,6 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
   model.stages.push_back(std::move(prepared));
   return true;
 }
-
 
 c10::Device device_of(const Tensors& sample) {
   if (sample.empty()) throw InputError("the sample input has no tensor");

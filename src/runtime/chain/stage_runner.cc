@@ -9,14 +9,14 @@
 #include <mutex>
 #include <set>
 
-#include "runtime/state/autocast.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/state/autocast.h"
 
 namespace reprise::runtime::internal::chain {
 
-using device::SharedNode;
 using device::make_node;
+using device::SharedNode;
 using state::AutocastCacheOff;
 
 namespace {
@@ -171,8 +171,8 @@ void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
 // Runs the stage while autograd records it. If `same_bits` is not null, it is set to whether the
 // tensors that SavedForm::rebuild would make again have the same bits.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
-                                const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
-                                Kept kept, bool* same_bits = nullptr) {
+                                const std::vector<at::Tensor>& parameters,
+                                const SavedForm& saved_form, Kept kept, bool* same_bits = nullptr) {
   AutocastCacheOff no_cache;
   Tensors given = detached(input);
   if (stage.traits.copies_input) {
@@ -289,8 +289,8 @@ Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& pa
 }
 
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
-                                  const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
-                                  Kept pass) {
+                                  const std::vector<at::Tensor>& parameters,
+                                  const SavedForm& saved_form, Kept pass) {
   return record(stage, input, parameters, saved_form, std::move(pass));
 }
 

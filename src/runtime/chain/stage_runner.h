@@ -15,17 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device/compat.h"
 #include "reprise/runtime/stage.h"
 #include "runtime/chain/saved/keep_less.h"
+#include "runtime/device/compat.h"
 
 namespace reprise::runtime::internal::chain {
 
 // Facts about a stage that its preparation found out (prepare.h).
 struct StageTraits {
-  bool random = false;          // draws random numbers
-  bool copies_input = false;    // changes its input in place, so it gets a copy
-  bool fast_with_grad = false;  // has other bits without gradients, so it is recorded
+  bool random = false;                  // draws random numbers
+  bool copies_input = false;            // changes its input in place, so it gets a copy
+  bool fast_with_grad = false;          // has other bits without gradients, so it is recorded
   std::vector<bool> input_needs_grad;   // per tensor of x_i
   std::vector<bool> copies_output;      // per tensor of x_{i+1}: aliases the input, so it is copied
   std::vector<bool> output_needs_grad;  // per tensor of x_{i+1}
@@ -84,12 +84,11 @@ struct PassUnderWay {
 // The ends of the recorded graph of one run of a stage, or of several consecutive stages. It holds
 // what autograd saved, but not the output.
 struct Kept {
-  torch::autograd::edge_list roots;      // per output of the last stage; invalid: no gradient flows
+  torch::autograd::edge_list roots;  // per output of the last stage; invalid: no gradient flows
   std::vector<device::SharedNode<Sink>> inputs;  // per input of the first; null: no gradient wanted
   device::SharedNode<ParameterSink> parameters;  // of all stages; null if they have none
-  std::vector<torch::autograd::edge_list>
-      roots_before;                              // of the other stages, in forward order
-  std::shared_ptr<PassUnderWay> under_way = {};  // null for a single stage
+  std::vector<torch::autograd::edge_list> roots_before;  // of the other stages, in forward order
+  std::shared_ptr<PassUnderWay> under_way = {};          // null for a single stage
 };
 
 // The gradients of the model's parameters as far as they are complete, by position. A parameter of
@@ -111,8 +110,8 @@ Kept begin_pass(std::vector<size_t> positions, const std::vector<at::Tensor>& pa
 // `pass` is a pass that has just begun, or the Kept of the stage before, which made x_i. The result
 // includes `pass`.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
-                                  const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
-                                  Kept pass);
+                                  const std::vector<at::Tensor>& parameters,
+                                  const SavedForm& saved_form, Kept pass);
 // Does the same in a pass of its own.
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,

@@ -1,4 +1,3 @@
-#include "runtime/state/value_keeper.h"
 #include "runtime/chain/step_buffers.h"
 
 #include <ATen/ops/empty.h>
@@ -6,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::internal::chain {
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/state/value_keeper.h"
 #include "runtime/chain/prepare.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::internal::chain {
 

@@ -13,7 +13,7 @@ struct Activity {
   std::mutex mutex;
   std::multiset<std::thread::id> steps;  // by the thread that began the step
   std::thread::id measurer;              // none when no thread measures
-  int depth = 0;  // nested measurements: a captured step may measure a model inside it
+  int depth = 0;           // nested measurements: a captured step may measure a model inside it
   std::thread::id online;  // the thread of a step in online mode; none when there is no such step
 
   bool another_measures() const { return depth > 0 && measurer != std::this_thread::get_id(); }
@@ -28,9 +28,10 @@ struct Activity {
   }
   void require_not_inside_online(const char* what) const {
     if (online != std::this_thread::get_id()) return;
-    throw InputError(std::string(what) +
-                     " inside a step in online mode: captured steps and planned chains manage their "
-                     "memory themselves. Call them outside");
+    throw InputError(
+        std::string(what) +
+        " inside a step in online mode: captured steps and planned chains manage their "
+        "memory themselves. Call them outside");
   }
 };
 

@@ -14,9 +14,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/device/room.h"
 #include "runtime/device/tensor_bytes.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 
@@ -26,9 +26,7 @@ using internal::device::RoomMaker;
 
 namespace {
 
-int64_t rounded(size_t bytes) {
-  return counted_bytes(static_cast<int64_t>(bytes));
-}
+int64_t rounded(size_t bytes) { return counted_bytes(static_cast<int64_t>(bytes)); }
 
 // The source of blocks of this thread; null: the heap.
 thread_local std::shared_ptr<BlockSource> current_source;
@@ -151,10 +149,10 @@ class CountingAllocator final : public c10::Allocator {
   }
   [[noreturn]] void refuse(int64_t bytes, const std::string& held) {
     ++failures_;
-    const BudgetError error("the budget of " + std::to_string(*limit_) + " bytes is exceeded: " +
-                                std::to_string(count_.live) + " bytes are live and " +
-                                std::to_string(bytes) + " more were requested" +
-                                (held.empty() ? "" : "; " + held),
+    const BudgetError error("the budget of " + std::to_string(*limit_) +
+                                " bytes is exceeded: " + std::to_string(count_.live) +
+                                " bytes are live and " + std::to_string(bytes) +
+                                " more were requested" + (held.empty() ? "" : "; " + held),
                             *limit_, count_.live, bytes);
     if (refusal_) refusal_(error);
     throw error;

@@ -23,7 +23,8 @@ struct EmptyPass final : torch::autograd::Node {
 void drain_backward_queue() {
   const at::Tensor trigger = at::empty({0});
   torch::autograd::Edge root(make_node<EmptyPass>(trigger).pointer, 0);
-  torch::autograd::Engine::get_default_engine().execute({std::move(root)}, {trigger}, false, false, true);
+  torch::autograd::Engine::get_default_engine().execute({std::move(root)}, {trigger}, false, false,
+                                                        true);
 }
 
 }  // namespace reprise::runtime::internal::device

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "runtime/device/device.h"
-#include "runtime/device/median.h"
 #include "reprise/check/simulate.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/device/device.h"
+#include "runtime/device/median.h"
 
 namespace reprise::runtime::internal::device {
 

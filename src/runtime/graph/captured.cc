@@ -53,11 +53,10 @@ Effects::Effects(const Recording& recording)
     : tensors_(written(recording)), memory_(memory_of(tensors_)), kept_(memory_) {}
 
 void Effects::save() {
-  const bool all_there =
-      std::equal(tensors_.begin(), tensors_.end(), memory_.begin(),
-                 [](const at::Tensor& tensor, const at::Tensor& memory) {
-                   return tensor.storage().is_alias_of(memory.storage());
-                 });
+  const bool all_there = std::equal(tensors_.begin(), tensors_.end(), memory_.begin(),
+                                    [](const at::Tensor& tensor, const at::Tensor& memory) {
+                                      return tensor.storage().is_alias_of(memory.storage());
+                                    });
   if (!all_there) {
     Tensors memory = memory_of(tensors_);
     kept_ = ValueKeeper(memory);

@@ -3,11 +3,11 @@
 
 #include <memory>
 
+#include "reprise/runtime/capture.h"
 #include "runtime/graph/replay.h"
 #include "runtime/graph/step_program.h"
 #include "runtime/state/value_keeper.h"
 #include "runtime/step/circumstances.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::graph {
 

@@ -1,21 +1,20 @@
-#include "reprise/runtime/capture.h"
-
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
 #include <utility>
 
-#include "runtime/graph/step_state.h"
-#include "runtime/lockstep/intercept.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
+#include "reprise/runtime/capture.h"
+#include "runtime/graph/step_state.h"
+#include "runtime/lockstep/intercept.h"
 
 namespace reprise::runtime {
 
 using internal::graph::StepPlan;
-using internal::step::HostRead;
 using internal::step::describe;
+using internal::step::HostRead;
 
 struct CapturedStep::State : internal::graph::StepState {};
 
@@ -25,7 +24,8 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
   state_->options = std::move(options);
   if (state_->options.lockstep == Lockstep::kAlways && !internal::lockstep::can_intercept()) {
     throw InputError(
-        "lockstep cannot compare every run here, because another library has taken the dispatch key "
+        "lockstep cannot compare every run here, because another library has taken the dispatch "
+        "key "
         "of LibTorch that it needs");
   }
   state_->plan_options.budget = state_->options.budget;

@@ -20,8 +20,8 @@ namespace reprise::runtime::internal::graph {
 using device::processor_name;
 using device::shape_text;
 using rewrite::RewrittenStep;
-using step::Work;
 using step::kind_of;
+using step::Work;
 
 namespace {
 
@@ -131,8 +131,8 @@ void CostCache::reject(const std::string& reason) {
   found_ = false;
   graph_ = {};
   costs_ = {};
-  warning_ = fmt::format("the entry {} of the cache is not used, and will be replaced: {}", path_,
-                         reason);
+  warning_ =
+      fmt::format("the entry {} of the cache is not used, and will be replaced: {}", path_, reason);
   for (char& c : warning_) {
     if (c == '\n') c = ' ';
   }

@@ -10,10 +10,10 @@
 #include <functional>
 #include <string>
 
+#include "reprise/runtime/capture.h"
 #include "runtime/graph/costs.h"
 #include "runtime/graph/lower.h"
 #include "runtime/rewrite/alternative.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::graph {
 

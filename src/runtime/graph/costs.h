@@ -15,8 +15,8 @@ struct WorkCost {
 };
 
 struct WorkCosts {
-  std::vector<WorkCost> by_work;   // by position in Works::all
-  std::vector<TimeSpread> spread;  // by kind of work, named after the first work of the kind
+  std::vector<WorkCost> by_work;    // by position in Works::all
+  std::vector<TimeSpread> spread;   // by kind of work, named after the first work of the kind
   int64_t processor_percent = 100;  // Profile::processor_percent
 };
 

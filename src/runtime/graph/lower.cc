@@ -13,24 +13,24 @@ namespace reprise::runtime::internal::graph {
 
 using device::counted_bytes;
 using rewrite::Alternatives;
-using rewrite::CallVariant;
 using rewrite::CallRealization;
+using rewrite::CallVariant;
 using rewrite::RewrittenStep;
 using rewrite::VariantName;
+using step::add_once;
 using step::Argument;
 using step::Call;
+using step::is_guard;
 using step::Memory;
 using step::Recording;
+using step::sizes_by_values;
 using step::TensorRef;
 using step::Update;
 using step::Updates;
-using step::Work;
-using step::Works;
-using step::add_once;
-using step::is_guard;
-using step::sizes_by_values;
 using step::values_read;
 using step::values_written;
+using step::Work;
+using step::Works;
 
 namespace {
 
@@ -160,8 +160,8 @@ class Lowering {
     for (const Update& update : updates_.each) {
       const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
       const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
-      size_t behind = std::max({last[static_cast<size_t>(update.external)],
-                                static_cast<size_t>(maker), last_guard});
+      size_t behind = std::max(
+          {last[static_cast<size_t>(update.external)], static_cast<size_t>(maker), last_guard});
       // A realization may make the gradient later.
       for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
         for (const auto& [realization, piece] : realizations_[c]) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "reprise/model/graph.h"
 #include "runtime/graph/costs.h"
 #include "runtime/rewrite/alternative.h"
-#include "reprise/model/graph.h"
 
 namespace reprise::runtime::internal::graph {
 

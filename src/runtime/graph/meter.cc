@@ -7,23 +7,23 @@
 #include <string>
 #include <utility>
 
-#include "runtime/arena/block_pool.h"
-#include "runtime/graph/replay.h"
-#include "runtime/step/storage_bytes.h"
-#include "runtime/graph/work_times.h"
-#include "runtime/device/stopwatch.h"
-#include "runtime/state/random_state.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/plan.h"
 #include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/arena/block_pool.h"
+#include "runtime/device/stopwatch.h"
+#include "runtime/graph/replay.h"
+#include "runtime/graph/work_times.h"
+#include "runtime/state/random_state.h"
+#include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
 using device::ProcessorWatch;
-using device::TimedRun;
 using device::time_run;
+using device::TimedRun;
 using device::wall_clock;
 using online::Needed;
 using online::Unseen;
@@ -31,14 +31,14 @@ using online::Within;
 using rewrite::RewrittenStep;
 using state::RandomScope;
 using state::RandomState;
+using step::copy_from_host;
+using step::copy_to_host;
 using step::HostBytes;
 using step::Recording;
 using step::ReplayScope;
+using step::values_read;
 using step::Work;
 using step::Works;
-using step::copy_from_host;
-using step::copy_to_host;
-using step::values_read;
 
 namespace {
 
@@ -185,8 +185,7 @@ class Meter {
     std::vector<bool> known(graph.ops.size(), false);
     std::set<std::string> kinds;
     for (const Choice& choice : graph.choices) {
-      std::set<OpIndex> plain(choice.realizations[0].ops.begin(),
-                              choice.realizations[0].ops.end());
+      std::set<OpIndex> plain(choice.realizations[0].ops.begin(), choice.realizations[0].ops.end());
       std::vector<OpIndex> others;
       bool fresh = false;
       for (size_t r = 1; r < choice.realizations.size(); ++r) {
@@ -315,8 +314,7 @@ class Meter {
     void run(const RunAction& step) override {
       const auto work = static_cast<size_t>(meter_.lowered_.works[step.op][step.variant]);
       if (meter_.works_.all[work].apart) return;
-      const TimedRun time =
-          time_run(meter_.recording_.device, [&] { meter_.replay_.run(step); });
+      const TimedRun time = time_run(meter_.recording_.device, [&] { meter_.replay_.run(step); });
       times.emplace_back(work, time);
     }
     void free(ValueIndex value) override { meter_.replay_.free(value); }
@@ -408,8 +406,7 @@ class Meter {
 }  // namespace
 
 WorkCosts measure_works(const RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options, const CaptureTime& most,
-                        Within* within) {
+                        const MeasureOptions& options, const CaptureTime& most, Within* within) {
   const auto measure = [&] {
     const ReplayScope scope;
     return Meter(step, options, most, within).run(inputs);

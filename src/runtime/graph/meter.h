@@ -1,11 +1,11 @@
 // Measures what each work of a recorded step costs: its time and its workspace.
 #pragma once
 
+#include "reprise/runtime/measure.h"
 #include "runtime/graph/capture_time.h"
 #include "runtime/graph/costs.h"
 #include "runtime/online/within.h"
 #include "runtime/rewrite/alternative.h"
-#include "reprise/runtime/measure.h"
 
 namespace reprise::runtime::internal::graph {
 

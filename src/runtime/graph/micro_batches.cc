@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/graph/no_plan.h"
-#include "runtime/graph/step_search.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
+#include "runtime/graph/no_plan.h"
+#include "runtime/graph/step_search.h"
 
 namespace reprise::runtime {
 

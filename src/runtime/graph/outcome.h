@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "reprise/run/interpreter.h"
 #include "runtime/graph/captured.h"
 #include "runtime/graph/step_search.h"
 #include "runtime/step/host_reads.h"
-#include "reprise/run/interpreter.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -27,7 +27,7 @@ struct Outcome {
   Bytes drift;
   int64_t runs = 0;      // number of runs so far
   int64_t compared = 0;  // the run that lockstep has compared last, counted from 1
-  int placements = 0;  // number of attempts to place since the user asked for the plan
+  int placements = 0;    // number of attempts to place since the user asked for the plan
   // If true, the last attempt failed, and the next run begins with another plan.
   bool crowded = false;
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "runtime/step/tensors.h"
 #include "reprise/model/errors.h"
+#include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -13,17 +13,17 @@ using device::ReservedSpace;
 using state::RandomState;
 using step::Argument;
 using step::ArgumentKind;
+using step::extent_bytes;
 using step::External;
+using step::for_each_tensor;
 using step::Geometry;
 using step::Memory;
+using step::offset_bytes;
 using step::Recording;
+using step::tensor_on;
 using step::TensorRef;
 using step::Work;
 using step::Works;
-using step::extent_bytes;
-using step::for_each_tensor;
-using step::offset_bytes;
-using step::tensor_on;
 
 namespace {
 

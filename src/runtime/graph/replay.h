@@ -7,12 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "reprise/run/interpreter.h"
 #include "runtime/device/reserved_space.h"
 #include "runtime/graph/lower.h"
+#include "runtime/state/random_state.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
-#include "runtime/state/random_state.h"
-#include "reprise/run/interpreter.h"
 
 namespace reprise::runtime::internal::graph {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/device/stopwatch.h"
 #include "runtime/graph/cost_cache.h"
 #include "runtime/graph/meter.h"
@@ -11,20 +12,19 @@
 #include "runtime/online/within.h"
 #include "runtime/step/find_updates.h"
 #include "runtime/step/observe_step.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::graph {
 
 using device::wall_clock;
 using modules::with_modules;
 using online::Within;
-using rewrite::RewrittenStep;
 using rewrite::find_alternatives;
+using rewrite::RewrittenStep;
+using step::find_updates;
+using step::observe_step;
 using step::Recording;
 using step::Updates;
 using step::Works;
-using step::find_updates;
-using step::observe_step;
 using step::works_of;
 
 std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {
@@ -71,12 +71,11 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
     cache.compare(result.lowered);
   }
   const bool found = cache.found();
-  UpdateCosts of_updates =
-      measure_updates(step.recording, step.updates, options.optimizer.get(),
-                      found ? once(options.measure) : options.measure);
+  UpdateCosts of_updates = measure_updates(step.recording, step.updates, options.optimizer.get(),
+                                           found ? once(options.measure) : options.measure);
   if (!found) {
-    result.costs = with_updates(measure_works(step, sample, options.measure, most, within), of_updates,
-                                step.updates);
+    result.costs = with_updates(measure_works(step, sample, options.measure, most, within),
+                                of_updates, step.updates);
     result.lowered = lower(step, result.costs.by_work, sample, name);
     cache.store(result.lowered, result.costs);
   }
@@ -122,8 +121,7 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
     most.step = most.step > Nanos() ? std::min(most.step, time) : time;
     return outputs;
   };
-  Recording observed =
-      observe_step(timed, sample, device_of(sample), parameters_of(options),
+  Recording observed = observe_step(timed, sample, device_of(sample), parameters_of(options),
                                     options.runs, within.get());
   Recording recording = with_modules(std::move(observed), options.modules);
 

@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "reprise/runtime/capture.h"
 #include "runtime/graph/costs.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/updater.h"
 #include "runtime/rewrite/alternative.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::graph {
 

@@ -3,16 +3,16 @@
 #include <set>
 #include <utility>
 
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "reprise/runtime/miss.h"
 #include "runtime/device/activity.h"
-#include "runtime/graph/gradients.h"
 #include "runtime/device/limit_scope.h"
+#include "runtime/graph/gradients.h"
 #include "runtime/graph/step_program.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
-#include "reprise/model/errors.h"
-#include "reprise/runtime/allocator.h"
-#include "reprise/runtime/miss.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -22,10 +22,10 @@ using device::StepMeter;
 using device::StepUnderWay;
 using state::RandomState;
 using step::Circumstances;
+using step::difference_of;
 using step::ReadMiss;
 using step::ReplayScope;
 using step::TensorRef;
-using step::difference_of;
 
 namespace {
 
@@ -72,9 +72,10 @@ Tensors StepState::run(const Tensors& inputs) {
   try {
     return run_or_capture_outcome(inputs);
   } catch (const StepMiss& miss) {
-    throw InputError(fmt::format("the step cannot be captured, because it does something else right "
-                                 "after a capture: {}",
-                                 miss.what()));
+    throw InputError(
+        fmt::format("the step cannot be captured, because it does something else right "
+                    "after a capture: {}",
+                    miss.what()));
   }
 }
 
@@ -112,8 +113,9 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
     memory.renew(arena(plan_options));
   }
   if (options.on_miss == OnMiss::kRefuse) {
-    throw StepMiss(missed + ". Nothing was changed. With on_miss recapture, a step is captured for "
-                            "each outcome of what it reads",
+    throw StepMiss(missed +
+                       ". Nothing was changed. With on_miss recapture, a step is captured for "
+                       "each outcome of what it reads",
                    StepMiss::Kind::kReads);
   }
   return std::nullopt;
@@ -121,8 +123,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
 
 // Replays the outcome in front. If it reads other numbers than at its capture, returns nothing and
 // sets `miss`; all is then as before.
-std::optional<Tensors> StepState::attempt(const Tensors& inputs,
-                                                    std::optional<ReadMiss>& miss) {
+std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<ReadMiss>& miss) {
   begin_gradients(recording(), inputs);
   const StepUnderWay under_way;
   memory.evacuate();
@@ -158,8 +159,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs,
       }
     }
     if (is_compared() && !compares_first()) compare(inputs);
-    gradients = deliveries(recording(), captured().program.step.updates,
-                           captured().replay, inputs);
+    gradients = deliveries(recording(), captured().program.step.updates, captured().replay, inputs);
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
     memory.move_out(outputs);
     // A step that made the optimizer's state is not like those that follow.
@@ -210,9 +210,10 @@ void StepState::compare(const Tensors& inputs) {
   if (!difference.empty()) {
     const std::string since =
         run == last + 1 ? ""
-                        : fmt::format(". What differs may have differed since run {}, and the runs from "
-                                      "then on did what the recording says",
-                                      last + 1);
+                        : fmt::format(
+                              ". What differs may have differed since run {}, and the runs from "
+                              "then on did what the recording says",
+                              last + 1);
     throw StepMiss(fmt::format("{}. Lockstep found this at run {} after the capture{}. This run "
                                "changed nothing",
                                difference, run, since),

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/arena/arena.h"
 #include "reprise/check/simulate.h"
 #include "reprise/pack/plan_blocks.h"
+#include "runtime/arena/arena.h"
 
 namespace reprise::runtime::internal::graph {
 

@@ -1,20 +1,21 @@
+#include "runtime/graph/step_state.h"
+
 #include <algorithm>
 #include <utility>
 
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/no_plan.h"
-#include "runtime/graph/step_state.h"
-#include "reprise/model/errors.h"
-#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::graph {
 
+using device::drain_backward_queue;
 using device::LimitScope;
 using device::Measuring;
-using device::drain_backward_queue;
 using device::shape_text;
 using device::storage_bytes;
 using device::uncounted_bytes;
@@ -30,8 +31,8 @@ constexpr int kPlansAfterRuns = 4;
 Outcome StepState::captured_for(const Tensors& sample) {
   if (device_of(sample).is_cpu()) install_cpu_allocator();
   const Measuring measuring;
-  const bool limited = device_of(sample).is_cpu() && !options.budget.unlimited() &&
-                       !options.budget.relative();
+  const bool limited =
+      device_of(sample).is_cpu() && !options.budget.unlimited() && !options.budget.relative();
   const LimitScope limit(limited ? std::optional(options.budget.resolve(Bytes(0)).count())
                                  : std::nullopt);
   Outcome made;
@@ -80,8 +81,7 @@ Graph StepState::graph_now() const {
   return here;
 }
 
-StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed,
-                                     Bytes slack) const {
+StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const {
   Graph beside = graph();
   beside.fixed = fixed;
   return search_step(beside, wanted, slack, arena(wanted));
@@ -102,9 +102,8 @@ void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes s
   StepPlan found = search(wanted, fixed, slack);
   const PlanResult& result = found.result;
   if (!result.plan) {
-    const std::string message =
-        why_no_plan(graph(), result, options.optimizer != nullptr) +
-        " Raise the budget, or time_limit, which may find a smaller plan.";
+    const std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
+                                " Raise the budget, or time_limit, which may find a smaller plan.";
     throw BudgetError(message, result.budget.count(), fixed.count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
   }
@@ -129,9 +128,9 @@ void StepState::find_room() {
   // Other plans have other holes, so the bytes that are missing now may not be enough next time.
   const Bytes more((memory.needed() - room()).count() * now().placements);
   const Graph here = graph_now();
-  std::optional<StepPlan> smaller = search_smaller(
-      here, plan_options, *now().plan, more,
-      Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
+  std::optional<StepPlan> smaller =
+      search_smaller(here, plan_options, *now().plan, more,
+                     Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
   if (smaller) adopt(std::move(*smaller), here.fixed);
 }
 

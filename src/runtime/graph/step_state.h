@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "reprise/runtime/capture.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/device/step_log.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -28,7 +28,7 @@ struct StepState {
   // The last run ended here, because no outcome that was captured reads this.
   std::string missed;
   std::vector<std::string> differences;  // that lockstep has found
-  bool comparing = false;  // whether the function runs beside the recording
+  bool comparing = false;                // whether the function runs beside the recording
 
   Outcome& now() { return outcomes.now(); }
   const Outcome& now() const { return outcomes.now(); }
@@ -63,8 +63,7 @@ struct StepState {
   Tensors run(const Tensors& inputs);
   Tensors run_or_capture_outcome(const Tensors& inputs);
   std::optional<Tensors> run_captured(const Tensors& inputs);
-  std::optional<Tensors> attempt(const Tensors& inputs,
-                                 std::optional<step::ReadMiss>& miss);
+  std::optional<Tensors> attempt(const Tensors& inputs, std::optional<step::ReadMiss>& miss);
   Tensors replay(const Tensors& inputs, device::StepMeter* meter);
   // Whether the next run is compared with the function, and whether this is done before the replay.
   bool is_compared() const;

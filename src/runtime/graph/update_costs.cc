@@ -10,22 +10,22 @@
 #include <memory>
 #include <string>
 
+#include "reprise/runtime/allocator.h"
 #include "runtime/arena/block_pool.h"
 #include "runtime/device/median.h"
 #include "runtime/device/stopwatch.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/with_gradient.h"
 #include "runtime/step/replay_scope.h"
-#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
-using device::ProcessorWatch;
-using device::TimedRun;
 using device::median;
+using device::ProcessorWatch;
 using device::shape_text;
 using device::time_run;
+using device::TimedRun;
 using device::typical_time;
 using device::wall_times;
 using step::Geometry;
@@ -100,14 +100,14 @@ UpdateCosts measure_updates(const Recording& recording, const Updates& updates,
   for (const Update& update : updates.each) {
     const at::Tensor& parameter = parameters[update.parameter];
     const Geometry& gradient = recording.gradients[update.leaf].gradient.geometry;
-    const auto [found, fresh] = known.try_emplace(fmt::format(
-        "{} {} {} {} {}", shape_text(parameter), fmt::join(parameter.strides(), ","),
-        c10::toString(gradient.dtype), fmt::join(gradient.strides, ","),
-        optimizer->memory_key(update.parameter)));
+    const auto [found, fresh] = known.try_emplace(
+        fmt::format("{} {} {} {} {}", shape_text(parameter), fmt::join(parameter.strides(), ","),
+                    c10::toString(gradient.dtype), fmt::join(gradient.strides, ","),
+                    optimizer->memory_key(update.parameter)));
     UpdateSample& sample = found->second;
     if (fresh) {
-      sample = measure_one(*optimizer, update, parameter, gradient, recording.device, watch,
-                           options);
+      sample =
+          measure_one(*optimizer, update, parameter, gradient, recording.device, watch, options);
       costs.spread.push_back(spread_of(update, sample));
     }
     costs.by_update.push_back({sample.time, Bytes(sample.workspace)});

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "reprise/runtime/measure.h"
+#include "reprise/runtime/optimizer.h"
 #include "runtime/graph/costs.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
-#include "reprise/runtime/measure.h"
-#include "reprise/runtime/optimizer.h"
 
 namespace reprise::runtime::internal::graph {
 

@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/device/tensor_bytes.h"
-#include "runtime/graph/with_gradient.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/with_gradient.h"
 
 namespace reprise::runtime::internal::graph {
 

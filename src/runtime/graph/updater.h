@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "reprise/runtime/optimizer.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
 #include "runtime/step/work.h"
-#include "reprise/runtime/optimizer.h"
 
 namespace reprise::runtime::internal::graph {
 

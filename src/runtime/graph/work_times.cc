@@ -6,19 +6,19 @@
 #include <cmath>
 #include <utility>
 
+#include "reprise/check/simulate.h"
 #include "runtime/device/median.h"
 #include "runtime/device/stopwatch.h"
-#include "reprise/check/simulate.h"
 
 namespace reprise::runtime::internal::graph {
 
-using device::TimedRun;
 using device::median;
+using device::TimedRun;
 using device::typical_time;
 using device::wall_times;
+using step::kind_of;
 using step::Work;
 using step::Works;
-using step::kind_of;
 
 namespace {
 

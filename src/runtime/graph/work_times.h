@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device/stopwatch.h"
-#include "runtime/graph/lower.h"
-#include "runtime/step/work.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/units.h"
+#include "runtime/device/stopwatch.h"
+#include "runtime/graph/lower.h"
+#include "runtime/step/work.h"
 
 namespace reprise::runtime::internal::graph {
 

@@ -117,7 +117,8 @@ bool Follower::may_be_hidden(const Next& next) {
 Follower::Next Follower::next_call(const c10::OperatorHandle& op) {
   Next next = peek();
   // A call may fail before it comes here: a shape is wrong, for example.
-  while ((next.failed || may_be_hidden(next)) && next.call->op.operator_name() != op.operator_name()) {
+  while ((next.failed || may_be_hidden(next)) &&
+         next.call->op.operator_name() != op.operator_name()) {
     advance(next);
     next = peek();
   }
@@ -222,10 +223,10 @@ std::pair<std::string, std::string> Follower::difference_of(const TensorRef& rec
     if (expected.sizes != found.sizes || expected.dtype != found.dtype) {
       return {"a tensor " + shape_of(found), shape_of(expected)};
     }
-    return {fmt::format("a tensor {} with strides [{}] from element {} on", shape_of(found),
-                        words_of(c10::IValue(found.strides)), found.offset),
-            fmt::format("[{}] from {} on", words_of(c10::IValue(expected.strides)),
-                        expected.offset)};
+    return {
+        fmt::format("a tensor {} with strides [{}] from element {} on", shape_of(found),
+                    words_of(c10::IValue(found.strides)), found.offset),
+        fmt::format("[{}] from {} on", words_of(c10::IValue(expected.strides)), expected.offset)};
   }
   if (!is_at_home(recorded, now)) return {text_of(now), text_of(recorded)};
   return {};
@@ -237,8 +238,7 @@ bool Follower::is_at_home(const TensorRef& recorded, const at::Tensor& now) {
   if (home == Home{recorded.memory, recorded.index}) return true;
   if (home.memory != Memory::kNone || recorded.memory != Memory::kExternal) return false;
   const c10::Storage& storage = now.storage();
-  const c10::Storage wanted =
-      storage_of(recording_.externals[static_cast<size_t>(recorded.index)]);
+  const c10::Storage wanted = storage_of(recording_.externals[static_cast<size_t>(recorded.index)]);
   // Host memory may be made a tensor anew in each step, as torch.from_numpy() does.
   if (!wanted || storage.is_alias_of(wanted)) return wanted;
   const void* address = address_of(storage);
@@ -250,8 +250,7 @@ bool Follower::is_same_literal(const External& literal, const at::Tensor& now) c
   const int32_t index = static_cast<int32_t>(&literal - recording_.externals.data());
   if (home == Home{Memory::kExternal, index}) return true;
   const c10::Storage &written = now.storage(), &recorded = literal.tensor.storage();
-  if (written.nbytes() != recorded.nbytes() ||
-      now.scalar_type() != literal.tensor.scalar_type()) {
+  if (written.nbytes() != recorded.nbytes() || now.scalar_type() != literal.tensor.scalar_type()) {
     return false;
   }
   return recorded.nbytes() == 0 || (address_of(written) != nullptr &&
@@ -272,10 +271,9 @@ Geometry Follower::geometry_in(const TensorRef& recorded) const {
   const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
   if (external.is_constant) return geometry;
   const auto input = static_cast<size_t>(external.input);
-  const int64_t moved =
-      external.input >= 0
-          ? step::offset_bytes(inputs_[input]) - recording_.input_offsets[input]
-          : step::offset_bytes(external.tensor) - external.offset;
+  const int64_t moved = external.input >= 0
+                            ? step::offset_bytes(inputs_[input]) - recording_.input_offsets[input]
+                            : step::offset_bytes(external.tensor) - external.offset;
   geometry.offset += moved / static_cast<int64_t>(c10::elementSize(geometry.dtype));
   return geometry;
 }

@@ -111,12 +111,11 @@ std::string compare_with(const Recording& recording, const StepFunction& functio
   if (raised) device::drain_backward_queue();
   if (!follower.difference().empty()) return follower.difference();
   if (raised) explain(raised);
-  if (drew) return "the function sets the state of the random generator, and the recording does not";
+  if (drew)
+    return "the function sets the state of the random generator, and the recording does not";
   return {};
 }
 
 }  // namespace reprise::runtime::internal::lockstep
 
-std::string reprise::runtime::no_bytes_text() {
-  return std::string(internal::lockstep::kNoBytes);
-}
+std::string reprise::runtime::no_bytes_text() { return std::string(internal::lockstep::kNoBytes); }

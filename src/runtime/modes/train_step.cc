@@ -62,8 +62,8 @@ std::optional<ModeRefusal> refusal_of(const Function& function) {
 void require_cpu(const Tensors& sample) {
   for (const at::Tensor& tensor : sample) {
     if (tensor.is_cpu()) continue;
-    throw InputError(fmt::format("online mode works on the CPU, and the step is on {}",
-                                 tensor.device().str()));
+    throw InputError(
+        fmt::format("online mode works on the CPU, and the step is on {}", tensor.device().str()));
   }
 }
 
@@ -77,8 +77,8 @@ Tensors without_history(Tensors tensors) {
 std::string lines_of(const std::vector<ModeTried>& tried) {
   std::string text;
   for (const ModeTried& one : tried) {
-    text += fmt::format("\n- {}: {}: {}", to_string(one.mode), one.works ? "works" : "no",
-                        one.reason);
+    text +=
+        fmt::format("\n- {}: {}: {}", to_string(one.mode), one.works ? "works" : "no", one.reason);
   }
   return text;
 }
@@ -296,8 +296,9 @@ struct TrainStep::State {
   StepMode mode = StepMode::kGraph;
   std::vector<ModeTried> tried;
   std::optional<CapturedStep> captured;
-  InputKind kind;                 // of the recording
-  std::optional<Online> online;  // for a step that runs online, and for calls that were not recorded
+  InputKind kind;  // of the recording
+  std::optional<Online>
+      online;  // for a step that runs online, and for calls that were not recorded
   Budget online_budget;
   int recordings_left;
   std::optional<InputKind> missed_before;  // by the call before this one

@@ -28,7 +28,8 @@ ChannelLayout layout_of(const at::Tensor& z) {
   const int64_t channels = z.size(1);
   const int64_t rest = z.numel() / std::max<int64_t>(1, channels);
   if (!z.is_contiguous()) return {.outer = rest, .channels = channels, .inner = 1};
-  return {.outer = z.size(0), .channels = channels, .inner = rest / std::max<int64_t>(1, z.size(0))};
+  return {
+      .outer = z.size(0), .channels = channels, .inner = rest / std::max<int64_t>(1, z.size(0))};
 }
 
 template <class Element>
@@ -111,9 +112,11 @@ struct AbnKernel {
       for (const double one : from) numbers.push_back(static_cast<Number>(one));
       return numbers;
     };
-    const std::vector<Number> a = as_numbers(factors.a), b = as_numbers(factors.b), c = as_numbers(factors.c);
+    const std::vector<Number> a = as_numbers(factors.a), b = as_numbers(factors.b),
+                              c = as_numbers(factors.c);
     const int64_t row = layout.channels * layout.inner;
-    const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(1, row));
+    const int64_t grain =
+        std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(1, row));
     device::parallel_ranges(layout.outer, grain, [&](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) {
         for (int64_t k = 0; k < layout.channels && layout.inner == 1; ++k) {
@@ -134,13 +137,13 @@ struct AbnKernel {
 };
 
 template <class Element, class Work>
-void with_kernel_of(const AbnInverse& inverse, const at::Tensor& z, const at::Tensor& dz, const Work& work) {
+void with_kernel_of(const AbnInverse& inverse, const at::Tensor& z, const at::Tensor& dz,
+                    const Work& work) {
   using Number = WideNumber<Element>;
   const auto run = [&]<AbnActivation kActivation>() {
-    work(AbnKernel<kActivation, Element>{layout_of(z), z.const_data_ptr<Element>(),
-                                         dz.const_data_ptr<Element>(),
-                                         static_cast<Number>(inverse.parameter),
-                                         static_cast<Number>(1 / inverse.parameter)});
+    work(AbnKernel<kActivation, Element>{
+        layout_of(z), z.const_data_ptr<Element>(), dz.const_data_ptr<Element>(),
+        static_cast<Number>(inverse.parameter), static_cast<Number>(1 / inverse.parameter)});
   };
   switch (inverse.activation) {
     case AbnActivation::kLeakyRelu:
@@ -154,7 +157,8 @@ void with_kernel_of(const AbnInverse& inverse, const at::Tensor& z, const at::Te
 
 // Calls `work` with the kernel and a null pointer to the type of the elements.
 template <class Work>
-void with_kernel(const AbnInverse& inverse, const at::Tensor& z, const at::Tensor& dz, const Work& work) {
+void with_kernel(const AbnInverse& inverse, const at::Tensor& z, const at::Tensor& dz,
+                 const Work& work) {
   const auto run = [&]<class Element>(Element* none) {
     with_kernel_of<Element>(inverse, z, dz, [&](const auto& kernel) { work(kernel, none); });
   };
@@ -173,7 +177,8 @@ void with_kernel(const AbnInverse& inverse, const at::Tensor& z, const at::Tenso
 }  // namespace
 
 bool has_abn_kernel(const at::Tensor& z, const at::Tensor& dz) {
-  if (!z.is_cpu() || z.strides() != dz.strides() || z.scalar_type() != dz.scalar_type()) return false;
+  if (!z.is_cpu() || z.strides() != dz.strides() || z.scalar_type() != dz.scalar_type())
+    return false;
   return z.is_contiguous() || z.is_contiguous(at::MemoryFormat::ChannelsLast) ||
          z.is_contiguous(at::MemoryFormat::ChannelsLast3d);
 }

@@ -34,7 +34,8 @@ void expect_operands(const std::string& name, size_t expected, const Tensors& gi
                    std::to_string(given.size()));
 }
 
-Activation of_one(const char* name, const char* formula, at::Tensor (*function)(const at::Tensor&)) {
+Activation of_one(const char* name, const char* formula,
+                  at::Tensor (*function)(const at::Tensor&)) {
   return {name, formula, 1, [name, function](const Tensors& operands) {
             expect_operands(name, 1, operands);
             return function(operands[0]);

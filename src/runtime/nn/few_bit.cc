@@ -1,4 +1,6 @@
 // The rows of few-bit activations, and their node of autograd. Paper and symbols: steps.cc.
+#include "reprise/runtime/nn/few_bit.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
@@ -14,9 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/nn/step_codes.h"
 #include "reprise/model/errors.h"
-#include "reprise/runtime/nn/few_bit.h"
+#include "runtime/nn/step_codes.h"
 
 namespace reprise::runtime {
 namespace internal::nn {
@@ -75,7 +76,8 @@ StepTable measured(StepTable table, double (*derivative)(double)) {
   for (int i = 0; i < kPoints; ++i) {
     const double x = -10 + width * (i + 0.5);
     const auto step = std::upper_bound(table.boundaries.begin(), table.boundaries.end(), x);
-    const double apart = derivative(x) - table.levels[static_cast<size_t>(step - table.boundaries.begin())];
+    const double apart =
+        derivative(x) - table.levels[static_cast<size_t>(step - table.boundaries.begin())];
     table.squared_error += apart * apart * width;
     table.largest_error = std::max(table.largest_error, std::abs(apart));
   }
@@ -86,18 +88,28 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> all = {
       {{"gelu", "x / 2 * (1 + erf(x / sqrt(2)))"}, erf_gelu, gelu_slope},
       {{"gelu-tanh", "x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))"},
-       [](const at::Tensor& x) { return at::gelu(x, "tanh"); }, tanh_gelu_slope},
+       [](const at::Tensor& x) { return at::gelu(x, "tanh"); },
+       tanh_gelu_slope},
       {{"silu", "x * sigmoid(x)"}, at::silu, silu_slope},
       {{"mish", "x * tanh(softplus(x))"}, at::mish, mish_slope},
       {{"hard-swish", "x * relu6(x + 3) / 6"}, at::hardswish, hard_swish_slope},
-      {{"softplus", "log(1 + exp(x))"}, [](const at::Tensor& x) { return at::softplus(x); }, sigmoid},
-      {{"elu", "x if x > 0, else exp(x) - 1"}, [](const at::Tensor& x) { return at::elu(x); }, elu_slope},
+      {{"softplus", "log(1 + exp(x))"},
+       [](const at::Tensor& x) { return at::softplus(x); },
+       sigmoid},
+      {{"elu", "x if x > 0, else exp(x) - 1"},
+       [](const at::Tensor& x) { return at::elu(x); },
+       elu_slope},
       {{"tanh", "tanh(x)"}, at::tanh, tanh_slope},
       {{"sigmoid", "1 / (1 + exp(-x))"}, at::sigmoid, sigmoid_slope},
-      {{"regelu2", "GELU; steps of a sum of three ReLUs", 2}, erf_gelu, gelu_slope,
+      {{"regelu2", "GELU; steps of a sum of three ReLUs", 2},
+       erf_gelu,
+       gelu_slope,
        measured(sum_of_relus(-0.0492226, 1.0979632, -3.185881, -0.0011788, 3.1908326), gelu_slope)},
-      {{"resilu2", "SiLU; steps of a sum of three ReLUs", 2}, at::silu, silu_slope,
-       measured(sum_of_relus(-0.0406036, 1.0809254, -6.305046, -0.0008685, 6.3258152), silu_slope)}};
+      {{"resilu2", "SiLU; steps of a sum of three ReLUs", 2},
+       at::silu,
+       silu_slope,
+       measured(sum_of_relus(-0.0406036, 1.0809254, -6.305046, -0.0008685, 6.3258152),
+                silu_slope)}};
   return all;
 }
 
@@ -135,8 +147,9 @@ struct FewBitNode : torch::autograd::Function<FewBitNode> {
   static std::vector<at::Tensor> backward(torch::autograd::AutogradContext* context,
                                           const std::vector<at::Tensor>& by_result) {
     if (at::GradMode::is_enabled()) {
-      throw InputError("a few-bit activation has no second derivative: it was asked for with "
-                       "create_graph=True. Use the plain activation");
+      throw InputError(
+          "a few-bit activation has no second derivative: it was asked for with "
+          "create_graph=True. Use the plain activation");
     }
     if (!by_result[0].defined()) return std::vector<at::Tensor>(3);
     const std::vector<int64_t> strides = context->saved_data["strides"].toIntVector();

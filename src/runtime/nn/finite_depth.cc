@@ -36,7 +36,8 @@ const std::vector<BlockActivation>& block_activations() {
        [](const T& g, const T& z) { return at::threshold_backward(g, z, 0); }},
       {"leaky-relu", [](T& y) { at::leaky_relu_(y, 0.01); },
        [](const T& g, const T& z) { return at::leaky_relu_backward(g, z, 0.01, true); }},
-      {"tanh", [](T& y) { y.tanh_(); }, [](const T& g, const T& z) { return at::tanh_backward(g, z); }},
+      {"tanh", [](T& y) { y.tanh_(); },
+       [](const T& g, const T& z) { return at::tanh_backward(g, z); }},
       {"sigmoid", [](T& y) { y.sigmoid_(); },
        [](const T& g, const T& z) { return at::sigmoid_backward(g, z); }},
       {"identity", [](T&) {}, [](const T& g, const T&) { return g.clone(); }}};
@@ -49,7 +50,8 @@ size_t block_activation(const std::string& name) {
     if (block_activations()[i].name == name) return i;
     names += (names.empty() ? "" : ", ") + std::string(block_activations()[i].name);
   }
-  throw InputError("a machine of finite depth has no activation '" + name + "': there are " + names);
+  throw InputError("a machine of finite depth has no activation '" + name + "': there are " +
+                   names);
 }
 
 struct FiniteDepthNode : torch::autograd::Function<FiniteDepthNode> {
@@ -69,7 +71,8 @@ struct FiniteDepthNode : torch::autograd::Function<FiniteDepthNode> {
       block_activations()[static_cast<size_t>(activation)].apply(block);
       begin += size;
     }
-    std::vector<at::Tensor> kept(parameters.begin(), parameters.begin() + static_cast<int64_t>(blocks));
+    std::vector<at::Tensor> kept(parameters.begin(),
+                                 parameters.begin() + static_cast<int64_t>(blocks));
     kept.push_back(z);
     context->save_for_backward(std::move(kept));
     context->saved_data["activation"] = activation;
@@ -80,8 +83,9 @@ struct FiniteDepthNode : torch::autograd::Function<FiniteDepthNode> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& by_result) {
     if (at::GradMode::is_enabled()) {
-      throw InputError("a machine of finite depth has no second derivative: it was asked for with "
-                       "create_graph=True");
+      throw InputError(
+          "a machine of finite depth has no second derivative: it was asked for with "
+          "create_graph=True");
     }
     const auto saved = context->get_saved_variables();
     const size_t blocks = saved.size() - 1;
@@ -95,8 +99,8 @@ struct FiniteDepthNode : torch::autograd::Function<FiniteDepthNode> {
       const at::Tensor& weight = saved[i];
       const int64_t size = weight.size(0), begin = end - size;
       const at::Tensor before = z.narrow(1, 0, begin);
-      const at::Tensor dy =
-          block_activations()[activation].backward(dz.narrow(1, begin, size), z.narrow(1, begin, size));
+      const at::Tensor dy = block_activations()[activation].backward(dz.narrow(1, begin, size),
+                                                                     z.narrow(1, begin, size));
       found[1 + i] = dy.t().mm(before);
       found[1 + blocks + i] = dy.sum(0);
       dz.narrow(1, 0, begin).addmm_(dy, weight);
@@ -116,18 +120,22 @@ at::Tensor finite_depth(const at::Tensor& x, const Tensors& weights, const Tenso
                         const std::string& activation) {
   const auto kind = static_cast<int64_t>(internal::nn::block_activation(activation));
   if (!x.defined() || !x.is_floating_point() || x.dim() < 1) {
-    throw InputError("a machine of finite depth takes real numbers with its input block as last dimension");
+    throw InputError(
+        "a machine of finite depth takes real numbers with its input block as last dimension");
   }
   if (weights.empty() || weights.size() != biases.size()) {
-    throw InputError("a machine of finite depth has one weight and one bias for each block after the first");
+    throw InputError(
+        "a machine of finite depth has one weight and one bias for each block after the first");
   }
   int64_t columns = x.size(-1);
   for (size_t i = 0; i < weights.size(); ++i) {
     const at::Tensor& w = weights[i];
-    if (w.dim() != 2 || w.size(1) != columns || biases[i].dim() != 1 || biases[i].size(0) != w.size(0)) {
-      throw InputError(c10::str("weight ", i, " of a machine of finite depth has the shape ", w.sizes(),
-                                " and its bias ", biases[i].sizes(), ": the weight is to have ", columns,
-                                " columns, one for each number before its block, and the bias its rows"));
+    if (w.dim() != 2 || w.size(1) != columns || biases[i].dim() != 1 ||
+        biases[i].size(0) != w.size(0)) {
+      throw InputError(
+          c10::str("weight ", i, " of a machine of finite depth has the shape ", w.sizes(),
+                   " and its bias ", biases[i].sizes(), ": the weight is to have ", columns,
+                   " columns, one for each number before its block, and the bias its rows"));
     }
     columns += w.size(0);
   }
@@ -144,12 +152,15 @@ FiniteDepthImpl::FiniteDepthImpl(std::vector<int64_t> sizes, std::string activat
     : torch::nn::Module("FiniteDepth"), activation_(std::move(activation)) {
   internal::nn::block_activation(activation_);
   if (sizes.size() < 2 || *std::min_element(sizes.begin(), sizes.end()) < 1) {
-    throw InputError("a machine of finite depth has an input block and at least one more, of sizes above 0");
+    throw InputError(
+        "a machine of finite depth has an input block and at least one more, of sizes above 0");
   }
   int64_t before = sizes[0];
   for (size_t i = 1; i < sizes.size(); ++i) {
     const double bound = 1 / std::sqrt(static_cast<double>(before));
-    const auto some = [&](std::vector<int64_t> shape) { return at::empty(shape).uniform_(-bound, bound); };
+    const auto some = [&](std::vector<int64_t> shape) {
+      return at::empty(shape).uniform_(-bound, bound);
+    };
     weights_.push_back(register_parameter("weight" + std::to_string(i), some({sizes[i], before})));
     biases_.push_back(register_parameter("bias" + std::to_string(i), some({sizes[i]})));
     before += sizes[i];

@@ -31,8 +31,8 @@ bool add_to_int(int32_t* q, const Element* x, double scale, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const double scaled = static_cast<double>(static_cast<float>(x[i])) * scale;
     const bool inside = scaled > -kTwoTo31 && scaled < kTwoTo31;  // false for NaN
-    const int64_t rounded = std::bit_cast<int64_t>((inside ? scaled : 0) + kShift) -
-                            std::bit_cast<int64_t>(kShift);
+    const int64_t rounded =
+        std::bit_cast<int64_t>((inside ? scaled : 0) + kShift) - std::bit_cast<int64_t>(kShift);
     const int64_t sum = q[i] + rounded;
     q[i] = static_cast<int32_t>(sum);
     wrong |= static_cast<int64_t>(!inside) | (sum - q[i]);
@@ -96,7 +96,8 @@ at::Tensor add_fixed(const at::Tensor& q, const at::Tensor& x, int fraction_bits
   const bool by_kernel = q.is_cpu() && !step::is_recording() && q.is_non_overlapping_and_dense();
   if (!by_kernel) return add_fixed_by_operations(q, x, fraction_bits, sign);
   const bool wide = q.scalar_type() == at::kLong;
-  at::Tensor numbers = wide == (x.scalar_type() == at::kDouble) ? x : x.to(exact_type(q.scalar_type()));
+  at::Tensor numbers =
+      wide == (x.scalar_type() == at::kDouble) ? x : x.to(exact_type(q.scalar_type()));
   if (numbers.strides() != q.strides()) {
     numbers = at::empty_strided(q.sizes(), q.strides(), numbers.options()).copy_(numbers);
   }
@@ -109,8 +110,8 @@ at::Tensor add_fixed_by_operations(const at::Tensor& q, const at::Tensor& x, int
                                    Sign sign) {
   const bool wide = q.scalar_type() == at::kLong;
   const double limit = wide ? kTwoTo63 : kTwoTo31;
-  const at::Tensor scaled =
-      x.to(exact_type(q.scalar_type())).mul(power_of_two(fraction_bits) * (sign == Sign::kPlus ? 1 : -1));
+  const at::Tensor scaled = x.to(exact_type(q.scalar_type()))
+                                .mul(power_of_two(fraction_bits) * (sign == Sign::kPlus ? 1 : -1));
   const at::Tensor outside = scaled.abs().lt(limit).logical_not();
   const at::Tensor change = scaled.round().masked_fill(outside, 0).to(q.scalar_type());
   const at::Tensor sum = q.add(change);

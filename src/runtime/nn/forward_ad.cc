@@ -9,6 +9,8 @@
 //   backward: dL/dx = dL/dy h   DerivativeNode::backward()
 //
 // Tests: tests/runtime/forward_ad_test.cc, tests/python/test_nn.py.
+#include "reprise/runtime/nn/forward_ad.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
@@ -20,6 +22,7 @@
 #include <optional>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/nn/probe.h"
 #include "runtime/nn/spec.h"
 #include "runtime/nn/stored.h"
@@ -27,8 +30,6 @@
 #include "runtime/state/autocast.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/record.h"
-#include "reprise/model/errors.h"
-#include "reprise/runtime/nn/forward_ad.h"
 
 namespace reprise::runtime {
 namespace internal::nn {
@@ -351,8 +352,8 @@ at::Tensor TiledFunction::operator()(const Tensors& operands) const {
 }
 
 TiledFunction forward_ad(Elementwise function, ForwardAdOptions options) {
-  return TiledFunction(spec_of(std::move(function), in::Keep::kDerivative, options.storage,
-                               options.tile));
+  return TiledFunction(
+      spec_of(std::move(function), in::Keep::kDerivative, options.storage, options.tile));
 }
 
 TiledFunction forward_ad(ElementwiseOfOne function, ForwardAdOptions options) {
@@ -360,8 +361,8 @@ TiledFunction forward_ad(ElementwiseOfOne function, ForwardAdOptions options) {
 }
 
 TiledFunction in_tile(Elementwise function, InTileOptions options) {
-  return TiledFunction(spec_of(std::move(function), in::Keep::kOperands, DerivativeStorage::kFull,
-                               options.tile));
+  return TiledFunction(
+      spec_of(std::move(function), in::Keep::kOperands, DerivativeStorage::kFull, options.tile));
 }
 
 TiledFunction in_tile(ElementwiseOfOne function, InTileOptions options) {

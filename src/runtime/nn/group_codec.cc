@@ -16,9 +16,9 @@
 #include <cmath>
 #include <limits>
 
+#include "reprise/model/errors.h"
 #include "runtime/device/parallel.h"
 #include "runtime/step/record.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 namespace internal::nn {
@@ -75,8 +75,8 @@ Range range_of(const float* x, int64_t count, int steps) {
 }
 
 // One group on the host: `x` as float32 to `codes`.
-void encode_group(const float* x, int64_t count, int64_t first, const GroupCodec& codec, const Range& range,
-                  uint8_t* codes) {
+void encode_group(const float* x, int64_t count, int64_t first, const GroupCodec& codec,
+                  const Range& range, uint8_t* codes) {
   const int steps = (1 << codec.bits) - 1, per_byte = 8 / codec.bits;
   // Halves: the range of numbers may be larger than the largest number. A step that is almost zero counts
   // as zero, and the comparison is false for NaN.
@@ -112,7 +112,8 @@ void encode_on_host(const Element* x, Encoded& encoded, int64_t elements) {
     std::vector<float> numbers(static_cast<size_t>(codec.group));
     for (int64_t g = begin; g < end; ++g) {
       const int64_t first = g * codec.group, count = std::min(codec.group, elements - first);
-      for (int64_t i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = static_cast<float>(x[first + i]);
+      for (int64_t i = 0; i < count; ++i)
+        numbers[static_cast<size_t>(i)] = static_cast<float>(x[first + i]);
       const Range range = range_of(numbers.data(), count, (1 << codec.bits) - 1);
       least[g] = range.least;
       step[g] = range.step;
@@ -179,7 +180,8 @@ void encode_by_operations(const at::Tensor& x, Encoded& encoded) {
   const double wrong = std::numeric_limits<double>::quiet_NaN();
   encoded.least = at::where(finite, low, wrong);
   encoded.step = at::where(finite, high.div(steps).sub(low.div(steps)), wrong);
-  const at::Tensor scale = at::where(encoded.step.gt(kLeastStep), encoded.step.reciprocal().mul(2), 0.0);
+  const at::Tensor scale =
+      at::where(encoded.step.gt(kLeastStep), encoded.step.reciprocal().mul(2), 0.0);
   at::Tensor share = at::full({1}, 0.5, rows.options());
   if (codec.stochastic) {
     share = at::empty({groups, codec.group}, at::TensorOptions(at::kFloat));
@@ -189,7 +191,9 @@ void encode_by_operations(const at::Tensor& x, Encoded& encoded) {
   }
   const at::Tensor numbers = (rows / 2 - low.view({-1, 1}) / 2) * scale.view({-1, 1}) + share;
   const at::Tensor codes = at::where(finite.logical_and(scale.gt(0)).view({-1, 1}), numbers, 0.0)
-                               .to(at::kInt).clamp_max(steps).view({-1, per_byte});
+                               .to(at::kInt)
+                               .clamp_max(steps)
+                               .view({-1, per_byte});
   const at::Tensor places = counted_from_zero(per_byte, codes).mul(codec.bits).view({1, -1});
   const at::Tensor bytes = at::bitwise_left_shift(codes, places).sum({1}).to(at::kByte);
   encoded.codes = bytes.slice(0, 0, (elements + per_byte - 1) / per_byte).clone();
@@ -198,13 +202,14 @@ void encode_by_operations(const at::Tensor& x, Encoded& encoded) {
 at::Tensor decode_by_operations(const Encoded& encoded) {
   const GroupCodec& codec = encoded.codec;
   const int64_t per_byte = 8 / codec.bits, groups = encoded.least.numel();
-  const at::Tensor places = counted_from_zero(per_byte, encoded.codes).mul(codec.bits).view({1, -1});
+  const at::Tensor places =
+      counted_from_zero(per_byte, encoded.codes).mul(codec.bits).view({1, -1});
   const at::Tensor codes =
       at::bitwise_and(at::bitwise_right_shift(encoded.codes.to(at::kInt).view({-1, 1}), places),
                       (1 << codec.bits) - 1)
           .view({-1});
-  const at::Tensor rows =
-      at::constant_pad_nd(codes, {0, groups * codec.group - codes.numel()}).view({groups, codec.group});
+  const at::Tensor rows = at::constant_pad_nd(codes, {0, groups * codec.group - codes.numel()})
+                              .view({groups, codec.group});
   const at::Tensor numbers =
       ((encoded.least / 2).view({-1, 1}) + rows.to(at::kFloat) * (encoded.step / 2).view({-1, 1}))
           .mul(2)
@@ -239,15 +244,21 @@ Encoded encode(const at::Tensor& x, const GroupCodec& codec) {
     throw InputError(c10::str("a codec has 8, 4 or 2 bits, not ", codec.bits));
   }
   if (codec.group < in::kGroupUnit || codec.group % in::kGroupUnit != 0) {
-    throw InputError(c10::str("a group of a codec is a multiple of 16 elements, not ", codec.group));
+    throw InputError(
+        c10::str("a group of a codec is a multiple of 16 elements, not ", codec.group));
   }
   if (!x.defined() || x.layout() != at::kStrided || !x.is_floating_point() || x.is_neg()) {
     throw InputError("a codec takes a plain dense tensor of real numbers");
   }
   const at::NoGradGuard no_grad;
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x.detach() : x.detach().contiguous();
-  Encoded encoded{.codec = codec, .sizes = dense.sizes().vec(), .strides = dense.strides().vec(),
-                  .type = dense.scalar_type(), .codes = {}, .least = {}, .step = {}};
+  Encoded encoded{.codec = codec,
+                  .sizes = dense.sizes().vec(),
+                  .strides = dense.strides().vec(),
+                  .type = dense.scalar_type(),
+                  .codes = {},
+                  .least = {},
+                  .step = {}};
   const int64_t elements = dense.numel(), groups = in::groups_in(elements, codec.group);
   if (elements > 0 && !in::on_host(dense)) {
     in::encode_by_operations(dense, encoded);

@@ -19,9 +19,9 @@
 #include <optional>
 #include <vector>
 
+#include "reprise/model/errors.h"
 #include "runtime/nn/abn_kernel.h"
 #include "runtime/step/record.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 namespace internal::nn {
@@ -56,8 +56,8 @@ std::vector<int64_t> other_dimensions(const at::Tensor& x) {
 }
 
 // The channels whose input is kept.
-at::Tensor channels_to_keep(const InPlaceAbnOptions& options, const at::Tensor& z, const at::Tensor& weight,
-                            const at::Tensor& bias) {
+at::Tensor channels_to_keep(const InPlaceAbnOptions& options, const at::Tensor& z,
+                            const at::Tensor& weight, const at::Tensor& bias) {
   const double guard = guard_of(options, z.scalar_type());
   const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble).abs(); };
   at::Tensor inexact;
@@ -67,7 +67,8 @@ at::Tensor channels_to_keep(const InPlaceAbnOptions& options, const at::Tensor& 
   }
   if (options.activation == AbnActivation::kElu && z.numel() > 0) {
     // Close to -alpha, y is log(1 + z / alpha), whose error is that of z over exp(y).
-    const at::Tensor least = z.amin(other_dimensions(z)).to(at::kDouble).div(options.parameter).add(1);
+    const at::Tensor least =
+        z.amin(other_dimensions(z)).to(at::kDouble).div(options.parameter).add(1);
     const at::Tensor far = (weight.defined() ? wide(weight).mul(least) : least).mul(guard).lt(1);
     inexact = inexact.defined() ? inexact.logical_or(far) : far;
   }
@@ -75,7 +76,8 @@ at::Tensor channels_to_keep(const InPlaceAbnOptions& options, const at::Tensor& 
   return inexact.nonzero().view({-1});
 }
 
-std::vector<double> numbers_of_channels(const at::Tensor& tensor, int64_t channels, double otherwise) {
+std::vector<double> numbers_of_channels(const at::Tensor& tensor, int64_t channels,
+                                        double otherwise) {
   if (!tensor.defined()) return std::vector<double>(static_cast<size_t>(channels), otherwise);
   const at::Tensor host = tensor.to(at::kCPU, at::kDouble).contiguous();
   const double* data = host.const_data_ptr<double>();
@@ -122,7 +124,8 @@ AbnGradients by_inverse(const AbnCall& call, const at::Tensor& dz) {
   }
   const std::vector<double> weight = numbers_of_channels(call.weight, channels, 1);
   const std::vector<double> bias = numbers_of_channels(call.bias, channels, 0);
-  const std::vector<double> inverse_deviation = numbers_of_channels(call.inverse_deviation, channels, 1);
+  const std::vector<double> inverse_deviation =
+      numbers_of_channels(call.inverse_deviation, channels, 1);
   AbnFactors factors;
   std::vector<double> dweight;
   for (size_t c = 0; c < weight.size(); ++c) {
@@ -153,7 +156,9 @@ AbnGradients by_inverse(const AbnCall& call, const at::Tensor& dz) {
 void by_input(const AbnCall& call, const at::Tensor& dz, AbnGradients& found) {
   const at::Tensor& channels = call.kept_channels;
   if (channels.numel() == 0) return;
-  const auto some = [&](const at::Tensor& t) { return t.defined() ? t.index_select(0, channels) : t; };
+  const auto some = [&](const at::Tensor& t) {
+    return t.defined() ? t.index_select(0, channels) : t;
+  };
   const at::Tensor z = call.z.index_select(1, channels);
   const at::Tensor dy = abn_inverted(call.inverse(), z, dz.index_select(1, channels)).second;
   const at::Tensor x = call.kept_input.to(dy.scalar_type());
@@ -188,7 +193,8 @@ struct InPlaceAbnNode : torch::autograd::Function<InPlaceAbnNode> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const MaybeTensor& weight, const MaybeTensor& bias,
                             const MaybeTensor& running_mean, const MaybeTensor& running_var,
-                            bool training, int64_t activation, double parameter, double eps, double momentum, double guard) {
+                            bool training, int64_t activation, double parameter, double eps,
+                            double momentum, double guard) {
     const InPlaceAbnOptions options{.activation = static_cast<AbnActivation>(activation),
                                     .parameter = parameter,
                                     .eps = eps,
@@ -215,8 +221,9 @@ struct InPlaceAbnNode : torch::autograd::Function<InPlaceAbnNode> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& by_result) {
     if (at::GradMode::is_enabled()) {
-      throw InputError("InPlace-ABN has no second derivative: it was asked for with create_graph=True. Use "
-                       "a batch norm and its activation");
+      throw InputError(
+          "InPlace-ABN has no second derivative: it was asked for with create_graph=True. Use "
+          "a batch norm and its activation");
     }
     torch::autograd::variable_list result(11);
     if (!by_result[0].defined()) return result;
@@ -247,8 +254,10 @@ struct InPlaceAbnNode : torch::autograd::Function<InPlaceAbnNode> {
 
 void check_abn(const at::Tensor& x, const at::Tensor& running_mean, const at::Tensor& running_var,
                bool training, const InPlaceAbnOptions& options) {
-  const bool plain = x.defined() && x.layout() == at::kStrided && x.is_floating_point() && x.dim() >= 2;
-  if (!plain) throw InputError("InPlace-ABN takes a dense tensor of real numbers of two dimensions and more");
+  const bool plain =
+      x.defined() && x.layout() == at::kStrided && x.is_floating_point() && x.dim() >= 2;
+  if (!plain)
+    throw InputError("InPlace-ABN takes a dense tensor of real numbers of two dimensions and more");
   if (!(options.parameter > 0) && options.activation != AbnActivation::kIdentity) {
     throw InputError(c10::str("the activation of InPlace-ABN has the parameter ", options.parameter,
                               ", with which it has no inverse: take one above 0, like 0.01"));
@@ -268,8 +277,8 @@ namespace nn {
 namespace in = internal::nn;
 
 at::Tensor in_place_abn(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                        const at::Tensor& running_mean, const at::Tensor& running_var, bool training,
-                        const InPlaceAbnOptions& options) {
+                        const at::Tensor& running_mean, const at::Tensor& running_var,
+                        bool training, const InPlaceAbnOptions& options) {
   in::check_abn(x, running_mean, running_var, training, options);
   const auto needs = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   const bool graph = at::GradMode::is_enabled() && (needs(x) || needs(weight) || needs(bias));

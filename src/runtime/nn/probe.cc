@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/state/random_state.h"
 #include "runtime/state/value_keeper.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::nn {
 namespace {
@@ -49,12 +49,14 @@ void check_leaves(const Differentiated& called) {
     open.pop_back();
     if (!seen.insert(node).second) continue;
     if (const auto* end = dynamic_cast<const torch::autograd::AccumulateGrad*>(node)) {
-      const bool known = std::any_of(called.leaves.begin(), called.leaves.end(), [&](const auto& leaf) {
-        return leaf.unsafeGetTensorImpl() == end->variable.unsafeGetTensorImpl();
-      });
+      const bool known =
+          std::any_of(called.leaves.begin(), called.leaves.end(), [&](const auto& leaf) {
+            return leaf.unsafeGetTensorImpl() == end->variable.unsafeGetTensorImpl();
+          });
       if (!known) {
         throw InputError(c10::str("the element-wise function uses a tensor of the shape ",
-                                  end->variable.sizes(), " that requires a gradient and is no operand",
+                                  end->variable.sizes(),
+                                  " that requires a gradient and is no operand",
                                   ": it would get no gradient. Give it to the call as an operand"));
       }
     }
@@ -65,8 +67,9 @@ void check_leaves(const Differentiated& called) {
 }
 
 [[noreturn]] void refuse_failed(const char* why) {
-  throw InputError(c10::str("the element-wise function failed when it was tried out on a few numbers ",
-                            "in one dimension; it sees its operands in tiles of any shape: ", why));
+  throw InputError(
+      c10::str("the element-wise function failed when it was tried out on a few numbers ",
+               "in one dimension; it sees its operands in tiles of any shape: ", why));
 }
 
 // Calls the function with what the user's own errors mean here.
@@ -107,7 +110,8 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
   if (!at::equal(finite, y.isfinite())) return false;
   const at::Tensor inner = x.masked_select(finite);
   const at::Tensor apart = (inner - y.masked_select(finite)).abs();
-  if (!at::equal(x.masked_select(~finite).nan_to_num(0.5), y.masked_select(~finite).nan_to_num(0.5))) {
+  if (!at::equal(x.masked_select(~finite).nan_to_num(0.5),
+                 y.masked_select(~finite).nan_to_num(0.5))) {
     return false;
   }
   if (inner.numel() == 0) return true;
@@ -122,7 +126,8 @@ at::Tensor at_places(const at::Tensor& tensor, const at::Tensor& places) {
 void expect_same(const Tried& whole, const Tried& part, const at::Tensor& places) {
   const char* same = "the function is not element-wise: ";
   if (!close(at_places(whole.result, places), part.result)) {
-    refuse(c10::str(same, "its result at one place depends on other places (as that of a soft-max does)"));
+    refuse(c10::str(
+        same, "its result at one place depends on other places (as that of a soft-max does)"));
   }
   for (size_t i = 0; i < whole.derivatives.size(); ++i) {
     if (!close(at_places(whole.derivatives[i], places), part.derivatives[i])) {
@@ -155,8 +160,7 @@ void try_numbers(const Spec& spec, const Tensors& numbers, const std::vector<boo
   }
   const at::TensorOptions options = first.options();
   const at::Tensor ones = at::ones({kNumbers}, options);
-  const Tried whole =
-      explained([&] { return differentiate(spec, numbers, wanted, ones); });
+  const Tried whole = explained([&] { return differentiate(spec, numbers, wanted, ones); });
   const at::Tensor all = at::arange(kNumbers, options.dtype(at::kLong));
   for (size_t p = 0; p + 1 < kPieces.size(); ++p) {
     const at::Tensor places = all.slice(0, kPieces[p], kPieces[p + 1]);
@@ -173,7 +177,8 @@ void try_numbers(const Spec& spec, const Tensors& numbers, const std::vector<boo
   const Tried weighted = differentiate(spec, numbers, wanted, weights);
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!wanted[i] || !whole.derivatives[i].defined()) continue;
-    const at::Tensor expected = whole.derivatives[i] * weights.to(whole.derivatives[i].scalar_type());
+    const at::Tensor expected =
+        whole.derivatives[i] * weights.to(whole.derivatives[i].scalar_type());
     if (!close(expected, weighted.derivatives[i])) {
       refuse(c10::str("the function is not element-wise: its derivative by operand ", i,
                       " is not diagonal"));
@@ -192,7 +197,8 @@ void try_some(const Spec& spec, const Tensors& numbers, const std::vector<bool>&
     try_numbers(spec, numbers, wanted);
   } catch (const InputError&) {
     Tensors fine;
-    for (const at::Tensor& x : numbers) fine.push_back(x.is_floating_point() ? x.to(at::kDouble) : x);
+    for (const at::Tensor& x : numbers)
+      fine.push_back(x.is_floating_point() ? x.to(at::kDouble) : x);
     try_numbers(spec, fine, wanted);
   }
 }
@@ -203,9 +209,8 @@ Tensors spread_numbers(const Tensors& operands) {
   const at::Tensor all = at::arange(kNumbers, at::TensorOptions(at::kDouble));
   for (size_t i = 0; i < operands.size(); ++i) {
     const at::Tensor values = 4 * (all * (1.7 + 0.31 * static_cast<double>(i)) + 0.3).sin();
-    numbers.push_back(operands[i].scalar_type() == at::kBool
-                          ? values.gt(0).to(operands[i].device())
-                          : values.to(operands[i].options()));
+    numbers.push_back(operands[i].scalar_type() == at::kBool ? values.gt(0).to(operands[i].device())
+                                                             : values.to(operands[i].options()));
   }
   return numbers;
 }
@@ -228,7 +233,8 @@ Signature signature_of(const Tensors& operands, const std::vector<bool>& wanted)
   const c10::DeviceType device = operands[0].device().type();
   signature.push_back(static_cast<int64_t>(device));
   const bool autocast = at::autocast::is_autocast_enabled(device);
-  signature.push_back(autocast ? static_cast<int64_t>(at::autocast::get_autocast_dtype(device)) : -1);
+  signature.push_back(autocast ? static_cast<int64_t>(at::autocast::get_autocast_dtype(device))
+                               : -1);
   for (size_t i = 0; i < operands.size(); ++i) {
     signature.push_back(static_cast<int64_t>(operands[i].scalar_type()));
     signature.push_back(wanted[i]);
@@ -289,7 +295,8 @@ void check_operands(const Tensors& operands) {
     const bool both_scalars = (x.dim() == 0) == (operands[0].dim() == 0);
     if (!both_scalars && x.scalar_type() != operands[0].scalar_type()) {
       throw InputError(c10::str(operand, "and operand 0 have the types ", x.scalar_type(), " and ",
-                                operands[0].scalar_type(), ", and one has no dimension: PyTorch would ",
+                                operands[0].scalar_type(),
+                                ", and one has no dimension: PyTorch would ",
                                 "choose the type of the result by that. Give them one type"));
     }
     if (x._fw_grad(0).defined()) {
@@ -305,8 +312,7 @@ at::ScalarType try_out(const Spec& spec, const Tensors& operands, const std::vec
   try_new_signature(spec, operands, wanted, has_numbers);
   // The type of the result, and tensors that the function may use since the last call.
   const Tensors numbers = has_numbers ? first_numbers(operands, 1) : spread_numbers(operands);
-  const auto called =
-      call_with_leaves(spec, numbers, wanted, numbers[0].sizes(), std::nullopt);
+  const auto called = call_with_leaves(spec, numbers, wanted, numbers[0].sizes(), std::nullopt);
   check_leaves(called);
   return called.result.scalar_type();
 }

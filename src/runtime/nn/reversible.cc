@@ -12,12 +12,12 @@
 #include <array>
 #include <optional>
 
+#include "reprise/model/errors.h"
 #include "runtime/device/compat.h"
 #include "runtime/modules/stage_modules.h"
 #include "runtime/nn/fixed_point.h"
 #include "runtime/nn/stream_walk.h"
 #include "runtime/step/record.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime {
 namespace internal::nn {
@@ -127,7 +127,8 @@ TwoTensors run_plainly(const std::vector<Stage>& branches, const ReversibleOptio
     const at::Tensor change = checked_branch(branches[i], x[to]).forward({x[from]})[0];
     if (fixed) {
       add(i + 1, to, change);
-      x[to] = RoundedStream::apply(x[to], std::optional<at::Tensor>(change), q[to], options.fraction_bits);
+      x[to] = RoundedStream::apply(x[to], std::optional<at::Tensor>(change), q[to],
+                                   options.fraction_bits);
     } else {
       x[to] = (x[to] + change).to(x[to].scalar_type());
     }
@@ -140,11 +141,13 @@ void check_streams(const TwoTensors& x, const ReversibleOptions& options) {
     if (!stream.defined() || stream.layout() != at::kStrided || !stream.is_floating_point() ||
         stream.scalar_type() != x[0].scalar_type() || stream.device() != x[0].device()) {
       throw InputError(
-          "a reversible network takes two dense tensors of real numbers, of one type and one device");
+          "a reversible network takes two dense tensors of real numbers, of one type and one "
+          "device");
     }
     if (stream._fw_grad(0).defined()) {
-      throw InputError("an input of a reversible network has a forward-mode derivative, which it does "
-                       "not carry on");
+      throw InputError(
+          "an input of a reversible network has a forward-mode derivative, which it does "
+          "not carry on");
     }
   }
   const bool narrow = x[0].scalar_type() != at::kDouble;
@@ -160,7 +163,8 @@ void check_streams(const TwoTensors& x, const ReversibleOptions& options) {
 namespace nn {
 namespace in = internal::nn;
 
-ReversibleSequence::ReversibleSequence(std::vector<ReversibleBlock> blocks, ReversibleOptions options)
+ReversibleSequence::ReversibleSequence(std::vector<ReversibleBlock> blocks,
+                                       ReversibleOptions options)
     : torch::nn::Module("ReversibleSequence"), options_(options) {
   if (blocks.empty()) throw InputError("a reversible network needs at least one block");
   if (options.fraction_bits < 1 || options.fraction_bits > 52) {

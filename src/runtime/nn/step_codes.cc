@@ -23,8 +23,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr int64_t kEight = 8;
-constexpr int64_t kRun = 256;       // elements at a time
-constexpr int64_t kGrain = 4096;    // groups of eight for a thread
+constexpr int64_t kRun = 256;     // elements at a time
+constexpr int64_t kGrain = 4096;  // groups of eight for a thread
 constexpr uint64_t kOnes = 0x0101010101010101;
 
 int64_t groups_of(int64_t elements) { return (elements + kEight - 1) / kEight; }
@@ -92,7 +92,8 @@ void decode(const Element* gradient, const uint8_t* codes, const std::vector<Wid
       const int64_t first = group * kEight, count = std::min(kEight, elements - first);
       for (int64_t e = 0; e < count; ++e) {
         const Wide<Element> level = levels[eight >> 8 * e & 0xff];
-        to[first + e] = static_cast<Element>(level * static_cast<Wide<Element>>(gradient[first + e]));
+        to[first + e] =
+            static_cast<Element>(level * static_cast<Wide<Element>>(gradient[first + e]));
       }
     }
   });
@@ -140,7 +141,8 @@ at::Tensor step_codes(const at::Tensor& x, const StepTensors& table) {
   return codes;
 }
 
-at::Tensor times_levels(const at::Tensor& gradient, const at::Tensor& codes, const StepTensors& table) {
+at::Tensor times_levels(const at::Tensor& gradient, const at::Tensor& codes,
+                        const StepTensors& table) {
   if (!by_kernels(gradient)) return times_levels_by_operations(gradient, codes, table);
   const at::Tensor product =
       at::empty_strided(gradient.sizes(), gradient.strides(), gradient.options());
@@ -158,8 +160,8 @@ at::Tensor step_codes_by_operations(const at::Tensor& x, const StepTensors& tabl
                                          /*out_int32=*/true, /*right=*/true);
   const int64_t missing = groups_of(x.numel()) * kEight - x.numel();
   const at::Tensor groups = at::constant_pad_nd(codes, {0, missing}).view({-1, 1, kEight});
-  const at::Tensor planes =
-      at::bitwise_and(at::bitwise_right_shift(groups, numbers_to(table.bits, x).view({1, -1, 1})), 1);
+  const at::Tensor planes = at::bitwise_and(
+      at::bitwise_right_shift(groups, numbers_to(table.bits, x).view({1, -1, 1})), 1);
   const at::Tensor places = numbers_to(kEight, x).view({1, 1, -1});
   return at::bitwise_left_shift(planes, places).sum({2}).to(at::kByte).view({-1});
 }
@@ -168,13 +170,14 @@ at::Tensor times_levels_by_operations(const at::Tensor& gradient, const at::Tens
                                       const StepTensors& table) {
   const at::ScalarType wide = wide_type(gradient);
   const at::Tensor planes = codes.view({-1, table.bits, 1}).to(at::kInt);
-  const at::Tensor bits =
-      at::bitwise_and(at::bitwise_right_shift(planes, numbers_to(kEight, codes).view({1, 1, -1})), 1);
+  const at::Tensor bits = at::bitwise_and(
+      at::bitwise_right_shift(planes, numbers_to(kEight, codes).view({1, 1, -1})), 1);
   const at::Tensor places = numbers_to(table.bits, codes).view({1, -1, 1});
   const at::Tensor numbers = at::bitwise_left_shift(bits, places).sum({1}).view({-1});
   const at::Tensor levels =
       table.levels.to(wide).index_select(0, numbers.narrow(0, 0, gradient.numel()));
-  const at::Tensor product = (in_memory_order(gradient).to(wide) * levels).to(gradient.scalar_type());
+  const at::Tensor product =
+      (in_memory_order(gradient).to(wide) * levels).to(gradient.scalar_type());
   return product.as_strided(gradient.sizes(), gradient.strides());
 }
 

@@ -18,7 +18,8 @@ struct StepTensors {
 at::Tensor step_codes(const at::Tensor& x, const StepTensors& table);
 
 // Returns gradient * level for each element. Both results and gradients have the layout that x had.
-at::Tensor times_levels(const at::Tensor& gradient, const at::Tensor& codes, const StepTensors& table);
+at::Tensor times_levels(const at::Tensor& gradient, const at::Tensor& codes,
+                        const StepTensors& table);
 
 // The same by operations of PyTorch, for any device.
 at::Tensor step_codes_by_operations(const at::Tensor& x, const StepTensors& table);

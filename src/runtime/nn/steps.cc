@@ -97,8 +97,9 @@ void check(const StepOptions& options) {
     throw InputError("the range of the steps is empty or not finite: low must be below high");
   }
   if (options.cells < 1 << options.bits || options.cells > kMostCells) {
-    throw InputError("cells: " + std::to_string(options.cells) + " is not between the number of steps, " +
-                     std::to_string(1 << options.bits) + ", and " + std::to_string(kMostCells));
+    throw InputError("cells: " + std::to_string(options.cells) +
+                     " is not between the number of steps, " + std::to_string(1 << options.bits) +
+                     ", and " + std::to_string(kMostCells));
   }
 }
 

@@ -9,8 +9,8 @@ namespace {
 
 using runtime::nn::DerivativeStorage;
 
-constexpr int64_t kBlock = 256;    // elements with one scale
-constexpr double kLargest = 127;   // of 8 bits with a sign
+constexpr int64_t kBlock = 256;   // elements with one scale
+constexpr double kLargest = 127;  // of 8 bits with a sign
 
 int64_t blocks_of(int64_t elements) { return (elements + kBlock - 1) / kBlock; }
 
@@ -27,7 +27,8 @@ at::Tensor rows_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape)
   return flat.narrow(0, begin, shape[0] * shape[1]).view(shape);
 }
 
-void store_scaled(const at::Tensor& derivative, const at::Tensor& values, const at::Tensor& scales) {
+void store_scaled(const at::Tensor& derivative, const at::Tensor& values,
+                  const at::Tensor& scales) {
   for_blocks(values.numel(), [&](int64_t begin, std::array<int64_t, 2> shape, int64_t block) {
     const at::Tensor from = rows_of(derivative, begin, shape);
     const at::Tensor largest = from.abs().amax({1}, true).to(at::kFloat);
@@ -66,9 +67,9 @@ void store(const Tiling& tiling, const Tile& tile, const at::Tensor& derivative,
     if (!derivative.defined()) part.zero_();
     return;
   }
-  const at::Tensor flat =
-      derivative.defined() ? derivative.reshape({-1})
-                           : at::zeros({part.numel()}, part.options().dtype(at::kFloat));
+  const at::Tensor flat = derivative.defined()
+                              ? derivative.reshape({-1})
+                              : at::zeros({part.numel()}, part.options().dtype(at::kFloat));
   store_scaled(flat, part.view({-1}), to.scales[tile.number]);
 }
 

@@ -21,8 +21,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "runtime/chain/saved/nodes.h"
 #include "reprise/model/errors.h"
+#include "runtime/chain/saved/nodes.h"
 
 namespace reprise::runtime::internal::nn {
 
@@ -35,7 +35,8 @@ using state::ValueKeeper;
 
 Stage checked_branch(const Stage& stage, const at::Tensor& stream) {
   Stage checked{stage.name, stage.module, {}};
-  checked.forward = [stage, sizes = stream.sizes().vec(), device = stream.device()](const Tensors& x) {
+  checked.forward = [stage, sizes = stream.sizes().vec(),
+                     device = stream.device()](const Tensors& x) {
     const auto refuse = [&](const std::string& why) {
       throw InputError("branch '" + stage.name + "' of a reversible network " + why);
     };
@@ -46,15 +47,18 @@ Stage checked_branch(const Stage& stage, const at::Tensor& stream) {
     }
     const at::Tensor& result = results[0];
     if (version_of(x[0]) != version) {
-      refuse("changes its input in place, so that its stream is lost: let its first operation make a "
-             "new tensor (inplace=False)");
+      refuse(
+          "changes its input in place, so that its stream is lost: let its first operation make a "
+          "new tensor (inplace=False)");
     }
     if (result.sizes() != at::IntArrayRef(sizes)) {
       refuse(c10::str("returns the shape ", result.sizes(), ", and its stream has ",
-                      at::IntArrayRef(sizes), ": a block cannot change shapes. Do that between two "
+                      at::IntArrayRef(sizes),
+                      ": a block cannot change shapes. Do that between two "
                       "reversible networks"));
     }
-    if (!result.is_floating_point() || result.layout() != at::kStrided || result.device() != device) {
+    if (!result.is_floating_point() || result.layout() != at::kStrided ||
+        result.device() != device) {
       refuse(c10::str("returns a ", result.toString(), " on ", result.device(),
                       ": it is to return real numbers on ", device));
     }
@@ -65,17 +69,17 @@ Stage checked_branch(const Stage& stage, const at::Tensor& stream) {
 
 void refuse_range(const std::vector<Stage>& branches, size_t behind, bool wide, int fraction_bits) {
   const double limit = std::ldexp(1.0, (wide ? 63 : 31) - fraction_bits);
-  const std::string where =
-      behind == 0 ? "an input of a reversible network"
-                  : "the sum behind branch '" + branches[behind - 1].name + "' of a reversible network";
+  const std::string where = behind == 0 ? "an input of a reversible network"
+                                        : "the sum behind branch '" + branches[behind - 1].name +
+                                              "' of a reversible network";
   throw InputError(c10::str(
       where, " has a number that is not finite or not in [-", limit, ", ", limit,
       "), the range of fixed-point streams with fraction_bits=", fraction_bits,
       ": take fewer fraction_bits, put a norm into the branches, or use floating-point streams"));
 }
 
-void check_range(const std::vector<Stage>& branches, const std::vector<at::Tensor>& outside, bool wide,
-                 int fraction_bits) {
+void check_range(const std::vector<Stage>& branches, const std::vector<at::Tensor>& outside,
+                 bool wide, int fraction_bits) {
   std::vector<at::Tensor> defined;
   std::vector<size_t> behind;
   for (size_t i = 0; i < outside.size(); ++i) {
@@ -125,7 +129,8 @@ void StreamWalk::find_parameters() {
         throw InputError("branch '" + branches_[i].name +
                          "' of a reversible network has a parameter that is not a leaf");
       }
-      const auto [entry, fresh] = known.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
+      const auto [entry, fresh] =
+          known.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
       if (fresh) {
         parameters_.push_back(parameter);
         facts.complete.push_back(entry->second);  // the way back meets this branch last
@@ -155,7 +160,8 @@ void StreamWalk::watch(const TwoTensors& results) {
 at::Tensor StreamWalk::add(size_t stream, const at::Tensor& change, Sign sign) {
   const at::NoGradGuard no_grad;
   if (fixed_) return add_fixed(streams_[stream], change, fraction_bits_, sign);
-  const at::Tensor sum = sign == Sign::kPlus ? streams_[stream] + change : streams_[stream] - change;
+  const at::Tensor sum =
+      sign == Sign::kPlus ? streams_[stream] + change : streams_[stream] - change;
   streams_[stream] = sum.to(type_);
   return {};
 }
@@ -212,14 +218,16 @@ at::Tensor StreamWalk::run_first(size_t branch) {
 void StreamWalk::check_unchanged(const Facts& facts) const {
   for (size_t i = 0; i < facts.prepared.parameters.size(); ++i) {
     if (parameters_[facts.prepared.parameters[i]]._version() == facts.versions[i]) continue;
-    throw InputError("a parameter of branch '" + facts.prepared.stage.name +
-                     "' of a reversible network was changed between the forward pass and the backward "
-                     "pass, which runs the branch again; change it after backward()");
+    throw InputError(
+        "a parameter of branch '" + facts.prepared.stage.name +
+        "' of a reversible network was changed between the forward pass and the backward "
+        "pass, which runs the branch again; change it after backward()");
   }
   for (size_t e = 0; e < 2; ++e) {
     if (!watched_[e].defined() || version_of(watched_[e]) == watched_versions_[e]) continue;
-    throw InputError("a result of a reversible network with floating-point streams was changed in place "
-                     "before the backward pass, which begins with it: change a copy");
+    throw InputError(
+        "a result of a reversible network with floating-point streams was changed in place "
+        "before the backward pass, which begins with it: change a copy");
   }
 }
 
@@ -240,8 +248,7 @@ std::pair<at::Tensor, chain::Kept> StreamWalk::run_again(size_t branch) {
     if (random) random->restore();
   };
   try {
-    auto [results, kept] =
-        chain::run_keep(facts.prepared, {numbers(1 - branch % 2)}, parameters_);
+    auto [results, kept] = chain::run_keep(facts.prepared, {numbers(1 - branch % 2)}, parameters_);
     put_back();
     return {std::move(results[0]), std::move(kept)};
   } catch (...) {
@@ -266,9 +273,8 @@ std::vector<at::Tensor> StreamWalk::backward(size_t branch, TwoTensors gradients
   --behind_;
   if (behind_ == first_) drop();
   if (gradients[0].defined() || gradients[1].defined()) {
-    chain::StageGradients found =
-        chain::run_backward(facts.prepared, std::move(kept), {gradients[to], gradients[from]},
-                            parameters_, book_);
+    chain::StageGradients found = chain::run_backward(
+        facts.prepared, std::move(kept), {gradients[to], gradients[from]}, parameters_, book_);
     gradients[from] = std::move(found.inputs[0]);
   }
   std::vector<at::Tensor> result = {std::move(gradients[0]), std::move(gradients[1])};

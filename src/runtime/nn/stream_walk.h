@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "reprise/runtime/nn/reversible.h"
 #include "runtime/chain/stage_runner.h"
 #include "runtime/nn/fixed_point.h"
 #include "runtime/state/autocast.h"
 #include "runtime/state/random_state.h"
 #include "runtime/state/value_keeper.h"
-#include "reprise/runtime/nn/reversible.h"
 
 namespace reprise::runtime::internal::nn {
 
@@ -33,8 +33,8 @@ Stage checked_branch(const Stage& stage, const at::Tensor& stream);
                                int fraction_bits);
 
 // Throws refuse_range() for the first of these booleans that is true; one for the input and for each branch.
-void check_range(const std::vector<Stage>& branches, const std::vector<at::Tensor>& outside, bool wide,
-                 int fraction_bits);
+void check_range(const std::vector<Stage>& branches, const std::vector<at::Tensor>& outside,
+                 bool wide, int fraction_bits);
 
 class StreamWalk {
  public:
@@ -69,8 +69,8 @@ class StreamWalk {
     std::vector<size_t> complete = {};
     std::vector<int64_t> versions = {};  // of the parameters
     std::vector<at::Tensor> buffers = {};
-    std::optional<state::RandomState> random = {};   // before, if it draws random numbers
-    std::optional<state::ValueKeeper> before = {};   // the buffers, if it changes them
+    std::optional<state::RandomState> random = {};  // before, if it draws random numbers
+    std::optional<state::ValueKeeper> before = {};  // the buffers, if it changes them
   };
 
   void find_parameters();

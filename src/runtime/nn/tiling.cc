@@ -54,8 +54,8 @@ Tiling::Tiling(const Tensors& operands, int64_t tile) {
   config.add_owned_output(at::Tensor());
   for (const at::Tensor& operand : operands) {
     operands_.push_back(operand.detach());
-    config.add_owned_const_input(at::empty_strided(operand.sizes(), operand.strides(),
-                                                   operand.options().device(at::kMeta)));
+    config.add_owned_const_input(
+        at::empty_strided(operand.sizes(), operand.strides(), operand.options().device(at::kMeta)));
   }
   const at::TensorIterator iterator = config.build();
   sizes_ = iterator.output().sizes().vec();

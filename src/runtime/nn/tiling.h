@@ -24,8 +24,8 @@ enum class Order {
   // Several threads, each with the range of elements that a kernel of ATen would give it. So kernels
   // meet the ends of their loops where they meet them on the whole.
   kLikeKernels,
-  kNumbered,   // several threads; the tiles do not depend on the number of threads
-  kOneByOne,   // one tile after the other; the kernels in it may use several threads
+  kNumbered,  // several threads; the tiles do not depend on the number of threads
+  kOneByOne,  // one tile after the other; the kernels in it may use several threads
 };
 
 // The operands of one operation, broadcast to one shape, and how they are cut. Dimensions that lie
@@ -50,7 +50,8 @@ class Tiling {
   at::Tensor part(const at::Tensor& output, const Tile& tile) const;
   // Adds a tile of numbers to `sum`, which has the shape and the layout of operand `i`. Along
   // dimensions in which the operand is broadcast, the numbers are summed.
-  void add_to_sum(size_t i, const Tile& tile, const at::Tensor& numbers, const at::Tensor& sum) const;
+  void add_to_sum(size_t i, const Tile& tile, const at::Tensor& numbers,
+                  const at::Tensor& sum) const;
 
   // Calls `work` with each tile. Other threads have the thread-local state of this one.
   void for_each(Order order, const std::function<void(const Tile&)>& work) const;
@@ -62,8 +63,8 @@ class Tiling {
   Tile flat_tile(int64_t begin, int64_t end) const;
 
   Tensors operands_;
-  std::vector<int64_t> sizes_, strides_;              // of the outputs, as tensors have them
-  std::vector<int64_t> dims_;                         // fastest dimension first
+  std::vector<int64_t> sizes_, strides_;  // of the outputs, as tensors have them
+  std::vector<int64_t> dims_;             // fastest dimension first
   std::vector<int64_t> output_strides_;
   std::vector<std::vector<int64_t>> operand_strides_;  // in elements
   size_t cut_ = 0;     // tiles have `rows_` of this dimension and all of the faster ones

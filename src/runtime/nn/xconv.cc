@@ -26,7 +26,8 @@ using runtime::nn::XConvOptions;
 
 Probes random_signs(uint64_t seed, int64_t probes, const at::Tensor& like) {
   return [=, sizes = like.sizes().vec(), options = like.options()](int64_t sample) {
-    const at::Generator generator = at::detail::createCPUGenerator(seed + static_cast<uint64_t>(sample));
+    const at::Generator generator =
+        at::detail::createCPUGenerator(seed + static_cast<uint64_t>(sample));
     const at::Tensor bits = at::empty({probes, sizes[0], sizes[1]}, at::TensorOptions(at::kByte));
     bits.random_(0, 2, generator);
     return bits.to(options).mul_(2).sub_(1);
@@ -42,16 +43,19 @@ at::Tensor projections(const at::Tensor& x, const Probes& probes) {
   return at::stack(all);
 }
 
-at::Tensor estimated_weight_gradient(const at::Tensor& dy, const at::Tensor& projected, const Probes& probes,
-                                     at::IntArrayRef weight_sizes, const XConvOptions& options) {
-  const int64_t out = weight_sizes[0], in = weight_sizes[1], kernel = weight_sizes[2] * weight_sizes[3];
+at::Tensor estimated_weight_gradient(const at::Tensor& dy, const at::Tensor& projected,
+                                     const Probes& probes, at::IntArrayRef weight_sizes,
+                                     const XConvOptions& options) {
+  const int64_t out = weight_sizes[0], in = weight_sizes[1],
+                kernel = weight_sizes[2] * weight_sizes[3];
   const int64_t groups = options.groups, count = projected.size(2);
   const at::ScalarType wide = dy.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor sum = at::zeros({groups, out / groups * kernel, in}, dy.options().dtype(wide));
   for (int64_t s = 0; s < dy.size(0); ++s) {
-    const at::Tensor shifted = at::im2col(probes(s).unsqueeze(0), weight_sizes.slice(2), options.dilation,
-                                          options.padding, options.stride)[0];  // (probes kernel) x pixels
-    const at::Tensor by_probe = dy[s].reshape({out, -1}).mm(shifted.t());       // out x (probes kernel)
+    const at::Tensor shifted =
+        at::im2col(probes(s).unsqueeze(0), weight_sizes.slice(2), options.dilation, options.padding,
+                   options.stride)[0];  // (probes kernel) x pixels
+    const at::Tensor by_probe = dy[s].reshape({out, -1}).mm(shifted.t());  // out x (probes kernel)
     const at::Tensor left = by_probe.view({groups, out / groups, count, kernel})
                                 .transpose(2, 3)
                                 .reshape({groups, -1, count});
@@ -68,8 +72,8 @@ struct XConvNode : torch::autograd::Function<XConvNode> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             const std::vector<int64_t>& numbers, int64_t seed) {
     const XConvOptions options = options_of(numbers);
-    const at::Tensor y = at::conv2d(x, weight, bias, options.stride, options.padding, options.dilation,
-                                    options.groups);
+    const at::Tensor y = at::conv2d(x, weight, bias, options.stride, options.padding,
+                                    options.dilation, options.groups);
     at::Tensor projected;
     if (weight.requires_grad()) {
       const Probes probes = random_signs(static_cast<uint64_t>(seed), options.probes, x[0][0]);
@@ -79,8 +83,8 @@ struct XConvNode : torch::autograd::Function<XConvNode> {
     context->saved_data["numbers"] = numbers;
     context->saved_data["seed"] = seed;
     context->saved_data["sizes"] = x.sizes().vec();
-    context->saved_data["needed"] = std::vector<int64_t>{
-        x.requires_grad(), weight.requires_grad(), bias.has_value() && bias->requires_grad()};
+    context->saved_data["needed"] = std::vector<int64_t>{x.requires_grad(), weight.requires_grad(),
+                                                         bias.has_value() && bias->requires_grad()};
     context->set_materialize_grads(false);
     return y;
   }
@@ -88,8 +92,9 @@ struct XConvNode : torch::autograd::Function<XConvNode> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& by_result) {
     if (at::GradMode::is_enabled()) {
-      throw InputError("xconv2d has no second derivative: it was asked for with create_graph=True. Use a "
-                       "plain convolution");
+      throw InputError(
+          "xconv2d has no second derivative: it was asked for with create_graph=True. Use a "
+          "plain convolution");
     }
     torch::autograd::variable_list found(5);
     const at::Tensor& dy = by_result[0];
@@ -103,9 +108,10 @@ struct XConvNode : torch::autograd::Function<XConvNode> {
       // Only the sizes of the input are looked at.
       const at::Tensor shape = at::empty({1}, dy.options()).expand(sizes);
       const std::vector<int64_t> of_bias = {weight.size(0)}, no_shift = {0, 0};
-      auto [dx, unused, dbias] = at::convolution_backward(
-          dy, shape, weight, at::IntArrayRef(of_bias), options.stride, options.padding, options.dilation,
-          false, no_shift, options.groups, {needed[0] != 0, false, needed[2] != 0});
+      auto [dx, unused, dbias] =
+          at::convolution_backward(dy, shape, weight, at::IntArrayRef(of_bias), options.stride,
+                                   options.padding, options.dilation, false, no_shift,
+                                   options.groups, {needed[0] != 0, false, needed[2] != 0});
       found[0] = std::move(dx);
       found[2] = std::move(dbias);
     }
@@ -120,7 +126,10 @@ struct XConvNode : torch::autograd::Function<XConvNode> {
   }
 
   static XConvOptions options_of(const std::vector<int64_t>& n) {
-    return {.probes = n[0], .stride = {n[1], n[2]}, .padding = {n[3], n[4]}, .dilation = {n[5], n[6]},
+    return {.probes = n[0],
+            .stride = {n[1], n[2]},
+            .padding = {n[3], n[4]},
+            .dilation = {n[5], n[6]},
             .groups = n[7]};
   }
 };
@@ -135,20 +144,22 @@ at::Tensor xconv2d(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   if (options.probes < 1) {
     throw InputError(c10::str("xconv2d needs at least one probe, not ", options.probes));
   }
-  if (!x.defined() || x.dim() != 4 || !weight.defined() || weight.dim() != 4 || !x.is_floating_point()) {
+  if (!x.defined() || x.dim() != 4 || !weight.defined() || weight.dim() != 4 ||
+      !x.is_floating_point()) {
     throw InputError("xconv2d takes real numbers of samples x channels x height x width");
   }
   const std::optional<at::Tensor> given = bias.defined() ? std::optional(bias) : std::nullopt;
-  const bool graph = at::GradMode::is_enabled() &&
-                     (x.requires_grad() || weight.requires_grad() || (given && given->requires_grad()));
+  const bool graph = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() ||
+                                                    (given && given->requires_grad()));
   if (!graph) {
-    return at::conv2d(x, weight, given, options.stride, options.padding, options.dilation, options.groups);
+    return at::conv2d(x, weight, given, options.stride, options.padding, options.dilation,
+                      options.groups);
   }
   const auto draw = [] { return at::randint(int64_t{1} << 62, {1}, at::kLong).item<int64_t>(); };
   const int64_t seed = options.seed ? static_cast<int64_t>(*options.seed) : draw();
-  const std::vector<int64_t> numbers = {options.probes,      options.stride[0],   options.stride[1],
-                                        options.padding[0],  options.padding[1],  options.dilation[0],
-                                        options.dilation[1], options.groups};
+  const std::vector<int64_t> numbers = {
+      options.probes,     options.stride[0],   options.stride[1],   options.padding[0],
+      options.padding[1], options.dilation[0], options.dilation[1], options.groups};
   return internal::nn::XConvNode::apply(x, weight, given, numbers, seed);
 }
 

@@ -19,7 +19,8 @@ Probes random_signs(uint64_t seed, int64_t probes, const at::Tensor& like);
 at::Tensor projections(const at::Tensor& x, const Probes& probes);
 
 // Returns the estimate of the gradient by a weight of this shape, in float32 or float64.
-at::Tensor estimated_weight_gradient(const at::Tensor& dy, const at::Tensor& projected, const Probes& probes,
-                                     at::IntArrayRef weight_sizes, const runtime::nn::XConvOptions& options);
+at::Tensor estimated_weight_gradient(const at::Tensor& dy, const at::Tensor& projected,
+                                     const Probes& probes, at::IntArrayRef weight_sizes,
+                                     const runtime::nn::XConvOptions& options);
 
 }  // namespace reprise::runtime::internal::nn

@@ -87,8 +87,7 @@ double modelled_cost(const Call& call) {
   for (const Operand& operand : call.operands) {
     if (!operand.value || operand.shape_only) continue;
     const auto itemsize = static_cast<double>(c10::elementSize(operand.view.dtype));
-    bytes += std::min(static_cast<double>(operand.value->bytes),
-                      elements(operand.view) * itemsize);
+    bytes += std::min(static_cast<double>(operand.value->bytes), elements(operand.view) * itemsize);
   }
   for (const Made& made : call.made) {
     if (const ValuePtr value = made.value.lock()) bytes += static_cast<double>(value->bytes);

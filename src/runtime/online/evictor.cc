@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "runtime/device/tensor_bytes.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::online {
 
@@ -76,9 +76,12 @@ std::string Evictor::what_is_held() {
   const int64_t known = pinned + outside + stays + unmakeable + small;
   const int64_t other = std::max<int64_t>(0, memory_count(c10::kCPU).live - known);
   return fmt::format(
-      "online mode has evicted what it can. Among the live bytes, {} are read or made by operations "
-      "that run, {} are from before the step (parameters, inputs, optimizer state), {} are gradients "
-      "or memory that the program has pointers to, {} cannot be made again, {} are in small tensors, "
+      "online mode has evicted what it can. Among the live bytes, {} are read or made by "
+      "operations "
+      "that run, {} are from before the step (parameters, inputs, optimizer state), {} are "
+      "gradients "
+      "or memory that the program has pointers to, {} cannot be made again, {} are in small "
+      "tensors, "
       "and {} are results and workspace of the operation that runs, or of no tensor of the step",
       pinned, outside, stays, unmakeable, small, other);
 }

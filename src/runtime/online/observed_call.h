@@ -32,10 +32,10 @@ struct ObservedCall final : at::ObserverContext {
   bool strange = false;      // it takes or gives tensors whose memory cannot be seen
   bool accumulates = false;  // AccumulateGrad runs it: what it gives is or becomes a gradient
   CallPtr record;            // null: nothing is recorded
-  c10::SmallVector<ValuePtr, 4> pinned;     // operands
-  c10::SmallVector<ValuePtr, 2> exposed;    // absent operands of which only the shape is asked for
-  c10::SmallVector<ValuePtr, 2> written;    // that the kernel writes over
-  c10::SmallVector<ValuePtr, 2> statistics; // those of a batch norm among them
+  c10::SmallVector<ValuePtr, 4> pinned;      // operands
+  c10::SmallVector<ValuePtr, 2> exposed;     // absent operands of which only the shape is asked for
+  c10::SmallVector<ValuePtr, 2> written;     // that the kernel writes over
+  c10::SmallVector<ValuePtr, 2> statistics;  // those of a batch norm among them
   std::unique_ptr<state::RandomState> random;  // before the kernel, if it may draw
 };
 

@@ -5,16 +5,16 @@
 #include <string>
 #include <utility>
 
-#include "runtime/online/session.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/online/session.h"
 
 namespace reprise::runtime {
 
-using internal::online::Heuristic;
-using internal::online::Session;
 using internal::online::check_options;
+using internal::online::Heuristic;
 using internal::online::heuristic_named;
+using internal::online::Session;
 
 namespace {
 

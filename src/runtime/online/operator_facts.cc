@@ -71,8 +71,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
   view = !other_memory && (looks_in_place || only_looks(schema));
   gives_blank_memory = name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
   draws = op.hasTag(at::Tag::nondeterministic_seeded);
-  repeatable = !other_memory &&
-               (name.starts_with("aten::") || op.hasTag(at::Tag::pt2_compliant_tag));
+  repeatable =
+      !other_memory && (name.starts_with("aten::") || op.hasTag(at::Tag::pt2_compliant_tag));
   // Operators from elsewhere may lack the tag although they draw.
   if (!name.starts_with("aten::")) draws = true;
 }
@@ -87,8 +87,8 @@ const OperatorFacts* facts_of(const at::RecordFunction& event) {
     return found->second.facts.get();
   }
   const auto name = event.operator_name();
-  const auto op = name && !name->name.empty() ? c10::Dispatcher::singleton().findSchema(*name)
-                                              : std::nullopt;
+  const auto op =
+      name && !name->name.empty() ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
   // Names of other events lie in memory that comes and goes, so they are not remembered.
   if (!op) return nullptr;
   static thread_local std::vector<std::unique_ptr<OperatorFacts>> outdated;

@@ -51,10 +51,10 @@ struct Value {
   // A value without a maker keeps its home here, as long as a call may need it. A value that was made
   // again and has no home any more keeps its bytes.
   c10::Storage kept;
-  int32_t pins = 0;    // by operators that run, and by calls that run again
+  int32_t pins = 0;        // by operators that run, and by calls that run again
   int64_t made_again = 0;  // counts over all values of the step; 0: never
-  int32_t writes = 0;  // versions of the storage before this one
-  double used = 0;     // time of the last use, on the clock of modelled costs
+  int32_t writes = 0;      // versions of the storage before this one
+  double used = 0;         // time of the last use, on the clock of modelled costs
   std::vector<std::weak_ptr<Call>> readers;
   size_t sweep_readers_at = 32;         // number of readers at which expired ones are dropped
   std::shared_ptr<EvictedSet> evicted;  // its component of evicted values (h_DTR_eq)

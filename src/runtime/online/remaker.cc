@@ -6,15 +6,15 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/step/replay_scope.h"
 #include "reprise/model/errors.h"
+#include "runtime/step/replay_scope.h"
 
 namespace reprise::runtime::internal::online {
 
 using state::RandomState;
 using step::ArgumentKind;
-using step::ReplayScope;
 using step::for_each_tensor;
+using step::ReplayScope;
 
 namespace {
 
@@ -150,8 +150,8 @@ std::vector<c10::Storage> Remaker::memory_for(const Call& call) {
       if (same) memory[i] = memory[j];
     }
     if (memory[i]) continue;
-    memory[i] = operand.shape_only ? values_.stand_in(*operand.value)
-                                   : values_.storage_of(*operand.value);
+    memory[i] =
+        operand.shape_only ? values_.stand_in(*operand.value) : values_.storage_of(*operand.value);
   }
   for (size_t i = 0; i < memory.size(); ++i) {
     const Operand& operand = call.operands[i];

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/step/operators.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/step/operators.h"
 
 namespace reprise::runtime::internal::online {
 
@@ -82,8 +82,10 @@ Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool 
     const int64_t budget = options.budget.resolve(Bytes(0)).count();
     const int64_t live = memory_count(c10::kCPU).live;
     if (live > budget) {
-      throw BudgetError("the budget of " + std::to_string(budget) + " bytes is exceeded before the "
-                        "step in online mode begins: " + std::to_string(live) + " bytes are live",
+      throw BudgetError("the budget of " + std::to_string(budget) +
+                            " bytes is exceeded before the "
+                            "step in online mode begins: " +
+                            std::to_string(live) + " bytes are live",
                         budget, live, 0);
     }
     limit_.emplace(budget);

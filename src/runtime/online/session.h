@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "reprise/runtime/online.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/room.h"
@@ -18,7 +19,6 @@
 #include "runtime/online/remaker.h"
 #include "runtime/online/undo.h"
 #include "runtime/online/values.h"
-#include "reprise/runtime/online.h"
 
 namespace reprise::runtime::internal::online {
 
@@ -78,7 +78,6 @@ class Session final : public device::RoomMaker {
   void let_go(Value& value) { values_.unpin(value); }
 
  private:
-
   static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event);
   static void on_end(const at::RecordFunction& event, at::ObserverContext* context);
   static void on_touch(c10::StorageImpl* storage);
@@ -92,7 +91,7 @@ class Session final : public device::RoomMaker {
   static thread_local Session* active_;
 
   const device::OnlineUnderWay under_way_;
-  bool busy_ = false;         // operators that run now are not the step's
+  bool busy_ = false;                       // operators that run now are not the step's
   const OperatorFacts* running_ = nullptr;  // the operator of the step that began last
   bool inside_leaf_ = false;  // what an operator with a kernel of its own calls is its own work
   bool broken_ = false;

@@ -1,8 +1,8 @@
 #include "runtime/online/undo.h"
 
+#include "reprise/runtime/allocator.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/step/storage_bytes.h"
-#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::online {
 

@@ -28,7 +28,8 @@ Values::~Values() {
     if (value->home.expired()) continue;
     disarm(*value);
     if (value->resident) continue;
-    poison(*value, "this tensor belongs to a step in online mode that failed, and its memory is gone");
+    poison(*value,
+           "this tensor belongs to a step in online mode that failed, and its memory is gone");
   }
 }
 
@@ -59,9 +60,7 @@ ValuePtr Values::of(const c10::Storage& storage) {
 ValuePtr Values::add(const c10::Storage& storage) { return insert(storage); }
 
 // The old bytes are gone. A call that needs them and cannot make them again fails.
-void Values::resized(const ValuePtr& old) {
-  renew(old);
-}
+void Values::resized(const ValuePtr& old) { renew(old); }
 
 ValuePtr Values::renew(const ValuePtr& old) {
   const c10::Storage storage(old->home.lock());

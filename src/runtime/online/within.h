@@ -10,10 +10,10 @@
 #include <optional>
 #include <vector>
 
+#include "reprise/runtime/online.h"
 #include "runtime/online/heuristics.h"
 #include "runtime/online/session.h"
 #include "runtime/step/surroundings.h"
-#include "reprise/runtime/online.h"
 
 namespace reprise::runtime::internal::online {
 

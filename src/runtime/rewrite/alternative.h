@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "reprise/runtime/alternatives.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
 #include "runtime/step/work.h"
-#include "reprise/runtime/alternatives.h"
 
 namespace reprise::runtime::internal::rewrite {
 
@@ -138,8 +138,8 @@ class Rewriter {
 
 // Finds all alternatives that the options ask for, row by row. Returns the step with them, and with
 // their values and works.
-RewrittenStep find_alternatives(step::Recording recording, step::Works works,
-                                step::Updates updates, const AlternativeOptions& options);
+RewrittenStep find_alternatives(step::Recording recording, step::Works works, step::Updates updates,
+                                const AlternativeOptions& options);
 
 // Whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);

@@ -73,15 +73,13 @@ constexpr std::array kRows = {
     Row{"one-bit-mask",
         "keeps one bit per element for the backward of an activation with a kink, or of dropout",
         one_bit_mask, Exactness::kBitwise, /*in_chain=*/true},
-    Row{"small-indices",
-        "keeps the places of max pooling's maxima in two or four bytes, not eight",
+    Row{"small-indices", "keeps the places of max pooling's maxima in two or four bytes, not eight",
         small_indices, Exactness::kBitwise, /*in_chain=*/true},
     // The next two rows follow the rows whose variants and realizations they vary.
     Row{"late-gradient",
         "makes a gradient that is larger than its operands only right before it is read",
         late_gradient},
-    Row{"copied-part",
-        "copies the part of a gradient that is still read, and frees the rest",
+    Row{"copied-part", "copies the part of a gradient that is still read, and frees the rest",
         copied_part},
     // A captured step needs no such row: its plan re-runs single ops where that pays.
     Row{"rebuild",
@@ -143,8 +141,9 @@ std::vector<AlternativeInfo> alternatives() {
 
 void validate(const AlternativeOptions& options) {
   internal::rewrite::validate_names(options);
-  const bool some = std::any_of(options.only.begin(), options.only.end(),
-                                [](const std::string& n) { return internal::rewrite::row_of(n).find != nullptr; });
+  const bool some = std::any_of(options.only.begin(), options.only.end(), [](const std::string& n) {
+    return internal::rewrite::row_of(n).find != nullptr;
+  });
   if (some || options.only.empty()) return;
   throw InputError(
       fmt::format("the alternative \"{}\" is for stages of a chain, not for captured "

@@ -17,9 +17,9 @@ using step::StepValue;
 using step::TensorRef;
 using step::Update;
 using step::Updates;
+using step::values_read;
 using step::Work;
 using step::Works;
-using step::values_read;
 
 Rewriter::Rewriter(Recording recording, Works works, Updates updates)
     : recording_(std::move(recording)),
@@ -142,7 +142,8 @@ bool Rewriter::widen(CallRealization& realization, const std::vector<int32_t>& c
   return true;
 }
 
-std::optional<CallRealization> Rewriter::both(const CallRealization& a, const CallRealization& b) const {
+std::optional<CallRealization> Rewriter::both(const CallRealization& a,
+                                              const CallRealization& b) const {
   if (a.calls != b.calls || a.changed.empty() || b.changed.empty()) return std::nullopt;
   if (std::ranges::any_of(a.changed, [&](int32_t c) { return contains(b.changed, c); })) {
     return std::nullopt;

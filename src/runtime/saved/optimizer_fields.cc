@@ -72,12 +72,13 @@ std::vector<Field> fields_of(optim::RMSpropParamState& s) {
 
 template <class Options, class State>
 constexpr OptimizerKind kind(const char* name) {
-  return {.name = name,
-          .options = [](optim::OptimizerOptions& o) { return options_of(static_cast<Options&>(o)); },
-          .state = [](optim::OptimizerParamState& s) { return fields_of(static_cast<State&>(s)); },
-          .make_state = []() -> std::unique_ptr<optim::OptimizerParamState> {
-            return std::make_unique<State>();
-          }};
+  return {
+      .name = name,
+      .options = [](optim::OptimizerOptions& o) { return options_of(static_cast<Options&>(o)); },
+      .state = [](optim::OptimizerParamState& s) { return fields_of(static_cast<State&>(s)); },
+      .make_state = []() -> std::unique_ptr<optim::OptimizerParamState> {
+        return std::make_unique<State>();
+      }};
 }
 
 constexpr OptimizerKind kSgd = kind<optim::SGDOptions, optim::SGDParamState>("SGD"),

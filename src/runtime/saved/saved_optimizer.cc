@@ -56,8 +56,7 @@ void plan_option(const io::Element& saved, const Field& field, Assignments& todo
 
 bool is_off(const io::Element& element) {
   const io::NodeType type = element.document().type(element.index());
-  return type == io::NodeType::kNull ||
-         (type == io::NodeType::kBoolean && !element.boolean());
+  return type == io::NodeType::kNull || (type == io::NodeType::kBoolean && !element.boolean());
 }
 
 void plan_options(const io::Element& saved, const OptimizerKind& kind,
@@ -73,9 +72,10 @@ void plan_options(const io::Element& saved, const OptimizerKind& kind,
     const bool harmless =
         std::find(kWithoutEffect.begin(), kWithoutEffect.end(), name) != kWithoutEffect.end();
     if (!is_off(element) && !of_adamw && !harmless) {
-      element.fail(fmt::format("the saved optimizer has the option {}, which torch::optim::{} does "
-                               "not have",
-                               name, kind.name));
+      element.fail(
+          fmt::format("the saved optimizer has the option {}, which torch::optim::{} does "
+                      "not have",
+                      name, kind.name));
     }
   }
 }
@@ -132,7 +132,8 @@ void plan_state(const StateFile& file, const io::Element& saved, const Optimizer
     todo.push_back([to, &file, &entry, parameter] {
       const at::NoGradGuard no_grad;
       const bool fits = to->defined() && difference(entry, *to).empty();
-      if (!fits) *to = at::empty_like(parameter, parameter.options().dtype(scalar_type(entry.type)));
+      if (!fits)
+        *to = at::empty_like(parameter, parameter.options().dtype(scalar_type(entry.type)));
       read_into(file.tensors(), entry, *to);
     });
   }
@@ -145,8 +146,8 @@ void plan_state(const StateFile& file, const io::Element& saved, const Optimizer
 
 }  // namespace
 
-void write_optimizer(io::Writer& writer, optim::Optimizer& optimizer,
-                     const ParameterNames& known, NamedTensors& tensors) {
+void write_optimizer(io::Writer& writer, optim::Optimizer& optimizer, const ParameterNames& known,
+                     NamedTensors& tensors) {
   const OptimizerKind& kind = kind_of(optimizer);
   const ParameterNames names = with_numbers(optimizer, known);
   writer.open_object().field("class", kind.name).key("groups").open_array();
@@ -209,9 +210,10 @@ void plan_optimizer(const StateFile& file, const io::Element& saved, optim::Opti
     });
     const std::vector<std::string> ours = names_of(group.params(), names);
     if (theirs != ours) {
-      groups[g].fail(fmt::format("group {} of the saved optimizer has the parameters {}, and the "
-                                 "program's {}",
-                                 g, fmt::join(theirs, ", "), fmt::join(ours, ", ")));
+      groups[g].fail(
+          fmt::format("group {} of the saved optimizer has the parameters {}, and the "
+                      "program's {}",
+                      g, fmt::join(theirs, ", "), fmt::join(ours, ", ")));
     }
     plan_options(row.required("options"), kind, options_of_group(optimizer, group), todo);
     for (size_t p = 0; p < ours.size(); ++p) {
@@ -220,9 +222,8 @@ void plan_optimizer(const StateFile& file, const io::Element& saved, optim::Opti
       if (state) {
         plan_state(file, *state, kind, optimizer, parameter, todo);
       } else {
-        todo.push_back([&optimizer, key = parameter.unsafeGetTensorImpl()] {
-          optimizer.state().erase(key);
-        });
+        todo.push_back(
+            [&optimizer, key = parameter.unsafeGetTensorImpl()] { optimizer.state().erase(key); });
       }
     }
   }

@@ -1,8 +1,8 @@
 #include "reprise/runtime/saved_state.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -102,8 +102,8 @@ void plan_random(const StateFile& file, const io::Element& saved, const StatePar
 std::string listed(const char* what, const std::vector<std::string>& names) {
   if (names.empty()) return {};
   const size_t shown = std::min(names.size(), kNamesShown);
-  std::string text = fmt::format("\n  {}: {}", what,
-                                 fmt::join(names.begin(), names.begin() + shown, ", "));
+  std::string text =
+      fmt::format("\n  {}: {}", what, fmt::join(names.begin(), names.begin() + shown, ", "));
   if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }

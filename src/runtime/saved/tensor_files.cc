@@ -88,8 +88,8 @@ void write_tensors(const std::filesystem::path& path,
   std::vector<TensorBytes> rows;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
-    TensorBytes row{.name = name, .type = file_type(tensor, name), .shape = tensor.sizes().vec(),
-                    .data = {}};
+    TensorBytes row{
+        .name = name, .type = file_type(tensor, name), .shape = tensor.sizes().vec(), .data = {}};
     if (lies_ready(tensor)) {
       row.data = bytes_of(tensor);
     } else {

@@ -10,7 +10,7 @@ namespace reprise::runtime::internal::state {
 namespace {
 
 constexpr int64_t kGrain = 4096;  // bytes of bits for each thread
-constexpr int64_t kRun = 512;  // bytes of bits at a time: their answers stay in the cache
+constexpr int64_t kRun = 512;     // bytes of bits at a time: their answers stay in the cache
 
 // Packs eight answers, bytes of 0 or 1, into one byte. The product moves bit 8 i to bit 56 + i. All
 // its other terms land below bit 56 or beyond bit 63, without a carry.

@@ -42,7 +42,8 @@ ValueKeeper::ValueKeeper(const std::vector<at::Tensor>& tensors, const at::Tenso
 
 int64_t ValueKeeper::bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t sum = 0;
-  for (const at::Tensor& tensor : tensors) sum += counted_bytes(static_cast<int64_t>(tensor.nbytes()));
+  for (const at::Tensor& tensor : tensors)
+    sum += counted_bytes(static_cast<int64_t>(tensor.nbytes()));
   return sum;
 }
 

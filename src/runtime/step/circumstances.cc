@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
+#include "reprise/model/errors.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::step {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "reprise/runtime/capture.h"
 #include "runtime/state/autocast.h"
 #include "runtime/step/recording.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -27,7 +27,7 @@ class Circumstances {
     std::string device;
     bool defined = false, requires_grad = false;
     bool any_flag = false;  // whether `requires_grad` may differ
-    size_t owner = 0;  // position of the first input with the same storage
+    size_t owner = 0;       // position of the first input with the same storage
 
     bool operator==(const Input&) const = default;
   };

@@ -125,8 +125,7 @@ void note_twins(RunPair& runs, const Call& x, const Call& y) {
 }
 
 bool is_of_accumulation(const Call& call) {
-  return call.phase == Phase::kBackward &&
-         call.node.find("AccumulateGrad") != std::string::npos;
+  return call.phase == Phase::kBackward && call.node.find("AccumulateGrad") != std::string::npos;
 }
 
 // Says whether the call sets memory from before the step to zero, as zero_grad() does.
@@ -156,9 +155,10 @@ std::string difference_of_runs(Recording& a, const Recording& b, bool with_gradi
     const size_t c = of_a[k];
     const Call &x = a.calls[c], &y = b.calls[of_b[k]];
     if (x.op.operator_name() != y.op.operator_name()) {
-      return fmt::format("the step does not do the same work twice: operation {} was {}{} and then "
-                         "{}{}; a captured step must not depend on what changes from step to step",
-                         c, x.name(), at_place(x), y.name(), at_place(y));
+      return fmt::format(
+          "the step does not do the same work twice: operation {} was {}{} and then "
+          "{}{}; a captured step must not depend on what changes from step to step",
+          c, x.name(), at_place(x), y.name(), at_place(y));
     }
     std::string text = is_guard(x) ? difference_of_guards(x, y) : std::string();
     if (text.empty()) text = difference_of_arguments(runs, x, y, c);

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "runtime/device/tensor_bytes.h"
 #include "reprise/model/errors.h"
+#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::step {
 

@@ -3,9 +3,9 @@
 
 #include <cstddef>
 
+#include "reprise/runtime/capture.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::step {
 

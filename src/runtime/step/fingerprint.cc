@@ -53,8 +53,7 @@ Extent extent_of(const Geometry& geometry) {
           extent_bytes(geometry)};
 }
 
-Fingerprint::Fingerprint(const c10::Storage& storage)
-    : hashes_(pieces_of(storage)) {
+Fingerprint::Fingerprint(const c10::Storage& storage) : hashes_(pieces_of(storage)) {
   renew(storage, {0, static_cast<int64_t>(storage.nbytes())});
 }
 

@@ -39,8 +39,8 @@ void expect_count(const at::Tensor& self, int64_t expected, int64_t read) {
 // Returns one of our operators. They are registered when the first of them is asked for, and stay.
 c10::OperatorHandle our_operator(const char* name) {
   static const torch::Library* const library = [] {
-    auto* ours = new torch::Library(torch::Library::FRAGMENT, "reprise", std::nullopt, __FILE__,
-                                    __LINE__);
+    auto* ours =
+        new torch::Library(torch::Library::FRAGMENT, "reprise", std::nullopt, __FILE__, __LINE__);
     const auto add = [&](const char* schema, const char* op, auto* kernel) {
       // Another copy of this library in the process may have registered them.
       if (c10::Dispatcher::singleton().findSchema({op, ""})) return;
@@ -76,9 +76,7 @@ bool is_mask(const TensorRef& index) {
          (index.geometry.dtype == at::kBool || index.geometry.dtype == at::kByte);
 }
 
-std::string place_of(const HostRead& read) {
-  return read.place.empty() ? "" : " at " + read.place;
-}
+std::string place_of(const HostRead& read) { return read.place.empty() ? "" : " at " + read.place; }
 
 thread_local AtFirstRead* at_first_read = nullptr;
 

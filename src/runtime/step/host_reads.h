@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/step/recording.h"
 #include "reprise/model/errors.h"
+#include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -53,8 +53,8 @@ bool is_guard(const Call& call);
 // A HostRead is what a guard expects, in words for people.
 struct HostRead {
   int64_t expected = 0;
-  bool is_bool = false;   // the number is a boolean
-  std::string what = {};  // "the number that the step reads on the host"
+  bool is_bool = false;    // the number is a boolean
+  std::string what = {};   // "the number that the step reads on the host"
   std::string place = {};  // "train.py:41"; empty if not known
 
   bool operator==(const HostRead&) const = default;

@@ -10,12 +10,12 @@
 #include <string>
 #include <utility>
 
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/compare_runs.h"
 #include "runtime/step/host_reads.h"
-#include "reprise/model/errors.h"
-#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -90,9 +90,8 @@ Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, cons
   // The cache of the caller's autocast may hold weights that an earlier run has cast.
   at::autocast::clear_cache();
   try {
-    Recording recording =
-        record(subject.step, subject.inputs, device, images, scrutiny, audit, known,
-               subject.surroundings);
+    Recording recording = record(subject.step, subject.inputs, device, images, scrutiny, audit,
+                                 known, subject.surroundings);
     for (const at::Tensor& tensor : images.flipped()) {
       recording.flags.push_back({.target = tensor,
                                  .input = position_of(tensor, subject.inputs),
@@ -207,9 +206,8 @@ void drop_made_leaves(const Subject& subject, Recording& recording, const Record
            std::any_of(subject.parameters.begin(), subject.parameters.end(),
                        [&](const at::Tensor& parameter) { return parameter.is_same(target); });
   };
-  std::erase_if(recording.gradients, [&](const LeafGradient& leaf) {
-    return leaf.input < 0 && !is_there(leaf.target);
-  });
+  std::erase_if(recording.gradients,
+                [&](const LeafGradient& leaf) { return leaf.input < 0 && !is_there(leaf.target); });
 }
 
 // An Observed is a recording, with what its run and the runs before it showed. The serial numbers of
@@ -290,9 +288,8 @@ bool add_arrivals(const Subject& subject, Observed& seen) {
                      [&](const LeafGradient& g) { return g.target.is_same(leaf.target); });
     // The run has not put back a gradient that no operation reads, so .grad shows whether it
     // stayed.
-    const bool stayed = in_run != run.gradients.end()
-                            ? lies_in(in_run->gradient, given[l], run)
-                            : leaf.target.grad().is_same(given[l]);
+    const bool stayed = in_run != run.gradients.end() ? lies_in(in_run->gradient, given[l], run)
+                                                      : leaf.target.grad().is_same(given[l]);
     leaf.arrival = arrival_at(given[l], stayed, leaf.gradient.memory != Memory::kNone, run);
     // A replay drops the gradient before it begins. Behind a host read, the step may be one that
     // keeps it.

@@ -1,8 +1,8 @@
 // Observes a step function: records it, audits it, and compares its runs.
 #pragma once
 
-#include "runtime/step/record.h"
 #include "reprise/runtime/capture.h"
+#include "runtime/step/record.h"
 
 namespace reprise::runtime::internal::step {
 

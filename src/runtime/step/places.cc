@@ -7,9 +7,9 @@
 #include <new>
 #include <utility>
 
+#include "reprise/runtime/allocator.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/step/tensors.h"
-#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::step {
 

@@ -5,9 +5,9 @@
 #include <mutex>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/recorder.h"
-#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::step {
 namespace {

@@ -1,11 +1,11 @@
 // Records the leaf operations of one run of a training step.
 #pragma once
 
+#include "reprise/runtime/capture.h"
 #include "runtime/step/audit.h"
 #include "runtime/step/before_images.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/surroundings.h"
-#include "reprise/runtime/capture.h"
 
 namespace reprise::runtime::internal::step {
 

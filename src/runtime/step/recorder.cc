@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/step/host_reads.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/source_place.h"
-#include "reprise/model/errors.h"
-#include "reprise/runtime/allocator.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -185,9 +185,8 @@ void Recorder::expect_counts(const Call& call, c10::ArrayRef<c10::IValue> argume
   if (!problems_.first().empty()) return;
   for (const Mask& mask : masks_of(call)) {
     const c10::IValue& argument = arguments[mask.argument];
-    const at::Tensor tensor = argument.isTensor()
-                                  ? argument.toTensor()
-                                  : argument.toListRef()[mask.item].toTensor();
+    const at::Tensor tensor =
+        argument.isTensor() ? argument.toTensor() : argument.toListRef()[mask.item].toTensor();
     note_host_read();
     recording_.calls.push_back(guard_of_count(call, mask, count_of(tensor), reads_++));
   }
@@ -236,8 +235,8 @@ void Recorder::read_argument(LeafContext& context, size_t a, const c10::IValue& 
   for_each_tensor(value, [&](const at::Tensor& tensor) {
     const bool plain = tensor.defined() && is_plain(tensor);
     // The host may have written the memory since the last call.
-    const bool looks = plain && (scrutiny_ == Scrutiny::kTwice ||
-                                 tensor.storage().nbytes() <= kLargestLiteral);
+    const bool looks =
+        plain && (scrutiny_ == Scrutiny::kTwice || tensor.storage().nbytes() <= kLargestLiteral);
     if (looks) places_.find_literal(tensor, call);
     argument.tensors.push_back(places_.refer(tensor, false, call));
     if (!plain) return;

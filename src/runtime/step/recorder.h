@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/state/random_state.h"
 #include "runtime/step/audit.h"
 #include "runtime/step/before_images.h"
 #include "runtime/step/places.h"
 #include "runtime/step/problems.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/surroundings.h"
-#include "runtime/state/random_state.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -89,7 +89,7 @@ class Recorder {
   size_t reads_ = 0;  // number of guards so far
   std::set<const void*> leaves_;
   std::set<const void*> made_;  // tensors that operations of the step returned
-  state::RandomState random_;  // the state after the last call that drew
+  state::RandomState random_;   // the state after the last call that drew
 };
 
 }  // namespace reprise::runtime::internal::step

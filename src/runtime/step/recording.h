@@ -63,7 +63,7 @@ struct External {
   // This tensor lies on the storage. It is the caller's own tensor, whose data may be replaced. If
   // that has a history, it is an alias.
   at::Tensor tensor = {};
-  int64_t offset = 0;        // in bytes: where `tensor` began in its storage at capture
+  int64_t offset = 0;  // in bytes: where `tensor` began in its storage at capture
   // The external may be one of the caller's inputs. Then this is its position among them, and
   // `tensor` is not kept.
   int32_t input = -1;

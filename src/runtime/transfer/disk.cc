@@ -69,7 +69,7 @@ class Disk::Place final : public Parcel {
   }
 
   const int64_t bytes;
-  int64_t offset = 0;  // in the file
+  int64_t offset = 0;          // in the file
   std::vector<uint64_t> sums;  // by block of the disk; the thread that copies uses them
 
  private:
@@ -79,14 +79,16 @@ class Disk::Place final : public Parcel {
 
 Disk::Disk(const std::string& directory, const DiskOptions& options)
     : options_(options), process_(::getpid()), directory_(directory) {
-  if (options_.block < TemporaryFile::kAlignment || options_.block % TemporaryFile::kAlignment != 0) {
+  if (options_.block < TemporaryFile::kAlignment ||
+      options_.block % TemporaryFile::kAlignment != 0) {
     throw InputError(fmt::format("the block of a disk must be a multiple of {} bytes, not {}",
                                  TemporaryFile::kAlignment, options_.block));
   }
   file_ = std::make_shared<TemporaryFile>(directory, file_calls());
   buffers_ = at::empty({2 * options_.block + TemporaryFile::kAlignment}, at::kByte);
   const auto address = reinterpret_cast<uintptr_t>(buffers_.mutable_data_ptr());
-  const auto past = static_cast<int64_t>(address % static_cast<uintptr_t>(TemporaryFile::kAlignment));
+  const auto past =
+      static_cast<int64_t>(address % static_cast<uintptr_t>(TemporaryFile::kAlignment));
   out_buffer_ = static_cast<char*>(buffers_.mutable_data_ptr()) + (aligned(past) - past);
   in_buffer_ = out_buffer_ + options_.block;
   out_ = std::make_unique<CopyThread>("reprise-out");
@@ -165,13 +167,13 @@ TicketPtr Disk::in(ParcelPtr from, std::vector<Block> to, std::vector<TicketPtr>
                              checksum(buffer, static_cast<size_t>(bytes)) != place.sums[block])) {
       throw InputError(fmt::format(
           "the temporary file in '{}' where values of a step wait returned other bytes than were "
-          "written ({} bytes at {}, checksum); the disk or its driver is at fault: see the system's "
+          "written ({} bytes at {}, checksum); the disk or its driver is at fault: see the "
+          "system's "
           "log, and name a directory on another disk",
           directory_, bytes, place.offset + done));
     }
-    cursor.next(bytes, [&](char* data, int64_t at, size_t size) {
-      std::memcpy(data, buffer + at, size);
-    });
+    cursor.next(bytes,
+                [&](char* data, int64_t at, size_t size) { std::memcpy(data, buffer + at, size); });
     done += bytes;
     return done < place.bytes;
   };

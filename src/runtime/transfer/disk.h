@@ -64,7 +64,7 @@ class Disk final : public FarMemory {
   const std::string directory_;
   std::shared_ptr<TemporaryFile> file_;
   std::shared_ptr<Space> space_ = std::make_shared<Space>();  // outlived by no place
-  at::Tensor buffers_;  // of both threads
+  at::Tensor buffers_;                                        // of both threads
   char *out_buffer_ = nullptr, *in_buffer_ = nullptr;
   std::unique_ptr<CopyThread> out_, in_;
 };

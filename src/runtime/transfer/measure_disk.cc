@@ -19,12 +19,12 @@ using device::wall_clock;
 
 namespace {
 
-constexpr int64_t kParcel = 8 << 20;         // bytes of one copy
-constexpr size_t kMostParcels = 16;          // in each direction and phase
-constexpr Nanos kPhase{150'000'000};         // a slow disk copies fewer
-constexpr int kSmallCopies = 9;              // for the latency
+constexpr int64_t kParcel = 8 << 20;  // bytes of one copy
+constexpr size_t kMostParcels = 16;   // in each direction and phase
+constexpr Nanos kPhase{150'000'000};  // a slow disk copies fewer
+constexpr int kSmallCopies = 9;       // for the latency
 constexpr int64_t kSmall = TemporaryFile::kAlignment;
-constexpr int64_t kWidth = 192;              // of the matrices of the computation
+constexpr int64_t kWidth = 192;  // of the matrices of the computation
 // Two directions at the same time count as independent from this share of the bandwidth alone on.
 constexpr double kIndependent = 0.75;
 
@@ -42,7 +42,8 @@ class Measure {
  public:
   explicit Measure(Disk& disk) : disk_(disk) {
     auto* bytes = static_cast<unsigned char*>(memory_.mutable_data_ptr());
-    for (int64_t i = 0; i < memory_.numel(); ++i) bytes[i] = static_cast<unsigned char>(i * 37 >> 3);
+    for (int64_t i = 0; i < memory_.numel(); ++i)
+      bytes[i] = static_cast<unsigned char>(i * 37 >> 3);
   }
 
   // If something fails, copies may be under way that use the memory.
@@ -57,17 +58,20 @@ class Measure {
     const Nanos small_out = latency(true), small_in = latency(false);
     const int64_t out = alone(true), in = alone(false);
     const auto [both_out, both_in] = together();
-    const bool independent = static_cast<double>(both_out) >= kIndependent * static_cast<double>(out) &&
-                             static_cast<double>(both_in) >= kIndependent * static_cast<double>(in);
+    const bool independent =
+        static_cast<double>(both_out) >= kIndependent * static_cast<double>(out) &&
+        static_cast<double>(both_in) >= kIndependent * static_cast<double>(in);
     Machine machine;
     machine.memories.push_back({"disk", Bytes(disk_.free_bytes())});
-    machine.channels = {
-        {.from = 0, .to = 1, .bytes_per_second = independent ? both_out : out, .latency = small_out},
-        {.from = 1,
-         .to = 0,
-         .bytes_per_second = independent ? both_in : in,
-         .latency = small_in,
-         .shares = independent ? -1 : 0}};
+    machine.channels = {{.from = 0,
+                         .to = 1,
+                         .bytes_per_second = independent ? both_out : out,
+                         .latency = small_out},
+                        {.from = 1,
+                         .to = 0,
+                         .bytes_per_second = independent ? both_in : in,
+                         .latency = small_in,
+                         .shares = independent ? -1 : 0}};
     validate(machine);
     return machine;
   }
@@ -89,9 +93,9 @@ class Measure {
     return begun_.back();
   }
   static int64_t rate(int64_t bytes, Nanos time) {
-    return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(bytes) * 1e9 /
-                                                     static_cast<double>(std::max<int64_t>(
-                                                         1, time.count()))));
+    return std::max<int64_t>(
+        1, static_cast<int64_t>(static_cast<double>(bytes) * 1e9 /
+                                static_cast<double>(std::max<int64_t>(1, time.count()))));
   }
 
   // Writes every place once, because a file system takes longer over the first time. There are as

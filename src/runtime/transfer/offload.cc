@@ -24,7 +24,8 @@ void require_disk(const Machine& machine) {
                     find_channel(machine, 0, 1) >= 0 && find_channel(machine, 1, 0) >= 0;
   if (fits) return;
   throw InputError(
-      "the machine of a model that moves values to a disk has two memories, the device and one named "
+      "the machine of a model that moves values to a disk has two memories, the device and one "
+      "named "
       "\"disk\", and a channel each way between them");
 }
 
@@ -39,8 +40,7 @@ OpenedDisk open_disk(const OffloadOptions& options) {
   const std::string directory = directory_of(options.to);
   if (!options.machine.channels.empty()) require_disk(options.machine);
   opened.disk = std::make_shared<Disk>(directory, disk_options(options));
-  opened.machine =
-      options.machine.channels.empty() ? measure(*opened.disk) : options.machine;
+  opened.machine = options.machine.channels.empty() ? measure(*opened.disk) : options.machine;
   const int32_t out = find_channel(opened.machine, 0, 1), in = find_channel(opened.machine, 1, 0);
   opened.disk->share_queue(queue_of(opened.machine, out) == queue_of(opened.machine, in));
   return opened;

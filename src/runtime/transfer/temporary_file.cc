@@ -37,10 +37,10 @@ std::string advice(int error) {
 }  // namespace
 
 void TemporaryFile::fail(const std::string& what, const char* call, int error) const {
-  throw InputError(fmt::format("cannot {} the temporary file in '{}' where values of a step wait: {} "
-                               "({}, errno {}); {}",
-                               what, directory_, std::generic_category().message(error), call, error,
-                               advice(error)));
+  throw InputError(fmt::format(
+      "cannot {} the temporary file in '{}' where values of a step wait: {} "
+      "({}, errno {}); {}",
+      what, directory_, std::generic_category().message(error), call, error, advice(error)));
 }
 
 TemporaryFile::TemporaryFile(const std::string& directory, FileCalls& calls)
@@ -68,8 +68,8 @@ int TemporaryFile::open_unnamed(int flags) {
 int TemporaryFile::open_named(int flags) {
   std::random_device random;
   for (int k = 0; k < kAttempts; ++k) {
-    const std::string path =
-        fmt::format("{}/.reprise-{}-{:08x}", directory_, ::getpid(), static_cast<uint32_t>(random()));
+    const std::string path = fmt::format("{}/.reprise-{}-{:08x}", directory_, ::getpid(),
+                                         static_cast<uint32_t>(random()));
     const int file = calls_.open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | flags);
     if (file < 0 && errno == EEXIST) continue;
     if (file < 0) return file;
@@ -104,7 +104,8 @@ void TemporaryFile::write(const void* from, int64_t bytes, int64_t offset) {
     const ssize_t n = calls_.write(file_, static_cast<const char*>(from) + done,
                                    static_cast<size_t>(bytes - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(fmt::format("write {} bytes at {} of", bytes - done, offset + done), "pwrite", errno);
+    if (n < 0)
+      fail(fmt::format("write {} bytes at {} of", bytes - done, offset + done), "pwrite", errno);
     // A call that ends early goes on behind its last whole block; less than a block is no progress.
     const int64_t whole = n / kAlignment * kAlignment;
     if (whole == 0) {
@@ -120,7 +121,8 @@ void TemporaryFile::read(void* to, int64_t bytes, int64_t offset) {
     const ssize_t n = calls_.read(file_, static_cast<char*>(to) + done,
                                   static_cast<size_t>(bytes - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(fmt::format("read {} bytes at {} of", bytes - done, offset + done), "pread", errno);
+    if (n < 0)
+      fail(fmt::format("read {} bytes at {} of", bytes - done, offset + done), "pread", errno);
     const int64_t whole = n / kAlignment * kAlignment;
     if (whole == 0) {
       fail(fmt::format("read more than {} of {} bytes at {} of", n, bytes - done, offset + done),

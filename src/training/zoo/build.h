@@ -38,7 +38,8 @@ void check_image(const ModelConfig& config, std::span<const Window> windows);
 template <class Holder, class Function>
 runtime::Stage stage(std::string name, const Holder& module, Function function) {
   auto shared = module.ptr();
-  return {std::move(name), shared, [shared, function](const runtime::Tensors& in) -> runtime::Tensors {
+  return {std::move(name), shared,
+          [shared, function](const runtime::Tensors& in) -> runtime::Tensors {
             return {function(*shared, in.at(0))};
           }};
 }
@@ -52,15 +53,17 @@ runtime::Stage stage(std::string name, const Holder& module) {
 // Makes the same stage from a bare shared pointer to a module that has `forward`.
 template <class Impl>
 runtime::Stage stage_of(std::string name, std::shared_ptr<Impl> module) {
-  return {std::move(name), module,
-          [module](const runtime::Tensors& in) -> runtime::Tensors { return {module->forward(in.at(0))}; }};
+  return {std::move(name), module, [module](const runtime::Tensors& in) -> runtime::Tensors {
+            return {module->forward(in.at(0))};
+          }};
 }
 
 // Makes a stage without parameters.
 template <class Function>
 runtime::Stage stage_of_function(std::string name, Function function) {
-  return {std::move(name), nullptr,
-          [function](const runtime::Tensors& in) -> runtime::Tensors { return {function(in.at(0))}; }};
+  return {std::move(name), nullptr, [function](const runtime::Tensors& in) -> runtime::Tensors {
+            return {function(in.at(0))};
+          }};
 }
 
 }  // namespace reprise::training::zoo

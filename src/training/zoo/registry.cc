@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
-#include "training/zoo/build.h"
 #include "runtime/modules/stage_modules.h"
+#include "training/zoo/build.h"
 
 namespace reprise::training {
 

@@ -50,7 +50,8 @@ struct StepOptions {
 // Returns the steps with the least squared error among those whose boundaries lie between cells. It
 // takes O(cells^2 * 2^bits): 0.1 s for 2,000 cells and 3 bits. Throws InputError for other bits, for
 // an empty range, for fewer cells than steps, and if the derivative is not finite in the range.
-StepTable best_steps(const std::function<double(double)>& derivative, const StepOptions& options = {});
+StepTable best_steps(const std::function<double(double)>& derivative,
+                     const StepOptions& options = {});
 
 struct FewBitActivation {
   std::string name;     // "gelu"

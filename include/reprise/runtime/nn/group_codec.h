@@ -24,7 +24,7 @@ struct GroupCodec {
   int bits = 8;         // 8, 4 or 2
   int64_t group = 256;  // elements that share a range: a multiple of 16
   bool stochastic = false;
-  uint64_t seed = 0;    // of the random numbers of `stochastic`; equal seeds round equally
+  uint64_t seed = 0;  // of the random numbers of `stochastic`; equal seeds round equally
 
   bool operator==(const GroupCodec&) const = default;
 };
@@ -33,8 +33,8 @@ struct Encoded {
   GroupCodec codec;
   std::vector<int64_t> sizes, strides;
   at::ScalarType type = at::kFloat;
-  at::Tensor codes;         // bytes, the elements of a group from their lowest bits on
-  at::Tensor least, step;   // float32, for each group
+  at::Tensor codes;        // bytes, the elements of a group from their lowest bits on
+  at::Tensor least, step;  // float32, for each group
 
   int64_t bytes() const;
   // The largest error of an element: half a step, or a whole one if it was rounded at random, and the

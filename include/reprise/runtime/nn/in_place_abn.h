@@ -52,8 +52,8 @@ struct InPlaceAbnOptions {
 // `training` the statistics are those of x, and the running ones, if defined, go on by `momentum`.
 // Otherwise they are the running ones. Throws InputError, see above.
 at::Tensor in_place_abn(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                        const at::Tensor& running_mean, const at::Tensor& running_var, bool training,
-                        const InPlaceAbnOptions& options = {});
+                        const at::Tensor& running_mean, const at::Tensor& running_var,
+                        bool training, const InPlaceAbnOptions& options = {});
 
 // The layer, with the parameters and buffers of torch::nn::BatchNorm2d.
 class InPlaceAbnImpl : public torch::nn::Module {

@@ -12,10 +12,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include "runtime/state/value_keeper.h"
 #include "reprise/model/errors.h"
 #include "runtime/chain/saved/remade.h"
 #include "runtime/chain/saved/smaller.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -78,7 +78,8 @@ class SavedTensors {
       seen.operand = nullptr;
     }
     held_.push_back(node);
-    if (made.output_nr() == 0) made_.emplace(node.get(), Made{version_of(made), StorageLayout(made)});
+    if (made.output_nr() == 0)
+      made_.emplace(node.get(), Made{version_of(made), StorageLayout(made)});
     const SavedByNode& known = nodes_.emplace(node.get(), std::move(seen)).first->second;
     if (rebuild_) add_slots(*node, known);
     return &known;
@@ -208,7 +209,7 @@ bool wants(const AlternativeOptions& options, const char* name) {
 std::vector<NamedSavedForm> saved_forms(const AlternativeOptions& allowed) {
   validate_for_chain(allowed);
   SavedForm smaller{.one_bit_mask = wants(allowed, "one-bit-mask"),
-                  .small_indices = wants(allowed, "small-indices")};
+                    .small_indices = wants(allowed, "small-indices")};
   SavedForm rebuild = smaller;
   rebuild.rebuild = true;
   std::vector<NamedSavedForm> all = {{"keep", {}}};
@@ -340,8 +341,8 @@ KeepLess::KeepLess(const Leaves& leaves, const SavedForm& saved_form, bool* same
     : outer_(watching) {
   if (same_bits != nullptr) *same_bits = true;
   if (saved_form != SavedForm{}) {
-    watch_ =
-        std::make_unique<Watch>(Watch{SavedTensors(leaves, saved_form.rebuild), saved_form, same_bits});
+    watch_ = std::make_unique<Watch>(
+        Watch{SavedTensors(leaves, saved_form.rebuild), saved_form, same_bits});
     if (!std::exchange(listening, true)) {
       watch_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                                       .needsInputs(true)

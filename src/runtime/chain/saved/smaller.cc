@@ -14,9 +14,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-using state::StandIns;
 using state::bytes_of_bits;
 using state::pack_bits;
+using state::StandIns;
 using state::unpack_bits;
 
 namespace {

@@ -25,9 +25,9 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using state::StandIns;
 using state::bytes_of_bits;
 using state::pack_bits;
+using state::StandIns;
 using state::unpack_bits;
 using step::Argument;
 using step::ArgumentKind;
@@ -53,7 +53,7 @@ struct Question {
   const char* mask = nullptr;
   Backward backward = {};
   StandIns stand_ins = {};
-  StandIns answers = {};  // the results for a gradient of ones, or the values of the mask
+  StandIns answers = {};   // the results for a gradient of ones, or the values of the mask
   bool is_factor = false;  // the mask has two values, which are the answers
   // For a NaN, ATen's kernel answers differently in its vectorised part and at the ends. Asked
   // about all elements at once, it answers now as it would later.

@@ -10,9 +10,9 @@
 #include <array>
 #include <limits>
 
+#include "runtime/rewrite/activation/plane_pooling.h"
 #include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/pattern.h"
-#include "runtime/rewrite/activation/plane_pooling.h"
 
 namespace reprise::runtime::internal::rewrite {
 

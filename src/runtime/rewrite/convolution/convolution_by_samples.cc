@@ -22,27 +22,27 @@
 #include <string>
 #include <utility>
 
-#include "runtime/step/replay_scope.h"
-#include "runtime/step/tensors.h"
 #include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/convolution/convolution.h"
 #include "runtime/rewrite/reuse/over_operand.h"
+#include "runtime/step/replay_scope.h"
+#include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::rewrite {
 
 using step::Argument;
 using step::ArgumentKind;
 using step::Call;
+using step::extent_bytes;
 using step::Geometry;
 using step::Kernel;
+using step::kind_of;
 using step::Memory;
 using step::Recording;
 using step::ReplayScope;
+using step::tensor_on;
 using step::TensorRef;
 using step::Work;
-using step::extent_bytes;
-using step::kind_of;
-using step::tensor_on;
 
 namespace {
 

@@ -24,8 +24,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/step/recording.h"
 #include "runtime/rewrite/convolution/convolution.h"
+#include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::rewrite {
 
@@ -51,8 +51,8 @@ struct NormedConvolution {
   double momentum = 0, epsilon = 0;
   // Pooling comes only after an activation.
   std::optional<step::Call> activation, pooling, pooling_backward, activation_backward;
-  bool from_result = false;  // the activation's backward reads its result, not its operand
-  step::Geometry result, places;   // those of the layer's result and of the maxima's places
+  bool from_result = false;       // the activation's backward reads its result, not its operand
+  step::Geometry result, places;  // those of the layer's result and of the maxima's places
   std::array<std::optional<step::Geometry>, kGradients> gradients;  // absent: not wanted
 };
 

@@ -22,8 +22,8 @@ using step::Memory;
 using step::Recording;
 using step::StepValue;
 using step::TensorRef;
-using step::Work;
 using step::values_read;
+using step::Work;
 
 namespace {
 
@@ -114,7 +114,8 @@ class Lateness {
 
 // Adds the realization with some of its pieces late: those whose bits in `which` are set. Adds
 // nothing if one of these pieces has no later place.
-void add_late(Rewriter& rewriter, const Lateness& lateness, CallRealization realization, size_t which) {
+void add_late(Rewriter& rewriter, const Lateness& lateness, CallRealization realization,
+              size_t which) {
   realization.name = "late-gradient";
   for (size_t k = 0; k < realization.pieces.size(); ++k) {
     if ((which >> k & 1) == 0) continue;

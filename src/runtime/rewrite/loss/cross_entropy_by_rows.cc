@@ -117,8 +117,10 @@ void cross_entropy_by_rows(Rewriter& rewriter) {
     over.kernel = kernel(constants, true);
     over.made.clear();
     over.overwrites = {{result, log.index}};
-    CallRealization rows{.name = "cross-entropy-by-rows", .calls = {static_cast<int32_t>(i), position}};
-    CallRealization::Piece piece{"rows", position, {rewriter.add_work(std::move(fresh))}, {"default"}};
+    CallRealization rows{.name = "cross-entropy-by-rows",
+                         .calls = {static_cast<int32_t>(i), position}};
+    CallRealization::Piece piece{
+        "rows", position, {rewriter.add_work(std::move(fresh))}, {"default"}};
     if (!rewriter.is_result(log.index) && rewriter.readers(log.index).back() == position) {
       piece.works.push_back(rewriter.add_work(std::move(over)));
       piece.names.emplace_back("in-place", "output");

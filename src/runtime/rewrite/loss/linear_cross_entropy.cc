@@ -322,10 +322,10 @@ void linear_cross_entropy(Rewriter& rewriter) {
     backward.arguments.push_back(*argument_of(loss_backward, "grad_output"));
     backward.arguments.push_back(*argument_of(loss_backward, "total_weight"));
     CallRealization realization{.name = "linear-cross-entropy-by-rows",
-                            .calls = {head->linear, head->softmax, head->loss, head->loss_backward,
-                                      head->softmax_backward},
-                            .pieces = {},
-                            .exactness = Exactness::kRounding};
+                                .calls = {head->linear, head->softmax, head->loss,
+                                          head->loss_backward, head->softmax_backward},
+                                .pieces = {},
+                                .exactness = Exactness::kRounding};
     for (size_t k = 0; k < head->uses.size(); ++k) {
       const Head::Use& use = head->uses[k];
       constants.products.push_back(use.product);

@@ -92,9 +92,9 @@ void batch_norm_by_channels(Rewriter& rewriter) {
       continue;
     }
     add_variants_over_operands(rewriter, static_cast<int32_t>(i), "batch-norm-by-channels",
-                           fits_batch_norm_kernel(call, recording)
-                               ? over_operand<batch_norm_backward>
-                               : over_operand<backward_by_copies>);
+                               fits_batch_norm_kernel(call, recording)
+                                   ? over_operand<batch_norm_backward>
+                                   : over_operand<backward_by_copies>);
   }
 }
 

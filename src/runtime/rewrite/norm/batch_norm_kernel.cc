@@ -11,9 +11,9 @@
 #include <cmath>
 #include <tuple>
 
-#include "runtime/state/value_keeper.h"
 #include "runtime/rewrite/alternative.h"
 #include "runtime/rewrite/norm/channel_norm.h"
+#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::internal::rewrite {
 

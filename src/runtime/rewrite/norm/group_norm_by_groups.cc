@@ -75,10 +75,10 @@ void group_norm_by_groups(Rewriter& rewriter) {
     const Call& call = recording.calls[c];
     if (call.op.operator_name().name != "aten::native_group_norm_backward") continue;
     if (!has_weight_for_sums(call) || call.arguments[kGroups].constant.toInt() < 2) continue;
-    add_variants_over_operands(rewriter, static_cast<int32_t>(c), "group-norm-by-groups",
-                           [](size_t over) -> Kernel {
-                             return [over](std::vector<c10::IValue>& stack) { run(stack, over); };
-                           });
+    add_variants_over_operands(
+        rewriter, static_cast<int32_t>(c), "group-norm-by-groups", [](size_t over) -> Kernel {
+          return [over](std::vector<c10::IValue>& stack) { run(stack, over); };
+        });
   }
 }
 

@@ -145,7 +145,7 @@ Kernel copying() {
 }
 
 CallRealization::Piece reader_of_copy(Rewriter& rewriter, int32_t c, const TensorRef& part,
-                                  const TensorRef& copy) {
+                                      const TensorRef& copy) {
   CallRealization::Piece piece{"of-part", c, {}, {}};
   const auto add = [&](int32_t work, VariantName name) {
     piece.works.push_back(rewriter.add_work(with(rewriter.work(work), part, copy)));

@@ -37,7 +37,7 @@ at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first,
 }
 
 void add_variants_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
-                            const std::function<Kernel(size_t over)>& kernel) {
+                                const std::function<Kernel(size_t over)>& kernel) {
   const Recording& recording = rewriter.recording();
   const Call& call = recording.calls[static_cast<size_t>(c)];
   const TensorRef& result = call.outputs[0][0];
@@ -58,8 +58,8 @@ void add_variants_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
       const TensorRef& sum = call.outputs[r][0];
       if (sum.memory == Memory::kValue) work.made.push_back({r, 0, sum.index});
     }
-    rewriter.add(CallVariant{c, rewriter.add_work(std::move(work)),
-                          {kind, call.op.schema().arguments()[over].name()}});
+    rewriter.add(CallVariant{
+        c, rewriter.add_work(std::move(work)), {kind, call.op.schema().arguments()[over].name()}});
   }
 }
 

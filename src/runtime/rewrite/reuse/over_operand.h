@@ -28,6 +28,6 @@ at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first,
 // result must have the same geometry and fill their storages. kernel(k) leaves the result in
 // operand k.
 void add_variants_over_operands(Rewriter& rewriter, int32_t call, const char* kind,
-                            const std::function<step::Kernel(size_t over)>& kernel);
+                                const std::function<step::Kernel(size_t over)>& kernel);
 
 }  // namespace reprise::runtime::internal::rewrite

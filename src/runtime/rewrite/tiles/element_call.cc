@@ -34,11 +34,11 @@ constexpr std::array kUntagged = {
 // Operators whose results are one rounding of an exact number, or a selection. Their bits do not
 // depend on how a loop goes over the elements, so operands may be broadcast or have gaps.
 constexpr std::array kRoundOnce = {
-    "aten::add",     "aten::sub",     "aten::mul",       "aten::div",
-    "aten::neg",     "aten::abs",     "aten::where",     "aten::threshold_backward",
-    "aten::maximum", "aten::minimum", "aten::clamp_min", "aten::clamp_max",
-    "aten::clamp",   "aten::copy_",   "aten::ge",        "aten::gt",
-    "aten::le",      "aten::lt",      "aten::eq",        "aten::ne",
+    "aten::add",      "aten::sub",     "aten::mul",       "aten::div",
+    "aten::neg",      "aten::abs",     "aten::where",     "aten::threshold_backward",
+    "aten::maximum",  "aten::minimum", "aten::clamp_min", "aten::clamp_max",
+    "aten::clamp",    "aten::copy_",   "aten::ge",        "aten::gt",
+    "aten::le",       "aten::lt",      "aten::eq",        "aten::ne",
     "aten::hardtanh",
 };
 
@@ -118,7 +118,8 @@ const std::vector<std::string>& ElementCalls::overloads(const std::string& name)
 }
 
 // Generated overloads compute aside and copy. They have no kernel for the device.
-std::optional<c10::OperatorHandle> ElementCalls::writing_overload(const c10::FunctionSchema& schema) {
+std::optional<c10::OperatorHandle> ElementCalls::writing_overload(
+    const c10::FunctionSchema& schema) {
   const auto& wanted = schema.arguments();
   if (schema.returns().size() != 1) return std::nullopt;
   for (const std::string& overload : overloads(schema.name())) {
@@ -268,7 +269,8 @@ std::optional<ElementCall> ElementCalls::at(int32_t c) {
     const Argument& argument = found.arguments[a];
     if (argument.kind == ArgumentKind::kConstant) continue;
     const Geometry& look = argument.tensors[0].geometry;
-    kind << ' ' << c10::toString(look.dtype) << (found.is_tensor(a) ? "" : "!") << look.wrapped_number;
+    kind << ' ' << c10::toString(look.dtype) << (found.is_tensor(a) ? "" : "!")
+         << look.wrapped_number;
     if (!is_real(look.dtype) && found.is_tensor(a)) return std::nullopt;
     if (found.is_tensor(a) && look.dtype != at::kBool && !has_type) {
       found.type = look.dtype;

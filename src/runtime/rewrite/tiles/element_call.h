@@ -20,7 +20,7 @@ namespace reprise::runtime::internal::rewrite {
 // `inner` dimensions, again and again: element e belongs to block e / unit. Without such operands
 // `inner` is empty and the unit is one element.
 struct ElementCall {
-  int32_t call = -1;                     // the position in the recording
+  int32_t call = -1;  // the position in the recording
   // The operator takes `arguments` and then the result, or else the result first.
   std::optional<c10::OperatorHandle> op = {};
   bool result_first = false;

@@ -15,6 +15,8 @@
 //   that is combined with something saved is dy.
 // - `core`: is linear in dy, with saved factors. It runs in the forward, on ones.
 // - `behind`: adds something to what the core yields. It runs in the backward, on h * dy.
+#include "runtime/rewrite/tiles/forward_ad.h"
+
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
@@ -22,8 +24,6 @@
 #include <map>
 #include <set>
 #include <utility>
-
-#include "runtime/rewrite/tiles/forward_ad.h"
 
 namespace reprise::runtime::internal::rewrite {
 
@@ -72,8 +72,7 @@ class Differentiation {
     const auto known = part_of_value_.find(ref.index);
     if (known != part_of_value_.end()) return known->second;
     const int32_t maker = recording_.values[static_cast<size_t>(ref.index)].maker;
-    const bool in_backward =
-        recording_.calls[static_cast<size_t>(maker)].phase == Phase::kBackward;
+    const bool in_backward = recording_.calls[static_cast<size_t>(maker)].phase == Phase::kBackward;
     return in_backward ? Part::kPure : Part::kSaved;
   }
 
@@ -86,8 +85,8 @@ class Differentiation {
       }
     }
     Part part = Part::kSaved;
-    if (parts.contains(Part::kBehind) || (parts.contains(Part::kCore) && parts.contains(Part::kPure) &&
-                                          !only_dy(call))) {
+    if (parts.contains(Part::kBehind) ||
+        (parts.contains(Part::kCore) && parts.contains(Part::kPure) && !only_dy(call))) {
       if (parts.contains(Part::kSaved)) {
         return fmt::format("{} combines something saved with a sum of gradients", call.name());
       }
@@ -177,9 +176,9 @@ class Differentiation {
   }
 
   bool is_zero(const Argument& argument) const {
-    if (argument.kind != ArgumentKind::kTensor || !is_known_number(argument.tensors[0])) return false;
-    const External& external =
-        recording_.externals[static_cast<size_t>(argument.tensors[0].index)];
+    if (argument.kind != ArgumentKind::kTensor || !is_known_number(argument.tensors[0]))
+      return false;
+    const External& external = recording_.externals[static_cast<size_t>(argument.tensors[0].index)];
     return external.tensor.defined() && external.tensor.dim() == 0 &&
            external.tensor.item<double>() == 0;
   }

@@ -20,7 +20,8 @@ namespace {
 
 Work work_of(const TileProgram& program, const std::vector<int32_t>& outputs,
              const std::string& name) {
-  Work work{.name = name + " " + operators_of(program), .kernel = kernel_of(program), .arguments = {}};
+  Work work{
+      .name = name + " " + operators_of(program), .kernel = kernel_of(program), .arguments = {}};
   for (const TileProgram::Input& input : program.inputs) {
     work.arguments.push_back({.kind = ArgumentKind::kTensor, .tensors = {input.ref}});
   }
@@ -41,10 +42,7 @@ class PieceMaker {
  public:
   PieceMaker(Rewriter& rewriter, const TileChoice& choice, const std::string& alternative,
              const std::vector<TilePiece>& pieces)
-      : rewriter_(rewriter),
-        alternative_(alternative),
-        pieces_(pieces),
-        calls_(choice.calls()) {}
+      : rewriter_(rewriter), alternative_(alternative), pieces_(pieces), calls_(choice.calls()) {}
 
   CallRealization::Piece piece_of(size_t p) {
     const TilePiece& piece = pieces_[p];
@@ -67,8 +65,8 @@ class PieceMaker {
     }
     made.works.push_back(rewriter_.add_work(std::move(fresh)));
     if (over) {
-      made.works.push_back(rewriter_.add_work(
-          work_of(program, piece.source.outputs, piece.name + " in place")));
+      made.works.push_back(
+          rewriter_.add_work(work_of(program, piece.source.outputs, piece.name + " in place")));
       made.names.emplace_back(alternative_, "in-place");
     }
     return made;
@@ -80,8 +78,8 @@ class PieceMaker {
     const TensorRef& ref = program.inputs[input].ref;
     const int32_t made = pieces_[p].source.outputs[output];
     const auto& values = rewriter_.recording().values;
-    if (ref.memory != Memory::kValue || ref.geometry.offset != 0 || rewriter_.is_result(ref.index) ||
-        ref.geometry.dtype != program.outputs[output].dtype ||
+    if (ref.memory != Memory::kValue || ref.geometry.offset != 0 ||
+        rewriter_.is_result(ref.index) || ref.geometry.dtype != program.outputs[output].dtype ||
         values[static_cast<size_t>(ref.index)].bytes != values[static_cast<size_t>(made)].bytes) {
       return false;
     }

@@ -144,8 +144,8 @@ class Compiler {
     if (std::ranges::find(source_.outputs, value) != source_.outputs.end()) {
       place.from = From::kOutput;
       // Outputs have the positions that the source gives them.
-      place.index = static_cast<size_t>(std::ranges::find(source_.outputs, value) -
-                                        source_.outputs.begin());
+      place.index =
+          static_cast<size_t>(std::ranges::find(source_.outputs, value) - source_.outputs.begin());
       program_.outputs.resize(source_.outputs.size());
       program_.outputs[place.index].dtype = dtype;
     } else {
@@ -252,13 +252,13 @@ class TileRunner {
     c10::TensorImpl* impl;
     int64_t offset, stride, unit;
     bool rests;  // a buffer of the size of a tile
-    const std::vector<int64_t> *inner, *strides;
+    const std::vector<int64_t>*inner, *strides;
   };
 
   at::Tensor add_view(const TileProgram::Step& step, const Operand& operand,
                       const c10::Storage& storage, int64_t offset, bool rests) {
-    Geometry geometry{.sizes = {0}, .strides = operand.strides, .offset = offset,
-                      .dtype = operand.dtype};
+    Geometry geometry{
+        .sizes = {0}, .strides = operand.strides, .offset = offset, .dtype = operand.dtype};
     geometry.sizes.insert(geometry.sizes.end(), step.inner.begin(), step.inner.end());
     at::Tensor tensor = step::tensor_on(storage, geometry);
     views_.push_back({tensor.unsafeGetTensorImpl(), offset, operand.strides[0], step.unit, rests,
@@ -333,8 +333,7 @@ int64_t tile_of(int64_t elements, int64_t unit) {
   if (elements % unit != 0 || (unit > 1 && least > std::min(kLargestTile, elements))) return 0;
   // A thread begins where ATen's would, and that must be the begin of a unit.
   const int64_t threads = std::min<int64_t>(
-      at::get_num_threads(),
-      (elements + at::internal::GRAIN_SIZE - 1) / at::internal::GRAIN_SIZE);
+      at::get_num_threads(), (elements + at::internal::GRAIN_SIZE - 1) / at::internal::GRAIN_SIZE);
   if (threads > 1 && (elements + threads - 1) / threads % unit != 0) return 0;
   const int64_t wanted = std::min(kTile, elements / kLeastTiles);
   return std::max(least, wanted / least * least);

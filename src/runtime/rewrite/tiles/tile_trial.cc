@@ -33,7 +33,20 @@ at::Tensor random_numbers(int64_t count, at::ScalarType type, std::mt19937& rand
   at::Tensor all = at::empty({count}, at::TensorOptions(at::kDouble));
   auto* to = all.mutable_data_ptr<double>();
   std::normal_distribution<double> normal;
-  const double special[] = {0.0, -0.0, 1, -1, 3, -3, 6, 20, -20, 88, -104, 1e-40, 1e-3, -1e4,
+  const double special[] = {0.0,
+                            -0.0,
+                            1,
+                            -1,
+                            3,
+                            -3,
+                            6,
+                            20,
+                            -20,
+                            88,
+                            -104,
+                            1e-40,
+                            1e-3,
+                            -1e4,
                             std::numeric_limits<double>::infinity(),
                             -std::numeric_limits<double>::infinity(),
                             std::numeric_limits<double>::quiet_NaN()};
@@ -47,8 +60,9 @@ at::Tensor random_numbers(int64_t count, at::ScalarType type, std::mt19937& rand
 
 at::Tensor number_like(const Geometry& look) {
   const at::Tensor number =
-      look.dtype == at::kBool ? at::scalar_tensor(true, look.dtype)
-                              : at::scalar_tensor(at::isFloatingType(look.dtype) ? 0.3 : 2.0, look.dtype);
+      look.dtype == at::kBool
+          ? at::scalar_tensor(true, look.dtype)
+          : at::scalar_tensor(at::isFloatingType(look.dtype) ? 0.3 : 2.0, look.dtype);
   if (look.wrapped_number) number.unsafeGetTensorImpl()->set_wrapped_number(true);
   return number;
 }
@@ -72,7 +86,8 @@ at::Tensor as_recorded(const ElementCall& call, const Call& original,
 }
 
 // The operands with numbers as the tiles get them.
-std::vector<c10::IValue> prepared(const ElementCall& call, const std::vector<at::Tensor>& operands) {
+std::vector<c10::IValue> prepared(const ElementCall& call,
+                                  const std::vector<at::Tensor>& operands) {
   std::vector<c10::IValue> all;
   for (size_t a = 0; a < call.arguments.size(); ++a) {
     const Argument& argument = call.arguments[a];
@@ -118,8 +133,7 @@ bool agrees(const ElementCall& call, const Call& original, int64_t count, std::m
   if (whole.numel() != count || whole.scalar_type() != call.result.geometry.dtype) return false;
   const at::Tensor result = at::empty({count}, whole.options());
   const std::vector<c10::IValue> ready = prepared(call, operands);
-  const int64_t allowed =
-      has_number && c10::isReducedFloatingType(call.type) ? kNumberBytes : 0;
+  const int64_t allowed = has_number && c10::isReducedFloatingType(call.type) ? kNumberBytes : 0;
   for (const int64_t tile : kTiles) {
     std::memset(result.mutable_data_ptr(), 0x5a, result.nbytes());
     reset_peak(c10::kCPU);

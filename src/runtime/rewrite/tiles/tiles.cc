@@ -32,9 +32,9 @@ using step::TensorRef;
 namespace {
 
 // Functions that take several times as long as an arithmetic operation.
-constexpr std::array kDear = {"tanh", "sigmoid", "exp",  "expm1",    "erf", "erfc", "log",
-                              "log1p", "sin",    "cos",  "softplus", "gelu", "silu", "mish",
-                              "elu",   "atan",   "sqrt", "rsqrt",    "lgamma"};
+constexpr std::array kDear = {"tanh",  "sigmoid", "exp",  "expm1",    "erf",   "erfc", "log",
+                              "log1p", "sin",     "cos",  "softplus", "gelu",  "silu", "mish",
+                              "elu",   "atan",    "sqrt", "rsqrt",    "lgamma"};
 
 class Crossing {
  public:
@@ -82,12 +82,14 @@ class Crossing {
     std::vector<TilePiece> pieces;
     for (const TileGroup& group : choice_.forward) {
       std::set<int32_t> own(group.calls.begin(), group.calls.end());
-      for (const TileGroup& other : choice_.backward) own.insert(other.calls.begin(), other.calls.end());
+      for (const TileGroup& other : choice_.backward)
+        own.insert(other.calls.begin(), other.calls.end());
       TileSource source = source_of(group.calls);
       source.outputs = values_leaving(rewriter_, groups_, group.calls, own);
       for (const int32_t c : group.calls) {
         const int32_t value = groups_.element_call(c).result.index;
-        if (crossing.contains(value) && std::ranges::find(source.outputs, value) == source.outputs.end()) {
+        if (crossing.contains(value) &&
+            std::ranges::find(source.outputs, value) == source.outputs.end()) {
           source.outputs.push_back(value);
         }
       }
