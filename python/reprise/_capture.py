@@ -342,11 +342,13 @@ class CapturedStep:
         return result_of(self._native.planned())
 
     def guards(self) -> list[str]:
-        """Returns the names of the Python state that is compared before each call.
+        """Returns the names of the state that is compared before each call.
 
-        The names are those of the program, such as `model.drop.p` or `schedule['scale']`.
+        The names of Python state are those of the program, such as `model.drop.p` or
+        `schedule['scale']`. Settings of PyTorch stand behind them, such as "deterministic
+        algorithms".
         """
-        return self._guards.names()
+        return [*self._guards.names(), *self._native.guards()]
 
     def host_reads(self) -> list[str]:
         """Returns the booleans and whole numbers that the step reads out of tensors, in order.

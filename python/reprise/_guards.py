@@ -27,16 +27,6 @@ from .errors import InputError
 
 # Names that code reads the environment by.
 ENVIRONMENT = {"environ", "environb", "getenv"}
-_SETTINGS: dict[str, Callable[[], Any]] = {
-    "torch.get_default_dtype()": torch.get_default_dtype,
-    "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
-    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
-    "torch.backends.cuda.flash_sdp_enabled()": torch.backends.cuda.flash_sdp_enabled,
-    "torch.backends.cuda.mem_efficient_sdp_enabled()":
-        torch.backends.cuda.mem_efficient_sdp_enabled,
-    "torch.backends.cuda.math_sdp_enabled()": torch.backends.cuda.math_sdp_enabled,
-    "torch.is_anomaly_enabled()": torch.is_anomaly_enabled,
-}  # fmt: skip
 
 
 class Guards:
@@ -108,10 +98,6 @@ class Guards:
             names |= walk.names
         self._watches = walk.watches
         self._generators = [(path, read, read()) for path, read in walk.generators]
-        labels = tuple(_SETTINGS)
-        self._watches.append(
-            Watch("", lambda: (labels, tuple(read() for read in _SETTINGS.values())))
-        )
         self._watches.append(Watch("torch.nn.modules.module", hooks_of_all_modules))
         if names & ENVIRONMENT:
             self._watches.append(

@@ -118,6 +118,9 @@ class CapturedStep:
     def outcomes(self) -> list[int]:
         """Returns the numbers of the outcomes that are kept, the last one that ran in front."""
 
+    def guards(self) -> list[str]:
+        """Returns the names of the settings of PyTorch that are compared before each run."""
+
     def host_reads(self) -> list[str]:
         """Returns what the last outcome that ran reads on the host, in words."""
 

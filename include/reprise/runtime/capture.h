@@ -27,6 +27,7 @@
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/optimizer.h"
 #include "reprise/runtime/remat.h"
+#include "reprise/runtime/watched_value.h"
 
 namespace reprise::runtime {
 
@@ -53,6 +54,10 @@ struct CaptureOptions {
   // Gradients that the step drops by zero_grad() without reading their parameters are found only
   // here.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
+  // Values of the program that the step depends on and that no tensor holds. run() compares them with
+  // those at the capture before anything else, and a difference is a miss: see `on_miss`. A value that
+  // is not named here is found by lockstep alone, so some runs later.
+  std::vector<WatchedValue> watched = {};
   OnMiss on_miss = OnMiss::kRefuse;
   // Operators compute nothing when the function runs beside its recording, so a comparison takes as
   // long as the function's own code and autograd, and next to no memory. The function's own code
@@ -199,6 +204,9 @@ class CapturedStep {
   // Returns the numbers of the outcomes that are kept, the one that ran or was captured last in
   // front. Captures are counted from 1.
   std::vector<int64_t> outcomes() const;
+  // Returns the names of what is compared with the capture before each run, beside the inputs, the
+  // modules and the tensors: settings of LibTorch, and CaptureOptions::watched.
+  std::vector<std::string> guards() const;
   // Returns what this outcome reads on the host, in order: "True, a number that the step reads out
   // of a tensor at train.py:41".
   std::vector<std::string> host_reads() const;

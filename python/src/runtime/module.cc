@@ -260,6 +260,7 @@ class CapturedStep {
   }
   void forget_outcome() { step_->forget_outcome(); }
   std::vector<int64_t> outcomes() const { return step_->outcomes(); }
+  std::vector<std::string> guards() const { return step_->guards(); }
   std::vector<Text> host_reads() const { return step_->host_reads(); }
   bool comparing() const { return step_ && step_->comparing(); }
   bool refresh() { return mirrors_.refresh(); }
@@ -419,6 +420,7 @@ void bind_captured_step(py::module_& m) {
       .def("capture_outcome", &CapturedStep::capture_outcome, py::arg("inputs"))
       .def("forget_outcome", &CapturedStep::forget_outcome)
       .def("outcomes", &CapturedStep::outcomes)
+      .def("guards", &CapturedStep::guards)
       .def("host_reads", &CapturedStep::host_reads)
       .def("comparing", &CapturedStep::comparing)
       .def("refresh", &CapturedStep::refresh)

@@ -1,9 +1,12 @@
 #include "runtime/graph/captured.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
@@ -81,8 +84,15 @@ Captured::Captured(Circumstances now, StepProgram made)
 std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
                                        const CaptureOptions& options) {
   Circumstances circumstances(sample, options);
-  return std::make_unique<Captured>(std::move(circumstances),
-                                    make_step_program(step, sample, options));
+  StepProgram program = make_step_program(step, sample, options);
+  const std::string changed = circumstances.difference_of_values(Circumstances(sample, options));
+  if (!changed.empty()) {
+    throw InputError(fmt::format(
+        "the step cannot be captured: it changes what it depends on ({}), and a captured "
+        "step does not run the function again. Change it outside the step",
+        changed));
+  }
+  return std::make_unique<Captured>(std::move(circumstances), std::move(program));
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 #include <torch/version.h>
 
 #include <utility>
@@ -27,6 +28,12 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
         "lockstep cannot compare every run here, because another library has taken the dispatch "
         "key "
         "of LibTorch that it needs");
+  }
+  for (const WatchedValue& value : state_->options.watched) {
+    if (value.read) continue;
+    throw InputError(fmt::format(
+        "the watched value \"{}\" has no function that reads it: make it with watch(), or give one",
+        value.name));
   }
   state_->plan_options.budget = state_->options.budget;
   state_->capture(sample);
@@ -94,6 +101,10 @@ std::vector<int64_t> CapturedStep::outcomes() const {
   std::vector<int64_t> numbers;
   for (const auto& outcome : state_->outcomes.all()) numbers.push_back(outcome.number);
   return numbers;
+}
+
+std::vector<std::string> CapturedStep::guards() const {
+  return state_->captured().circumstances.names();
 }
 
 std::vector<std::string> CapturedStep::host_reads() const {

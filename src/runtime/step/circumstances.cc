@@ -1,7 +1,5 @@
 #include "runtime/step/circumstances.h"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -35,7 +33,8 @@ Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& option
     : autocast_(inputs.empty() || !inputs[0].defined() ? c10::Device(c10::kCPU)
                                                        : inputs[0].device()),
       grad_mode_(at::GradMode::is_enabled()),
-      kernels_(kernels_now()) {
+      settings_(settings_now()) {
+  for (const WatchedValue& value : options.watched) watched_.push_back({value.name, value.read()});
   for (const at::Tensor& tensor : inputs) {
     Input& input = inputs_.emplace_back();
     if (!tensor.defined()) continue;
@@ -68,10 +67,11 @@ Circumstances::Circumstances(const Tensors& inputs, const CaptureOptions& option
   }
 }
 
-Circumstances::Kernels Circumstances::kernels_now() {
-  return {.threads = at::get_num_threads(),
-          .onednn = at::globalContext().userEnabledMkldnn(),
-          .nnpack = at::globalContext().userEnabledNNPACK()};
+std::vector<std::string> Circumstances::names() const {
+  std::vector<std::string> names;
+  for (const Setting& setting : settings_) names.push_back(setting.name);
+  for (const Value& value : watched_) names.push_back(value.name);
+  return names;
 }
 
 std::string Circumstances::text_of(const Input& input) {
@@ -105,21 +105,32 @@ std::string Circumstances::difference_of_input(size_t i, const Circumstances& no
   return {};
 }
 
+std::string Circumstances::difference_of_values(const Circumstances& now) const {
+  for (size_t i = 0; i < settings_.size(); ++i) {
+    if (settings_[i] == now.settings_[i]) continue;
+    return fmt::format("{}: {} instead of {}", settings_[i].name, now.settings_[i].value,
+                       settings_[i].value);
+  }
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    if (watched_[i] == now.watched_[i]) continue;
+    return fmt::format("{}: {} instead of {}", watched_[i].name, now.watched_[i].text,
+                       watched_[i].text);
+  }
+  return {};
+}
+
 std::string Circumstances::difference(const Circumstances& now) const {
   if (inputs_.size() != now.inputs_.size()) {
     return fmt::format("{} inputs instead of {}", now.inputs_.size(), inputs_.size());
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    std::string difference = difference_of_input(i, now);
-    if (!difference.empty()) return difference;
+    std::string of_input = difference_of_input(i, now);
+    if (!of_input.empty()) return of_input;
   }
   if (grad_mode_ != now.grad_mode_) return "gradients are switched off or on";
   if (!(autocast_ == now.autocast_)) return "autocast is in another state";
-  if (kernels_.threads != now.kernels_.threads) {
-    return fmt::format("operations have {} threads instead of {}", now.kernels_.threads,
-                       kernels_.threads);
-  }
-  if (!(kernels_ == now.kernels_)) return "oneDNN or NNPACK is switched off or on";
+  std::string difference = difference_of_values(now);
+  if (!difference.empty()) return difference;
   if (modules_.size() != now.modules_.size()) return "a module has other children";
   for (size_t m = 0; m < modules_.size(); ++m) {
     if (modules_[m].training != now.modules_[m].training) {

@@ -7,6 +7,7 @@
 #include "reprise/runtime/capture.h"
 #include "runtime/state/autocast.h"
 #include "runtime/step/recording.h"
+#include "runtime/step/settings.h"
 
 namespace reprise::runtime::internal::step {
 
@@ -18,6 +19,10 @@ class Circumstances {
   // Says in words what differs from `now`. The text is empty if nothing does. Inputs may begin at
   // other offsets of the same alignment, as batches do that are parts of one tensor.
   std::string difference(const Circumstances& now) const;
+  // The same for settings and watched values alone.
+  std::string difference_of_values(const Circumstances& now) const;
+  // Returns the names of the settings and of the watched values.
+  std::vector<std::string> names() const;
   // Lets an input want a gradient or not, because the step does the same for both.
   void allow_flag(size_t input) { inputs_[input].any_flag = true; }
 
@@ -37,16 +42,12 @@ class Circumstances {
 
     bool operator==(const ModuleState&) const = default;
   };
+  struct Value {
+    std::string name, text;
 
-  // The settings by which ATen and oneDNN choose their algorithms, and so the order of their sums.
-  struct Kernels {
-    int threads = 1;  // that share one operation
-    bool onednn = true, nnpack = true;
-
-    bool operator==(const Kernels&) const = default;
+    bool operator==(const Value&) const = default;
   };
 
-  static Kernels kernels_now();
   static std::string text_of(const Input& input);
   std::string difference_of_input(size_t i, const Circumstances& now) const;
 
@@ -54,7 +55,8 @@ class Circumstances {
   std::vector<ModuleState> modules_;
   state::AutocastState autocast_;
   bool grad_mode_;
-  Kernels kernels_;
+  std::vector<Setting> settings_;
+  std::vector<Value> watched_;
 };
 
 // Residents are the tensors that a step reads and that are not among its inputs: parameters,
