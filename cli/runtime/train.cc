@@ -25,9 +25,9 @@ struct TrainArguments {
   runtime::AlternativeOptions alternatives;
   std::string data = "fashion-mnist", budget, mode = "auto", planner, time_limit = "10s",
               optimizer = "sgd", schedule = "constant", save_plan, save_profile, save_log,
-              save_machine, report;
+              save_machine, report, state;
   std::string micro_batches = "1", parts_from, offload, machine;
-  int64_t steps = 0, epochs = 1, test = 2000;
+  int64_t steps = 0, epochs = 1, test = 2000, save_every = 0;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
   bool consume_gradients = false, no_check = false, json = false, quiet = false;
@@ -110,6 +110,8 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.micro_batches = micro_batches(arguments.micro_batches);
   options.parts_from = arguments.parts_from;
   options.seed = arguments.seed;
+  options.state = arguments.state;
+  options.save_every = arguments.save_every;
   options.check = !arguments.no_check;
   options.test_samples = arguments.test;
   if (!arguments.report.empty() || !arguments.save_log.empty()) options.log_steps = kLoggedSteps;
@@ -240,7 +242,10 @@ int run_train(const TrainArguments& arguments) {
   if (report.processor_percent < 100 && !arguments.quiet) {
     say(runtime::explain_busy_machine(report.processor_percent));
   }
-  if (report.stopped) say(fmt::format("stopped after step {}", report.steps));
+  if (report.stopped) {
+    say(fmt::format("stopped after step {}{}", report.steps,
+                    arguments.state.empty() ? "" : "; the same command goes on from there"));
+  }
   return verdict(report);
 }
 
@@ -256,6 +261,7 @@ void add_train(CLI::App& app, Handler& action) {
       "  reprise train --model gpt --mode chain --budget 40% --offload disk:/tmp --steps 50\n"
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
+      "  reprise train --model gpt --steps 500 --state run1 --save-every 50\n"
       "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
@@ -293,6 +299,10 @@ void add_train(CLI::App& app, Handler& action) {
   text("--report", arguments->report, "write a page (HTML) of the plan and these runs here",
        "FILE");
   text("--save-profile", arguments->save_profile, "write what was measured here", "FILE");
+  text("--state", arguments->state,
+       "go on from the saved state in this folder, and save it there at the end", "DIR");
+  command->add_option("--save-every", arguments->save_every, "also save the state every N steps")
+      ->type_name("N");
   command->add_option("--steps", arguments->steps, "training steps")->type_name("N");
   command->add_option("--epochs", arguments->epochs, "passes over the data (default 1)")
       ->type_name("N")

@@ -66,6 +66,9 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
   };
   std::string text = fmt::format("\n{} on {}, {} steps in {} mode\n\n", labels.model, report.data,
                                  report.steps, name_of(report.mode));
+  if (report.went_on_after > 0) {
+    row(text, "went on after step", "-", std::to_string(report.went_on_after));
+  }
   row(text, "", "plain", "Reprise");
   if (!labels.has_budget) {
     row(text, "budget, bytes", "-", "none");
@@ -153,6 +156,7 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
                                  {"data", report.data},
                                  {"mode", name_of(report.mode)},
                                  {"steps", report.steps},
+                                 {"went_on_after", report.went_on_after},
                                  {"stopped", report.stopped},
                                  {"budget_bytes", report.budget.count()},
                                  {"measured_peak_bytes", report.measured_peak.count()},

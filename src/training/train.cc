@@ -1,6 +1,7 @@
 #include "training/train.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +20,7 @@
 #include "training/optimizer.h"
 #include "training/outcome.h"
 #include "training/planned_steps.h"
+#include "training/saved_run.h"
 
 namespace reprise::training {
 
@@ -69,9 +71,11 @@ std::string why_chain_without_capture(const TrainOptions& options) {
 
 class Training {
  public:
-  // `why_chain` is the reason if the caller has already turned kAuto into kChain.
-  Training(const TrainOptions& options, std::string why_chain)
+  // `why_chain` is the reason if the caller has already turned kAuto into kChain. `saved` may be
+  // null.
+  Training(const TrainOptions& options, std::string why_chain, const SavedRun* saved)
       : options_(options),
+        saved_(saved),
         why_chain_(std::move(why_chain)),
         model_(make_model(options.model)),
         train_(open_dataset(options.data, Split::kTrain, model_)),
@@ -84,6 +88,7 @@ class Training {
             model_, options_, options.consume_gradients ? per_parameter(*optimizer_) : nullptr)) {
     report_.data = train_->description();
     report_.parameters = Bytes(memory_count(c10::kCPU).live);
+    if (saved_ != nullptr && saved_->found()) go_on_from(*saved_->found());
     stream_.next(batch_);
   }
 
@@ -109,6 +114,32 @@ class Training {
       }
     }
     return all;
+  }
+
+  int64_t steps_in_all() const {
+    return options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
+  }
+
+  runtime::StateParts parts() const {
+    return {.model = model_.module(), .optimizer = optimizer_.get()};
+  }
+
+  void go_on_from(const runtime::Progress& progress) {
+    if (progress.step >= steps_in_all()) {
+      throw InputError(
+          fmt::format("the run of this state has done its {} steps; ask for more of them "
+                      "(--steps, --epochs)",
+                      progress.step),
+          {.file = options_.state, .pointer = {}, .line = 0});
+    }
+    saved_->load(parts());
+    stream_.seek(progress.position);
+    report_.went_on_after = progress.step;
+  }
+
+  void save(int64_t step) const {
+    const std::optional<Plan>& plan = planned_->planned().plan;  // none in online mode
+    saved_->save(parts(), step, planned_->parts(), plan ? &*plan : nullptr);
   }
 
   void set_training(bool training) {
@@ -296,12 +327,11 @@ class Training {
   }
 
   void train_steps() {
-    const int64_t steps =
-        options_.steps > 0 ? options_.steps : options_.epochs * stream_.per_epoch();
+    const int64_t steps = steps_in_all(), first = report_.went_on_after + 1;
     std::vector<Nanos> times;
-    const int64_t first_logged = std::min(steps, kFirstLogged);
+    const int64_t first_logged = std::min(steps, first - 1 + kFirstLogged);
     const double rate = optimizer_->param_groups().at(0).options().get_lr();
-    for (int64_t number = 1; number <= steps; ++number) {
+    for (int64_t number = first; number <= steps; ++number) {
       if (options_.schedule == LearningRateSchedule::kLinear) {
         const auto left = static_cast<double>(steps - number + 1) / static_cast<double>(steps);
         set_learning_rate(*optimizer_, rate * left);
@@ -323,8 +353,10 @@ class Training {
         optimizer_->zero_grad(/*set_to_none=*/true);
       }
       report_.steps = number;
-      if (number == 1) report_.first_loss = step.loss;
+      if (number == first) report_.first_loss = step.loss;
       report_.last_loss = step.loss;
+      const bool due = options_.save_every > 0 && number % options_.save_every == 0;
+      if (saved_ != nullptr && due && number < steps) save(number);
       if (options_.on_step) options_.on_step(step);
       if (options_.stop && options_.stop()) {
         report_.stopped = true;
@@ -332,6 +364,7 @@ class Training {
       }
       if (number < steps) stream_.next(batch_);
     }
+    if (saved_ != nullptr) save(report_.steps);
     report_.step_time = median(times);
     report_.run_log = planned_->run_log();
     if (report_.mode == TrainMode::kOnline) return;
@@ -365,6 +398,7 @@ class Training {
   }
 
   const TrainOptions& options_;
+  const SavedRun* saved_;
   std::string why_chain_;
   Model model_;
   std::shared_ptr<const Dataset> train_;
@@ -389,8 +423,10 @@ TrainReport train(const TrainOptions& given) {
     if (!why_chain.empty()) options.mode = TrainMode::kChain;
   }
   install_cpu_allocator();
+  std::optional<SavedRun> saved;
+  if (!options.state.empty()) saved.emplace(options);
   at::manual_seed(options.seed);
-  return Training(options, std::move(why_chain)).run();
+  return Training(options, std::move(why_chain), saved ? &*saved : nullptr).run();
 }
 
 }  // namespace reprise::training

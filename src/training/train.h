@@ -76,6 +76,10 @@ struct TrainOptions {
   // runs before them: it is compared bit by bit, and its planned step touches its memory for the
   // first time.
   int compare_steps = 5;
+  // The folder of the run's saved state (saved_run.h); empty for none. Training goes on from the
+  // state that is there, and saves its own at the end and every `save_every` steps (0: at the end).
+  std::string state = {};
+  int64_t save_every = 0;
   int64_t log_steps = 0;        // steps to measure action by action, from the third on
   int64_t test_samples = 2000;  // most samples of the test; 0: no test
   Observer observer = {};       // measuring and planning
@@ -93,9 +97,10 @@ struct TrainReport {
   TrainMode mode = TrainMode::kChain;  // mode of the steps: never kAuto
   std::string data;                    // description of the data set
   Bytes budget;
-  Bytes parameters;      // bytes of parameters, buffers and optimizer state
-  int64_t steps = 0;     // steps that were done
-  bool stopped = false;  // by TrainOptions::stop
+  Bytes parameters;           // bytes of parameters, buffers and optimizer state
+  int64_t steps = 0;          // steps that were done, those before the saved state included
+  int64_t went_on_after = 0;  // the steps of the saved state that training began with
+  bool stopped = false;       // by TrainOptions::stop
   // These peaks and times are those of plain and planned steps; they are absent without the check.
   std::optional<Bytes> plain_peak;
   std::optional<Nanos> plain_time;    // typical time of the plain steps that were timed

@@ -59,6 +59,10 @@ void validate(const TrainOptions& options) {
   if (!options.parts_from.empty() && options.micro_batches == 1) {
     throw InputError("--parts-from needs --micro-batches auto, or a number of them");
   }
+  if (options.save_every < 0) throw InputError("--save-every must not be negative");
+  if (options.save_every > 0 && options.state.empty()) {
+    throw InputError("--save-every needs --state, the folder of the saved state");
+  }
   if (options.steps < 0 || options.epochs < 1 || options.test_samples < 0 ||
       options.learning_rate < 0 || options.momentum < 0 || options.momentum >= 1) {
     throw InputError(

@@ -14,6 +14,14 @@ SMALL = ["train", "--data", "synthetic", "--test", "8", "--quiet"]
 GPT = ["--model", "gpt", "--input", "2x32", "--width", "32", "--layers", "4", "--heads", "2"]
 
 
+def tensors_of(state):
+    """Returns the bytes of all tensors of a saved state but the text with the plan's hash, by name."""
+    length = int.from_bytes(state[:8], "little")
+    header = json.loads(state[8:8 + length])
+    return {name: state[8 + length + tensor["data_offsets"][0]:8 + length + tensor["data_offsets"][1]]
+            for name, tensor in header.items() if name not in ("__metadata__", "state.json")}
+
+
 class TrainTest(ProgramTest):
     def train(self, *arguments, expect=DONE):
         return self.run_program(*SMALL, *arguments, expect=expect)
@@ -253,6 +261,43 @@ class TrainTest(ProgramTest):
         report = json.loads(out)
         self.assertTrue(report["stopped"])
         self.assertGreater(report["steps"], 0)
+
+    def state_after(self, name, *runs):
+        """Runs the command with each list of options in turn. Returns the bytes of the last state."""
+        folder = self.folder / name
+        reports = [json.loads(self.train(*GPT, "--json", "--time-limit", "1s", "--state", folder, *options).stdout)
+                   for options in runs]
+        return (folder / "state.safetensors").read_bytes(), reports
+
+    def test_a_saved_run_goes_on_with_the_same_bits(self):
+        dropout = ["--dropout", "0.2", "--optimizer", "adam"]
+        whole, _ = self.state_after("whole", [*dropout, "--mode", "graph", "--steps", "6"])
+        for mode in ("graph", "chain"):
+            halves, reports = self.state_after(
+                mode, [*dropout, "--mode", "graph", "--steps", "2"],
+                [*dropout, "--mode", mode, "--budget", "90%", "--steps", "6"])
+            self.assertEqual([report["went_on_after"] for report in reports], [0, 2])
+            self.assertEqual(tensors_of(halves), tensors_of(whole))
+        online, _ = self.state_after("online", [*dropout, "--mode", "graph", "--steps", "2"], [
+            *dropout, "--mode", "online", "--budget", "100 MiB", "--steps", "6"])
+        self.assertEqual(tensors_of(online), tensors_of(whole))
+
+    def test_states_are_saved_on_the_way_and_of_one_run(self):
+        folder = self.folder / "state"
+        arguments = [*GPT, "--state", folder, "--mode", "chain"]
+        self.train(*arguments, "--steps", "2", "--save-every", "1")
+        self.assertEqual([path.name for path in folder.iterdir()], ["state.safetensors"])
+        for options, words in (
+                (["--steps", "2"], "has done its 2 steps"),
+                (["--steps", "3", "--seed", "2"], "--seed is 2, and was 1"),
+                (["--steps", "3", "--optimizer", "adam"], "--optimizer is adam, and was sgd")):
+            result = self.train(*arguments, *options, expect=BAD_INPUT)
+            self.assertIn(words, result.stderr)
+        state = folder / "state.safetensors"
+        state.write_bytes(state.read_bytes()[:-1])
+        self.assertIn("state.safetensors", self.train(*arguments, "--steps", "3", expect=BAD_INPUT).stderr)
+        result = self.train(*GPT, "--save-every", "1", "--steps", "1", expect=BAD_INPUT)
+        self.assertIn("--state", result.stderr)
 
     def test_bad_arguments(self):
         for arguments, words in (
