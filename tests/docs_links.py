@@ -6,6 +6,8 @@ In README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and all .md files under
 - every `reprise COMMAND` in code must be a command, and with --program PATH answer to --help;
 - code after <!-- snippet: FILE NAME --> must equal the lines between // [NAME] and // [/NAME] of FILE.
   (Snippets of Python are run by tests/python/test_docs.py.)
+Every planner of src/plan/registry.cc must have a page in docs/planners, a row in the index of that folder, and
+a line in the navigation of mkdocs.yml.
 
 Usage: docs_links.py SOURCE_DIR [--program build/release/reprise] | docs_links.py --self-test
 """
@@ -26,6 +28,7 @@ LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 SPAN = re.compile(r"`([^`]+)`")
 COMMAND = re.compile(r"(?:^|[\s/$(|])(-m )?reprise ([a-z][a-z-]*)(?=[\s`.,;:|)\]]|$)")
 SNIPPET = re.compile(r"<!-- snippet: (\S+) (\S+) -->")
+PLANNER = re.compile(r'\{\.name = "(\w+)"')
 SHELL = {"", "sh", "bash", "shell", "console", "text"}
 
 
@@ -119,6 +122,27 @@ def check_document(root, path, used):
     return faults
 
 
+def check_planners(root):
+    """Finds what a planner of the registry lacks in the documents."""
+    registry = root / "src/plan/registry.cc"
+    if not registry.is_file():
+        return []
+    folder = root / "docs/planners"
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    navigation = (root / "mkdocs.yml").read_text(encoding="utf-8")
+    faults = []
+    for number, line in enumerate(registry.read_text(encoding="utf-8").splitlines()):
+        for name in PLANNER.findall(line):
+            place = f"{registry.relative_to(root)}:{number + 1}: planner {name}"
+            if not (folder / f"{name}.md").is_file():
+                faults.append(f"{place} has no page docs/planners/{name}.md")
+            if f"| [{name}]({name}.md)" not in index:
+                faults.append(f"{place} has no row in docs/planners/index.md")
+            if f": planners/{name}.md\n" not in navigation:
+                faults.append(f"{place} is not in the navigation of mkdocs.yml")
+    return faults
+
+
 def check_program(program, used):
     faults = []
     has_runtime = (program.parent / "reprise-runtime").is_file()
@@ -137,6 +161,7 @@ def check(root, program=None):
     faults, used = [], set()
     for path in documents(root):
         faults += check_document(root, path, used)
+    faults += check_planners(root)
     return faults + (check_program(program.resolve(), used) if program else [])
 
 
@@ -151,10 +176,15 @@ def self_test():
                      "We reprise everything.\n",
         "docs/c.md": "<!-- snippet: x.cc good -->\n```cpp\nint a;\n```\n"
                      "<!-- snippet: x.cc bad -->\n```cpp\nint a;\n```\n<!-- snippet: x.cc no -->\n",
+        "docs/planners/index.md": "| [good](good.md) | |\n| [far](far.md) | |\n",
+        "docs/planners/good.md": "", "docs/planners/far.md": "", "docs/planners/hidden.md": "",
+        "mkdocs.yml": "- good: planners/good.md\n- hidden: planners/hidden.md\n- page: planners/page.md\n",
+        "src/plan/registry.cc": '{.name = "good",\n{.name = "far",\n{.name = "hidden",\n{.name = "page",\n',
         "x.cc": "// [good]\nint a;\n// [/good]\n// [bad]\nint b;\n// [/bad]\n",
     }
     wrong = {"README.md:2", "README.md:3", "README.md:5", "README.md:7", "docs/a.md:3", "docs/a.md:4", "docs/a.md:6",
-             "docs/c.md:5", "docs/c.md:9"}
+             "docs/c.md:5", "docs/c.md:9", "src/plan/registry.cc:2",
+             "src/plan/registry.cc:3", "src/plan/registry.cc:4"}
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in tree.items():
