@@ -14,8 +14,7 @@
 namespace reprise {
 namespace {
 
-// A new planner needs a file with a declaration in its room, a row here, and a row in
-// tests/support/planner_matrix.h.
+// The rows are in the order of the names. CONTRIBUTING.md has the steps by which a planner is added.
 constexpr PlannerInfo kPlanners[] = {
     {.name = "1f1b",
      .summary = "pipelines: a backward and a forward in turn, few micro-batches in flight",

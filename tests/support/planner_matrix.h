@@ -15,6 +15,7 @@ struct PlannerRow {
   bool graph_curve = false;  // has a graph frontier
   bool joins = false;        // plans joins
   bool pipelines = false;    // plans pipelines
+  bool reports = true;       // false: is done before its observer could be told anything
 };
 
 constexpr PlannerRow pipeline_row(const char* name) {
@@ -48,14 +49,30 @@ inline std::span<const PlannerRow> planner_matrix() {
        .curve = false,
        .optimal = true,
        .joins = true},
-      {.name = "keep_all", .chains = true, .graphs = true, .curve = true, .optimal = false},
+      {.name = "keep_all",
+       .chains = true,
+       .graphs = true,
+       .curve = true,
+       .optimal = false,
+       .reports = false},
       {.name = "levels", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "min_peak", .chains = true, .graphs = false, .curve = true, .optimal = true},
-      {.name = "offload_only", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      // Without a machine, offload_only and save_on_cpu are plain training.
+      {.name = "offload_only",
+       .chains = true,
+       .graphs = false,
+       .curve = false,
+       .optimal = false,
+       .reports = false},
       {.name = "periodic", .chains = true, .graphs = false, .curve = true, .optimal = false},
       pipeline_row("pipeline"),
       {.name = "revolve", .chains = true, .graphs = false, .curve = true, .optimal = false},
-      {.name = "save_on_cpu", .chains = true, .graphs = false, .curve = false, .optimal = false},
+      {.name = "save_on_cpu",
+       .chains = true,
+       .graphs = false,
+       .curve = false,
+       .optimal = false,
+       .reports = false},
       pipeline_row("zb_h1"),
   };
   return kRows;
