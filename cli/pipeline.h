@@ -1,4 +1,4 @@
-// What `reprise check` needs to know of pipelines.
+// This header has the facts about pipelines that `reprise check` needs.
 #pragma once
 
 #include <string>

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Names that clash where files are compiled together (REPRISE_UNITY): a build of the default kind does not see them.
+"""Fails on names that clash where files are compiled together (REPRISE_UNITY); a default build does not see them.
 
 Files that match one expression of a reprise_unity() call are one translation unit, so that their unnamed namespaces
-are one. What this looks for, in Google style (nothing at namespace level is indented): a type, alias, constant or
-enumerator of an unnamed namespace that another file has too, in the same namespace; one that another file brings in
-with a using-declaration; a function with the same parameters; a type that a public header has in a namespace around
-it, so that the files after it mean another type. What only a compiler sees, `make demo` compiles.
+are one. The script reads Google style, in which nothing at namespace level is indented. These names clash:
+- a type, alias, constant or enumerator of an unnamed namespace that another file has in the same namespace, too,
+  or that another file brings in with a using-declaration;
+- a function that another file has with the same parameters;
+- a type that a public header has in a namespace around it, so that the files after it mean another type.
+`make demo` finds the clashes that only a compiler sees.
 
 Usage: unity.py ROOT | --self-test
 """

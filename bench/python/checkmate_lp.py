@@ -2,9 +2,9 @@
 
 Section 5 of the paper: relax the mixed-integer program, round what is kept from stage to stage, and
 run what a stage then misses (two-phase rounding, algorithm 2). The program is solved for less than
-the budget, since rounding costs memory. Of several allowances and thresholds the fastest plan
-within the budget is shown. The program is that of tests/oracle/milp.py: a stage ends with an
-operation that runs once, and every operation runs first in its turn.
+the budget, since rounding costs memory. Several allowances and thresholds are tried, and the
+fastest plan within the budget is shown. The program is that of tests/oracle/milp.py: a stage ends
+with an operation that runs once, and every operation runs first in its turn.
 
     PYTHONPATH=build/release/python python checkmate_lp.py GRAPH... [-o FILE] [--budgets 0.75,0.5]
 

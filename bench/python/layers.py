@@ -1,9 +1,8 @@
 """Measures the activations of reprise.nn beside plain ones: what they keep, their time and error.
 
-One activation of a tensor, forward and backward. What is kept is what lives between the two beside
-input and result. Times are the least of several runs, which take turns; they are over those of the
-activation written out.
-"""
+One activation of a tensor runs forward and backward. The kept bytes are those that live between the
+two, beside input and result. Times are the least of several runs, which take turns; they are over
+those of the activation written out."""
 
 from __future__ import annotations
 

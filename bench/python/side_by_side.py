@@ -1,11 +1,11 @@
 """Compares Reprise with what users of PyTorch pick today, at equal measured peak.
 
-Of each network: plain training; torch.utils.checkpoint per stage; checkpoint_sequential;
-torch.compile(backend="aot_eager") with activation_memory_budget; then Reprise in chain and in graph
-mode with the measured peaks of these as budgets, and with half of plain training's. Peaks are what
-one step needs above parameters, buffers and batch (gradients are in it), counted by Reprise's
-allocator. Freed pages stay mapped, for everybody. Times are the least of some steps. Gradients are
-compared with plain training's, bit by bit.
+Each network runs by plain training, torch.utils.checkpoint per stage, checkpoint_sequential, and
+torch.compile(backend="aot_eager") with activation_memory_budget. Then it runs by Reprise in chain
+and in graph mode, with the measured peaks of these ways as budgets, and with half of plain
+training's. A peak is the memory that one step needs above parameters, buffers and batch, with
+gradients, counted by Reprise's allocator. Freed pages stay mapped in every way. Times are the least
+of some steps. Gradients are compared with plain training's, bit by bit.
 
     OMP_NUM_THREADS=1 python side_by_side.py [gpt unet ...] [-o FILE] [--repeats 5] [--small]
 """

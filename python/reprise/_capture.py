@@ -371,7 +371,7 @@ class CapturedStep:
 
     @property
     def differences(self) -> list[str]:
-        """What lockstep has found, and the step was captured again for, in words."""
+        """The differences that lockstep found and that led to a new capture, in words."""
         return list(self._differences)
 
     def profile(self) -> Profile:

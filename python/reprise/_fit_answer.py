@@ -24,7 +24,7 @@ class Fit(FitRows):
         sizes: The source of the sizes, in words.
         batches: The batches that were looked at.
         rows: One row for each memory and batch.
-        notes: What could not be looked at, and why.
+        notes: The parts of the question that have no answer, with the reasons.
         parameters: The number of elements of all parameters, or None if it is unknown.
     """
 

@@ -1,4 +1,4 @@
-"""What `fit()` has looked at: ways, batches and memories, as values."""
+"""The ways, batches and memories that `fit()` has looked at, as values."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FitRows:
         sizes: The source of the sizes, in words.
         batches: The batches that were looked at.
         rows: One row for each memory and batch.
-        notes: What could not be looked at, and why.
+        notes: The parts of the question that have no answer, with the reasons.
         parameters: The number of elements of all parameters, or None if it is unknown.
     """
 

@@ -30,10 +30,10 @@ ENVIRONMENT = {"environ", "environb", "getenv"}
 
 
 class Guards:
-    """What a step reads from Python.
+    """Guards watch the things that a step reads from Python.
 
-    The watches are made behind the first recorded run. A run that changes what they see is one
-    whose Python matters, so the step is refused.
+    The watches are made behind the first recorded run. If a later run changes a watched thing, the
+    replay would miss that change, so the step is refused.
 
     Args:
         functions: The functions that a call of the recording stands for.

@@ -68,8 +68,8 @@ class Joint:
         views: The nodes that return views of storages that others made, among them the nodes that
             take one result of a call.
         bases: The ids of the values that a node's storages are, for every node.
-        outputs: What the forward returns. Entries are nodes, or constants such as None.
-        gradients: What the backward returns.
+        outputs: The results of the forward. Entries are nodes, or constants such as None.
+        gradients: The results of the backward.
         tangents: The placeholders that the program fills after the forward.
         backward: The nodes that depend on a tangent.
     """

@@ -1,4 +1,4 @@
-"""What does my checkpointing take? `judge()` measures an existing step beside plain training."""
+"""`judge()` measures a step that has checkpoints already, beside plain training."""
 
 from __future__ import annotations
 

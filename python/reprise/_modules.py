@@ -19,7 +19,7 @@ def modules_of(function: Any) -> list[torch.nn.Module]:
     """Returns the modules that a function uses, as far as it shows them.
 
     The search looks at the function itself, at its closure, its defaults, the globals that it
-    names, and the object that it is a method of. Of such an object it looks at the attributes.
+    names, and the attributes of the object that it is a method of.
     """
     found: list[torch.nn.Module] = []
     _collect(function, torch.nn.Module, found, {})
@@ -94,9 +94,9 @@ def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
 
 @contextlib.contextmanager
 def called_modules() -> Iterator[list[torch.nn.Module]]:
-    """Gives a list that has, after the scope, the modules whose forward ran in it, in order.
+    """Gives a list. After the scope, the list has the modules whose forward ran in it, in order.
 
-    Modules that are gone by then are not in the list, for example a loss that is made at each call.
+    A module that is gone by then is not in the list, for example a loss that is made at each call.
     """
     called: list[weakref.ref[torch.nn.Module]] = []
 

@@ -26,7 +26,7 @@ class Converted:
         kind: "in-place-abn", "few-bit" or "xconv".
         before: The layer that was there, as text.
         after: The layer that is there now.
-        exactness: What its gradients are: "rounding" or "approximate".
+        exactness: The kind of its gradients, "rounding" or "approximate".
     """
 
     path: str
@@ -59,12 +59,12 @@ def convert(
     Args:
         model: The model. It is changed, and must not be one of these layers itself.
         allow: "approximate" allows approximate gradients, too.
-        only: The kinds of replacement, from those above. Those that are allowed by default.
-        bits: Of `FewBit`.
-        probes: Of `XConv2d`.
+        only: The kinds of replacement, from those above. The default is every allowed kind.
+        bits: The bits of each `FewBit`.
+        probes: The probes of each `XConv2d`.
 
     Returns:
-        What was replaced, in the order of the model.
+        The layers that were replaced, in the order of the model.
 
     Raises:
         InputError: `allow` or `only` is wrong, or a kind is approximate and not allowed.

@@ -169,7 +169,7 @@ def gelu(
     Args:
         x: The input, of any shape.
         approximate: "none" for erf, or "tanh".
-        keep: "derivative" keeps what `ForwardAD` keeps, "operands" what `InTile` keeps.
+        keep: "derivative" keeps the tensors of `ForwardAD`, "operands" those of `InTile`.
         storage: The type in which derivatives are kept, as for `ForwardAD`.
 
     Raises:
@@ -188,7 +188,7 @@ def silu(
 
     Args:
         x: The input, of any shape.
-        keep: "derivative" keeps what `ForwardAD` keeps, "operands" what `InTile` keeps.
+        keep: "derivative" keeps the tensors of `ForwardAD`, "operands" those of `InTile`.
         storage: The type in which derivatives are kept, as for `ForwardAD`.
 
     Raises:
@@ -210,7 +210,7 @@ def mish(
 
     Args:
         x: The input, of any shape.
-        keep: "derivative" keeps what `ForwardAD` keeps, "operands" what `InTile` keeps.
+        keep: "derivative" keeps the tensors of `ForwardAD`, "operands" those of `InTile`.
         storage: The type in which derivatives are kept, as for `ForwardAD`.
 
     Raises:
@@ -229,7 +229,7 @@ def hardswish(
 
     Args:
         x: The input, of any shape.
-        keep: "derivative" keeps what `ForwardAD` keeps, "operands" what `InTile` keeps.
+        keep: "derivative" keeps the tensors of `ForwardAD`, "operands" those of `InTile`.
         storage: The type in which derivatives are kept, as for `ForwardAD`.
 
     Raises:
@@ -249,8 +249,8 @@ def swiglu(
 
     Args:
         gate: The input of the activation.
-        value: What the result is multiplied with; both are broadcast to one shape.
-        keep: "derivative" keeps what `ForwardAD` keeps, "operands" what `InTile` keeps.
+        value: The factor of the result; `gate` and `value` are broadcast to one shape.
+        keep: "derivative" keeps the tensors of `ForwardAD`, "operands" those of `InTile`.
         storage: The type in which derivatives are kept, as for `ForwardAD`.
 
     Raises:
@@ -270,8 +270,8 @@ def geglu(
 
     Args:
         gate: The input of the activation.
-        value: What the result is multiplied with; both are broadcast to one shape.
-        keep: "derivative" keeps what `ForwardAD` keeps, "operands" what `InTile` keeps.
+        value: The factor of the result; `gate` and `value` are broadcast to one shape.
+        keep: "derivative" keeps the tensors of `ForwardAD`, "operands" those of `InTile`.
         storage: The type in which derivatives are kept, as for `ForwardAD`.
 
     Raises:

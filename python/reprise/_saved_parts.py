@@ -1,4 +1,4 @@
-"""What a saved state is made of: models, optimizers, random states, and objects with a state."""
+"""The parts of a saved state: models, optimizers, random states, and objects with a state."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FORMAT, VERSION, TEXT = "reprise.state", "1", "state.json"
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a state says about the run that it was saved in. Returned by `load_state()`.
+    """The facts of a saved run that `load_state()` returns.
 
     Attributes:
         step: The number of steps that were done.
@@ -119,19 +119,19 @@ def save_state(
 ) -> StateWriting | None:
     """Saves all that a training run needs to go on with the same bits.
 
-    That is: parameters and buffers, the options and the state of the optimizer, the random states
-    of PyTorch (the CPU, and the devices of the model), of Python and of NumPy, and what you give
-    besides. One process writes one file in the format safetensors. Several processes that
-    `torch.distributed` has started write one folder together, by `torch.distributed.checkpoint`;
-    all of them must call this function.
+    The state has parameters and buffers, the options and the state of the optimizer, and the random
+    states of PyTorch (the CPU, and the devices of the model), of Python and of NumPy. Other objects
+    that you give are in it, too. One process writes one file in the format safetensors. Several
+    processes that `torch.distributed` has started write one folder together, by
+    `torch.distributed.checkpoint`; all of them must call this function.
 
     However the process ends, the path has the old state or the new one. Call the function between
     two steps.
 
     Args:
         path: The path of the file, or of the folder if there are several processes.
-        model: A module, or a dict of modules. What `remat()`, DistributedDataParallel or
-            `torch.compile()` have made of a model stands for the model itself.
+        model: A module, or a dict of modules. A module that `remat()`, DistributedDataParallel
+            or `torch.compile()` has made of a model stands for the model itself.
         optimizer: An optimizer of any class, or a dict of optimizers.
         step: The number of steps that were done.
         position: The place in the data, as your program counts.

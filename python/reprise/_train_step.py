@@ -56,7 +56,7 @@ class TrainStep:
         mode: The mode that was taken: "graph", "guarded graph", "chain" or "online".
         tried: The modes that were tried, in their order, with the reasons.
         calls: The number of calls that ran in each mode.
-        last_miss: What differed at the last call that was not what was recorded; or "".
+        last_miss: The difference at the last call that the recording did not fit; or "".
     """
 
     mode: str

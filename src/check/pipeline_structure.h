@@ -32,7 +32,7 @@ struct PartActions {
   int64_t weights = -1;   // its weight_gradient
 };
 
-// What is known of a plan whose structure is right.
+// A PipelineStructure has the parts, actions and messages of a plan whose structure is right.
 struct PipelineStructure {
   std::vector<std::vector<PartActions>> parts;  // by part and micro-batch
   std::vector<MessageEnds> messages;            // by link, in the order of the sender

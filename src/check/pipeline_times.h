@@ -13,14 +13,14 @@ namespace reprise::internal::check {
 struct PipelineTimes {
   std::vector<std::vector<PipelineStep>> steps;  // by device and action
   std::vector<MessageTransfer> messages;         // as PipelineStructure::messages
-  // Of a deadlock: the first action of each device that waits for ever, or -1, with what it waits
-  // for. Empty: there is none.
+  // After a deadlock, each device has here the first action that waits for ever, or -1, and a text
+  // that says what the action waits for. Both lists are empty if there is no deadlock.
   std::vector<int64_t> stuck;
   std::vector<std::string> why;
 };
 
-// `times` has the compute time of every action, by device. The structure must be complete. Goes
-// through the orders as far as what they wait for is known. O(actions + messages).
+// Goes through the orders until no action can begin. `times` has the compute time of every action,
+// by device. The structure must be complete. O(actions + messages).
 PipelineTimes times_of(const Pipeline& pipeline, const PipelinePlan& plan,
                        const PipelineStructure& structure,
                        const std::vector<std::vector<Nanos>>& times);

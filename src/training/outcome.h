@@ -29,8 +29,8 @@ void put_back(const runtime::Tensors& tensors, const runtime::internal::state::P
 // Returns whether both outcomes are equal to the bit.
 bool equal(const Outcome& a, const Outcome& b);
 
-// Returns the largest relative difference. That is the largest difference of an element over the
-// largest element of its tensor; for parameters it is over the largest change from `start`. The
+// Returns the largest relative difference: the largest difference of an element over the largest
+// element of its tensor. For parameters the difference is over the largest change from `start`. The
 // result is infinite if anything differs by more than rounding: the random state, whole numbers, or
 // a NaN that only one outcome has.
 double difference(const Outcome& a, const Outcome& b, const runtime::Tensors& start);

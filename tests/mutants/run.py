@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests of the tests: breaks the sources one line at a time and asks whether a named test notices.
+"""Tests the tests: breaks the sources one line at a time and asks whether a named test notices.
 
-Each entry of mutants.json is a file, a line of it (or a part), what it becomes, and the test that must fail then.
-The mutant is compiled from a scratch copy and linked before the library, so that only one file is compiled and
-one program linked for each; the sources and the build stay as they are. The named tests must pass without the
+Each entry of mutants.json has a file, a line of it (or a part), the text in its place, and the test that must fail.
+The mutant is compiled from a scratch copy and linked before the library. So each mutant compiles one file and links
+one program, and the sources and the build stay as they are. The named tests must pass without the
 mutant. A mutant that does not compile, or that no test kills, is a failure of this script.
 
 Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]     (BUILD_DIR: a build of the tests, e.g. build/release)

@@ -182,7 +182,7 @@ def relax(graph, budget, seconds):
     """Solves the linear relaxation with a row a stage and all first runs in their turn, as
     Checkmate has it. It is for graphs whose operations have one variant each, without choices.
     Returns None if the problem is infeasible or time runs out.
-    None: infeasible, or out of time. Of graphs whose operations have one variant each, without choices."""
+    """
     assert all(len(op["variants"]) == 1 for op in graph["ops"]) and not graph.get("choices")
     ends = stages_of(graph)
     writer = _Writer(graph, budget, [1] * (len(ends) + 1))

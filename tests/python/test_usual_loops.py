@@ -1,8 +1,8 @@
-"""What a usual loop has beside forward and backward, around steps inside a budget and in them.
+"""Usual loops do more than forward and backward, around steps inside a budget and in them.
 
 Each loop runs plain, and with its step in each mode. All that the loop changes must have the same
 bits: losses, parameters, buffers, gradients, optimizer, average, scale, learning rates and the
-random state. What a captured step cannot do is refused before it changes anything.
+random state. A captured step refuses the things that it cannot do, before it changes anything.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ struct Problem {
 
   const Chain* chain() const { return std::get_if<Chain>(&model); }
   Graph graph() const;  // Returns the graph, the lowered chain, or the lowered join.
-  // Returns the graph on which this plan is judged. Of a join, it has the plan's interleaving.
+  // Returns the graph on which this plan is judged. The graph of a join has the plan's
+  // interleaving.
   Graph graph(const Plan& plan) const;
   // Returns problem_id() of the model if `claimed` has that, and otherwise `id`. A plan that was
   // made in memory has the hash of the file that would be written for its problem, so that both

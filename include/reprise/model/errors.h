@@ -52,7 +52,8 @@ class BudgetError : public Error {
   int64_t budget_, live_, requested_;
 };
 
-// A promise of this library is broken. That is always a defect; please report it.
+// An InternalError says that a promise of this library is broken. Such an error is always a defect;
+// please report it.
 class InternalError : public Error {
  public:
   using Error::Error;

@@ -1,10 +1,10 @@
 // A Machine lists the memories of a computer and the channels between them. Plans for a machine may
 // move values: out of the device while nothing reads them, and back in time.
 //
-// Memory 0 is the device: operations run there, and budgets speak of it. Behind it lies more: the
-// host's memory behind an accelerator, a disk behind a host. A channel carries bytes from one memory
-// to another, one copy after the other, in the order of the plan. A copy takes the channel's latency
-// and its bytes over the bandwidth.
+// Memory 0 is the device: operations run there, and budgets speak of it. The other memories lie
+// behind the device: the host's memory behind an accelerator, a disk behind a host. A channel
+// carries bytes from one memory to another, one copy after the other, in the order of the plan. A
+// copy takes the channel's latency and its bytes over the bandwidth.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ struct WeightPart {
   bool operator==(const WeightPart&) const = default;
 };
 
-// What a pipeline says of a stage of its chain.
+// A PipelineStage has the facts that a pipeline adds to a stage of its chain.
 struct PipelineStage {
   Bytes fixed;  // held during the whole step by the device of the stage: parameters, their state
   std::optional<WeightPart> weight_part = {};  // Without it, the backward is never split.

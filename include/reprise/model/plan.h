@@ -45,7 +45,7 @@ enum class Termination {
   kTimeLimit,   // The search stopped before it found a plan or a proof that there is none.
 };
 
-// A Baseline is what plain training costs: it runs the first option of everything and frees each
+// A Baseline is the cost of plain training, which runs the first option of every op and frees each
 // value after its last use.
 struct Baseline {
   Bytes peak;
@@ -107,7 +107,7 @@ struct Run {
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs);
 
 // Returns the runs of plain training: every op runs once, in order, with its first admissible
-// variant. Of a choice, the first realization runs. In a lowered chain, the first admissible
+// variant. The first realization of each choice runs. In a lowered chain, the first admissible
 // variant of a forward op is the first option of its stage.
 std::vector<Run> plain_runs(const Graph& graph);
 

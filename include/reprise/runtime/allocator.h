@@ -45,7 +45,7 @@ void reset_peak(c10::Device device);
 // BlockSource does not serve them.
 int64_t take_cpu_workers_peak();
 
-// Whether the CPU allocator handed out this block.
+// Returns whether the CPU allocator handed out this block.
 bool cpu_allocator_owns(const void* data);
 
 // Blocks are numbered from 1 in the order in which they were handed out. The first function returns

@@ -1,5 +1,5 @@
 // Times that are measured while other programs take the processor are wrong by factors. A
-// measurement notices that, and this text says it.
+// measurement notices such programs, and this header puts the finding into words.
 #pragma once
 
 #include <cstdint>

@@ -78,10 +78,10 @@ struct CaptureOptions {
   // is an outcome. With OnMiss::kRecapture so many outcomes are kept, each with its own plan; the
   // one that ran least recently makes room for another one.
   int outcomes = 4;
-  // The function runs so many times while it is recorded, from 2 on. What changes from run to run is
-  // noticed: with 3 runs all that changes at every call, at every second or at every third one. Two
-  // runs are enough where something else compares the state of the host with that of the capture
-  // before each run, as the guards of the Python package do.
+  // The function runs so many times while it is recorded; the least number is 2. The runs show
+  // changes from run to run: 3 runs show those that come at every call, at every second or at every
+  // third one. Two runs are enough where something else compares the state of the host with the
+  // state at the capture before each run, as the guards of the Python package do.
   int runs = 3;
   // Measured costs are kept in this folder, and a capture of the same step on the same machine takes
   // them from there: it need not measure again. An empty text stands for no folder. See cache_use().

@@ -22,11 +22,11 @@ struct OffloadOptions {
   // channels it is measured when the model is: the bandwidth of both directions, alone and at the
   // same time, while something computes.
   Machine machine = {};
-  // One read or write. Each direction has a buffer of this size, which counts in the budget. A
-  // multiple of 4096.
+  // The bytes of one read or write, a multiple of 4096. Each direction has a buffer of this size,
+  // which counts in the budget.
   Bytes block{1 << 20};
-  // Whether each block that comes back must have the checksum of what was written. A wrong one ends
-  // the step with an InputError, and all is as before the step.
+  // If true, each block that comes back must have the checksum with which it was written. A wrong
+  // checksum ends the step with an InputError, and all is as before the step.
   bool checked = true;
 
   bool operator==(const OffloadOptions&) const = default;

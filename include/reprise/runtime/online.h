@@ -52,10 +52,10 @@ struct OnlineReport {
 };
 
 // Runs training steps in online mode. A step is forward and backward, and may be more, such as the
-// optimizer's step. What it computes is equal to the last bit to what it computes alone: loss,
-// gradients, buffers, random state.
+// optimizer's step. Its loss, gradients, buffers and random state are equal to the last bit to
+// those of the step alone.
 //
-// - Evicted are only values that can be made again: by operators of PyTorch, and by others with the
+// - Only values that can be made again are evicted: by operators of PyTorch, and by others with the
 //   tag pt2_compliant_tag. All else stays: gradients, what an operator made that draws from a
 //   generator of the caller's own, memory that code outside of operators has a pointer to.
 // - The allocator enforces the budget. A request that does not fit when nothing more can be evicted

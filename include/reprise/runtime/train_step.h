@@ -67,9 +67,8 @@ struct TrainStepReport {
   bool operator==(const TrainStepReport&) const = default;
 };
 
-// A TrainStep runs a training step inside a budget, in the best mode that works. What it computes
-// is equal to the last bit to what the function computes, unless CaptureOptions::alternatives
-// allows less.
+// A TrainStep runs a training step inside a budget, in the best mode that works. Its results are
+// equal to the last bit to those of the function, unless CaptureOptions::alternatives allows less.
 //
 // A call that is not what was recorded (other shapes, another state, other numbers that the step
 // reads) runs online. If the next call is like it, it is recorded, in place of the recording for

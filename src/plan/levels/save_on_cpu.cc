@@ -3,10 +3,10 @@
 // goes to the other memory behind its last use in the forward, and the runs wait until it has left.
 // It comes back when the backward asks for it, and the runs wait again. So nothing overlaps.
 //
-// It is here to be compared with. O(runs * values per run).
+// Other planners are compared with it. The cost is O(runs * values per run).
 //
-// Values that do not fit into the memory behind the device stay. Of several lanes, the one with the
-// largest bandwidth is taken.
+// Values that do not fit into the memory behind the device stay. If there are several lanes, the
+// planner takes the one with the largest bandwidth.
 //
 // Tests: those of every planner; property/levels_test.cc (SaveOnCpuTakesTheTimeOfEveryCopy).
 #include <algorithm>

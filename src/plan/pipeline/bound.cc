@@ -42,7 +42,8 @@ Nanos bound_of(const Pipeline& pipeline, const Layout& layout, const StageTimes&
     work[q].backward = time_on(device, times.backward_of(first, end) - weights);
     work[q].all = time_on(device, times.both(first, end));
     work[q].weights = time_on(device, weights);
-    // What the last part does in its backward action may be rounded up once.
+    // The backward action of the last part includes a forward, so its time may be rounded up once
+    // as a whole.
     whole_way += layout.last(q) ? time_on(device, times.both(first, end) - weights)
                                 : work[q].forward + work[q].backward;
     if (layout.last(q)) continue;

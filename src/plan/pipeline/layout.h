@@ -1,4 +1,4 @@
-// Which stages lie together in a part, and on which device each part lies.
+// A layout says which stages lie together in a part, and on which device each part lies.
 #pragma once
 
 #include <cstddef>

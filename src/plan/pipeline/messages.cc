@@ -28,7 +28,8 @@ class MessagePlacer {
   }
 
  private:
-  // What stands before a compute action, behind the sends of the one before it.
+  // A Slot has the actions that stand before a compute action, behind the sends of the previous
+  // compute action.
   struct Slot {
     std::vector<PipelineAction> sends, waits, receives;
   };

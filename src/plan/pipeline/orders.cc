@@ -158,8 +158,8 @@ class ZeroBubble {
     return micro_batch < pipeline_.micro_batches ? times[static_cast<size_t>(micro_batch)] : kNever;
   }
 
-  // What the part does next, and when it begins: the earliest of what it may do, in the order input
-  // gradient, forward, weight gradient where several are ready.
+  // A Choice is the next action of the part and its start: the action that can begin first. Where
+  // several can, the order is input gradient, forward, weight gradient.
   struct Choice {
     Nanos start = kNever;
     PipelineActionKind kind = PipelineActionKind::kForward;

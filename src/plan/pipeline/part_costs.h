@@ -1,4 +1,4 @@
-// What a run of stages costs as a part of a pipeline, on the device that the part would lie on.
+// PartCosts says what a row of stages costs as a part of a pipeline, on the device of that part.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class PartCosts {
   // The cuts that the user gave, with 0 and the number of stages; empty if there are none.
   const std::vector<size_t>& given_cuts() const { return given_; }
 
-  // The order that costs are those of, from now on. It is 1F1B at first.
+  // Costs are those of this order from now on. At first the order is 1F1B.
   void set_rule(OrderRule rule);
   const OrderRule& rule() const { return rule_; }
   int64_t in_flight(size_t part) const;

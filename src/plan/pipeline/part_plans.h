@@ -23,7 +23,7 @@
 
 namespace reprise::internal::pipeline {
 
-// Which pieces a stack may have.
+// A stack may have these pieces.
 enum class Pieces {
   kAll,     // kept stages, and blocks of any length
   kSingle,  // kept stages, and blocks of one stage

@@ -22,9 +22,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-// Thrown when a stage does not do what it did when it was prepared, and when nothing that a plan is
-// bound to explains the difference. If `undone`, everything is as before the step, which may run
-// again once the model is prepared anew.
+// A StageChanged is thrown if a stage computes something else than when it was prepared, although
+// shapes, types, devices and modes are the same. If `undone`, everything is as before the step,
+// which may run again once the model is prepared anew.
 class StageChanged : public InputError {
  public:
   StageChanged(const std::string& stage, const std::string& what, bool undone)

@@ -14,8 +14,8 @@ namespace reprise::runtime::internal::chain {
 // Holds one copy of all buffers from the start of the last step that began. The copy serves to undo
 // the step. Where only one stage has a buffer, the copy also serves a re-run of that stage, which
 // must see what the first run saw. Buffers of several stages have a second copy for each stage.
-// While a stage runs again, the current values wait in memory that all stages share. That memory is
-// as large as the largest stage needs. The constructor takes all memory, so that it counts in every
+// While a stage runs again, the current values wait in memory that all stages share, and that is as
+// large as the largest stage needs. The constructor takes all memory, so that it counts in every
 // plan.
 class StepBuffers {
  public:

@@ -41,8 +41,8 @@ class MadeStorages {
   std::vector<WeakStorage> seen_;  // the weak references keep the addresses
 };
 
-// Returns the distinct storages of the tensors that have memory of the CPU allocator. Those of
-// block numbers up to `serial` are left out: they are somebody else's.
+// Returns the distinct storages of the tensors that have memory of the CPU allocator. Storages with
+// block numbers up to `serial` are left out, because they were there before.
 std::vector<WeakStorage> storages_taken_since(const std::vector<at::Tensor>& tensors,
                                               uint64_t serial);
 

@@ -18,9 +18,10 @@ constexpr int64_t counted_bytes(int64_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
-// Blocks of the device count as multiples of this number. Of a device other than the CPU it is what
-// one byte counts as. The first call asks the device's allocator for that byte, and throws
-// c10::OutOfMemoryError if it has none. While it asks, no other thread may use the device.
+// Blocks of the device count as multiples of this number. On a device other than the CPU, the
+// number is what a block of one byte counts as. The first call asks the device's allocator for such
+// a block, and throws c10::OutOfMemoryError if there is none. During the first call no other thread
+// may use the device.
 int64_t granule(c10::Device device);
 
 // The bytes that a block of `bytes` bytes of the device counts as.

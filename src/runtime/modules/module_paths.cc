@@ -82,8 +82,8 @@ class Finder {
     }
   }
 
-  // Visits all operands. Those of which only the shape is read say as much about the call's module
-  // as the others.
+  // Visits all operands. An operand whose shape alone is read says as much about the call's module
+  // as any other.
   template <class Visit>
   static void for_each_operand(const Call& call, Visit&& visit) {
     for (const Argument& argument : call.arguments) {
@@ -115,8 +115,8 @@ class Finder {
     }
   }
 
-  // Returns the module of the forward call that shares the most values with this backward call. Of
-  // several such calls the one with the same name comes first, then the last one.
+  // Returns the module of the forward call that shares the most values with this backward call. If
+  // there are several such calls, the one with the same name comes first, then the last one.
   std::optional<Path> forward_module_of(const Call& call) const {
     std::map<size_t, int> shared;
     for_each_operand(call, [&](const TensorRef& ref) {

@@ -1,4 +1,4 @@
-// The best piecewise constant approximation of a derivative, by dynamic programming.
+// Finds the best piecewise constant approximation of a derivative, by dynamic programming.
 //
 // Novikov et al., arXiv 2202.00441, section 3: minimize the integral of (f'(x) - y_i)^2 over the
 // boundaries s_i and the levels y_i. Between two boundaries the best level is the mean of f'. With

@@ -14,7 +14,7 @@ const std::string kEvicted =
     "operators must do so right behind an operation on the tensor (x = x.detach()), or be a "
     "registered operator";
 
-// Gives a storage other memory. What it had is freed.
+// Gives a storage other memory, and frees its own.
 void set_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
   storage.set_data_ptr_noswap(std::move(memory));
 }

@@ -14,8 +14,9 @@ namespace reprise::runtime::internal::step {
 // - host data in their operands, byte by byte;
 // - the numbers that the step reads on the host.
 //
-// `with_gradients` says that the step found gradients when `b` began. What autograd does to add
-// to them is then left out, and so are operations of `b` that set them to zero.
+// `with_gradients` says that the step found gradients when `b` began. The operations by which
+// autograd adds to these gradients are then left out, and so are operations of `b` that set the
+// gradients to zero.
 //
 // Host memory that was made anew for each run is a literal, too: `a` then keeps a copy of it.
 std::string difference_of_runs(Recording& a, const Recording& b, bool with_gradients);

@@ -344,8 +344,8 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
     seen = watched_run(subject, {.writes = std::move(seen.audit.writes)});
   }
   if (!difference_of_runs_after(subject, seen, runs).empty()) {
-    // The first run may have made what later runs find, such as a table that a module keeps. What
-    // the step does from now on counts.
+    // The first run may have made something that later runs find, such as a table that a module
+    // keeps. The work of the step from now on counts.
     seen = watched_run(subject, {.writes = std::move(seen.audit.writes)});
     const std::string text = difference_of_next_runs(subject, seen, runs - 1);
     if (!text.empty()) throw InputError(text);

@@ -1,4 +1,4 @@
-// What a step that is observed runs in: plainly, or so that memory is taken from its values.
+// An observed step runs in Surroundings: plainly, or so that memory is taken from its values.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -9,7 +9,7 @@
 namespace reprise::runtime::internal::step {
 
 // Surroundings may take the bytes of values away while a step runs, and make them again before an
-// operation reads them. What the step computes stays the same to the last bit.
+// operation reads them. The results of the step stay the same to the last bit.
 class Surroundings {
  public:
   virtual ~Surroundings() = default;

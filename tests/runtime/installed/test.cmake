@@ -1,4 +1,5 @@
-# Installs a build into a folder of its own, builds the project beside this file against that, and runs it.
+# Installs a build into a folder of its own, builds the project beside this file against the installed build,
+# and runs that project.
 #   cmake -DBUILD=... -DFOLDER=... -DTORCH=... -P test.cmake
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)

@@ -1,5 +1,5 @@
-// What the runtime says where a device cannot do what the CPU can, and what the CPU still does beside
-// devices.
+// These tests show the messages of the runtime where a device cannot do something that the CPU can.
+// They also show that the CPU still can do it beside devices.
 #include "device_models.h"
 
 namespace reprise::runtime::testing {

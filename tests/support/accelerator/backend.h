@@ -1,4 +1,4 @@
-// What LibTorch asks of a type of devices.
+// The backend has the functions that LibTorch asks of a type of devices.
 #pragma once
 
 namespace sim {

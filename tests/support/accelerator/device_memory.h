@@ -16,14 +16,15 @@
 
 namespace sim {
 
-// Blocks of whole granules. Tensors hold front addresses, which the host cannot touch; kernels use
-// the back. A block that is freed while its stream, or a stream that record_stream() named, has
-// copies queued, counts as freed at once but is given out again only when they have landed.
+// A DeviceMemory hands out blocks of whole granules. Tensors hold front addresses, which the host cannot
+// touch; kernels use the back. A freed block counts as free at once. If copies are queued in its stream,
+// or in a stream that record_stream() named, the block is handed out again only when these copies have
+// landed.
 class DeviceMemory {
  public:
   DeviceMemory(int index, const Options& options);
 
-  // A front address. Throws c10::OutOfMemoryError if the capacity or the holes do not suffice.
+  // Returns a front address. Throws c10::OutOfMemoryError if the capacity or the holes do not suffice.
   char* take(size_t bytes);
   void give_back(void* front);
   void record_stream(void* front, int stream);

@@ -24,7 +24,7 @@ namespace {
 std::atomic<uint64_t> called{0};
 bool operands_are_checked = true;
 
-// What a call needs to know of its operator.
+// Facts are what a call has to know about its operator.
 struct Facts {
   std::string name;
   std::vector<bool> writes;     // of each argument

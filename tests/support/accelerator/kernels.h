@@ -9,7 +9,8 @@ namespace sim {
 // the device's bytes. Operators of other libraries get theirs by a fallback.
 void register_kernels(bool check_operands);
 
-// What has no kernel of the CPU: making tensors, sharing storages, copies between devices.
+// These functions register the operators that no kernel of the CPU can serve: making tensors, sharing
+// storages, copies between devices.
 void register_factories();  // factories.cc
 void register_copies();     // copies.cc
 

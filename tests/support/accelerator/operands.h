@@ -21,12 +21,12 @@ inline bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == kDeviceType;
 }
 
-// The address where kernels find the first element. Of a tensor of the host: its own, or the open
-// address of pinned memory.
+// Returns the address where kernels find the first element. A tensor of the host has its own address
+// there, or the open address of pinned memory.
 char* kernel_address(const at::Tensor& tensor);
 
-// The bytes that the tensor's elements take, as few ranges. Of a tensor in more than kMostRanges
-// pieces: none, so that the check misses it and does not report falsely.
+// Adds the bytes that the tensor's elements take, in as few ranges as possible. A tensor in more than
+// kMostRanges pieces adds none, so that the check misses it and does not report falsely.
 inline constexpr size_t kMostRanges = 4096;
 void add_accesses(const at::Tensor& tensor, bool writes, std::vector<Access>& accesses);
 

@@ -10,7 +10,7 @@
 
 namespace sim {
 
-// What is known to be over, for each stream: the number of its last access that is.
+// A Clock has, for each stream, the number of the last access that is known to be over.
 using Clock = std::vector<uint64_t>;
 
 // Bytes that an operation of a stream reads or writes. Addresses are those that programs hold.

@@ -22,15 +22,15 @@ namespace sim {
 // is a fault; its handler writes a report, opens the page and goes on, so that the program runs to
 // its end with the bytes that a device might have left there.
 //
-// What this misses: system calls that read or write forbidden memory fail with EFAULT without a
-// report; a page opens as a whole, also after a touch of its bytes that no copy uses; on processors
+// Three things are missed. System calls that read or write forbidden memory fail with EFAULT without a
+// report. A page opens as a whole, also after a touch of bytes in it that no copy uses. On processors
 // other than x86-64 a write to memory that a copy reads cannot be told from a read, and is let through.
 class PinnedMemory final : public c10::Allocator {
  public:
   explicit PinnedMemory(const Options& options);
 
-  // Pages of the block's own. Throws c10::OutOfMemoryError. A block that is freed while copies use
-  // it lands them first.
+  // Returns pages that belong to this block alone. Throws c10::OutOfMemoryError. If a block is freed
+  // while copies use it, the copies land first.
   c10::DataPtr allocate(size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, size_t bytes) const override;

@@ -101,7 +101,7 @@ class Streams {
 Streams& streams();  // of the installed devices
 void make_streams(const Options& options, std::function<void()> after_host_waits);
 
-// What each host thread has chosen.
+// Each host thread chooses a device, and a stream of each device.
 int device_count();
 int current_device();
 int exchange_device(int device);  // throws c10::Error if there is no such device

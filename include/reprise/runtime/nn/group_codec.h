@@ -3,11 +3,12 @@
 //   rt::nn::Encoded small = rt::nn::encode(x, {.bits = 8});   // 8.25 bits an element in place of 32
 //   at::Tensor close = rt::nn::decode(small);                 // |close - x| <= small.largest_error()
 //
-// Each group of consecutive elements, in memory order, has its least number and a step; an element is the
-// number of steps above the least. That is the codec of Chen et al., "ActNN: Reducing Training Memory
-// Footprint via 2-Bit Activation Compressed Training", ICML 2021, arXiv 2104.14129, section 4.1, and of
-// Liu et al., "GACT", ICML 2022, arXiv 2206.11357. With `stochastic` an element is rounded up with the
-// probability of its distance from the lower step, so that the decoded number is x in the mean.
+// Each group of consecutive elements, in memory order, has its least number and a step; an element
+// is the number of steps above the least. This codec is that of Chen et al., "ActNN: Reducing
+// Training Memory Footprint via 2-Bit Activation Compressed Training", ICML 2021, arXiv 2104.14129,
+// section 4.1, and of Liu et al., "GACT", ICML 2022, arXiv 2206.11357. With `stochastic` an element
+// is rounded up with the probability of its distance from the lower step, so that the decoded
+// number is x in the mean.
 //
 // It is for tensors that autograd saves: encoded after their last use in the forward pass, decoded before
 // their use in the backward pass. Gradients are then approximate.

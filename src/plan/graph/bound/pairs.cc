@@ -105,8 +105,8 @@ class Pair {
   }
 
   // Steps from these prices towards a target and beyond. Returns the best bound that was met, and
-  // sets `prices` to those of this bound. It ends when the bound is `wanted`, or when it does not
-  // promise to become `enough`. None: no plan has both.
+  // sets `prices` to the prices of this bound. The steps end when the bound is `wanted`, or when it
+  // does not promise to become `enough`. Returns nothing if no plan has both.
   std::optional<Amount> climb(Multipliers& prices, double target, int steps, Amount enough,
                               Amount wanted, const SearchControl& control) {
     Multipliers at = prices, direction(at.link.size());

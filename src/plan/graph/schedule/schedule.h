@@ -37,8 +37,9 @@ enum class Keeping : char {
 
 struct Interval {
   ValueIndex value;
-  // The positions of two ops that can touch the value. The last interval of a value ends behind all
-  // positions; in it, the value is live only as long as some re-run reads it.
+  // Begin and end are the positions of two ops that can touch the value. The last interval of a
+  // value ends behind all positions. In the last interval, the value is live only as long as some
+  // re-run reads it.
   int32_t begin, end;
   bool must_keep;  // The value cannot be dropped, because nothing makes it a second time.
 };

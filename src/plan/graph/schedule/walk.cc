@@ -33,9 +33,9 @@ bool ScheduleLedger::live(ValueIndex value) {
   return live_now_[value];
 }
 
-// Asked of an op that may make something here. It matters only if the variants of the op have
-// roles. Of an op that was put off it also matters at the end, and where others draw random
-// numbers.
+// This is asked of an op that may make something here. The answer matters only if the variants of
+// the op have roles. For an op that was put off, the answer also matters at the end, and where
+// other ops draw random numbers.
 bool ScheduleLedger::has_run(OpIndex op) {
   const int32_t id = ran_id(op);
   uint8_t& now = flags(id);

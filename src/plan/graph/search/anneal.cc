@@ -115,7 +115,8 @@ SearchGoal Annealer::goal_of_repair(double rate) const {
 
 // --- Repair ----------------------------------------------------------------------------------------
 
-// The bytes that are freed for each nanosecond of the maker. What the maker reads is not counted.
+// Returns the bytes that are freed for each nanosecond of the maker. The values that the maker
+// reads are not counted.
 double Annealer::worth_of_dropping(ValueIndex value) const {
   return static_cast<double>(model_.bytes(value)) /
          (1 + static_cast<double>(model_.rerun_time(value)));

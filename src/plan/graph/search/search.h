@@ -45,10 +45,10 @@ class GraphSearch {
   void consider_for_budget(const std::vector<schedule::Schedule>& schedules,
                            const common::SearchControl& control);
 
-  // Looks for a schedule that fits, and ends with the first one. What it does depends only on the
-  // graph and on the schedules that were considered for any budget. So if a search for a smaller
-  // budget ends with some smallest(), a search for the budget of that peak finds a schedule. No
-  // plan has a smaller peak than `least_peak`; if that is above the budget, a few rounds will do.
+  // Looks for a schedule that fits, and ends with the first one. Its work depends only on the graph
+  // and on the schedules that were considered for any budget. So if a search for a smaller budget
+  // ends with some smallest(), a search for the budget of that peak finds a schedule. No plan has a
+  // smaller peak than `least_peak`; if that is above the budget, a few rounds will do.
   void shrink(int64_t least_peak, const common::SearchControl& control);
 
   // Anneals the starts that are above the budget until they fit. A byte costs more here than in

@@ -16,8 +16,8 @@ namespace reprise::runtime::internal::chain {
 struct SavedForm {
   bool one_bit_mask = false;   // factors of dropout
   bool small_indices = false;  // indices of max pooling
-  // Results of activations and norms are made again from tensors that are saved anyway. That
-  // happens at the first node of the backward that reads them.
+  // Results of activations and norms are made again from tensors that are saved anyway, when the
+  // first node of the backward reads them.
   bool rebuild = false;
 
   bool operator==(const SavedForm&) const = default;

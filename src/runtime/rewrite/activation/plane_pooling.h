@@ -17,7 +17,7 @@ struct PlanePooling {
   int64_t windows() const { return rows.output * columns.output; }
 };
 
-// Finds the maximum of each window and its place in the plane. Of equal maxima the first one
+// Finds the maximum of each window and its place in the plane. The first of several equal maxima
 // counts. If a window has NaNs, its last NaN is the maximum. `Place` is int16_t or int32_t; the
 // last place of the plane must fit into it.
 template <class Place>

@@ -1,6 +1,6 @@
 // Splits a batch norm into two ops: one computes the statistics of the batch, once, and the other
-// normalises by them. Where the result does not stay, only the second op runs again. That takes a
-// fifth of the time of the whole batch norm.
+// normalises by them. Where the result does not stay, only the second op runs again, in a fifth of
+// the time of the whole batch norm.
 //
 // The split is the "fission" of W. Jung et al., "Restructuring Batch Normalization to Accelerate
 // CNN Training", MLSys 2019 (arXiv 1807.01702), section 3. The bits are ATen's.

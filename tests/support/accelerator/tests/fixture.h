@@ -1,4 +1,4 @@
-// What the tests of the simulated accelerator share.
+// The tests of the simulated accelerator share this fixture.
 #pragma once
 
 #include <ATen/DeviceAccelerator.h>
