@@ -2,7 +2,8 @@
 
 One activation of a tensor runs forward and backward. The kept bytes are those that live between the
 two, beside input and result. Times are the least of several runs, which take turns; they are over
-those of the activation written out."""
+those of the activation written out.
+"""
 
 from __future__ import annotations
 
