@@ -33,9 +33,9 @@ def doctor(
     """Looks at this installation, and tries one training step, plain and planned, in both modes.
 
     The planned step has to have the same bits as the plain one in loss, gradients, buffers and
-    random state, and a peak within its budget. What is tried is left as it was. Without PyTorch
-    there is nothing to try, and the diagnosis says so. Without any arguments a small model is
-    tried.
+    random state, and a peak within its budget. The step and its model are left as they were.
+    Without PyTorch there is nothing to try, and the diagnosis says so. Without any arguments a small
+    model is tried.
 
     Args:
         model: A model as for `remat()`. A model that is no chain of stages is tried in graph mode

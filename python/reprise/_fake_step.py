@@ -239,7 +239,7 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._new(fake, Stored(storage_bytes(fake), "input", role))
 
     def end(self, leaves: list[torch.Tensor], returned: Any) -> Run:
-        """Returns the notes. What the step returned is still alive."""
+        """Returns the notes. The results of the step are still alive."""
         run = self.run
         self._drop_dead()
         for leaf in leaves:

@@ -56,7 +56,7 @@ class Question:
         bandwidth: The bytes a second of its memory.
         overhead_ns: The time of a call beside that.
         link: The bytes a second to the host, or None.
-        notes: What could not be looked at.
+        notes: The parts of the question that have no answer.
         parameters: The number of elements of all parameters, once a batch was looked at.
     """
 

@@ -120,8 +120,8 @@ def micro_batches(
     Args:
         part: The function `part(*inputs, share=..., **keywords)`: forward, loss and backward of
             some rows. `share` is the number of these rows over the number of all rows. If the loss
-            is a mean over rows, multiply it by `share` before `backward()`. What the function
-            returns is added up over the parts.
+            is a mean over rows, multiply it by `share` before `backward()`. The results of the
+            function are added up over the parts.
         *sample: The inputs for the whole batch. Each input that is as long in dimension 0 as the
             first one is divided: part k of n has the rows from rows * k // n to
             rows * (k + 1) // n. The others are given as they are.

@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The arguments that a mode is made for. What runs the step does not keep them."""
+    """The arguments that a mode is made for. The runner of the step does not keep them."""
 
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]

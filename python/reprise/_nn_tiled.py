@@ -122,7 +122,7 @@ class InTile(_Tiled):
     whole. Results and gradients are bitwise those of the function if all inputs have one shape and
     layout, the incoming gradient has that layout, too, and each thread has 32,768 elements or there
     is one thread. Otherwise they are equal up to rounding.
-    What `ForwardAD` refuses is refused here, too.
+    Functions that `ForwardAD` refuses are refused here, too.
 
     Args:
         fn: The element-wise function, as for `ForwardAD`.

@@ -55,7 +55,7 @@ class Walk:
             return
         self._seen[id(value)] = value  # The value stays alive, so that its id stays its own.
         if type(value) in weakref.ProxyTypes:
-            return  # What it stands for is held, and met, elsewhere.
+            return  # The object behind the proxy is held, and met, elsewhere.
         if isinstance(value, torch.Tensor):
             self._tensor(value, path)
         elif isinstance(value, torch.nn.Module):

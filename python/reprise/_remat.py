@@ -174,7 +174,7 @@ class Remat(nn.Module):
         return result_of(native.planned())
 
     def set_budget(self, budget: Budget) -> None:
-        """Sets the budget for the next steps. What was measured is kept.
+        """Sets the budget for the next steps. The measured costs are kept.
 
         The next step plans for the budget, and it raises BudgetError if no plan fits.
 

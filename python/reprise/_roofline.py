@@ -59,7 +59,7 @@ def bytes_moved(call: Any, operands: Any, result: Any) -> int:
     if name in _READ_ROWS:
         return 2 * sum(results)
     read = [_bytes(one) for one in tree_leaves(operands) if isinstance(one, torch.Tensor)]
-    # A call that writes its operand returns it. What is read and written moves twice.
+    # A call that writes its operand returns it. Bytes that are read and written move twice.
     written = [] if results else _written_bytes(call, operands)
     return sum(read) + sum(results) + sum(written)
 

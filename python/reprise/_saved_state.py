@@ -206,8 +206,8 @@ def load_state(
     """Loads a saved state into models, optimizers and other objects, in place.
 
     Everything is compared before anything is written: names, shapes and types of tensors, the class
-    and the groups of the optimizer, and the checksums of the file. What is not given stays as it
-    is.
+    and the groups of the optimizer, and the checksums of the file. Objects that you do not give
+    stay as they are.
 
     Args:
         path: The path of the file or folder.

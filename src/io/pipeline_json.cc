@@ -119,7 +119,7 @@ Pipeline read_pipeline(const Element& root) {
     if (pipeline.devices.size() >= kMostDevices) device.fail("there are too many devices");
     pipeline.devices.push_back(read_device(device));
   });
-  // Links name devices. Of devices with one name, a fault is found below.
+  // Links name devices. Two devices with one name are found below, and refused.
   std::unordered_map<std::string_view, int32_t> names;
   for (size_t d = 0; d < pipeline.devices.size(); ++d) {
     names.emplace(pipeline.devices[d].name, static_cast<int32_t>(d));

@@ -352,7 +352,7 @@ class ProgramBuilder {
     push_run(made, 0);
   }
 
-  // What never runs is there all the same, so that a judge misses it.
+  // The graph has ops that never run, too, so that a judge finds that their runs are missing.
   void add_missing_ops() {
     for (const PipelinePart& part : plan_.parts) {
       if (part.device != static_cast<int32_t>(device_)) continue;

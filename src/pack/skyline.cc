@@ -14,7 +14,7 @@
 // | lift up an offset line   | raise() to the lower neighbour, merged with it     |
 //
 // Complexity: each item is placed once, and each line is raised at most once between two
-// placements. That makes O(n) rounds, and each round reads the items that begin on the line.
+// placements. So there are O(n) rounds, and each round reads the items that begin on the line.
 //
 // Tests: unit/pack_test.cc, property/pack_property_test.cc.
 #include "pack/skyline.h"

@@ -243,8 +243,8 @@ const Moment& moment_of(const std::vector<Moment>& moments, OpIndex first) {
   return *std::ranges::find(moments, first, &Moment::first);
 }
 
-// v is made for Q for the first time, after A. That it was not live at A does not mean that it was
-// gone before D.
+// v is made for Q for the first time, after A. It was not live at A, but it need not have been gone
+// before D.
 TEST(GraphMomentsOfChoices, WhatRunsBeforeTheLastOfTheirOpsMayRunAfterTheFirst) {
   const Graph graph = with_a_choice_around_q(kQ, 0);
   const GraphFacts facts(graph);

@@ -150,5 +150,5 @@ def test_examples(place: str, tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     assert test.examples
     doctest.DocTestRunner(verbose=False).run(test, out=messages.append)
     names.clear()
-    gc.collect()  # A step and its names refer to each other. What is left counts in later budgets.
+    gc.collect()  # A step and its names refer to each other. Their bytes count in later budgets.
     assert not messages, "".join(messages)

@@ -152,8 +152,8 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
   }
 }
 
-// These factors look like dropout's and are not. What an alternative would put in their place
-// differs.
+// These factors look like dropout's and are not. An alternative would put other factors in their
+// place.
 TEST_F(AlternativesProperty, FactorsThatAreNoneOfDropout) {
   const std::vector<std::pair<const char*, Function>> factors = {
       {"rounded",

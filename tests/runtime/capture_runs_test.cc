@@ -227,7 +227,8 @@ TEST_F(CaptureRuns, WhatTheHostWritesIntoLargeMemoryIsRefused) {
                reads);
 }
 
-// Small memory that the host writes is a literal from there on. What was read before is no literal.
+// Small memory that the host writes is a literal from there on. Bytes that were read before are no
+// literal.
 TEST_F(CaptureRuns, ALiteralIsOneFromTheMomentOnAtWhichTheHostWritesIt) {
   const auto late = [](const at::Tensor& y) {
     const at::Tensor small = at::ones({64});

@@ -138,7 +138,8 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   }
 }
 
-// In `auto y = model->forward(x); loss = f(y); loss.backward();` y lives on. That is the default.
+// In `auto y = model->forward(x); loss = f(y); loss.backward();` y lives on. A plan expects this by
+// default.
 TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   install_cpu_allocator();
   at::manual_seed(7);

@@ -266,8 +266,8 @@ TEST(Verify, APlanOfAnotherProblemIsReported) {
   EXPECT_EQ(kinds({"reprise.chain", "three", "abd"}), (Names{"format", "name"}));
 }
 
-// The numbers fit one by one, and overflow in the sum of a long plan. That is a violation, not an
-// exception.
+// The numbers fit one by one, and overflow in the sum of a long plan. Such a sum is a violation,
+// not an exception.
 TEST(Verify, HostileNumbersAreJudgedWithoutOverflow) {
   Graph graph = two_op_graph();
   graph.values[1].bytes = Bytes(INT64_MAX - 200);

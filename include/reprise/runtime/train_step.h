@@ -39,8 +39,8 @@ struct TrainStepOptions {
   // These options are for graph mode. `on_miss` is not looked at. `optimizer` makes the optimizer's
   // step a part of the step in each mode, and leaves no gradients behind.
   CaptureOptions capture = {};
-  // The budget is one of both modes; the others are for graph mode. For a share of plain training's
-  // peak in online mode, the step runs once without a limit.
+  // The budget is for both modes; the other options are for graph mode. For a share of plain
+  // training's peak in online mode, the step runs once without a limit.
   StepPlanOptions plan = {};
   std::string heuristic = "dtr";  // of online mode
   // The number of recordings for other inputs, states or outcomes, beside the first one.

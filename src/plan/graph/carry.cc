@@ -76,7 +76,8 @@ class Carrier {
   }
 
  private:
-  // Whether this interval of `to` and the one before it are parts of the same interval of `from`.
+  // Returns whether this interval of `to` and the one before it are parts of the same interval of
+  // `from`.
   bool is_same_interval(size_t g, int32_t same) const {
     const Interval& interval = to_.intervals()[g];
     if (static_cast<int32_t>(g) == to_.first_interval(interval.value)) return false;

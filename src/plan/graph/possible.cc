@@ -94,8 +94,8 @@ class LeavingOut {
   }
 
  private:
-  // Whether all variants of an op fit. Those that hold most are asked first. Once one of them fits,
-  // those that hold less need not be asked.
+  // Returns whether all variants of an op fit. Those that hold most are asked first. Once one of
+  // them fits, those that hold less need not be asked.
   bool look_at(OpIndex op) {
     const std::vector<Variant>& variants = graph_.ops[op].variants;
     std::vector<size_t> order(variants.size());
@@ -192,7 +192,7 @@ class LeavingOut {
   std::vector<std::vector<char>> possible_;  // by op and variant
 };
 
-// Whether each of these runs finds its reads live, and the results are live at the end.
+// Returns whether each of these runs finds its reads live, and the results are live at the end.
 bool can_run(const Graph& graph, const std::vector<Run>& runs) {
   std::vector<char> live(graph.values.size(), 0);
   for (size_t v = 0; v < live.size(); ++v) live[v] = graph.values[v].kind == ValueKind::kInput;
@@ -206,8 +206,8 @@ bool can_run(const Graph& graph, const std::vector<Run>& runs) {
   return std::ranges::all_of(graph.results, is_live);
 }
 
-// Whether each value is still written by an op that stands before all ops that read it. The op that
-// wrote it first may have been left out.
+// Returns whether each value is still written by an op that stands before all ops that read it. The
+// op that wrote it first may have been left out.
 bool is_in_order(const Graph& graph) {
   std::vector<char> is_there(graph.values.size(), 0);
   for (size_t v = 0; v < is_there.size(); ++v) {

@@ -36,8 +36,8 @@ class BestPlan {
  public:
   BestPlan(const PipelineProblem& problem);
 
-  // Simulates the plan. Returns the devices on which it is over the budget, or none if the plan is not
-  // faster than the best one; nothing if devices wait for each other.
+  // Simulates the plan. Returns the devices on which it is over the budget, and an empty list if
+  // the plan is not faster than the best one. Returns nothing if devices wait for each other.
   std::optional<std::vector<size_t>> consider(const PipelinePlan& plan);
   // Takes the answer of another planner as one more plan.
   void consider(const PipelineAnswer& answer);

@@ -164,7 +164,8 @@ class Measurement {
     boundaries_.emplace_back(y);
   }
 
-  // Whether an option saves enough compared with the options before it, which take less time.
+  // Returns whether an option saves enough compared with the options before it, which take less
+  // time.
   static bool saves_most(const StageOption& option, const std::vector<StageOption>& others) {
     constexpr Bytes kWorthwhile{1024};
     return std::all_of(others.begin(), others.end(), [&](const StageOption& other) {
@@ -372,8 +373,8 @@ class Measurement {
     }
   }
 
-  // Whether a stage behind stage i uses the parameter, too. The backward of stage i then finds a
-  // running sum.
+  // Returns whether a stage behind stage i uses the parameter, too. The backward of stage i then
+  // finds a running sum.
   bool shared_later(size_t parameter, size_t i) const {
     for (size_t k = i + 1; k < model_.stages.size(); ++k) {
       const auto& own = model_.stages[k].parameters;

@@ -32,7 +32,7 @@ std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const Chai
   return runs;
 }
 
-// Whether there is no other run between the two.
+// Returns whether there is no other run between the two.
 bool follows(const std::vector<Program::Entry>& steps, size_t first, size_t second) {
   return first < second &&
          std::none_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
@@ -40,8 +40,8 @@ bool follows(const std::vector<Program::Entry>& steps, size_t first, size_t seco
                       [](const Program::Entry& step) { return step.kind == ActionKind::kRun; });
 }
 
-// Whether there is nothing between the two but frees on the device. A copy that begins there, or a
-// wait, has to happen at its place.
+// Returns whether there is nothing between the two but frees on the device. A copy that begins
+// there, or a wait, has to happen at its place.
 bool frees_between(const std::vector<Program::Entry>& steps, size_t first, size_t second) {
   return first < second && std::all_of(steps.begin() + static_cast<std::ptrdiff_t>(first) + 1,
                                        steps.begin() + static_cast<std::ptrdiff_t>(second),

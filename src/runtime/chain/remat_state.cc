@@ -52,8 +52,9 @@ std::string describe_op(const std::string& id, const Chain& chain) {
   return fmt::format("{} of stage '{}'", to_string(graph.ops[op].phase), chain.stages[*stage].name);
 }
 
-// Whether the last stage makes its output a second time for a backward that reads it. Without a
-// plan: whether the smallest budget of an infeasible answer may have to include a second output.
+// Returns whether the last stage makes its output a second time for a backward that reads it.
+// Without a plan: whether the smallest budget of an infeasible answer may have to include a second
+// output.
 bool makes_second_output(const Chain& chain, const PlanResult& result) {
   if (chain.loss.consumes) return false;
   if (!result.plan) return result.termination == Termination::kInfeasible;
@@ -65,7 +66,7 @@ bool makes_second_output(const Chain& chain, const PlanResult& result) {
                        }) > 1;
 }
 
-// Whether the plan moves one of these values.
+// Returns whether the plan moves one of these values.
 bool moves_any(const PlanResult& result, const std::vector<std::string>& stays) {
   if (!result.plan || stays.empty()) return false;
   return std::any_of(result.plan->actions.begin(), result.plan->actions.end(),

@@ -95,8 +95,8 @@ struct Kept {
 // several stages has its running sum here.
 using GradientBook = std::vector<at::Tensor>;
 
-// Whether this thread runs a stage with a graph, forward or backward. Its parameters are then no
-// leaf tensors.
+// Returns whether this thread runs a stage with a graph, forward or backward. Its parameters are
+// then no leaf tensors.
 bool within_stage();
 
 // Runs x_i -> x_{i+1} and keeps nothing. The result does not require gradients.

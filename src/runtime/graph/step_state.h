@@ -65,7 +65,8 @@ struct StepState {
   std::optional<Tensors> run_captured(const Tensors& inputs);
   std::optional<Tensors> attempt(const Tensors& inputs, std::optional<step::ReadMiss>& miss);
   Tensors replay(const Tensors& inputs, device::StepMeter* meter);
-  // Whether the next run is compared with the function, and whether this is done before the replay.
+  // Returns whether the next run is compared with the function, and whether this is done before the
+  // replay.
   bool is_compared() const;
   bool compares_first() const;
   // Runs the function beside the recording. Throws StepMiss if something differs.

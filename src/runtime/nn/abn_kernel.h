@@ -24,8 +24,8 @@ struct AbnFactors {
   std::vector<double> a, b, c;
 };
 
-// Whether the functions below take these tensors: dense ones on the host, of one layout, whose channels
-// (dimension 1) are rows or are next to each other.
+// Returns whether the functions below take these tensors: dense ones on the host, of one layout,
+// whose channels (dimension 1) are rows or are next to each other.
 bool has_abn_kernel(const at::Tensor& z, const at::Tensor& dz);
 
 // Sums are made in float64, each by one thread.

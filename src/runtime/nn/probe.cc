@@ -96,7 +96,8 @@ Tried differentiate(const Spec& spec, const Tensors& operands, const std::vector
   return {called.result.detach(), gradients(called, wanted, by)};
 }
 
-// Whether two tensors are equal up to rounding. Numbers that are not finite must be the same.
+// Returns whether two tensors are equal up to rounding. Numbers that are not finite must be the
+// same.
 bool close(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) {
     const at::Tensor& other = a.defined() ? a : b;

@@ -47,7 +47,7 @@ class StreamWalk {
   // The parameters, and which of them have their whole gradient when the way back is through a branch.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const std::vector<size_t>& complete_at(size_t branch) const { return facts_[branch].complete; }
-  // Whether a stream requires a gradient behind all branches.
+  // Returns whether a stream requires a gradient behind all branches.
   bool needed(size_t stream) const { return needed_[stream]; }
 
   // Runs all branches. Random state and buffers are as before if it throws.

@@ -1,8 +1,9 @@
 // The memory of online mode about a step: values, and the calls that made them.
 //
-// A value is one version of a storage's bytes; a write in place makes the next version. A call holds
-// its operands, and a value holds the call that made it. So a value that lives keeps the records of
-// all that it was made from, and no bytes of theirs. What nobody holds is forgotten at once.
+// A value is one version of a storage's bytes; a write in place makes the next version. A call
+// holds its operands, and a value holds the call that made it. So a value that lives keeps the
+// records of all that it was made from, and no bytes of theirs. A record that nobody holds is
+// forgotten at once.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -21,10 +21,11 @@ class Remaker {
   Remaker(Values& values, Scorer& scorer, Clock& clock)
       : values_(values), scorer_(scorer), clock_(clock) {}
 
-  // Makes the value present, and first all that its call reads, in the order of the arguments. Calls
-  // run below autograd, with the random state that they had, and write nothing but memory of their
-  // own. What is made on the way may be evicted again as soon as no call that runs needs it. Throws
-  // what a kernel throws, for instance BudgetError; the values are in order then.
+  // Makes the value present, and first all that its call reads, in the order of the arguments.
+  // Calls run below autograd, with the random state that they had, and write nothing but memory of
+  // their own. Values that are made on the way may be evicted again as soon as no running call
+  // needs them. Exceptions of a kernel pass through, for instance BudgetError; the values are in
+  // order then.
   void make(const ValuePtr& value);
 
   int64_t reruns() const { return reruns_; }

@@ -149,7 +149,8 @@ void Session::begin(ObservedCall& call, const at::RecordFunction& event) {
   if (++events_ % kSweepEach == 0) values_.sweep();
   note_operands(call, event, values_, undo_ ? &*undo_ : nullptr);
   for (const ValuePtr& value : call.pinned) remaker_.make(value);
-  // Bytes are about to be lost that cannot be made again. What was made from them is made now.
+  // The call will overwrite bytes that cannot be made again. Values that depend on these bytes are
+  // made now.
   for (const ValuePtr& value : call.written) {
     if (!value->can_be_made() && !value->blank_call) freeze_dependents(value);
   }

@@ -30,8 +30,8 @@ inline constexpr const char* kMissingOperand = "online mode could not make an op
 void check_options(const OnlineOptions& options, const char* whose);
 
 // The session is in force on this thread while it lives. Its callbacks must not throw, because
-// RecordFunction swallows exceptions and runs the kernel all the same. What fails in them is kept,
-// and the operands of the kernel are poisoned, so that the kernel throws.
+// RecordFunction swallows exceptions and runs the kernel all the same. The session keeps an
+// exception of a callback and poisons the operands of the kernel, so that the kernel throws.
 class Session final : public device::RoomMaker {
  public:
   // If it `undoes`, it keeps what it needs to take the step back.

@@ -56,8 +56,8 @@ class Needed {
 };
 
 // While an Unseen lives, operators that run are not recorded, so that they take no longer than
-// elsewhere. What they make stays until it is dropped, and they write only needed storages, in which
-// the caller puts back what was there.
+// elsewhere. Their results stay until they are dropped. They write only needed storages, whose
+// bytes the caller puts back.
 class Unseen {
  public:
   explicit Unseen(Within* within);

@@ -81,14 +81,14 @@ class Rewriter {
   const std::vector<int32_t>& readers(int32_t value) const {
     return readers_[static_cast<size_t>(value)];
   }
-  // Whether the value is a gradient or an output of the step.
+  // Returns whether the value is a gradient or an output of the step.
   bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
-  // Whether an update may consume this gradient as soon as it is complete, and whether an update
-  // changes this external.
+  // Returns whether an update may consume this gradient as soon as it is complete, and whether an
+  // update changes this external.
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
   bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
-  // Whether the work reads memory from before the step that some call writes. Such a work has to
-  // stay in its place.
+  // Returns whether the work reads memory from before the step that some call writes. Such a work
+  // has to stay in its place.
   bool reads_written(const step::Work& work) const;
   // Returns the last call before c that uses the value: its last reader before c, or else its
   // maker. Returns -1 if that call is not in the forward pass, or if c is not the last reader of
@@ -96,7 +96,7 @@ class Rewriter {
   int32_t last_forward_use(int32_t value, int32_t c) const;
   // The bytes of the largest value of the step.
   int64_t largest() const { return largest_; }
-  // Whether a saving of so many bytes is worth the planner's time.
+  // Returns whether a saving of so many bytes is worth the planner's time.
   bool is_worthwhile(int64_t bytes) const { return bytes * kWorthwhile > largest_; }
 
   int32_t add_value(int64_t bytes);
@@ -141,11 +141,11 @@ class Rewriter {
 RewrittenStep find_alternatives(step::Recording recording, step::Works works, step::Updates updates,
                                 const AlternativeOptions& options);
 
-// Whether the elements lie row after row, without gaps.
+// Returns whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);
-// Whether the tensor is all of its storage, row after row.
+// Returns whether the tensor is all of its storage, row after row.
 bool fills_storage(const step::TensorRef& ref, const step::Recording& recording);
-// Whether the tensor is all of its storage, each element once, in any order.
+// Returns whether the tensor is all of its storage, each element once, in any order.
 bool covers_storage(const step::TensorRef& ref, const step::Recording& recording);
 // The argument of this name; null if there is none.
 const step::Argument* argument_of(const step::Call& call, const char* name);

@@ -24,7 +24,7 @@ class ValueKeeper {
   ValueKeeper part(const std::vector<at::Tensor>& tensors) const;
   void save();
   void restore() const;
-  // Whether any value differs from its copy of the last save().
+  // Returns whether any value differs from its copy of the last save().
   bool changed() const;
 
  private:
@@ -33,7 +33,7 @@ class ValueKeeper {
   std::vector<at::Tensor> tensors_, copies_;
 };
 
-// Whether the tensors have equal shapes, types and bits. Two undefined tensors are equal.
+// Returns whether the tensors have equal shapes, types and bits. Two undefined tensors are equal.
 bool bitwise_equal(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace reprise::runtime::internal::state

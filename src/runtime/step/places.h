@@ -58,8 +58,8 @@ class Places {
 
   // Notes that the tensor is a leaf. Returns its position among the caller's inputs, or -1.
   int32_t note_leaf(const at::Tensor& tensor);
-  // Notes that the step reads a tensor that wants no gradient. What it makes of an input has no
-  // history then, even if the input wants a gradient later.
+  // Notes that the step reads a tensor that wants no gradient. A result that the step makes of an
+  // input has no history then, even if the input wants a gradient later.
   void note_read_without_gradient(const at::Tensor& tensor);
   // Notes that autograd saves tensors through functions of the caller, which no operation shows.
   void note_saved_by_hooks() { saved_by_hooks_ = true; }

@@ -22,8 +22,8 @@ Recording record(const StepFunction& step, const Tensors& inputs, c10::Device de
                  BeforeImages& images, Scrutiny scrutiny, Audit& audit, const Audit* known,
                  Surroundings* surroundings);
 
-// Whether this thread is inside record(), or an AsRecorded lives in it. Layers with kernels of their own
-// run as operations then.
+// Returns whether this thread is inside record(), or an AsRecorded lives in it. Layers with kernels
+// of their own run as operations then.
 bool is_recording();
 
 // While an AsRecorded lives, the function runs the operations that a recording of it has.

@@ -114,7 +114,7 @@ TEST_P(Faults, AFailedAllocationOfTheDeviceLeavesEverythingAsItWas) {
   }
   EXPECT_GT(failed, 10u);
   sim::fail_allocation(0, 0);
-  // That one passed. It and another one are the two steps of plain training.
+  // The last step passed. This step and another one are the two steps of plain training.
   step.model.drop_gradients();
   EXPECT_EQ(first_difference(plain_result(name), everything(step.model, step.run())), -1);
   EXPECT_EQ(reports(), "");

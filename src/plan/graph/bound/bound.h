@@ -25,7 +25,7 @@ struct GraphBound {
 };
 
 // The bound of a graph that has plain training. If time runs out, the bound is what is known so
-// far. At the least it is the sum of the fastest variants. Of a large graph only some instants are
+// far. At the least it is the sum of the fastest variants. In a large graph only some instants are
 // looked at. Without a time limit the same question has the same answer. O(instants) times some
 // dozens of minimum cuts, each of O(ops + values) nodes.
 GraphBound bound_graph(const Graph& graph, Bytes budget, common::SearchControl& control,

@@ -121,7 +121,7 @@ void Instant::assume(std::vector<Assumption> assumptions) {
   }
 }
 
-// Whether the value is made once in every plan, and live from then on.
+// Returns whether the value is made once in every plan, and live from then on.
 bool Instant::stays(ValueIndex value) const {
   const std::vector<OpIndex>& makers = facts_.makers[value];
   return contains(facts_.graph.results, value) && facts_.one_maker[value] &&
@@ -171,8 +171,8 @@ void Instant::force(OpIndex until, ValueIndex live) {
   }
 }
 
-// Whether the maker of this value has run by the time of b, in every plan. Then a run that makes it
-// is a re-run.
+// Returns whether the maker of this value has run by the time of b, in every plan. Then a run that
+// makes it is a re-run.
 bool Instant::charged(ValueIndex value) const {
   if (!facts_.one_maker[value]) return false;
   if (forced_value_[value]) return true;
@@ -184,7 +184,8 @@ Instant::Making Instant::making(ValueIndex value) const {
     return maker > op_ && runs_once(facts_.graph.ops[maker]);
   };
   const std::vector<OpIndex>& makers = facts_.makers[value];
-  // Lemma 4: the value is granted. What its makers read is needed anyway, as far as it is known.
+  // Lemma 4: the value is granted. The reads of its makers are needed anyway, as far as they are
+  // known.
   if (std::all_of(makers.begin(), makers.end(), is_to_come)) return {};
   Making how;
   const bool again = charged(value);

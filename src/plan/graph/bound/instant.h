@@ -152,7 +152,7 @@ class Instant {
 
   static constexpr size_t kSource = 0, kSink = 1;  // nodes
 
-  // Whether a read after the op `after`, at the op `last` at the latest, is in the stretch.
+  // Returns whether a read after the op `after`, at the op `last` at the latest, is in the stretch.
   bool is_inside(OpIndex after, OpIndex last) const {
     return after > op_ && (stretch_.until < 0 || last <= stretch_.until);
   }

@@ -47,9 +47,10 @@ class ScheduleLedger {
   std::vector<int64_t> levels() const;
   int64_t run_count() const { return run_count_; }
   std::vector<Run> runs() const;
-  // Whether the value is held while the runs of a position run, and none of them touches it.
+  // Returns whether the value is held while the runs of a position run, and none of them touches
+  // it.
   bool passes(ValueIndex value, int32_t position) const;
-  // Whether what runs at a position touches the value.
+  // Returns whether what runs at a position touches the value.
   bool touches(ValueIndex value, int32_t position) const;
 
   // These changes take effect with apply_changes().

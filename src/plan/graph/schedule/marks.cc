@@ -119,7 +119,7 @@ void ScheduleLedger::want_local(int32_t position) {
   wanted_local_.push_back(position);
 }
 
-// Whether some later run reads the value as it is after this position.
+// Returns whether some later run reads the value as it is after this position.
 bool ScheduleLedger::goes_on(ValueIndex value, int32_t position) const {
   const std::vector<Mark>& marks = marks_[value];
   auto at = std::partition_point(marks.begin(), marks.end(),

@@ -94,7 +94,7 @@ class ScheduleModel {
   // keep_all() with other realizations of choices, where these take no longer and hold less memory.
   // A search for less memory need not find them.
   const Schedule& lean() const { return lean_; }
-  // Whether the op at this position may be put off.
+  // Returns whether the op at this position may be put off.
   bool can_wait(int32_t position) const;
   // The interval of a value that a position lies in, before the op of plain training runs there;
   // -1: there is none.
@@ -127,13 +127,13 @@ class ScheduleModel {
   // The ops that draw random numbers, ascending. Their first runs keep this order.
   const std::vector<OpIndex>& random() const { return random_; }
   const std::vector<Touch>& touches(int32_t position) const { return touches_[position]; }
-  // Whether the schedule runs the op at all.
+  // Returns whether the schedule runs the op at all.
   bool active(const Schedule& schedule, OpIndex op) const {
     return choice_[op] < 0 || schedule.realization[choice_[op]] == realization_[op];
   }
   // The choice that an op belongs to; -1: none.
   int32_t choice(OpIndex op) const { return choice_[op]; }
-  // Whether the op has variants for first runs alone, or for re-runs alone.
+  // Returns whether the op has variants for first runs alone, or for re-runs alone.
   bool has_roles(OpIndex op) const { return has_roles_[op]; }
 
   int64_t bytes(ValueIndex value) const { return bytes_[value]; }

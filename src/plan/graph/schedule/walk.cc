@@ -158,7 +158,8 @@ bool ScheduleLedger::make(int32_t op_variant, bool needed) {
   return true;
 }
 
-// Whether the schedule keeps the value from now on, for an op of plain training that reads it.
+// Returns whether the schedule keeps the value from now on, for an op of plain training that reads
+// it.
 bool ScheduleLedger::wanted_later(ValueIndex value) {
   if (model_.is_input(value)) return false;
   flags(value) |= kAsked;

@@ -147,7 +147,8 @@ bool GraphSearch::is_within(int64_t bound, int64_t part) const {
   return params_.use.stop_near && walkers_.size() > 1 && best_->time - bound < bound / part;
 }
 
-// Whether a round brought enough: of a small graph anything, otherwise more than a small share.
+// Returns whether a round brought enough: of a small graph anything, otherwise more than a small
+// share.
 bool GraphSearch::gains(int64_t before, int64_t after) const {
   return walkers_.size() > 1 ? before - after > before / params_.near : after < before;
 }

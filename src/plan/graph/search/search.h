@@ -28,8 +28,8 @@ class GraphSearch {
   std::vector<Run> runs_of_best() const;
   // The schedule with the smallest peak so far.
   const FoundSchedule& smallest() const { return *smallest_; }
-  // Whether the best schedule is so near the bound that no more effort is worthwhile. Never true of
-  // a small graph.
+  // Returns whether the best schedule is so near the bound that no more effort is worthwhile. Never
+  // true of a small graph.
   bool is_near(int64_t bound) const;
   // The time that a byte above the budget counts for.
   double price_of_excess() const { return params_.price_of_excess * rate_; }
@@ -75,8 +75,8 @@ class GraphSearch {
   void run_course(std::vector<FoundSchedule> pool, int course, int64_t bound);
   void anneal_some(const std::vector<FoundSchedule>& pool, size_t used, Turn turn_of, int64_t bound,
                    std::vector<FoundSchedule>& found);
-  // Whether the best schedule is above the bound by less than bound / part. Never true of a small
-  // graph.
+  // Returns whether the best schedule is above the bound by less than bound / part. Never true of a
+  // small graph.
   bool is_within(int64_t bound, int64_t part) const;
   double rank(const FoundSchedule& found) const;
   bool gains(int64_t before, int64_t after) const;

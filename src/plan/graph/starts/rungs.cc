@@ -91,7 +91,7 @@ class Ladders {
     return static_cast<double>(one.time) + params_.excess * price_ * over;
   }
 
-  // Whether an op of plain training after the position reads the value.
+  // Returns whether an op of plain training after the position reads the value.
   bool is_needed(ValueIndex value) const {
     const int32_t interval = model_.is_input(value) ? -1 : model_.interval_at(value, position_);
     return interval >= 0 &&

@@ -54,8 +54,8 @@ class SavedTensors {
     for (const auto& [node, leaf] : leaves) fixed_.insert(storage_of(leaf.tensor));
   }
 
-  // Whether the tensor, which is about to be read, has changed since its node made it or since the
-  // stage got it.
+  // Returns whether the tensor, which is about to be read, has changed since its node made it or
+  // since the stage got it.
   bool was_written(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.grad_fn()) return false;
     const Node* node = tensor.grad_fn().get();
@@ -250,7 +250,8 @@ struct Watch {
     }
   }
 
-  // Whether the tensor tells its node. Autograd refuses that for some views that were written to.
+  // Returns whether the tensor tells its node. Autograd refuses that for some views that were
+  // written to.
   static bool history_of(const at::Tensor& tensor) {
     try {
       if (tensor.defined()) tensor.grad_fn();

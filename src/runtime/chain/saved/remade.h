@@ -18,8 +18,8 @@ struct StorageLayout {
   int64_t offset;
 
   explicit StorageLayout(const at::Tensor& tensor);
-  // Whether the same elements have the same places. Strides of dimensions of one element do not
-  // matter.
+  // Returns whether the same elements have the same places. Strides of dimensions of one element do
+  // not matter.
   bool same_places(const StorageLayout& other) const;
   // The tensor with these elements of the storage of `base`.
   at::Tensor of(const at::Tensor& base) const;

@@ -68,7 +68,7 @@ std::optional<StandIns> two_values(const at::Tensor& elements) {
   return values;
 }
 
-// Whether the bits stand for exactly these elements. Compares some elements at a time.
+// Returns whether the bits stand for exactly these elements. Compares some elements at a time.
 bool stand_for(const at::Tensor& bits, const StandIns& values, const at::Tensor& elements) {
   constexpr int64_t kBlock = 1 << 14;
   const at::Tensor block = at::empty({std::min(kBlock, elements.numel())}, elements.options());

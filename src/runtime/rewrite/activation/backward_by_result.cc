@@ -67,8 +67,8 @@ class ByResult {
     return step_.constant(c, which).toScalar().toDouble();
   }
 
-  // Whether the result lies on the same side of each kink as the input. Smaller types round the
-  // kinks in hard tanh but not in its backward, so only float and double do.
+  // Returns whether the result lies on the same side of each kink as the input. Smaller types round
+  // the kinks in hard tanh but not in its backward, so only float and double do.
   bool tells(int32_t c) const {
     const at::ScalarType type = step_.argument(c, "self").geometry.dtype;
     if (type != at::kFloat && type != at::kDouble) return false;

@@ -59,8 +59,8 @@ class Lateness {
   }
 
  private:
-  // Whether nothing but its results depends on when the work runs. No update may consume the
-  // results at once, and the work may not read a parameter that an update changes.
+  // Returns whether nothing but its results depends on when the work runs. No update may consume
+  // the results at once, and the work may not read a parameter that an update changes.
   bool can_wait(const Work& work) const {
     if (work.made.empty() || !work.overwrites.empty() || !work.effects.empty()) return false;
     for (const Work::Made& made : work.made) {

@@ -209,7 +209,7 @@ class Finder : private Pattern {
     return head;
   }
 
-  // Whether no call reads the loss, or the total weight, before the last gradient is made.
+  // Returns whether no call reads the loss, or the total weight, before the last gradient is made.
   bool waits(const Head& head) const {
     const TensorRef &loss = call(head.loss).outputs[0][0], &total = call(head.loss).outputs[1][0];
     const std::vector<int32_t>& later = readers(loss);
@@ -226,7 +226,7 @@ class Finder : private Pattern {
     return ref.geometry.sizes.size() == 2 && fills_storage(ref, recording());
   }
 
-  // Whether the call is a plain product, perhaps with a bias: beta and alpha must be 1.
+  // Returns whether the call is a plain product, perhaps with a bias: beta and alpha must be 1.
   bool is_linear(int32_t c) const {
     if (name(c) == "aten::mm") return true;
     return constant(c, "beta").toScalar().equal(1) && constant(c, "alpha").toScalar().equal(1) &&

@@ -43,9 +43,9 @@ struct BatchNormBackward {
   };
 };
 
-// Whether our kernels can do the work of a call of one of these operators. The call must run on the
-// host, in training, on float32 in rows. On this processor and with this ATen, our kernels must
-// have ATen's bits.
+// Returns whether our kernels can do the work of a call of one of these operators. The call must
+// run on the host, in training, on float32 in rows. On this processor and with this ATen, our
+// kernels must have ATen's bits.
 bool fits_batch_norm_kernel(const step::Call& call, const step::Recording& recording);
 
 // Results: [mean, inverse deviation] of each channel. Advances the running statistics, if there are

@@ -31,7 +31,7 @@ struct ChannelGradient {
   float bias = 0;
 };
 
-// Whether this processor has AVX2 and FMA. The other functions require both.
+// Returns whether this processor has AVX2 and FMA. The other functions require both.
 bool has_channel_norm();
 
 // Computes the mean, and the sum of squares around it, of `count` consecutive channels, with sums

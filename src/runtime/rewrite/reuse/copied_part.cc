@@ -61,7 +61,7 @@ struct Part {
   TensorRef look;
 };
 
-// Whether the rows lie in order. There may be gaps between them.
+// Returns whether the rows lie in order. There may be gaps between them.
 bool is_in_order(const Geometry& geometry) {
   int64_t extent = 1;
   for (size_t d = geometry.sizes.size(); d-- > 0;) {

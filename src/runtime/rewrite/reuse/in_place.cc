@@ -95,8 +95,8 @@ const Row* row_of(const c10::OperatorName& name) {
   return nullptr;
 }
 
-// Whether the result may overwrite the operand. Both must have the same geometry and memory of the
-// same size, and the call must read this memory with no other geometry.
+// Returns whether the result may overwrite the operand. Both must have the same geometry and memory
+// of the same size, and the call must read this memory with no other geometry.
 bool may_take_over(const TensorRef& result, const TensorRef& operand, const Call& call,
                    const Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();

@@ -41,10 +41,10 @@ struct ElementCall {
 
   // The operator's name, without its overload: "mul".
   std::string name() const;
-  // Whether the argument is a tensor of one element, or of more.
+  // Returns whether the argument is a tensor of one element, or of more.
   bool is_number(size_t argument) const;
   bool is_tensor(size_t argument) const { return !strides[argument].empty(); }
-  // Whether the argument is a tensor that has the order of elements that the result has.
+  // Returns whether the argument is a tensor that has the order of elements that the result has.
   bool is_whole(size_t argument) const;
 };
 

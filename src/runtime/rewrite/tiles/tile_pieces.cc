@@ -73,7 +73,8 @@ class PieceMaker {
   }
 
  private:
-  // Whether the memory of the input is of the right size, and is read by nothing that runs later.
+  // Returns whether the memory of the input is of the right size, and is read by nothing that runs
+  // later.
   bool may_take_over(const TileProgram& program, size_t p, size_t output, size_t input) const {
     const TensorRef& ref = program.inputs[input].ref;
     const int32_t made = pieces_[p].source.outputs[output];

@@ -1,5 +1,5 @@
-// Runs connected groups of element-wise calls tile by tile. What the calls of a group make for each
-// other exists as a tile only, and stays in the cache of the processor.
+// Runs connected groups of element-wise calls tile by tile. Tensors between the calls of a group
+// exist as tiles only, and stay in the cache of the processor.
 //
 // The group of a forward and the group of the backward that belongs to it are one choice. Its
 // realizations differ in what crosses from the forward to the backward:
