@@ -34,8 +34,8 @@ def doctor(
 
     The planned step has to have the same bits as the plain one in loss, gradients, buffers and
     random state, and a peak within its budget. The step and its model are left as they were.
-    Without PyTorch there is nothing to try, and the diagnosis says so. Without any arguments a small
-    model is tried.
+    Without PyTorch there is nothing to try, and the diagnosis says so. Without any arguments a
+    small model is tried.
 
     Args:
         model: A model as for `remat()`. A model that is no chain of stages is tried in graph mode

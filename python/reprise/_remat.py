@@ -66,7 +66,7 @@ class Remat(nn.Module):
         self._native: Any = None
         self._made_for: Any = None
         self._trees: list[Tree | None] = []
-        # A copy knows how many strangers its original had (see _stages()). None: this is no copy.
+        # A copy knows how many strangers its original had, see _stages(). An original has None.
         self._strangers_of_original: int | None = None
         if root is not None:
             for name in _SHARED:

@@ -12,8 +12,8 @@ namespace reprise::report {
 
 namespace {
 
-// Returns the number of bytes of the UTF-8 sequence that `text` begins with. 0: there is none, or
-// it is an overlong form or a surrogate.
+// Returns the number of bytes of the UTF-8 sequence that `text` begins with. Returns 0 if there is
+// none, or if it is an overlong form or a surrogate.
 size_t sequence_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);

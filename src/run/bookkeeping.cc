@@ -22,8 +22,9 @@ BookkeepingBackend::BookkeepingBackend(const Graph& graph, const Machine* machin
   peak_ = live_;
 }
 
-// Allocates and frees in the order of a real backend. First the values go that the op gives back,
-// then the workspace and the outputs come, and at last the workspace and second copies go.
+// Allocates and frees in the order of a real backend. First it frees the values that the op gives
+// back. Then it allocates the workspace and the outputs. At last it frees the workspace and second
+// copies.
 void BookkeepingBackend::run(const RunAction& step) {
   const Op& op = graph_.ops.at(step.op);
   const Variant& variant = op.variants.at(step.variant);

@@ -15,8 +15,8 @@ struct Images {
   std::vector<uint8_t> labels;  // count
 };
 
-// Returns the directory that holds Fashion-MNIST. Throws InputError with the places searched and
-// what to do.
+// Returns the directory that holds Fashion-MNIST. Throws InputError with the places searched
+// and a remedy.
 std::filesystem::path find_fashion_mnist();
 
 // Reads one split of the four IDX files in `directory`, each plain or with .gz. Format:

@@ -62,11 +62,11 @@ struct TrainOptions {
   // Graph mode: the optimizer's step is part of the planned step, and each gradient ends there
   // (CaptureOptions::optimizer).
   bool consume_gradients = false;
-  // Graph mode: the number of parts of a step along the batch (micro_batches.h). 0: the number with
-  // the fastest plan.
+  // Graph mode: the number of parts of a step along the batch (micro_batches.h). 0 stands for the
+  // number with the fastest plan.
   int64_t micro_batches = 1;
   // A step is in parts from this stage on, and the whole batch goes through the stages before it.
-  // Empty: all stages are in parts.
+  // An empty text puts all stages in parts.
   std::string parts_from = {};
   uint64_t seed = 1;
   // Runs plain training first (which needs its full memory), for the comparison and the check of

@@ -82,11 +82,11 @@ std::optional<Nanos> time_with(const Pipeline& pipeline, const PipelinePlan& pla
                                const std::vector<std::vector<Nanos>>& times);
 
 // Returns the violations of a plan; a valid plan has none. If the parts and actions do not fit the
-// problem, these faults are all that is said. Otherwise the messages are checked (each send has a
-// receive and a wait, both ends of a link have one order, nothing waits for itself), then the
-// program of each device by verify() of check/verify.h with the device's budget, and the claims:
-// time, peaks, and a lower bound that is not above the time. The action of a violation is a position in the order of the
-// device that its id and message name.
+// problem, only these faults are returned. Otherwise three things are checked. Each send has a
+// receive and a wait, both ends of a link have one order, and nothing waits for itself. The program
+// of each device passes verify() of check/verify.h with the device's budget. The claims hold: time,
+// peaks, and a lower bound that is not above the time. The action of a violation is a position in
+// the order of the device that its id and message name.
 //
 // Gradients must be summed in the order of the micro-batches, and forwards run in it, so that the
 // sums and the random numbers are those of one device.

@@ -27,8 +27,8 @@ struct Action {
   ActionKind kind = ActionKind::kRun;
   std::string id;       // the id of the op or of the value
   std::string variant;  // the name of the op's variant; empty for all but runs
-  // The memory of a free or a wait, and the one that a copy reads. Empty: the device. Files name
-  // the memories of copies and waits in every case.
+  // The memory of a free or a wait, and the one that a copy reads. An empty text stands for the
+  // device. Files name the memories of copies and waits in every case.
   std::string at = {};
   std::string to = {};  // the memory that a copy writes
   // A copy's channel also waits for these earlier copies. They are positions in the plan.

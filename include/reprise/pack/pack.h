@@ -46,7 +46,7 @@ struct PackOptions {
   // A packing of this height is low enough, and the search for a lower one ends.
   Bytes enough = Bytes(0);
   // The limit on the effort beyond the first heuristics, in elementary steps of some ten
-  // nanoseconds each. 0: no such effort.
+  // nanoseconds each. 0 stands for no such effort.
   int64_t steps = 200'000'000;
   // A cap on the time, for slow machines. Results may differ from run to run if this cap ends the
   // search.

@@ -15,8 +15,8 @@ struct PlanOptions {
   // Empty: "chain" for chains, "levels" for chains on a machine with channels, "graph" for graphs,
   // "join" for joins.
   std::string planner{};
-  // The schedule class to search and to prove, for planners that have several. Empty: the largest
-  // class that the time limit allows.
+  // The schedule class to search and to prove, for planners that have several. An empty text stands
+  // for the largest class that the time limit allows.
   std::string schedule_class{};
   Nanos time_limit{10'000'000'000};       // limit on the search
   int threads = 0;                        // 0: as many as the machine has

@@ -20,8 +20,8 @@ struct PipelineOptions {
   // largest peak of the plain pipeline.
   Budget budget = {};
   std::string planner{};  // empty: "pipeline"
-  // The first stage of each part but the first one. Empty: the planner chooses, which for planners
-  // that do not search means parts whose slowest one is as fast as possible.
+  // The first stage of each part but the first one. If the list is empty, the planner chooses.
+  // Planners that do not search then take parts whose slowest one is as fast as possible.
   std::vector<int64_t> cuts = {};
   int64_t parts_per_device = 2;           // of planners with several parts on a device
   Nanos time_limit{10'000'000'000};       // limit on the search

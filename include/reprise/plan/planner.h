@@ -45,7 +45,8 @@ struct JoinProblem {
 };
 
 // The answer of a planner. The positions of its runs are those of the problem's graph; the planner
-// of a join chooses the order of the backwards. plan() adds the frees, simulates, verifies and fills in the rest.
+// of a join chooses the order of the backwards. plan() adds the frees, simulates, verifies and fills
+// in the rest.
 struct Answer {
   Termination termination = Termination::kTimeLimit;
   std::vector<Run> runs;  // with kOptimal and kFeasible

@@ -23,8 +23,8 @@ struct PlannerInfo {
   Answer (*plan_join)(const JoinProblem&) = nullptr;    // null: does not plan joins
   PipelineAnswer (*plan_pipeline)(const PipelineProblem&) = nullptr;  // null: no pipelines
   Curve (*chain_frontier)(const ChainProblem&) = nullptr;             // null: has no curve
-  // The answer has one plan for each point, peaks ascending, times strictly descending. Null: has
-  // no curve.
+  // The answer has one plan for each point, peaks ascending, times strictly descending. A null
+  // pointer says that the planner has no curve.
   std::vector<Answer> (*graph_frontier)(const GraphProblem&) = nullptr;
   bool moves = false;  // uses the channels of PlanOptions::machine
 };

@@ -1,13 +1,17 @@
 // loss_bound() bounds the time of every plan of a chain, with copies and re-runs of any kind, by a
 // look at the loss.
 //
-// While the loss runs, what the backward still needs of a stage (what the stage saved, and its
-// output if it will be read) is on the device; or only elsewhere, and then its copy out was over
-// before the loss began and its copy back starts behind it; or it is gone, and the stage runs forward
-// once more. Let D be the bytes needed beyond the room on the device, O <= D those that are elsewhere,
-// and R(D - O) the least time to run stages again that give D - O bytes, where parts of stages may be
-// taken (a fractional knapsack). With F and B the least times of all forwards and all backwards, and
-// bo and bi the bandwidths out of and into the device,
+// The backward still needs the tensors that a stage saved, and its output if it will be read. While
+// the loss runs, these bytes are in one of three places:
+// - on the device;
+// - only elsewhere: their copy out was over before the loss began, and their copy back starts behind
+//   the loss;
+// - nowhere: the stage runs forward once more.
+//
+// Let D be the bytes that the backward needs beyond the room on the device, and O <= D the bytes that
+// are elsewhere. Let R(D - O) be the least time to run stages again that give D - O bytes, where parts
+// of stages may be taken (a fractional knapsack). Let F and B be the least times of all forwards and
+// all backwards, and bo and bi the bandwidths out of and into the device. Then
 //
 //   T >= loss + min over O of  max(F, O / bo) + max(B + R(D - O), O / bi).
 //

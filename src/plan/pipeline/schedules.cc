@@ -86,8 +86,8 @@ PipelineAnswer zero_bubble(const PipelineProblem& problem) {
   }
   const Layout layout = one_part_each(problem);
   BestPlan best(problem);
-  // The paper has as many micro-batches in flight at each part as there are parts. Where that is too
-  // much, fewer are, down to those of 1F1B.
+  // The paper has as many micro-batches in flight at each part as there are parts. Where memory is too
+  // small for so many, a part has fewer in flight, down to those of 1F1B.
   for (const OrderRule& rule : zero_bubble_rules(layout.parts())) {
     const auto make = [&](const std::vector<PartPlan>& plans) {
       return order_of(rule, pipeline, layout, plans);

@@ -47,7 +47,8 @@ struct CallRealization {
 
   std::string name = {};            // of the row: "two-call-convolution"
   std::vector<int32_t> calls = {};  // the calls that it replaces
-  // The calls whose work is done in another way. The other calls run as they are. Empty: all calls.
+  // The calls whose work is done in another way. The other calls run as they are. An empty list
+  // stands for all calls.
   std::vector<int32_t> changed = {};
   std::vector<Piece> pieces = {};
   Exactness exactness = Exactness::kBitwise;

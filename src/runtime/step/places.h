@@ -89,8 +89,8 @@ class Places {
   };
 
   External* external_at(const c10::Storage& storage);
-  // Returns the fingerprint from when the bytes were last looked at. Null: there was none, and it was
-  // taken now; or the bytes are absent.
+  // Returns the fingerprint from when the bytes were last looked at. Returns null if there was no
+  // fingerprint, and takes it now, or if the bytes are absent.
   Fingerprint* comparable_print(Tracked& tracked, const c10::Storage& storage);
   void write_external(Call& call, int32_t index);
   void require_within_input(const TensorRef& ref, const Call& call);

@@ -52,7 +52,7 @@ inline c10::Device device(int index = 0) {
 void set_capacity(int device, size_t bytes);
 size_t capacity(int device);
 
-// The allocation with this number (1 is the next one) fails on the device; 0: none does.
+// The allocation with this number fails on the device. 1 is the next allocation, and 0 stands for none.
 void fail_allocation(int device, uint64_t number);
 
 // --- Time -----------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ class RouteScope {
   int before_;
 };
 
-// Takes the block of a result that a kernel made inside a RouteScope, as the device's own. Null: the
-// result lies elsewhere, and stays the caller's.
+// Takes the block of a result that a kernel made inside a RouteScope, as the device's own.
+// Returns null if the result lies elsewhere; it then stays the caller's.
 c10::DataPtr adopt(c10::DataPtr& result);
 
 }  // namespace sim

@@ -40,8 +40,8 @@ class OrderCheck {
   void host_waits(const Clock& for_what);
   bool host_knows(int stream, uint64_t access);
 
-  // A block of memory that belongs to a stream is given back. Its other users need to have been
-  // named (record_stream), or to be in order before the stream's next operation.
+  // A block of memory that belongs to a stream is given back. Each other stream that used the block
+  // must have been named (record_stream), or must be in order before the stream's next operation.
   void freed(const char* begin, const char* end, int stream, const std::set<int>& named);
 
   // The bytes are no memory of the program any more.

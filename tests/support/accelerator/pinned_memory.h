@@ -51,8 +51,8 @@ class PinnedMemory final : public c10::Allocator {
   // The host has waited for something: opens what no copy needs any more, and hands on the reports.
   void open_finished();
 
-  // A touch of the host, from the handler of faults. Takes no lock and no memory. False: the address
-  // is not pinned memory.
+  // Handles a touch of the host; the handler of faults calls it. Takes no lock and no memory. Returns
+  // false if the address is not pinned memory.
   bool touched(char* address, bool writes, bool known_to_write) noexcept;
 
  private:

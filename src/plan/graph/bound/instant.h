@@ -82,21 +82,22 @@ class Instant {
           const std::vector<Assumption>& assumptions = {})
       : Instant(facts, op, variant, assumptions, Stretch{}) {}
 
-  // No plan that runs this variant here has a smaller peak. None: no plan runs it.
+  // Returns a peak that no plan that runs this variant here can go below, or nothing if no plan
+  // runs it.
   std::optional<Amount> least_peak();
 
-  // No plan within the budget that runs this variant here takes less time. None: no plan runs it.
-  // The maximum over lambda is exact as far as 56 bits of its numerator and denominator go. It
-  // takes some dozens of cuts at most.
+  // Returns a time that no plan within the budget that runs this variant here can go below, or
+  // nothing if no plan runs it. The maximum over lambda is exact as far as 56 bits of its numerator
+  // and denominator go. It takes some dozens of cuts at most.
   std::optional<Amount> least_time(int64_t budget);
 
   // After least_time(): the sets L of the cuts on both sides of the best lambda. The first one
   // fits.
   const std::vector<std::vector<ValueIndex>>& kept() const { return kept_; }
-  // After least_time(): the best lambda, in time per byte; 0: nothing need be dropped.
+  // After least_time(): the best lambda, in time per byte. It is 0 if nothing need be dropped.
   double price() const { return price_; }
 
-  // The cheapest division at these prices. None: there is none.
+  // Returns the cheapest division at these prices, or nothing if there is none.
   std::optional<Paid> pay(const Prices& prices);
   // The bytes that are left for L within a budget.
   Amount room(int64_t budget) const { return budget - base_; }
@@ -166,7 +167,7 @@ class Instant {
   void need(ValueIndex value, size_t from);
   void add_eithers();
   void add_charges();
-  // The cut at lambda = price / unit. None: every cut has an infinite arc.
+  // Returns the cut at lambda = price / unit, or nothing if every cut has an infinite arc.
   std::optional<Line> solve(Amount price, Amount unit, Amount* total);
   Line current_line() const;
 

@@ -45,14 +45,14 @@ struct MomentCost {
 void find_deciding_ops(const common::GraphFacts& facts, Moment& moment, int64_t budget,
                        const common::SearchControl& control);
 
-// The cost of the plans within the budget for which the assumptions hold. None: there is no such
-// plan.
+// Returns the cost of the plans within the budget for which the assumptions hold, or nothing if
+// there is no such plan.
 std::optional<MomentCost> cost_of_moment(const common::GraphFacts& facts, const Moment& moment,
                                          int64_t budget,
                                          const std::vector<Assumption>& assumptions = {},
                                          Instant::Stretch stretch = {});
 
-// The time of a plan that pays so much beyond facts.least_time, as far as 64 bits go.
+// Returns the time of a plan that pays so much beyond facts.least_time, as far as 64 bits go.
 Nanos time_with(const common::GraphFacts& facts, Instant::Amount extra);
 
 struct MomentPeak {
@@ -60,7 +60,7 @@ struct MomentPeak {
   int64_t peak = 0;
 };
 
-// No plan has a smaller peak. None: no plan has this moment.
+// Returns a peak that no plan can go below, or nothing if no plan has this moment.
 std::optional<MomentPeak> peak_of_moment(const common::GraphFacts& facts, const Moment& moment);
 
 }  // namespace reprise::internal::bound

@@ -226,7 +226,7 @@ class PairOfMoments {
     return true;
   }
 
-  // None: no plan has both.
+  // Returns nothing if no plan has both.
   std::optional<int64_t> least() const {
     if (!least_) return std::nullopt;
     return static_cast<int64_t>(

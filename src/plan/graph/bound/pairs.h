@@ -11,10 +11,11 @@
 
 namespace reprise::internal::bound {
 
-// The time that every plan within the budget pays beyond facts.least_time for two moments. The first
-// begins earlier in plain training. The op `at` of each realization counts. The search for prices
-// ends when it is known that the bound is not above `enough`, or when time is up; the bound then
-// holds, too. None: no plan has both moments. O(a hundred minimum cuts) for each two variants.
+// Returns the time that every plan within the budget pays beyond facts.least_time for two moments,
+// or nothing if no plan has both. The first moment begins earlier in plain training. The op `at` of
+// each realization counts. The search for prices ends when it is known that the bound is not above
+// `enough`, or when time is up; the bound then holds, too. The cost is O(a hundred minimum cuts)
+// for each two variants.
 std::optional<int64_t> cost_of_pair(const common::GraphFacts& facts, const Moment& first,
                                     const Moment& second, int64_t budget, int64_t enough,
                                     const common::SearchControl& control,

@@ -164,7 +164,7 @@ class Splitting {
     return true;
   }
 
-  // The time of the stretches from an instant to the end. None: there is no plan.
+  // Returns the time of the stretches from an instant to the end, or nothing if there is no plan.
   std::optional<Extra> time_after(Case& part, size_t first, int most) const {
     const std::optional<MomentCost> whole = cost_of(first, part, {-1, true});
     if (!whole) return std::nullopt;
@@ -192,7 +192,8 @@ class Splitting {
     return best - rest + *others;
   }
 
-  // The time of the stretches that end where an instant begins. None: there is no plan.
+  // Returns the time of the stretches that end where an instant begins, or nothing if there is no
+  // plan.
   std::optional<Extra> time_before(Case& part, size_t last, int most) const {
     if (most == 0) return 0;
     size_t first = last;
