@@ -1,14 +1,16 @@
 #include "runtime/arena/arena.h"
 
-#include <cstdlib>
 #include <limits>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/heap_block.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::arena {
 
+using device::give_back_heap_block;
 using device::kBlockAlignment;
+using device::take_heap_block;
 
 namespace {
 
@@ -64,8 +66,8 @@ void* StepArena::take(int64_t bytes) {
 }
 
 void* StepArena::take_recorded(int64_t bytes) {
-  void* data = nullptr;
-  if (posix_memalign(&data, kBlockAlignment, static_cast<size_t>(bytes)) != 0) return nullptr;
+  void* data = take_heap_block(bytes);
+  if (data == nullptr) return nullptr;
   live_[data] = blocks_.size();
   blocks_.push_back({.bytes = Bytes(bytes), .begin = clock_++, .end = kNever});
   return data;
@@ -94,7 +96,7 @@ void StepArena::give_back(void* data, int64_t) {
   live_.erase(found);
   if (!contains(data)) {  // The block is of the recorded run.
     if (running_ && !recorded_) blocks_[block].end = clock_++;
-    std::free(data);
+    give_back_heap_block(data);
     return;
   }
   --placed_;

@@ -1,10 +1,14 @@
 #include "runtime/arena/block_pool.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 
+#include "runtime/device/heap_block.h"
+
 namespace reprise::runtime::internal::arena {
+
+using device::give_back_heap_block;
+using device::take_heap_block;
 
 BlockPool::~BlockPool() { drop_until_idle_is(0); }
 
@@ -16,7 +20,7 @@ void BlockPool::drop_until_idle_is(int64_t bytes) {
       free_.erase(largest);
       continue;
     }
-    std::free(largest->second.back());
+    give_back_heap_block(largest->second.back());
     largest->second.pop_back();
     idle_ -= largest->first;
   }
@@ -32,10 +36,11 @@ void* BlockPool::take(int64_t bytes) {
     return block;
   }
   if (capacity_) drop_until_idle_is(std::max<int64_t>(0, *capacity_ - in_use_ - bytes));
-  void* block = nullptr;
-  if (posix_memalign(&block, 64, static_cast<size_t>(bytes)) != 0) {
+  void* block = take_heap_block(bytes);
+  if (block == nullptr) {
     drop_until_idle_is(0);
-    if (posix_memalign(&block, 64, static_cast<size_t>(bytes)) != 0) return nullptr;
+    block = take_heap_block(bytes);
+    if (block == nullptr) return nullptr;
   }
   in_use_ += bytes;
   return block;

@@ -15,14 +15,16 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/heap_block.h"
 #include "runtime/device/room.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime {
 
 using internal::device::counted_bytes;
-using internal::device::kBlockAlignment;
+using internal::device::give_back_heap_block;
 using internal::device::RoomMaker;
+using internal::device::take_heap_block;
 
 namespace {
 
@@ -62,7 +64,8 @@ class CountingAllocator final : public c10::Allocator {
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
-      if (posix_memalign(&data, kBlockAlignment, static_cast<size_t>(bytes)) != 0) {
+      data = take_heap_block(bytes);
+      if (data == nullptr) {
         ++failures_;
         throw std::bad_alloc();
       }
@@ -201,10 +204,12 @@ void CountingAllocator::release(void* data) {
   if (!data) return;
   CountingAllocator& self = allocator();
   CountedBlock block;  // destroyed without the lock: the source may end with it
+  bool counted = false;
   {
     std::lock_guard<std::mutex> lock(self.mutex_);
     // Raw blocks that were taken before the allocator was installed may come back here.
     if (auto found = self.blocks_.find(data); found != self.blocks_.end()) {
+      counted = true;
       block = std::move(found->second);
       if (int64_t* const returned = self.returned_by_this_thread()) {
         *returned += block.bytes;
@@ -216,7 +221,11 @@ void CountingAllocator::release(void* data) {
       if (block.source) block.source->give_back(data, block.bytes);
     }
   }
-  if (!block.source) std::free(data);
+  if (!counted) {
+    std::free(data);
+  } else if (!block.source) {
+    give_back_heap_block(data);
+  }
 }
 
 }  // namespace

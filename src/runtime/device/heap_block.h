@@ -1,0 +1,17 @@
+// Aligned blocks of the heap.
+#pragma once
+
+#include <cstdint>
+
+namespace reprise::runtime::internal::device {
+
+// Takes a block that begins at a multiple of kBlockAlignment. Returns null if there is no memory.
+//
+// posix_memalign() cuts an aligned block out of a larger one. With glibc, the hole that the block
+// leaves is then too small for the next request of the same size, and small blocks between such
+// holes keep them apart: recording a step made the heap grow to five times the bytes in use. So
+// these blocks keep the room for their alignment, and one fits into the hole of another.
+void* take_heap_block(int64_t bytes);
+void give_back_heap_block(void* data);
+
+}  // namespace reprise::runtime::internal::device
