@@ -9,6 +9,7 @@
 namespace reprise::runtime::internal::arena {
 
 using device::give_back_heap_block;
+using device::give_back_idle_pages;
 using device::kBlockAlignment;
 using device::take_heap_block;
 
@@ -51,6 +52,7 @@ void StepArena::end_run() {
 
 void StepArena::pack_blocks(Bytes most) {
   places_ = placement(blocks_, Bytes(0));
+  give_back_idle_pages();  // those of the recorded run
   if (places_.height <= most) memory_ = PageMemory::map(places_);
   if (memory_) return;
   // The system may refuse to map a page twice. Without any memory the heap goes on serving.

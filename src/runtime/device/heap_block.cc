@@ -6,6 +6,9 @@
 #include <new>
 
 #include "runtime/device/tensor_bytes.h"
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace reprise::runtime::internal::device {
 namespace {
@@ -32,6 +35,12 @@ void* take_heap_block(int64_t bytes) {
 void give_back_heap_block(void* data) {
   const std::byte* const place = static_cast<std::byte*>(data) - sizeof(Whole);
   std::free(std::launder(reinterpret_cast<const Whole*>(place))->block);
+}
+
+void give_back_idle_pages() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace reprise::runtime::internal::device

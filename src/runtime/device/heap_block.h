@@ -14,4 +14,9 @@ namespace reprise::runtime::internal::device {
 void* take_heap_block(int64_t bytes);
 void give_back_heap_block(void* data);
 
+// Gives the pages of the heap that nothing uses back to the system, where the heap can do that. It
+// takes some milliseconds. The heap keeps such pages for itself otherwise, and a process would need
+// them beside an arena that is as large.
+void give_back_idle_pages();
+
 }  // namespace reprise::runtime::internal::device

@@ -7,6 +7,7 @@
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
+#include "runtime/device/heap_block.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/no_plan.h"
@@ -14,6 +15,7 @@
 namespace reprise::runtime::internal::graph {
 
 using device::drain_backward_queue;
+using device::give_back_idle_pages;
 using device::LimitScope;
 using device::Measuring;
 using device::shape_text;
@@ -39,6 +41,7 @@ Outcome StepState::captured_for(const Tensors& sample) {
   made.captured = capture_step(step, sample, options);
   made.number = ++captures;
   made.reads = step::host_reads(made.captured->program.step.recording);
+  if (device_of(sample).is_cpu()) give_back_idle_pages();
   return made;
 }
 
