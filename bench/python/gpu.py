@@ -109,7 +109,7 @@ class Bench:
     def batches(self, network: str, precision: str) -> dict[str, int]:
         """Returns the batches by size, from what eager training needs at two small ones."""
         if not self.gpu:
-            return {"comfortable": QUICK_BATCH, "tight": 2 * QUICK_BATCH}
+            return {"comfortable": QUICK_BATCH}
         small = GPU_NETWORKS[network][1]
         peaks = []
         for batch in (small, 2 * small):
@@ -133,7 +133,7 @@ class Bench:
         plain = row("eager")
         again = row("checkpoint per stage")
         row("torch.compile")
-        for share in KEPT_SHARES:
+        for share in KEPT_SHARES if self.gpu else KEPT_SHARES[:1]:
             row("torch.compile", share=share, asked=f"activation_memory_budget {share}")
         budgets: dict[str, int] = {}
         if "peak" in plain:
@@ -176,13 +176,12 @@ class Bench:
     def run(self) -> None:
         pairs = [(n, p) for n in self.options.networks for p in self.options.precisions]
         batches = {pair: self.batches(*pair) for pair in pairs}
-        sizes = SIZES if self.gpu else ("comfortable", "tight")
-        for number, size in enumerate(sizes):
+        for number, size in enumerate(SIZES if self.gpu else ("comfortable",)):
             for pair in pairs:
                 if size in batches[pair]:
                     self.compare(size, *pair, batches[pair][size])
             if number < 2 and not self.options.no_search:
-                for pair in pairs:
+                for pair in pairs if self.gpu else pairs[:1]:
                     self.search(number, *pair)
 
     def search(self, number: int, network: str, precision: str) -> None:

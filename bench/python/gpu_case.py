@@ -296,6 +296,8 @@ def search(case: Case, memory: DeviceMemory) -> dict[str, Any]:
 def reason_of(error: BaseException) -> str:
     """Returns the first sentence of an error, for a cell of a table."""
     inner = getattr(error, "inner_exception", None) or error
+    if isinstance(inner, reprise.BudgetError) and inner.live:
+        return f"refused: {inner.requested:,} B more than the {inner.live:,} B that were live"
     if isinstance(inner, reprise.BudgetError) and inner.requested:
         return f"no plan; {inner.requested:,} B would do"
     text = str(inner).strip().splitlines()
