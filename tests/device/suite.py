@@ -2,11 +2,11 @@
 
     python suite.py --device cuda -o results
 
-On each small model, in each mode and at three budgets: the bits of plain training on the same device,
-with deterministic algorithms; the peak within the budget, as the device's own allocator counts it; the
-predicted peak within 1 % of the measured one. Then the device runs out of memory in the middle of a
-step, at several places: everything must be as before the step, and the next steps must have the bits
-of plain training.
+On each small model, in each mode and at three budgets: the bits of plain training on the same
+device, with deterministic algorithms; the peak within the budget, as the device's own allocator
+counts it; the predicted peak within 1 % of the measured one. Then the device runs out of memory at
+several places of a step: everything must be as before the step, and the next steps must have the
+bits of plain training.
 
 Each subject (a mode and a model) runs in a process of its own, so that a crash ends one row only.
 suite.json and suite.md go into the folder of -o. The exit code is 1 if a check failed.
@@ -333,7 +333,8 @@ class Checks:
                 continue
             failed += 1
             difference = first_difference(self.state.now(), before)
-            self.note(f"no memory at {place}", "all as before", not difference, difference or reason)
+            where = f"no memory at {place}"
+            self.note(where, "all as before", not difference, difference or reason)
         self.note("no memory", "some step failed", failed > 0, f"{failed} of {len(FAILURES)}")
         found = two_steps(runner.run, self.state, runner.optimizer)
         difference = first_difference(found, expected)
@@ -458,8 +459,9 @@ def table(checks: list[Check], about: dict[str, Any]) -> str:
     if about["device"] == "cpu":
         lines += ["**This is a run on the CPU. Figures of a GPU are missing.**", ""]
     lines += [f"- {name}: {value}" for name, value in about.items()]
-    lines += ["", f"{len(checks) - len(failed) - len(left_out)} checks passed, {len(failed)} failed,"]
-    lines += [f"{len(left_out)} were left out.", ""]
+    passed = len(checks) - len(failed) - len(left_out)
+    counts = f"{passed} checks passed, {len(failed)} failed, {len(left_out)} were left out."
+    lines += ["", counts, ""]
     lines += ["| mode | model | budget | promise | result | detail |", "|---|---|---|---|---|---|"]
     for one in checks:
         result = {True: "passed", False: "**FAILED**", None: "left out"}[one.passed]
@@ -503,7 +505,8 @@ def main() -> int:
         (folder / "suite.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         (folder / "suite.md").write_text(table(checks, about), encoding="utf-8")
     failed = sum(one.passed is False for one in checks)
-    print(f"device suite on {device}: {len(checks) - failed} of {len(checks)} checks, {failed} failed")
+    passed = sum(one.passed is True for one in checks)
+    print(f"device suite on {device}: {passed} of {len(checks)} checks passed, {failed} failed")
     return 1 if failed else 0
 
 
