@@ -115,7 +115,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     about: dict[str, Any] = {
         "device": str(device),
         "pytorch": torch.__version__,
-        "cuda": torch.version.cuda,
+        "cuda": torch.version.cuda or "none",
         "reprise": reprise.__version__,
         "threads": torch.get_num_threads(),
         "name": processor(),

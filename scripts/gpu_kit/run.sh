@@ -86,10 +86,10 @@ find_cmake() {
       fail "the build needs CMake 3.25 or newer, and there is none on PATH. Pack the kit with CMake in it:" \
            "  scripts/gpu_kit/pack.py --with-cmake build/gpu-kit"
     for wheel in "$kit"/deps/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$kit/work/tools"; done
-    chmod +x "$cmake" "$kit"/work/tools/ninja/data/bin/ninja 2>/dev/null || true
+    find "$kit/work/tools" -type f '(' -name cmake -o -name ninja ')' -exec chmod +x {} +
   fi
   [ -n "$(cmake_version "$cmake")" ] || fail "the kit's CMake does not run on this machine: $cmake"
-  PATH=$PATH:$kit/work/tools/ninja/data/bin
+  PATH=$PATH:$(dirname "$(find "$kit/work/tools" -type f -name ninja -print -quit)")
 }
 
 # Prints a folder that has the headers of CUDA's runtime, with libcudart in ../lib or ../lib64, if there is one.
@@ -108,7 +108,11 @@ compile() {
   local generator=() headers=
   find_cmake
   command -v "${CXX:-g++}" >/dev/null || fail "there is no C++ compiler ${CXX:-g++}; name one in CXX."
-  if command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  if command -v ninja >/dev/null; then
+    generator=(-G Ninja)
+  elif ! command -v make >/dev/null; then
+    fail "the build needs ninja or make, and neither is on PATH."
+  fi
   if [ -f "$torch/lib/libtorch_cuda.so" ]; then headers=$(cuda_headers); fi
   [ -n "$jobs" ] || jobs=$(awk -v cores="$(nproc)" '/^MemAvailable:/ {jobs = int($2 / 2097152)}
     END {if (jobs > cores) jobs = cores; print (jobs < 1 ? 1 : jobs)}' /proc/meminfo)
@@ -118,7 +122,7 @@ compile() {
       -DREPRISE_BUILD_RUNTIME=ON -DREPRISE_BUILD_PYTHON=ON -DREPRISE_BUILD_CLI=OFF -DREPRISE_BUILD_TESTS=OFF \
       -DREPRISE_BUILD_BENCH=OFF -DREPRISE_BUILD_EXAMPLES=OFF -DREPRISE_CUDA_HEADERS="$headers" \
       -DCMAKE_MODULE_PATH="$kit/deps/cmake" -Dpybind11_DIR="$kit/deps/pybind11/share/cmake/pybind11" \
-      -DPython_EXECUTABLE="$python" -DREPRISE_TORCH_DIR="$torch"
+      -DPython_EXECUTABLE="$python" -DREPRISE_TORCH_DIR="$torch" &&
     "$cmake" --build "$build" -j "$jobs" --target _core _runtime
   } >"$results/build.log" 2>&1 || {
     tail -n 30 "$results/build.log" >&2
