@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles and links the runtime, and tests/cuda, against a build of PyTorch for CUDA. It needs no GPU and no
 # CUDA toolkit, and nothing that it builds is run. The packages of requirements-cuda.txt go into .venv-cuda
-# (550 MB to download, 1.4 GB on the disk), the build into build/cuda-check.
+# (550 MB to download, 1.2 GB on the disk), the build into build/cuda-check.
 #
 #   JOBS         compile jobs (1 by default)
 #   TORCH_INDEX  one more package index in which pip looks for torch
