@@ -296,10 +296,10 @@ def search(case: Case, memory: DeviceMemory) -> dict[str, Any]:
 def reason_of(error: BaseException) -> str:
     """Returns the first sentence of an error, for a cell of a table."""
     inner = getattr(error, "inner_exception", None) or error
-    if isinstance(inner, reprise.BudgetError) and inner.live:
+    if isinstance(inner, reprise.BudgetError) and "no plan" in str(inner):
+        return f"no plan; {inner.requested:,} B would do" if inner.requested else "no plan"
+    if isinstance(inner, reprise.BudgetError):
         return f"refused: {inner.requested:,} B more than the {inner.live:,} B that were live"
-    if isinstance(inner, reprise.BudgetError) and inner.requested:
-        return f"no plan; {inner.requested:,} B would do"
     text = str(inner).strip().splitlines()
     first = text[0] if text else ""
     if isinstance(inner, torch.OutOfMemoryError):
