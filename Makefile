@@ -160,6 +160,15 @@ test-full: build build/asan-ubsan/build.ninja $(ASAN_RUNTIME)/build.ninja build/
 bench: build ## run the benchmarks of docs/benchmarks.md
 	@cmake --build $(BUILD) --target bench
 
+# Not in continuous integration: it downloads 550 MB.
+.PHONY: cuda-check
+cuda-check: ready ## compile and link the runtime against a PyTorch for CUDA (no GPU needed, 550 MB to download)
+	@JOBS=$(JOBS) scripts/cuda_check.sh
+
+.PHONY: gpu-kit
+gpu-kit: ready ## pack build/gpu-kit: builds, tests and benchmarks on a machine with a GPU and no network
+	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" scripts/gpu_kit/pack.py build/gpu-kit
+
 .PHONY: docs
 docs: ready ## build the documentation as a site into build/site
 	@[ -x .venv/bin/python ] || { echo "make docs needs .venv: python3 -m venv .venv" >&2; exit 1; }

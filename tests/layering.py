@@ -110,6 +110,7 @@ def room_of(path):
 def may_include_torch(path):
     in_runtime = "runtime" in path.parts or path.stem.startswith("runtime") or path.parts[:2] == ("src", "training")
     in_runtime = in_runtime or path.parts[:3] == ("tests", "support", "accelerator")
+    in_runtime = in_runtime or path.parts[:2] == ("tests", "cuda")
     return in_runtime or path.parts[0] in ("python", "bench", "examples")
 
 

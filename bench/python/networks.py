@@ -23,9 +23,9 @@ class Network:
 
 
 class GptBlock(nn.Module):
-    def __init__(self, width: int, heads: int = 4) -> None:
+    def __init__(self, width: int, heads: int = 4, causal: bool = True) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -34,7 +34,7 @@ class GptBlock(nn.Module):
         batch, length, width = x.shape
         parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).unbind(2)
         q, k, v = (part.transpose(1, 2) for part in parts)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.proj(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
@@ -92,15 +92,17 @@ def gpt(small: bool) -> Network:
     return of_modules([Embed(vocabulary, width, length), *blocks, head], x, y.flatten())
 
 
-def images(batch: int, classes: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(batch, 3, 64, 64), torch.randint(0, classes, (batch,))
+def images(batch: int, classes: int = 100, side: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(batch, 3, side, side), torch.randint(0, classes, (batch,))
 
 
-def mean_head(inside: int) -> nn.Sequential:
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(inside, 100))
+def mean_head(inside: int, classes: int = 100) -> nn.Sequential:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(inside, classes))
 
 
-def resnet(depths: tuple[int, ...], bottleneck: bool, batch: int) -> Network:
+def resnet(
+    depths: tuple[int, ...], bottleneck: bool, batch: int, classes: int = 100, side: int = 64
+) -> Network:
     stem = nn.Sequential(*conv_norm(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     modules: list[nn.Module] = [stem]
     inside = 64
@@ -109,7 +111,7 @@ def resnet(depths: tuple[int, ...], bottleneck: bool, batch: int) -> Network:
             stride = 2 if i > 0 and j == 0 else 1
             modules.append(Residual(inside, 64 << i, stride, bottleneck))
             inside = (256 if bottleneck else 64) << i
-    return of_modules([*modules, mean_head(inside)], *images(batch))
+    return of_modules([*modules, mean_head(inside, classes)], *images(batch, classes, side))
 
 
 def resnet18(small: bool) -> Network:
@@ -166,8 +168,11 @@ class Unit(nn.Module):
 
 
 def unet(small: bool) -> Network:
+    return unet_of(*((2, 8) if small else (8, 32)))
+
+
+def unet_of(batch: int, base: int, side: int = 64) -> Network:
     """A U-Net whose stages hand the skips on. The last tensor of a tuple goes through."""
-    batch, base = (2, 8) if small else (8, 32)
     widths = [base, 2 * base, 4 * base, 6 * base]
     module = nn.ModuleList()
     stages: list[Stage] = []
@@ -201,8 +206,8 @@ def unet(small: bool) -> Network:
         inside = width
     head = nn.Sequential(nn.GroupNorm(8, inside), nn.SiLU(), nn.Conv2d(inside, 16, 1))
     add(head, through)
-    x = images(batch)[0]
-    return Network(module, stages, x, torch.randint(0, 16, (batch, 64, 64)))
+    x = images(batch, side=side)[0]
+    return Network(module, stages, x, torch.randint(0, 16, (batch, side, side)))
 
 
 NETWORKS: dict[str, Callable[[bool], Network]] = {

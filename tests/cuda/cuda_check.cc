@@ -1,0 +1,92 @@
+// Uses the runtime and the parts of LibTorch for CUDA that a backend of ours builds on: the caching allocator
+// and its statistics, streams, guards, and graphs. make cuda-check compiles and links this file without a GPU.
+// On a machine with a GPU the program runs a small step there, and compares its bits and bytes.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "reprise/runtime.h"
+
+namespace {
+
+namespace rt = reprise::runtime;
+namespace caching = c10::cuda::CUDACachingAllocator;
+
+int64_t allocated_bytes(c10::DeviceIndex device) {
+  const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return caching::getDeviceStats(device).allocated_bytes[all].current;
+}
+
+// Forward, loss and backward of a small network on a device.
+struct Step {
+  torch::nn::Sequential model{torch::nn::Linear(256, 512), torch::nn::GELU(),
+                              torch::nn::Linear(512, 16)};
+  rt::Tensors operator()(const rt::Tensors& in) {
+    const at::Tensor loss = torch::nn::functional::cross_entropy(model->forward(in[0]), in[1]);
+    loss.backward();
+    return {loss};
+  }
+};
+
+bool runs_a_step(c10::Device device) {
+  Step step;
+  step.model->to(device);
+  const rt::Tensors batch = {at::randn({512, 256}, device),
+                             at::randint(16, {512}, at::TensorOptions(device).dtype(at::kLong))};
+  const at::Tensor plain = step(batch).at(0).detach().clone();
+  step.model->zero_grad();
+  rt::CapturedStep captured([step](const rt::Tensors& in) mutable { return step(in); }, batch,
+                            {.modules = {step.model.ptr()}});
+  captured.plan({.budget = "90%"});
+  const bool same = at::equal(plain, captured.run_all(batch).at(0));
+  const auto report = captured.last_step();
+  std::printf("bits %s; predicted peak %lld B, measured peak %lld B\n", same ? "equal" : "DIFFER",
+              static_cast<long long>(report.predicted_peak.count()),
+              static_cast<long long>(report.measured_peak.count()));
+  return same && report.measured_peak <= report.budget;
+}
+
+// A graph of one operation on a stream of its own, in memory that is there beforehand.
+bool replays_a_graph(c10::Device device) {
+  const at::Tensor x = at::ones({1024}, device);
+  at::cuda::CUDAGraph graph;
+  {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(false, device.index()));
+    x.add_(1);
+    graph.capture_begin();
+    x.add_(1);
+    graph.capture_end();
+    graph.replay();
+    guard.current_stream().synchronize();
+  }
+  return x.sum().item<float>() == 3 * 1024;
+}
+
+}  // namespace
+
+int main() try {
+  if (c10::cuda::device_count() == 0) {
+    std::puts("There is no GPU here: the program was compiled and linked, and nothing ran.");
+    return 0;
+  }
+  const c10::Device device(c10::kCUDA, 0);
+  const c10::cuda::CUDAGuard guard(device);
+  std::printf("allocator %s, %lld B in use\n", caching::get()->name().c_str(),
+              static_cast<long long>(allocated_bytes(0)));
+  const bool step = runs_a_step(device), graph = replays_a_graph(device);
+  std::printf("step: %s; graph: %s\n", step ? "passed" : "FAILED", graph ? "passed" : "FAILED");
+  return step && graph ? 0 : 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "cuda_check: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,514 @@
+"""Reprise's promises on a device, checked through the Python package.
+
+    python suite.py --device cuda -o results
+
+On each small model, in each mode and at three budgets: the bits of plain training on the same
+device, with deterministic algorithms; the peak within the budget, as the device's own allocator
+counts it; the predicted peak within 1 % of the measured one. Then the device runs out of memory at
+several places of a step: everything must be as before the step, and the next steps must have the
+bits of plain training.
+
+Each subject (a mode and a model) runs in a process of its own, so that a crash ends one row only.
+suite.json and suite.md go into the folder of -o. The exit code is 1 if a check failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "bench" / "python"))
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with it.
+
+import reprise  # noqa: E402
+import torch  # noqa: E402
+from device_memory import DeviceMemory, machine, use_device  # noqa: E402
+from networks import Embed, GptBlock, conv_norm  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+MODES = ("chain", "graph", "graph, updates inside", "online")
+MODELS = ("dense", "convolutions", "attention", "attention, bfloat16")
+BUDGETS = ("100%", "middle", "least")  # of plain training's peak; between the two; the smallest
+TOLERANCE = 0.01  # of the measured peak
+Image = dict[str, bytes]
+FAILURES = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # places in a step, as shares of its memory
+
+
+@dataclass
+class Check:
+    """One promise that was checked."""
+
+    mode: str
+    model: str
+    budget: str
+    promise: str
+    passed: bool | None  # None: it was left out, and detail says why
+    detail: str = ""
+
+
+@dataclass
+class Subject:
+    """A model with its batch, as stages and as a step."""
+
+    model: nn.Sequential
+    x: torch.Tensor
+    y: torch.Tensor
+    half: bool
+
+    def output(self, model: Callable[[Any], Any], x: torch.Tensor) -> Any:
+        if not self.half:
+            return model(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return model(x)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(self.output(self.model, x).float(), y)
+        loss.backward()
+        return loss.detach()
+
+
+def make(name: str, device: torch.device, large: bool) -> Subject:
+    """Returns a model. The same name and size give the same weights on every device."""
+    torch.manual_seed(1)
+    if name == "dense":
+        width, rows = (2048, 8192) if large else (96, 512)
+        blocks: list[nn.Module] = [
+            nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)) for _ in range(6)
+        ]
+        model = nn.Sequential(*blocks, nn.Linear(width, 10))
+        x, y = torch.randn(rows, width), torch.randint(10, (rows,))
+    elif name == "convolutions":
+        width, rows, side = (64, 64, 96) if large else (8, 8, 16)
+        inside, blocks = 3, []
+        for _ in range(5):
+            blocks.append(nn.Sequential(*conv_norm(inside, width, 3), nn.ReLU()))
+            inside = width
+        head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(width, 10))
+        model = nn.Sequential(*blocks, head)
+        x, y = torch.randn(rows, 3, side, side), torch.randint(10, (rows,))
+    else:
+        width, rows, length = (512, 16, 512) if large else (32, 4, 32)
+        embed = Embed(64, width, length)
+        blocks = [nn.Sequential(GptBlock(width), nn.Dropout(0.1)) for _ in range(4)]
+        head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 64), nn.Flatten(0, 1))
+        model = nn.Sequential(embed, *blocks, head)
+        x, y = torch.randint(64, (rows, length)), torch.randint(64, (rows * length,))
+    half = name.endswith("bfloat16")
+    return Subject(model.to(device), x.to(device), y.to(device), half)
+
+
+class Runner:
+    """One mode on one subject."""
+
+    def __init__(self, mode: str, subject: Subject, memory: DeviceMemory) -> None:
+        self.mode, self.subject, self.memory = mode, subject, memory
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.planned: Any = None
+        if mode == "graph, updates inside":
+            self.optimizer = self.new_optimizer()
+        if mode == "chain":
+            stages = [lambda x, s=stage: subject.output(s, x) for stage in subject.model]
+            self.planned = reprise.remat(
+                stages,
+                subject.x,
+                module=subject.model,
+                loss=lambda out: F.cross_entropy(out.float(), subject.y),
+                output_held=False,
+            )
+        elif mode.startswith("graph"):
+            self.planned = reprise.capture(
+                subject.step,
+                subject.x,
+                subject.y,
+                modules=[subject.model],
+                optimizer=self.optimizer,
+            )
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.subject.model.parameters(), lr=0.1, momentum=0.9)
+
+    def plan(self, budget: int | str, arena: bool = True) -> int:
+        """Plans, and returns the predicted peak. Raises BudgetError if there is no plan."""
+        if self.mode == "chain":
+            self.planned.set_budget(budget)
+            result = self.planned.plan_for(self.subject.x)
+        else:
+            result = self.planned.plan(budget=budget, time_limit=2.0, arena=arena)
+        assert result.plan is not None  # No plan is a BudgetError.
+        return result.plan.peak_bytes
+
+    def plan_least(self) -> int:
+        """Plans for the smallest budget that a plan is found for, and returns the peak."""
+        budget = 1
+        for _ in range(6):  # A search with a time limit may miss what the one before has found.
+            try:
+                return self.plan(budget)
+            except reprise.BudgetError as error:
+                budget = max(error.requested, int(1.03 * budget))
+        raise RuntimeError(f"no plan was found for {budget} B, although a search named less")
+
+    def run(self) -> torch.Tensor:
+        subject = self.subject
+        if self.mode == "chain":
+            loss = F.cross_entropy(self.planned(subject.x).float(), subject.y)
+            loss.backward()
+            return loss.detach()
+        return self.planned(subject.x, subject.y)
+
+
+class State:
+    """Everything that a step may change, as bytes on the host."""
+
+    def __init__(self, subject: Subject, device: torch.device) -> None:
+        self.subject, self.device = subject, device
+        self.first = {name: image(t) for name, t in subject.model.state_dict().items()}
+
+    def put_back(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Puts parameters, buffers and random numbers back to the beginning; drops gradients."""
+        self.subject.model.zero_grad()
+        with torch.no_grad():
+            for name, tensor in self.subject.model.state_dict().items():
+                tensor.copy_(tensor_of(self.first[name], tensor))
+        if optimizer is not None:
+            for values in optimizer.state.values():
+                for one in values.values():
+                    if isinstance(one, torch.Tensor):
+                        one.zero_()
+        torch.manual_seed(11)
+
+    def now(self, loss: torch.Tensor | None = None) -> Image:
+        """Returns all that the promises are about, by name, in memory that no budget counts."""
+        found = {f"value {n}": image(t) for n, t in self.subject.model.state_dict().items()}
+        for name, parameter in self.subject.model.named_parameters():
+            if parameter.grad is not None:
+                found[f"gradient {name}"] = image(parameter.grad)
+        if loss is not None:
+            found["loss"] = image(loss)
+        return found | {"random state": image(random_state(self.device))}
+
+
+def image(tensor: torch.Tensor) -> bytes:
+    """Returns the bytes of a tensor."""
+    host = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(host.data_ptr(), host.numel() * host.element_size())
+
+
+def tensor_of(data: bytes, like: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor on the host with these bytes."""
+    return torch.frombuffer(bytearray(data), dtype=like.dtype).view(like.shape)
+
+
+def random_state(device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    state: torch.Tensor = torch.get_device_module(device.type).get_rng_state(device)
+    return state
+
+
+def first_difference(one: Image, other: Image) -> str:
+    """Returns the name of the first part that differs in a bit, or ""."""
+    for name in sorted(one.keys() | other.keys()):
+        if name not in one or name not in other:
+            return f"{name} is missing in one"
+        if one[name] != other[name]:
+            return name
+    return ""
+
+
+def two_steps(
+    run: Callable[[], torch.Tensor], state: State, optimizer: torch.optim.Optimizer | None
+) -> Image:
+    """Runs two steps from the beginning. The second one shows what the first one left behind."""
+    state.put_back(optimizer)
+    run()
+    state.subject.model.zero_grad()
+    return state.now(run())
+
+
+class Checks:
+    """Checks one subject and collects what was found."""
+
+    def __init__(self, mode: str, model: str, device: torch.device, large: bool) -> None:
+        self.mode, self.model = mode, model
+        self.memory = DeviceMemory(device)
+        self.subject = make(model, device, large)
+        self.state = State(self.subject, device)
+        self.found: list[Check] = []
+
+    def note(self, budget: str, promise: str, passed: bool | None, detail: str = "") -> None:
+        self.found.append(Check(self.mode, self.model, budget, promise, passed, detail))
+
+    def run(self) -> None:
+        if self.mode == "online":
+            self.run_online()
+            return
+        expected = self.plain()
+        runner = Runner(self.mode, self.subject, self.memory)
+        most = 0
+        for budget in BUDGETS:
+            self.memory.reset()
+            if budget == "least":
+                runner.plan_least()
+            elif budget == "middle":
+                runner.plan((most + runner.plan_least()) // 2)
+            else:
+                most = runner.plan(budget)
+            self.at_budget(runner, budget, expected)
+        if self.mode == "graph, updates inside":
+            # Parameters may be updated when the step fails; the exception names them.
+            return
+        # On the CPU a step takes no memory any more once it has an arena.
+        runner.plan((most + runner.plan_least()) // 2, arena=False)
+        self.out_of_memory(runner, expected)
+
+    def plain(self) -> Image:
+        """Returns the result of two plain steps, and checks that they repeat their own bits."""
+        optimizer = None
+        if self.mode == "graph, updates inside":
+            optimizer = torch.optim.SGD(self.subject.model.parameters(), lr=0.1, momentum=0.9)
+
+        def run() -> torch.Tensor:
+            loss = self.subject.step(self.subject.x, self.subject.y)
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss
+
+        first = two_steps(run, self.state, optimizer)
+        again = first_difference(first, two_steps(run, self.state, optimizer))
+        self.note("", "plain training repeats its bits", not again, again)
+        self.state.put_back(None)
+        return first
+
+    def at_budget(self, runner: Runner, budget: str, expected: Image) -> None:
+        found = two_steps(runner.run, self.state, runner.optimizer)
+        difference = first_difference(found, expected)
+        self.note(budget, "bits of plain training", not difference, difference)
+        del found
+        self.subject.model.zero_grad()
+        self.memory.reset()
+        loss = runner.run()
+        self.memory.synchronize()
+        peak = self.memory.peak()
+        del loss
+        report = runner.planned.report()
+        limit = report.budget_bytes
+        within = limit is None or peak <= limit
+        self.note(budget, "peak within the budget", within, f"{peak:,} of {limit or 0:,} B")
+        predicted = report.predicted_peak_bytes
+        off = abs(predicted - peak) / peak
+        self.note(
+            budget,
+            "prediction within 1 %",
+            off <= TOLERANCE,
+            f"predicted {predicted:,} B, measured {peak:,} B: {100 * off:.3f} %",
+        )
+
+    def out_of_memory(self, runner: Runner, expected: Image) -> None:
+        failed = 0
+        for place, make_fail in self.failures(runner):
+            before = self.state.now()
+            reason = ""
+            with make_fail:
+                try:
+                    loss = runner.run()
+                    del loss
+                except (torch.OutOfMemoryError, reprise.BudgetError) as error:
+                    reason = str(error).splitlines()[0][:80]
+                    del error
+            gc.collect()
+            if not reason:
+                continue
+            failed += 1
+            difference = first_difference(self.state.now(), before)
+            where = f"no memory at {place}"
+            self.note(where, "all as before", not difference, difference or reason)
+        self.note("no memory", "some step failed", failed > 0, f"{failed} of {len(FAILURES)}")
+        found = two_steps(runner.run, self.state, runner.optimizer)
+        difference = first_difference(found, expected)
+        self.note("after it", "bits of plain training", not difference, difference)
+
+    def failures(self, runner: Runner) -> Iterator[tuple[str, Any]]:
+        """Yields names of places in a step, and contexts in which memory ends there."""
+        self.memory.reset()
+        level, reserved = self.memory.live(), self.memory.reserved() or 0
+        runner.run()
+        self.memory.synchronize()
+        need = self.memory.peak() - level
+        more = (self.memory.reserved_peak() or 0) - reserved
+        for share in FAILURES:
+            self.memory.reset()
+            kind = self.memory.device.type
+            if kind == "cuda":
+                yield f"{share:.2f}", self.memory.limited(reserved + int(share * more))
+            elif kind == "cpu":
+                limit = runner.planned.report().budget_bytes
+                room = max(0, limit - self.memory.live() - int(share * need))
+                yield f"{share:.2f}", Ballast(room)
+            elif kind == "sim":
+                yield f"{share:.2f}", FailedAllocation(self.memory.device, 1 + int(share * 60))
+
+    def run_online(self) -> None:
+        if self.memory.device.type != "cpu":
+            self.note("", "online mode", None, "online mode works on the CPU only")
+            return
+        expected = self.plain()
+        self.memory.reset()
+        self.subject.step(self.subject.x, self.subject.y)
+        peak = self.memory.peak()
+        self.subject.model.zero_grad()
+        online = reprise.online(budget=int(0.8 * peak))
+
+        def run() -> torch.Tensor:
+            with online:
+                return self.subject.step(self.subject.x, self.subject.y)
+
+        found = two_steps(run, self.state, None)
+        difference = first_difference(found, expected)
+        self.note("80%", "bits of plain training", not difference, difference)
+        report = online.report()
+        within = report.measured_peak_bytes <= (report.budget_bytes or 0)
+        detail = f"{report.measured_peak_bytes:,} of {report.budget_bytes or 0:,} B"
+        self.note("80%", "peak within the budget", within, detail)
+
+
+class Ballast:
+    """Holds memory of the CPU, so that less of a budget is left."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __enter__(self) -> None:
+        self.held: torch.Tensor | None = torch.empty(self.size, dtype=torch.uint8)
+
+    def __exit__(self, *_: Any) -> None:
+        self.held = None
+
+
+class FailedAllocation:
+    """Lets one allocation of a simulated device fail."""
+
+    def __init__(self, device: torch.device, number: int) -> None:
+        self.index, self.number = device.index, number
+
+    def __enter__(self) -> None:
+        import sim
+
+        sim.fail_allocation(self.index, self.number)
+
+    def __exit__(self, *_: Any) -> None:
+        import sim
+
+        sim.fail_allocation(self.index, 0)
+
+
+def check_one(mode: str, model: str, device: torch.device, large: bool) -> list[Check]:
+    """Checks one subject. What goes wrong is one more check that failed."""
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    if device.type == "sim" and model.endswith("bfloat16"):
+        return [Check(mode, model, "", "autocast", None, "the simulated devices have none")]
+    checks: Checks | None = None
+    try:
+        checks = Checks(mode, model, device, large)
+        checks.run()
+        found = checks.found
+    except Exception as error:
+        traceback.print_exc()
+        found = checks.found if checks else []
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        found.append(Check(mode, model, "", "the checks run to their end", False, reason))
+    return found
+
+
+def in_a_process(mode: str, model: str, options: argparse.Namespace) -> list[Check]:
+    command = [sys.executable, "-B", str(Path(__file__).resolve()), "--device", options.device]
+    command += ["--subject", mode, model]
+    command += ["--sim-library", options.sim_library] if options.sim_library else []
+    command += ["--large"] if options.large else []
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
+    except subprocess.TimeoutExpired:
+        reason = f"it took more than {options.timeout} s and was stopped"
+        return [Check(mode, model, "", "the checks run to their end", False, reason)]
+    try:
+        return [Check(**one) for one in json.loads(done.stdout.splitlines()[-1])]
+    except (IndexError, ValueError, TypeError):
+        tail = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
+        reason = f"the process ended with {done.returncode}: {tail[0][:200]}"
+        return [Check(mode, model, "", "the checks run to their end", False, reason)]
+
+
+def table(checks: list[Check], about: dict[str, Any]) -> str:
+    """Returns the page of results as Markdown."""
+    failed = [one for one in checks if one.passed is False]
+    left_out = [one for one in checks if one.passed is None]
+    lines = ["# Device suite", "", "A program writes this file, so do not edit it.", ""]
+    if about["device"] == "cpu":
+        lines += ["**This is a run on the CPU. Figures of a GPU are missing.**", ""]
+    lines += [f"- {name}: {value}" for name, value in about.items()]
+    passed = len(checks) - len(failed) - len(left_out)
+    counts = f"{passed} checks passed, {len(failed)} failed, {len(left_out)} were left out."
+    lines += ["", counts, ""]
+    lines += ["| mode | model | budget | promise | result | detail |", "|---|---|---|---|---|---|"]
+    for one in checks:
+        result = {True: "passed", False: "**FAILED**", None: "left out"}[one.passed]
+        cells = (one.mode, one.model, one.budget, one.promise, result, one.detail.replace("|", "/"))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, sim:0 (default: cpu)")
+    parser.add_argument("--sim-library", default="", help="libsim_python.so, for the devices sim")
+    parser.add_argument("--modes", nargs="*", default=MODES, choices=MODES, metavar="MODE")
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, metavar="MODEL")
+    parser.add_argument("--large", action="store_true", help="peaks of some 100 MB, as for a GPU")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds for a subject")
+    parser.add_argument("-o", "--output", help="suite.json and suite.md go into this folder")
+    parser.add_argument("--subject", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    device = use_device(options.device, options.sim_library)
+    options.large = options.large or device.type not in ("cpu", "sim")
+    if options.subject:
+        found = check_one(*options.subject, device, options.large)
+        print(json.dumps([asdict(one) for one in found]))
+        sys.stdout.flush()
+        return 0
+    checks: list[Check] = []
+    for mode in options.modes:
+        for model in options.models:
+            found = in_a_process(mode, model, options)
+            checks += found
+            bad = [one for one in found if one.passed is False]
+            print(f"{mode}, {model}: {len(found) - len(bad)} of {len(found)} checks", flush=True)
+            for one in bad:
+                print(f"  FAILED at {one.budget or 'the start'}: {one.promise}: {one.detail}")
+    about = machine(device)
+    if options.output:
+        folder = Path(options.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = {"machine": about, "checks": [asdict(one) for one in checks]}
+        (folder / "suite.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        (folder / "suite.md").write_text(table(checks, about), encoding="utf-8")
+    failed = sum(one.passed is False for one in checks)
+    passed = sum(one.passed is True for one in checks)
+    print(f"device suite on {device}: {passed} of {len(checks)} checks passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
