@@ -79,10 +79,11 @@ Captured::Captured(Circumstances now, StepProgram made)
 }
 
 std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
-                                       const CaptureOptions& options) {
+                                       const CaptureOptions& options,
+                                       const std::shared_ptr<distributed::Peers>& peers) {
   Circumstances circumstances(sample, options);
   return std::make_unique<Captured>(std::move(circumstances),
-                                    make_step_program(step, sample, options));
+                                    make_step_program(step, sample, options, peers));
 }
 
 }  // namespace reprise::runtime::internal::graph
