@@ -39,8 +39,8 @@ def batch(step: int) -> tuple[Any, Any]:
     """Returns the rows of this rank."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     return (
-        torch.randn(256, 128, generator=generator),
-        torch.randint(0, 10, (256,), generator=generator),
+        torch.randn(1024, 128, generator=generator),
+        torch.randint(0, 10, (1024,), generator=generator),
     )
 
 

@@ -528,6 +528,7 @@ def capture(
 
     Raises:
         BudgetError: The step cannot be captured within `budget`.
+        PeerError: Another process of the group has failed, or does not answer in time.
         InputError: The step cannot be replayed, because it uses numbers out of tensors that are
             not whole, because sizes depend on data in other ways than by a mask, or because
             parameters are written. The message names the operation and the line of the program.

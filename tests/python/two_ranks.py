@@ -1,4 +1,4 @@
-"""Runs a function in two processes that know each other: Gloo on the loopback, waits that are bounded."""
+"""Runs a function in two processes that know each other: Gloo on the loopback, bounded waits."""
 
 from __future__ import annotations
 
@@ -43,11 +43,16 @@ def _work(
 
 
 def run_ranks(
-    function: Callable[..., None], *arguments: Any, seconds: float = 200, timeout: float = 60
+    function: Callable[..., None],
+    *arguments: Any,
+    seconds: float = 200,
+    timeout: float = 60,
+    dies: int | None = None,
 ) -> None:
     """Calls `function(rank, *arguments)` in two processes. Fails with the text of their errors.
 
-    `timeout` is that of the group, and `seconds` is how long a process may take.
+    `timeout` is that of the group, and `seconds` is how long a process may take. The rank `dies`
+    may end without a word; all others have to say that they are done.
     """
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
@@ -66,8 +71,11 @@ def run_ranks(
             child.kill()
             child.join()
     errors = [f"rank {rank} did not end within {seconds} s" for rank in late]
+    silent = {0, 1} - {dies, *late}
     while not told.empty():
         rank, text = told.get()
+        silent.discard(rank)
         if text:
             errors.append(f"rank {rank}:\n{text}")
+    errors += [f"rank {r} ended without a word, code {children[r].exitcode}" for r in silent]
     assert not errors, "\n".join(errors)

@@ -96,8 +96,8 @@ struct CaptureOptions {
   // the step the same number of times. At the capture, parameters and buffers get the bits that they
   // have on rank 0. Buffers are not copied after that.
   //
-  // A rank that fails lets all others fail within the timeout of the group. Nobody can use the step
-  // any more then. With a group, a step may not read numbers on the host, and on_miss is kRefuse.
+  // A rank that fails lets all others fail within the timeout of the group, by a PeerError
+  // (reprise/runtime/peer_error.h). Nobody can use the step any more then. With a group, a step may not read numbers on the host, and on_miss is kRefuse.
   std::string group = {};
   // Gradients are summed in buckets of at least so many bytes. 0 stands for the sizes of
   // DistributedDataParallel: 1 MiB for the first bucket, and 25 MiB for the others.

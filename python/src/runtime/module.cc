@@ -24,6 +24,7 @@
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/miss.h"
+#include "reprise/runtime/peer_error.h"
 #include "reprise/runtime/remat.h"
 #include "reversible.h"
 #include "saved.h"
@@ -74,6 +75,8 @@ void translate(std::exception_ptr pointer) {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const rt::StepMiss& miss) {
     set_error("StepMiss", miss.what(), miss.of_reads(), miss.of_function());
+  } catch (const rt::PeerError& error) {
+    set_error("PeerError", error.what());
   } catch (const Refused& refused) {
     translate_error(std::make_exception_ptr(refused.error));
   } catch (...) {

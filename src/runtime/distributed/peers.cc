@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "reprise/runtime/peer_error.h"
 
 namespace reprise::runtime::internal::distributed {
 namespace {
@@ -130,10 +131,10 @@ struct Peers::Group {
 
   [[noreturn]] void fail(const std::string& reason) {
     if (broken.empty()) broken = reason;
-    throw Error(reason);
+    throw PeerError(reason);
   }
 
-  // Throws Error if another rank has failed.
+  // Throws PeerError if another rank has failed.
   void look() {
     if (!store->check({key("failed")})) return;
     fail(fmt::format("the step of this rank {} cannot go on, because {}", rank,
@@ -208,7 +209,7 @@ struct Peers::Group {
   // Runs a collective operation on a tensor and waits for it.
   template <class Begin>
   void whole(const at::Tensor& tensor, const std::string& what, Begin&& begin) {
-    if (!broken.empty()) throw Error(broken);
+    if (!broken.empty()) throw PeerError(broken);
     std::vector<at::Tensor> list{alias_of(tensor)};
     const Transfer transfer = under_way(begin(list), tensor, what);
     try {
@@ -328,7 +329,7 @@ void Peers::tell(const std::string& failure) noexcept {
 }
 
 void Peers::require_sound() const {
-  if (!group_->broken.empty()) throw Error(group_->broken);
+  if (!group_->broken.empty()) throw PeerError(group_->broken);
 }
 
 void Peers::abandon(std::shared_ptr<void> arena) noexcept {

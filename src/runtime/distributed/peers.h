@@ -27,7 +27,7 @@ class Peers {
   int rank() const;
   int size() const;
 
-  // These functions are called by all ranks in the same order. They throw Error if a rank has failed
+  // These functions are called by all ranks in the same order. They throw PeerError if a rank has failed
   // or does not answer in time; the message names the rank. `what` says in a message what is waited
   // for.
   //
@@ -48,7 +48,7 @@ class Peers {
   // Tells the other ranks that this one has failed, unless that is known already. Nobody can use the
   // group through this Peers any more. Does nothing if the store cannot be reached.
   void tell(const std::string& failure) noexcept;
-  // Throws Error if this rank has failed before, or has seen that another one has.
+  // Throws PeerError if this rank has failed before, or has seen that another one has.
   void require_sound() const;
   // Drops all sums that were started. The memory of those that are still under way is kept until the
   // process ends, together with `arena`.

@@ -6,6 +6,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/miss.h"
+#include "reprise/runtime/peer_error.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/graph/gradients.h"
@@ -42,6 +43,8 @@ namespace {
     throw;
   } catch (const BudgetError& error) {
     throw BudgetError(text(error.what()), error.budget(), error.live(), error.requested());
+  } catch (const PeerError& error) {
+    throw PeerError(text(error.what()));
   } catch (const std::exception& error) {
     throw Error(text(error.what()));
   }
