@@ -9,6 +9,7 @@
 #include "reprise/runtime/nn.h"             // IWYU pragma: export
 #include "reprise/runtime/offload.h"        // IWYU pragma: export
 #include "reprise/runtime/online.h"         // IWYU pragma: export
+#include "reprise/runtime/peer_error.h"     // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
 #include "reprise/runtime/saved_state.h"    // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export

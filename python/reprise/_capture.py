@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ._memory import budget_for
 from ._modules import called_modules, modules_of, outermost, with_optimizers
 from ._optimizer import ParameterSteps
 from ._plan import Plan
+from ._process_group import cap_in_bytes, name_of_group, telling
 from ._recorded import RecordedFunction
 from ._report import report_html
 from ._result import PlanResult, result_of
@@ -56,6 +58,8 @@ class CapturedStep:
         name: str,
         observer: Observer | None,
         cache: Path | None = None,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
     ) -> None:
         check_lockstep(lockstep)
         if on_miss not in ("refuse", "recapture"):
@@ -75,6 +79,8 @@ class CapturedStep:
         self._name = name
         self._observer = observer
         self._cache = "" if cache is None else os.fspath(cache)
+        self._group = name_of_group(process_group)
+        self._bucket_cap = cap_in_bytes(bucket_cap_mb, self._group)
         self._plan_options: dict[str, Any] | None = None
         self._capture(*flatten((arguments, keywords), "the sample"))
 
@@ -96,6 +102,8 @@ class CapturedStep:
                 "name": self._name,
                 "observer": observe(self._observer),
                 "cache": self._cache,
+                "group": self._group,
+                "bucket_cap": self._bucket_cap,
             },
         )
         # Nothing can fail any more. If something failed above, the recording before stays whole.
@@ -184,7 +192,8 @@ class CapturedStep:
         recorded.after_run = guards.after_run
         with guards.recording():
             native = self._make(recorded, tensors, options | {"modules": self._modules})
-        guards.settle()
+        with telling(native):
+            guards.settle()
         return native, guards
 
     def _functions(self) -> list[Callable[..., Any]]:
@@ -287,6 +296,10 @@ class CapturedStep:
                 step is captured and planned again instead; for a difference that lockstep finds, a
                 RuntimeWarning says which calls may have computed what the function did not say.
         """
+        with telling(self._native):
+            return self._call(arguments, keywords)
+
+    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         tensors, tree = flatten((arguments, keywords), "the input")
         if tree != self._recorded.inputs:
             self._miss("its inputs have another structure or other numbers", tensors, tree)
@@ -304,6 +317,23 @@ class CapturedStep:
                 "run to run, although the inputs and the random state are the same"
             )
         return rebuild(self._structure(), outputs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets the calls inside add the gradients of this rank alone, as `no_sync()` of DDP does.
+
+        They are added to `.grad`, and nothing is sent. The next call outside adds its own and
+        averages the sum. All ranks do the same.
+
+        Raises:
+            InputError: The step was captured without `process_group`, or with an optimizer, which
+                uses its gradients up at each call.
+        """
+        self._native.synchronize(False)
+        try:
+            yield
+        finally:
+            self._native.synchronize(True)
 
     def _run(self, tensors: list[torch.Tensor], tree: Tree) -> list[torch.Tensor] | None:
         """Runs the recording. Captures the step again if lockstep finds a difference."""
@@ -430,6 +460,8 @@ def capture(
     name: str = "step",
     observer: Observer | None = None,
     cache: Path | None = None,
+    process_group: Any = None,
+    bucket_cap_mb: float | None = None,
     **keywords: Any,
 ) -> CapturedStep:
     """Records a whole training step of any model: forward, loss and backward.
@@ -483,6 +515,14 @@ def capture(
         cache: A folder in which measured costs are kept. A program that starts again on the same
             machine captures the same step without measuring it again. It may be shared by several
             programs. An entry that is damaged is ignored with a `RuntimeWarning`.
+        process_group: A group of `torch.distributed`, such as `torch.distributed.group.WORLD`. The
+            gradients of parameters are averaged over its ranks while the backward runs, with the
+            bits of `DistributedDataParallel`. All ranks capture, plan and call the step together.
+            At the capture, parameters and buffers get the bits that they have on rank 0; buffers
+            are not copied after that. A rank that fails lets all others fail within the timeout of
+            the group. A step of a group reads no numbers out of tensors, and `on_miss` is "refuse".
+        bucket_cap_mb: The gradients are averaged in buckets of so many MiB. None stands for the
+            sizes of `DistributedDataParallel`: 1 MiB for the first bucket, then 25 MiB.
         **keywords: The keyword arguments that the function is recorded with.
 
     Returns:
@@ -490,6 +530,7 @@ def capture(
 
     Raises:
         BudgetError: The step cannot be captured within `budget`.
+        PeerError: Another process of the group has failed, or does not answer in time.
         InputError: The step cannot be replayed, because it uses numbers out of tensors that are
             not whole, because sizes depend on data in other ways than by a mask, or because
             parameters are written. The message names the operation and the line of the program.
@@ -520,4 +561,6 @@ def capture(
         name,
         observer,
         cache,
+        process_group,
+        bucket_cap_mb,
     )

@@ -105,6 +105,8 @@ def micro_batches(
     name: str = "step",
     observer: Observer | None = None,
     cache: Path | None = None,
+    process_group: Any = None,
+    bucket_cap_mb: float | None = None,
     **keywords: Any,
 ) -> MicroBatchedStep:
     """Captures and plans a whole training step in parts along the batch.
@@ -150,6 +152,9 @@ def micro_batches(
         name: As for `capture()`.
         observer: As for `capture()`.
         cache: As for `capture()`.
+        process_group: As for `capture()`. The gradients of all parts are added up first, and then
+            averaged, as by accumulation with `no_sync()`. `parts` is a single number then.
+        bucket_cap_mb: As for `capture()`.
         **keywords: The keyword arguments that the functions are recorded with.
 
     Returns:
@@ -197,4 +202,6 @@ def micro_batches(
         name=name,
         observer=observer,
         cache=cache,
+        process_group=process_group,
+        bucket_cap_mb=bucket_cap_mb,
     )

@@ -64,6 +64,8 @@ class CapturedStep:
         name: str,
         observer: Callable[[str, float, str], None] | None,
         cache: str,
+        group: str,
+        bucket_cap: int,
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -83,6 +85,8 @@ class CapturedStep:
         name: str,
         observer: Callable[[str, float, str], None] | None,
         cache: str,
+        group: str,
+        bucket_cap: int,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
         """Returns the fastest step, the number of its parts, and each number with its result."""
 
@@ -123,6 +127,12 @@ class CapturedStep:
 
     def host_reads(self) -> list[str]:
         """Returns what the last outcome that ran reads on the host, in words."""
+
+    def synchronize(self, averages: bool) -> None:
+        """Says whether the runs that follow average gradients over the process group."""
+
+    def tell_failure(self, reason: str) -> None:
+        """Lets the other ranks of the process group fail."""
 
     def comparing(self) -> bool:
         """Returns whether the function runs now beside its recording, to be compared with it."""

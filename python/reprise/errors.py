@@ -58,6 +58,14 @@ class StepMiss(InputError):
         self.of_function = of_function
 
 
+class PeerError(Error, RuntimeError):
+    """Another process of the step's group has failed, has ended, or does not answer in time.
+
+    The message names the rank and what was waited for. The captured step cannot be used any more:
+    all ranks make a new group, load model and optimizer, and capture the step again.
+    """
+
+
 class BudgetError(Error, MemoryError):
     """A step asked for more bytes than its budget, or no plan fits the budget.
 

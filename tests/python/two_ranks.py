@@ -1,4 +1,4 @@
-"""Runs a function in two processes that know each other: Gloo on the loopback, waits of 60 s."""
+"""Runs a function in two processes that know each other: Gloo on the loopback, bounded waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _work(rank: int, store: str, function: Callable[..., None], arguments: Any, told: Any) -> None:
+def _work(
+    rank: int,
+    store: str,
+    timeout: float,
+    function: Callable[..., None],
+    arguments: Any,
+    told: Any,
+) -> None:
     import torch
     import torch.distributed as dist
 
@@ -23,7 +30,7 @@ def _work(rank: int, store: str, function: Callable[..., None], arguments: Any, 
             store=dist.FileStore(store, 2),  # type: ignore[attr-defined]
             rank=rank,
             world_size=2,
-            timeout=datetime.timedelta(seconds=60),
+            timeout=datetime.timedelta(seconds=timeout),
         )
         function(rank, *arguments)
         told.put((rank, ""))
@@ -35,14 +42,24 @@ def _work(rank: int, store: str, function: Callable[..., None], arguments: Any, 
         os._exit(0)  # The other rank may be gone, and a group that is destroyed waits for it.
 
 
-def run_ranks(function: Callable[..., None], *arguments: Any, seconds: float = 200) -> None:
-    """Calls `function(rank, *arguments)` in two processes. Fails with the text of their errors."""
+def run_ranks(
+    function: Callable[..., None],
+    *arguments: Any,
+    seconds: float = 200,
+    timeout: float = 60,
+    dies: int | None = None,
+) -> None:
+    """Calls `function(rank, *arguments)` in two processes. Fails with the text of their errors.
+
+    `timeout` is that of the group, and `seconds` is how long a process may take. The rank `dies`
+    may end without a word; all others have to say that they are done.
+    """
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         children = [
-            context.Process(target=_work, args=(rank, store, function, arguments, told))
+            context.Process(target=_work, args=(rank, store, timeout, function, arguments, told))
             for rank in range(2)
         ]
         for child in children:
@@ -54,8 +71,11 @@ def run_ranks(function: Callable[..., None], *arguments: Any, seconds: float = 2
             child.kill()
             child.join()
     errors = [f"rank {rank} did not end within {seconds} s" for rank in late]
+    silent = {0, 1} - {dies, *late}
     while not told.empty():
         rank, text = told.get()
+        silent.discard(rank)
         if text:
             errors.append(f"rank {rank}:\n{text}")
+    errors += [f"rank {r} ended without a word, code {children[r].exitcode}" for r in silent]
     assert not errors, "\n".join(errors)

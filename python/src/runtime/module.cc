@@ -24,6 +24,7 @@
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/miss.h"
+#include "reprise/runtime/peer_error.h"
 #include "reprise/runtime/remat.h"
 #include "reversible.h"
 #include "saved.h"
@@ -74,6 +75,8 @@ void translate(std::exception_ptr pointer) {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const rt::StepMiss& miss) {
     set_error("StepMiss", miss.what(), miss.of_reads(), miss.of_function());
+  } catch (const rt::PeerError& error) {
+    set_error("PeerError", error.what());
   } catch (const Refused& refused) {
     translate_error(std::make_exception_ptr(refused.error));
   } catch (...) {
@@ -197,10 +200,11 @@ class CapturedStep {
   CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
                bool recapture, int outcomes, const std::optional<std::vector<Text>>& alternatives,
                const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
-               const Text& name, const ObserverArgument& observer, const Text& cache) {
+               const Text& name, const ObserverArgument& observer, const Text& cache,
+               const Text& group, int64_t bucket_cap) {
     rt::CaptureOptions options =
         capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
-                        name, observer, cache);
+                        name, observer, cache, group, bucket_cap);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -214,13 +218,15 @@ class CapturedStep {
                             const std::optional<std::vector<Text>>& alternatives,
                             const py::object& optimizer, const Text& lockstep,
                             const BudgetArgument& budget, const Text& name,
-                            const ObserverArgument& observer, const Text& cache) {
+                            const ObserverArgument& observer, const Text& cache, const Text& group,
+                            int64_t bucket_cap) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
-        .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         lockstep, budget, name, observer, cache),
+        .capture =
+            step->capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep,
+                                  budget, name, observer, cache, group, bucket_cap),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -263,6 +269,8 @@ class CapturedStep {
   std::vector<std::string> guards() const { return step_->guards(); }
   std::vector<Text> host_reads() const { return step_->host_reads(); }
   bool comparing() const { return step_ && step_->comparing(); }
+  void synchronize(bool averages) { step_->synchronize(averages); }
+  void tell_failure(const Text& reason) { step_->tell_failure(reason); }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(step_->planned()); }
   py::tuple cache_use() const {
@@ -297,7 +305,8 @@ class CapturedStep {
                                      const std::optional<std::vector<Text>>& alternatives,
                                      const py::object& optimizer, const Text& lockstep,
                                      const BudgetArgument& budget, const Text& name,
-                                     const ObserverArgument& observer, const Text& cache) {
+                                     const ObserverArgument& observer, const Text& cache,
+                                     const Text& group, int64_t bucket_cap) {
     rt::CaptureOptions options;
     options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
@@ -308,6 +317,8 @@ class CapturedStep {
     options.lockstep = lockstep_of(lockstep);
     options.runs = 2;  // Guards compare the state of Python before each call.
     options.cache = cache;
+    options.group = group;
+    options.bucket_cap = Bytes(bucket_cap);
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
@@ -401,16 +412,18 @@ void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
-                    const BudgetArgument&, const Text&, const ObserverArgument&, const Text&>(),
+                    const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
+                    const Text&, int64_t>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
            py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
-           py::arg("cache"))
+           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
-                  py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"))
+                  py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"),
+                  py::arg("group"), py::arg("bucket_cap"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("observer"))
@@ -423,6 +436,8 @@ void bind_captured_step(py::module_& m) {
       .def("guards", &CapturedStep::guards)
       .def("host_reads", &CapturedStep::host_reads)
       .def("comparing", &CapturedStep::comparing)
+      .def("synchronize", &CapturedStep::synchronize, py::arg("averages"))
+      .def("tell_failure", &CapturedStep::tell_failure, py::arg("reason"))
       .def("refresh", &CapturedStep::refresh)
       .def("planned", &CapturedStep::planned)
       .def("cache_use", &CapturedStep::cache_use)

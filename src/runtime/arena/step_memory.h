@@ -22,6 +22,8 @@ class StepMemory {
   // Moves the blocks that the caller still holds of the last run to the heap, so that their places
   // are free.
   void evacuate();
+  // Returns what keeps the arena where it is, for memory that somebody else still writes.
+  std::shared_ptr<void> keep() const { return arena_; }
   // Notes that the tensor leaves the step, so that the caller may hold it when the next run begins.
   void hand_out(const at::Tensor& tensor);
   // Moves tensors from the arena to the heap for good, so that an array of NumPy, for example, may

@@ -82,9 +82,10 @@ Captured::Captured(Circumstances now, StepProgram made)
 }
 
 std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
-                                       const CaptureOptions& options) {
+                                       const CaptureOptions& options,
+                                       const std::shared_ptr<distributed::Peers>& peers) {
   Circumstances circumstances(sample, options);
-  StepProgram program = make_step_program(step, sample, options);
+  StepProgram program = make_step_program(step, sample, options, peers);
   const std::string changed = circumstances.difference_of_values(Circumstances(sample, options));
   if (!changed.empty()) {
     throw InputError(fmt::format(

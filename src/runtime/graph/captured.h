@@ -42,8 +42,9 @@ struct Captured {
   Captured& operator=(const Captured&) = delete;
 };
 
-// Captures the step. Throws what capture() throws.
+// Captures the step. `peers` is null without a process group. Throws what capture() throws.
 std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
-                                       const CaptureOptions& options);
+                                       const CaptureOptions& options,
+                                       const std::shared_ptr<distributed::Peers>& peers);
 
 }  // namespace reprise::runtime::internal::graph

@@ -8,6 +8,7 @@
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
+#include "runtime/graph/agreement.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
 
@@ -18,6 +19,29 @@ using internal::step::describe;
 using internal::step::HostRead;
 
 struct CapturedStep::State : internal::graph::StepState {};
+
+namespace {
+
+// Calls the function. If it throws and there is a group, the other ranks hear of it.
+template <class Function>
+auto telling(const internal::graph::StepState& state, Function&& function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    if (state.peers) state.peers->tell(error.what());
+    throw;
+  }
+}
+
+void require_group(const CaptureOptions& options) {
+  if (options.on_miss == OnMiss::kRefuse) return;
+  throw InputError(
+      "a step of a process group is not captured again when something differs (on_miss recapture), "
+      "because the other ranks would wait for it: give all calls inputs of the same shapes, or "
+      "capture a step for each shape");
+}
+
+}  // namespace
 
 CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions options)
     : state_(std::make_unique<State>()) {
@@ -36,7 +60,11 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
         value.name));
   }
   state_->plan_options.budget = state_->options.budget;
-  state_->capture(sample);
+  if (!state_->options.group.empty()) {
+    require_group(state_->options);
+    state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.group);
+  }
+  telling(*state_, [&] { state_->capture(sample); });
 }
 
 CapturedStep::~CapturedStep() = default;
@@ -46,7 +74,8 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   StepPlanOptions wanted = options;
   if (wanted.budget.unlimited()) wanted.budget = state_->options.budget;
-  state_->require_plan(wanted, state_->graph_now().fixed, Bytes(0));
+  state_->require_plan(wanted, state_->graph_now().fixed, Bytes(0),
+                       /*together=*/true);
   state_->now().placements = 0;
   state_->outcomes.drop_other_plans();
   return state_->now().plan->result;
@@ -57,9 +86,12 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   const Baseline plain = baseline(graph);
   const Bytes budget = options.budget.resolve(plain.peak);
   const std::vector<Violation> violations = verify(graph, plan, budget);
-  if (!violations.empty()) {
-    std::string message = "the plan is not valid for this step:";
-    for (const Violation& violation : violations) message += "\n  " + violation.message;
+  std::string message;
+  if (!violations.empty()) message = "the plan is not valid for this step:";
+  for (const Violation& violation : violations) message += "\n  " + violation.message;
+  if (state_->peers) {
+    internal::graph::agree_on_plan(*state_->peers, message);
+  } else if (!message.empty()) {
     throw InputError(message);
   }
   state_->plan_options = options;
@@ -81,14 +113,30 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
 }
 
 at::Tensor CapturedStep::run(const Tensors& inputs) {
-  Tensors outputs = state_->run(inputs);
+  Tensors outputs = run_all(inputs);
   return outputs.empty() ? at::Tensor() : std::move(outputs[0]);
 }
 
-Tensors CapturedStep::run_all(const Tensors& inputs) { return state_->run(inputs); }
+Tensors CapturedStep::run_all(const Tensors& inputs) {
+  return telling(*state_, [&] { return state_->run(inputs); });
+}
 
 std::optional<Tensors> CapturedStep::run_captured(const Tensors& inputs) {
-  return state_->run_captured(inputs);
+  return telling(*state_, [&] { return state_->run_captured(inputs); });
+}
+
+void CapturedStep::synchronize(bool averages) {
+  if (!state_->peers) throw InputError("the step was captured without a process group");
+  if (state_->options.optimizer && !averages) {
+    throw InputError(
+        "a step with an optimizer uses its gradients up, so it cannot add them over several runs: "
+        "leave the optimizer outside, or run the step in parts along the batch (micro_batches)");
+  }
+  state_->synchronized = averages;
+}
+
+void CapturedStep::tell_failure(const std::string& reason) noexcept {
+  if (state_ && state_->peers) state_->peers->tell(reason);
 }
 
 void CapturedStep::capture_outcome(const Tensors& inputs) { state_->capture_outcome(inputs); }

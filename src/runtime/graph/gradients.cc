@@ -8,13 +8,14 @@
 
 namespace reprise::runtime::internal::graph {
 
+using rewrite::RewrittenStep;
 using step::Arrival;
 using step::GradientFlag;
 using step::LeafGradient;
 using step::Memory;
 using step::Recording;
+using step::TensorRef;
 using step::Update;
-using step::Updates;
 
 namespace {
 
@@ -41,11 +42,12 @@ void begin_gradients(const Recording& recording, const Tensors& inputs) {
   }
 }
 
-std::vector<Delivery> deliveries(const Recording& recording, const Updates& updates,
-                                 const Replay& replay, const Tensors& inputs) {
+std::vector<Delivery> deliveries(const RewrittenStep& step, bool averaged, const Replay& replay,
+                                 const Tensors& inputs) {
   at::NoGradGuard no_grad;
+  const Recording& recording = step.recording;
   std::vector<bool> used_up(recording.gradients.size(), false);
-  for (const Update& update : updates.each) used_up[update.leaf] = true;
+  for (const Update& update : step.updates.each) used_up[update.leaf] = true;
   std::vector<Delivery> all;
   for (size_t l = 0; l < used_up.size(); ++l) {
     const LeafGradient& leaf = recording.gradients[l];
@@ -53,9 +55,11 @@ std::vector<Delivery> deliveries(const Recording& recording, const Updates& upda
     Delivery& next = all.emplace_back();
     next.target = target_of(leaf, inputs);
     next.arrival = leaf.arrival;
-    if (leaf.gradient.memory == Memory::kNone) continue;
-    next.gradient = replay.tensor(leaf.gradient);
-    if (leaf.gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
+    const TensorRef& gradient = step.buckets.gradient(recording, l);
+    if (gradient.memory == Memory::kNone) continue;
+    next.gradient = replay.tensor(gradient);
+    next.replaces = averaged && step.buckets.has(l);
+    if (gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
   }
   return all;
 }
@@ -64,6 +68,10 @@ void deliver(std::vector<Delivery>& gradients) {
   at::NoGradGuard no_grad;
   for (Delivery& next : gradients) {
     at::Tensor& grad = next.target.mutable_grad();
+    if (next.replaces && grad.defined()) {
+      grad.copy_(next.gradient);
+      continue;
+    }
     if (grad.defined() && next.arrival == Arrival::kZeroed) grad.zero_();
     if (!next.gradient.defined()) continue;
     if (grad.defined()) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/behind.h"
 #include "runtime/step/host_reads.h"
 
 namespace reprise::runtime::internal::graph {
@@ -19,8 +20,10 @@ using rewrite::RewrittenStep;
 using rewrite::VariantName;
 using step::add_once;
 using step::Argument;
+using step::Bucket;
 using step::Call;
 using step::is_guard;
+using step::LeafGradient;
 using step::Memory;
 using step::Recording;
 using step::sizes_by_values;
@@ -37,14 +40,14 @@ namespace {
 class Lowering {
  public:
   Lowering(const RewrittenStep& step, const std::vector<WorkCost>& costs)
-      : recording_(step.recording),
+      : step_(step),
+        recording_(step.recording),
         works_(step.works),
         alternatives_(step.alternatives),
         updates_(step.updates),
         costs_(costs),
         variants_(recording_.calls.size()),
         realizations_(recording_.calls.size()),
-        updates_behind_(recording_.calls.size()),
         parameter_(recording_.externals.size(), -1) {
     for (const CallVariant& variant : alternatives_.variants) {
       variants_[static_cast<size_t>(variant.call)].push_back(&variant);
@@ -58,7 +61,7 @@ class Lowering {
     }
     find_needed();
     find_effects();
-    find_updates();
+    behind_ = works_behind(step, needed_);
   }
 
   LoweredStep run(const Tensors& inputs, const std::string& name) {
@@ -81,11 +84,12 @@ class Lowering {
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
       if (needed_[c]) add_call(c, c == loss);
       for (const auto& [realization, piece] : realizations_[c]) add_piece(*realization, *piece);
-      for (const Update* update : updates_behind_[c]) add_update(*update);
+      for (const Behind& behind : behind_[c]) add_behind(behind);
     }
     add_choices();
+    add_waits();
     if (!updates_.each.empty()) add_optimizer();
-    for (const TensorRef& ref : results(/*with_used_up=*/false)) {
+    for (const TensorRef& ref : results()) {
       if (ref.memory == Memory::kValue) {
         add_once(graph.results, value_of_[static_cast<size_t>(ref.index)]);
       }
@@ -94,14 +98,13 @@ class Lowering {
   }
 
  private:
-  // Returns the outputs and the gradients. `with_used_up` says whether the gradients that updates
-  // use up are among them.
-  std::vector<TensorRef> results(bool with_used_up) const {
+  // Returns the outputs and the gradients as the step leaves them.
+  std::vector<TensorRef> results() const {
     std::vector<TensorRef> all = recording_.outputs;
     std::vector<bool> used_up(recording_.gradients.size(), false);
-    for (const Update& update : updates_.each) used_up[update.leaf] = !with_used_up;
+    for (const Update& update : updates_.each) used_up[update.leaf] = true;
     for (size_t l = 0; l < recording_.gradients.size(); ++l) {
-      if (!used_up[l]) all.push_back(recording_.gradients[l].gradient);
+      if (!used_up[l]) all.push_back(step_.buckets.gradient(recording_, l));
     }
     return all;
   }
@@ -111,9 +114,11 @@ class Lowering {
   void find_needed() {
     needed_.assign(recording_.calls.size(), false);
     std::vector<bool> wanted(recording_.values.size(), false);
-    for (const TensorRef& ref : results(/*with_used_up=*/true)) {
+    const auto want = [&](const TensorRef& ref) {
       if (ref.memory == Memory::kValue) wanted[static_cast<size_t>(ref.index)] = true;
-    }
+    };
+    for (const TensorRef& ref : recording_.outputs) want(ref);
+    for (const LeafGradient& leaf : recording_.gradients) want(leaf.gradient);
     for (size_t c = recording_.calls.size(); c-- > 0;) {
       const Call& call = recording_.calls[c];
       const std::vector<int32_t> writes = values_written(works_.all[c]);
@@ -122,56 +127,6 @@ class Lowering {
                                [&](int32_t v) { return wanted[static_cast<size_t>(v)]; });
       if (!needed_[c]) continue;
       for (const int32_t v : values_read(works_.all[c])) wanted[static_cast<size_t>(v)] = true;
-    }
-  }
-
-  // Returns the externals whose memory the work reads.
-  static std::vector<int32_t> externals_read(const Work& work) {
-    std::vector<int32_t> all;
-    for (const Argument& argument : work.arguments) {
-      if (argument.shape_only) continue;
-      for (const TensorRef& ref : argument.tensors) {
-        if (ref.memory == Memory::kExternal) add_once(all, ref.index);
-      }
-    }
-    return all;
-  }
-
-  // Puts each update behind the last call that reads its parameter, in whatever way the call runs,
-  // or that makes its gradient, and behind the last guard, because an update cannot be taken back.
-  void find_updates() {
-    std::vector<size_t> last(recording_.externals.size(), 0);
-    const auto note = [&](size_t c, int32_t work) {
-      for (const int32_t e : externals_read(works_.all[static_cast<size_t>(work)])) {
-        last[static_cast<size_t>(e)] = std::max(last[static_cast<size_t>(e)], c);
-      }
-    };
-    for (size_t c = 0; c < recording_.calls.size(); ++c) {
-      if (needed_[c]) note(c, static_cast<int32_t>(c));
-      for (const CallVariant* variant : variants_[c]) note(c, variant->work);
-      for (const auto& [realization, piece] : realizations_[c]) {
-        for (const int32_t work : piece->works) note(c, work);
-      }
-    }
-    size_t last_guard = 0;
-    for (size_t c = 0; c < recording_.calls.size(); ++c) {
-      if (is_guard(recording_.calls[c])) last_guard = c;
-    }
-    for (const Update& update : updates_.each) {
-      const TensorRef& gradient = recording_.gradients[update.leaf].gradient;
-      const int32_t maker = recording_.values[static_cast<size_t>(gradient.index)].maker;
-      size_t behind = std::max(
-          {last[static_cast<size_t>(update.external)], static_cast<size_t>(maker), last_guard});
-      // A realization may make the gradient later.
-      for (size_t c = behind + 1; c < recording_.calls.size(); ++c) {
-        for (const auto& [realization, piece] : realizations_[c]) {
-          for (const int32_t work : piece->works) {
-            const auto writes = values_written(works_.all[static_cast<size_t>(work)]);
-            if (std::find(writes.begin(), writes.end(), gradient.index) != writes.end()) behind = c;
-          }
-        }
-      }
-      updates_behind_[behind].push_back(&update);
     }
   }
 
@@ -316,6 +271,43 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
+  void add_behind(const Behind& behind) {
+    if (behind.kind == Behind::Kind::kUpdate) return add_update(updates_.each[behind.index]);
+    const Bucket& bucket = step_.buckets.all[behind.index];
+    switch (behind.kind) {
+      case Behind::Kind::kFill:
+        add_bucket_op("fill." + bucket.fillings[behind.filling].name,
+                      bucket.fillings[behind.filling].work);
+        break;
+      case Behind::Kind::kStart:
+        add_bucket_op(fmt::format("allreduce.start.{}", behind.index), bucket.start);
+        break;
+      default:
+        update_ops_.push_back(
+            add_bucket_op(fmt::format("allreduce.wait.{}", behind.index), bucket.wait));
+    }
+  }
+
+  // Adds an op of a bucket. It runs once, in its place, as all ops of the backward do.
+  OpIndex add_bucket_op(const std::string& what, int32_t work) {
+    Op op;
+    op.id = fmt::format("{}:{}", result_.graph.ops.size(), what);
+    op.phase = Phase::kBackward;
+    op.once = true;
+    result_.works.emplace_back();
+    add_variant(op, "default", work, Role::kAny);
+    result_.graph.ops.push_back(std::move(op));
+    return static_cast<OpIndex>(result_.graph.ops.size()) - 1;
+  }
+
+  // Adds the waits for all buckets behind the backward, as in plain training.
+  void add_waits() {
+    for (size_t b = 0; b < step_.buckets.all.size(); ++b) {
+      const std::string what = fmt::format("allreduce.wait.{}", b);
+      late_waits_.push_back(add_bucket_op(what, step_.buckets.all[b].wait));
+    }
+  }
+
   void add_update(const Update& update) {
     Op op;
     op.id = fmt::format("{}:update.{}", result_.graph.ops.size(), update.name);
@@ -345,7 +337,9 @@ class Lowering {
     add_variant(op, "default", updates_.whole, Role::kAny);
     for (const Update& update : updates_.each) take(op.variants[0], update);
     const auto whole = static_cast<OpIndex>(result_.graph.ops.size());
-    result_.graph.choices.push_back({op.id, {{"", {whole}}, {"gradients-consumed", update_ops_}}});
+    std::vector<OpIndex> plain = late_waits_;
+    plain.push_back(whole);
+    result_.graph.choices.push_back({op.id, {{"", plain}, {"gradients-consumed", update_ops_}}});
     result_.graph.ops.push_back(std::move(op));
   }
 
@@ -413,6 +407,7 @@ class Lowering {
     return all;
   }
 
+  const RewrittenStep& step_;
   const Recording& recording_;
   const Works& works_;
   const Alternatives& alternatives_;
@@ -422,14 +417,15 @@ class Lowering {
   std::vector<std::vector<std::pair<const CallRealization*, const CallRealization::Piece*>>>
       realizations_;  // by call: the pieces that stand behind it
   std::map<const CallRealization*, std::vector<OpIndex>> pieces_;
-  std::vector<std::vector<const Update*>> updates_behind_;  // by call
-  std::vector<ValueIndex> parameter_;  // by external: its value before the update; -1: none
-  std::vector<OpIndex> update_ops_;
-  std::vector<bool> needed_;       // by call
-  std::vector<int32_t> users_;     // by external: the number of calls that touch it
-  std::vector<bool> written_;      // by external
-  std::vector<int32_t> value_of_;  // by step value
-  std::vector<OpIndex> op_of_;     // by call
+  std::vector<std::vector<Behind>> behind_;  // by call
+  std::vector<ValueIndex> parameter_;        // by external: its value before the update; -1: none
+  std::vector<OpIndex> update_ops_;          // and the waits before them
+  std::vector<OpIndex> late_waits_;          // by bucket
+  std::vector<bool> needed_;                 // by call
+  std::vector<int32_t> users_;               // by external: the number of calls that touch it
+  std::vector<bool> written_;                // by external
+  std::vector<int32_t> value_of_;            // by step value
+  std::vector<OpIndex> op_of_;               // by call
   LoweredStep result_;
 };
 

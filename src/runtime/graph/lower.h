@@ -32,6 +32,8 @@ struct LoweredStep {
 // - Updates are a choice, too. Either the optimizer's step stands behind everything, as in plain
 //   training, or each update stands behind the last op that reads its parameter or makes its
 //   gradient, and behind the last guard. A gradient that an update uses up is no result.
+// - Gradients go into the buckets of a process group, whose sums start in a fixed order (behind.h).
+//   The waits for the sums stand behind the backward, or with the choice of updates before them.
 //
 // A parameter before its update is a value of no bytes, because its bytes are in `graph.fixed`. One
 // op that runs once writes all of these values, every op that reads a parameter reads its value,

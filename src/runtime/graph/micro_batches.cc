@@ -190,6 +190,12 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   std::vector<PartsTried> tried;
   std::vector<int64_t> numbers = options.parts;
   std::sort(numbers.begin(), numbers.end());
+  const bool group = !options.capture.group.empty();
+  if (group && numbers.size() != 1) {
+    throw InputError(
+        "the ranks of a process group cannot choose the number of parts, because each would find "
+        "its own: give one number (parts)");
+  }
   int slower = 0;  // how many numbers in a row are slower
   for (const int64_t parts : numbers) {
     if (parts > rows && numbers.size() > 1) continue;
@@ -198,7 +204,7 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
     if (planning.budget.relative()) {
       planning.budget = planning.budget.resolve(baseline(step.graph()).peak);
     }
-    tried.push_back({parts, plan_of(step, planning)});
+    tried.push_back({parts, group ? step.plan(planning) : plan_of(step, planning)});
     const PlanResult& result = tried.back().result;
     if (best && !better(result, chosen.result)) {
       if (result.plan && ++slower == kMostSlower) break;
@@ -218,7 +224,7 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
     throw BudgetError(refusal(chosen, why), chosen.result.budget.count(), 0,
                       chosen.result.smallest_budget.value_or(Bytes(0)).count());
   }
-  if (chosen.result.plan) best->use(*chosen.result.plan, planning);
+  if (chosen.result.plan && !group) best->use(*chosen.result.plan, planning);
   return {std::move(*best), std::move(chosen), std::move(tried)};
 }
 

@@ -5,6 +5,7 @@
 
 #include "reprise/model/errors.h"
 #include "runtime/device/stopwatch.h"
+#include "runtime/graph/buckets.h"
 #include "runtime/graph/cost_cache.h"
 #include "runtime/graph/meter.h"
 #include "runtime/graph/update_costs.h"
@@ -20,6 +21,7 @@ using modules::with_modules;
 using online::Within;
 using rewrite::find_alternatives;
 using rewrite::RewrittenStep;
+using step::Buckets;
 using step::find_updates;
 using step::observe_step;
 using step::Recording;
@@ -108,7 +110,8 @@ c10::Device device_of(const Tensors& inputs) {
 }
 
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
-                              const CaptureOptions& options) {
+                              const CaptureOptions& options,
+                              const std::shared_ptr<distributed::Peers>& peers) {
   const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
 
   // Observe what the step does, call by call, and find the module that each call belongs to. The
@@ -131,9 +134,12 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
   auto updater = std::make_shared<Updater>(options.optimizer, updates, recording.device);
   Works works = with_updates(std::move(calls), recording, updater);
 
-  // Rewrite the step: find what may run in place of its calls.
+  // Rewrite the step: find what may run in place of its calls, and average gradients behind them.
+  Buckets buckets = find_buckets(recording, options);
   RewrittenStep rewritten = find_alternatives(std::move(recording), std::move(works),
-                                              std::move(updates), options.alternatives);
+                                              std::move(updates), buckets, options.alternatives);
+  auto averager = peers ? std::make_shared<Averager>(peers) : nullptr;
+  add_buckets(rewritten, std::move(buckets), averager);
 
   // Lower the step to a graph that a planner understands, with what each work costs.
   Measured measured = measured_step(rewritten, sample, options, most, within.get());
@@ -143,7 +149,8 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
           .state_bytes = std::move(measured.state_bytes),
           .lowered = std::move(measured.lowered),
           .updater = std::move(updater),
-          .cache = std::move(measured.cache)};
+          .cache = std::move(measured.cache),
+          .averager = std::move(averager)};
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "reprise/runtime/capture.h"
+#include "runtime/distributed/peers.h"
+#include "runtime/graph/averager.h"
 #include "runtime/graph/costs.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/updater.h"
@@ -15,8 +17,8 @@
 namespace reprise::runtime::internal::graph {
 
 // A StepProgram is a captured step, rewritten, measured and lowered. Its parts refer to each other
-// by position, so a program may be moved. Kernels are self-contained but for those of updates,
-// which share ownership of the updater.
+// by position, so a program may be moved. Kernels are self-contained but for those of updates and
+// buckets, which share ownership of the updater and the averager.
 struct StepProgram {
   rewrite::RewrittenStep step;
   WorkCosts costs;
@@ -24,6 +26,7 @@ struct StepProgram {
   LoweredStep lowered;
   std::shared_ptr<Updater> updater;  // runs `step.updates`
   CacheUse cache = {};
+  std::shared_ptr<Averager> averager = {};  // runs `step.buckets`; null without a process group
 };
 
 // Returns the device of the first input that is defined. Throws InputError if there is none.
@@ -33,8 +36,10 @@ c10::Device device_of(const Tensors& inputs);
 std::vector<at::Tensor> parameters_of(const CaptureOptions& options);
 
 // Observes the step on `sample`, rewrites, measures and lowers it. Parameters, gradients, buffers
-// and the random state are left as they were. Throws what capture() throws.
+// and the random state are left as they were. `peers` is null without a process group. Throws what
+// capture() throws.
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
-                              const CaptureOptions& options);
+                              const CaptureOptions& options,
+                              const std::shared_ptr<distributed::Peers>& peers);
 
 }  // namespace reprise::runtime::internal::graph

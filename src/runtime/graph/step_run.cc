@@ -6,6 +6,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/miss.h"
+#include "reprise/runtime/peer_error.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/graph/gradients.h"
@@ -42,6 +43,8 @@ namespace {
     throw;
   } catch (const BudgetError& error) {
     throw BudgetError(text(error.what()), error.budget(), error.live(), error.requested());
+  } catch (const PeerError& error) {
+    throw PeerError(text(error.what()));
   } catch (const std::exception& error) {
     throw Error(text(error.what()));
   }
@@ -57,6 +60,22 @@ class FlagScope {
 
  private:
   bool& flag_;
+};
+
+// An Averager runs while the scope lives; it may be null.
+class AveragingScope {
+ public:
+  AveragingScope(Averager* averager, bool synchronized) : averager_(averager) {
+    if (averager_ != nullptr) averager_->begin(synchronized);
+  }
+  ~AveragingScope() {
+    if (averager_ != nullptr) averager_->end();
+  }
+  AveragingScope(const AveragingScope&) = delete;
+  AveragingScope& operator=(const AveragingScope&) = delete;
+
+ private:
+  Averager* averager_;
 };
 
 }  // namespace
@@ -138,6 +157,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   report.predicted_peak = now().plan->result.plan->peak + now().drift;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
+  const AveragingScope averaging(captured().program.averager.get(), synchronized);
   captured().effects.save();
   Tensors outputs;
   std::vector<Delivery> gradients;
@@ -159,7 +179,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
       }
     }
     if (is_compared() && !compares_first()) compare(inputs);
-    gradients = deliveries(recording(), captured().program.step.updates, captured().replay, inputs);
+    gradients = deliveries(captured().program.step, synchronized, captured().replay, inputs);
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
     memory.move_out(outputs);
     // A step that made the optimizer's state is not like those that follow.
@@ -173,6 +193,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     miss = other;
     return std::nullopt;
   } catch (...) {
+    if (peers) peers->abandon(memory.keep());
     captured().replay.clear();
     memory.renew(arena(plan_options));
     random.restore();

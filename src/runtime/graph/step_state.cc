@@ -10,6 +10,7 @@
 #include "runtime/device/heap_block.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/agreement.h"
 #include "runtime/graph/no_plan.h"
 
 namespace reprise::runtime::internal::graph {
@@ -38,7 +39,7 @@ Outcome StepState::captured_for(const Tensors& sample) {
   const LimitScope limit(limited ? std::optional(options.budget.resolve(Bytes(0)).count())
                                  : std::nullopt);
   Outcome made;
-  made.captured = capture_step(step, sample, options);
+  made.captured = capture_step(step, sample, options, peers);
   made.number = ++captures;
   made.reads = step::host_reads(made.captured->program.step.recording);
   if (device_of(sample).is_cpu()) give_back_idle_pages();
@@ -50,6 +51,7 @@ void StepState::capture(const Tensors& sample) {
   outcomes.reset(captured_for(sample));
   sample_bytes = storage_bytes(sample);
   graph().fixed = level_without(sample);
+  if (peers) agree_on_step(*peers, captured().program, options);
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
@@ -90,6 +92,18 @@ StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed, Bytes sla
   return search_step(beside, wanted, slack, arena(wanted));
 }
 
+StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
+                                    Bytes slack) const {
+  Graph beside = graph();
+  beside.fixed = fixed;
+  const auto here = [&](const Graph& problem, const StepPlanOptions& agreed) {
+    return search_step(problem, agreed, slack, arena(agreed));
+  };
+  StepPlan found = plan_together(*peers, beside, wanted, here);
+  fixed = beside.fixed;
+  return found;
+}
+
 void StepState::adopt(StepPlan next, Bytes fixed) {
   now().program = std::make_shared<const Program>(graph(), next.result.plan->actions);
   now().plan = std::move(next);
@@ -101,8 +115,10 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
 }
 
 // Puts a new plan in force. Throws BudgetError if there is none; then all stays as it is.
-void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) {
-  StepPlan found = search(wanted, fixed, slack);
+void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
+                             bool together) {
+  StepPlan found =
+      peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
   const PlanResult& result = found.result;
   if (!result.plan) {
     const std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
@@ -147,7 +163,8 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
   if (!now().plan ||
       now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget) {
-    require_plan(plan_options, fixed, slack);
+    // Plans of ranks may differ. The order of the sums is the same in all of them.
+    require_plan(plan_options, fixed, slack, /*together=*/!now().plan);
     return;
   }
   now().drift = fixed - graph().fixed;

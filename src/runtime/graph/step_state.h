@@ -8,6 +8,7 @@
 #include "reprise/runtime/capture.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/device/step_log.h"
+#include "runtime/distributed/peers.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
 
@@ -27,8 +28,10 @@ struct StepState {
   device::StepLog log;
   // The last run ended here, because no outcome that was captured reads this.
   std::string missed;
-  std::vector<std::string> differences;  // that lockstep has found
-  bool comparing = false;                // whether the function runs beside the recording
+  std::vector<std::string> differences;       // that lockstep has found
+  bool comparing = false;                     // whether the function runs beside the recording
+  std::shared_ptr<distributed::Peers> peers;  // null without a process group
+  bool synchronized = true;                   // whether runs average gradients over the group
 
   Outcome& now() { return outcomes.now(); }
   const Outcome& now() const { return outcomes.now(); }
@@ -52,8 +55,11 @@ struct StepState {
   Graph graph_now() const;
   Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
   StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
+  // The same for all ranks of the group, which call this together. Sets `fixed` to the largest one.
+  StepPlan search_together(const StepPlanOptions& wanted, Bytes& fixed, Bytes slack) const;
   void adopt(StepPlan next, Bytes fixed);
-  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
+  // `together` says that all ranks of the group plan now.
+  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
   void replan_if_needed(const Tensors& inputs);
   void place();
   void find_room();

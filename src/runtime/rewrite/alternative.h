@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reprise/runtime/alternatives.h"
+#include "runtime/step/buckets.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
 #include "runtime/step/work.h"
@@ -67,13 +68,16 @@ struct RewrittenStep {
   step::Works works;          // with the works of the alternatives, behind the others
   step::Updates updates;
   Alternatives alternatives;
+  step::Buckets buckets = {};  // their works and values are behind all others
 };
 
 // A row of the registry reads the recording through a Rewriter and adds the alternatives that it
 // finds. The rewriter holds the step until take() returns it.
 class Rewriter {
  public:
-  Rewriter(step::Recording recording, step::Works works, step::Updates updates);
+  // `buckets` need not have works yet.
+  Rewriter(step::Recording recording, step::Works works, step::Updates updates,
+           const step::Buckets& buckets);
   Rewriter(const Rewriter&) = delete;
   Rewriter& operator=(const Rewriter&) = delete;
 
@@ -84,7 +88,7 @@ class Rewriter {
   }
   // Returns whether the value is a gradient or an output of the step.
   bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
-  // Returns whether an update may consume this gradient as soon as it is complete, and whether an
+  // Returns whether an update or a bucket may take this gradient as soon as it is complete, and whether an
   // update changes this external.
   bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
   bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
@@ -140,7 +144,7 @@ class Rewriter {
 // Finds all alternatives that the options ask for, row by row. Returns the step with them, and with
 // their values and works.
 RewrittenStep find_alternatives(step::Recording recording, step::Works works, step::Updates updates,
-                                const AlternativeOptions& options);
+                                const step::Buckets& buckets, const AlternativeOptions& options);
 
 // Returns whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);

@@ -10,6 +10,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
+using step::Buckets;
 using step::Recording;
 using step::Updates;
 using step::Works;
@@ -116,9 +117,9 @@ void validate_names(const AlternativeOptions& options) {
 }  // namespace
 
 RewrittenStep find_alternatives(Recording recording, Works works, Updates updates,
-                                const AlternativeOptions& options) {
+                                const Buckets& buckets, const AlternativeOptions& options) {
   validate(options);
-  Rewriter rewriter(std::move(recording), std::move(works), std::move(updates));
+  Rewriter rewriter(std::move(recording), std::move(works), std::move(updates), buckets);
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() ? !row.on_request : has(options.only, row.name);
     const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);

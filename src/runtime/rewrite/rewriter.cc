@@ -7,7 +7,10 @@
 namespace reprise::runtime::internal::rewrite {
 
 using step::Argument;
+using step::Bucket;
+using step::Buckets;
 using step::Call;
+using step::Filling;
 using step::Geometry;
 using step::Kernel;
 using step::LeafGradient;
@@ -21,7 +24,7 @@ using step::values_read;
 using step::Work;
 using step::Works;
 
-Rewriter::Rewriter(Recording recording, Works works, Updates updates)
+Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buckets& buckets)
     : recording_(std::move(recording)),
       works_(std::move(works)),
       updates_(std::move(updates)),
@@ -48,6 +51,11 @@ Rewriter::Rewriter(Recording recording, Works works, Updates updates)
   for (const Update& update : updates_.each) {
     mark(recording_.gradients[update.leaf].gradient, is_used_up_);
     is_updated_[static_cast<size_t>(update.external)] = true;
+  }
+  for (const Bucket& bucket : buckets.all) {
+    for (const Filling& filling : bucket.fillings) {
+      mark(recording_.gradients[filling.leaf].gradient, is_used_up_);
+    }
   }
 }
 

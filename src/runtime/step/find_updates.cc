@@ -7,31 +7,13 @@
 
 #include "reprise/model/errors.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/step/parameter_names.h"
 
 namespace reprise::runtime::internal::step {
 
 using device::shape_text;
 
 namespace {
-
-std::vector<std::string> names_of(const std::vector<at::Tensor>& parameters,
-                                  const CaptureOptions& options) {
-  std::map<const void*, std::string> known;
-  for (const auto& module : options.modules) {
-    for (const auto& named : module->named_parameters()) {
-      known.try_emplace(named.value().unsafeGetTensorImpl(), named.key());
-    }
-  }
-  std::vector<std::string> names;
-  std::set<std::string> used;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const auto found = known.find(parameters[p].unsafeGetTensorImpl());
-    // Several modules may use the same name.
-    const bool fresh = found != known.end() && used.insert(found->second).second;
-    names.push_back(fresh ? found->second : fmt::format("parameter{}", p));
-  }
-  return names;
-}
 
 // Returns the position of the parameter's memory in Recording::externals, or -1 if the step does
 // not read it.
@@ -104,7 +86,7 @@ Updates find_updates(const Recording& recording, const CaptureOptions& options, 
   const std::vector<at::Tensor> parameters = options.optimizer->parameters();
   check_coverage(recording, parameters);
   updates.optimizer = options.optimizer->name();
-  const std::vector<std::string> names = names_of(parameters, options);
+  const std::vector<std::string> names = parameter_names(parameters, options);
   std::map<const void*, size_t> leaves;
   for (size_t l = 0; l < recording.gradients.size(); ++l) {
     leaves.emplace(recording.gradients[l].target.unsafeGetTensorImpl(), l);

@@ -1,0 +1,347 @@
+#include "runtime/distributed/peers.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "reprise/runtime/peer_error.h"
+
+namespace reprise::runtime::internal::distributed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+// So often a rank that waits looks whether another one has failed.
+constexpr Milliseconds kLook(100);
+// A rank that waits for a text asks for it at first and at last after so long.
+constexpr Milliseconds kFirstAsk(1), kLastAsk(20);
+constexpr size_t kLongestFailure = 2000;  // bytes of a text in the store
+
+// A Signal is set once, by another thread.
+class Signal {
+ public:
+  void set() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_set_ = true;
+    }
+    changed_.notify_all();
+  }
+  // Returns whether it is set by then.
+  bool wait(Milliseconds time) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, time, [&] { return is_set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_set_ = false;
+};
+
+// A Transfer is a collective operation under way. The backend works on an alias of the memory, so
+// that a thread of its own never frees it.
+struct Transfer {
+  c10::intrusive_ptr<c10d::Work> work;
+  c10::Storage memory;
+  std::shared_ptr<Signal> done;
+  std::string what;
+};
+
+// Memory that a backend may still write is kept until the process ends.
+struct Abandoned {
+  std::mutex mutex;
+  std::vector<std::pair<Transfer, std::shared_ptr<void>>> all;
+};
+
+Abandoned& abandoned() {
+  static auto* const kept =
+      new Abandoned;  // It is never destroyed, because the writer may outlive us.
+  return *kept;
+}
+
+// Returns how many steps of this process have asked for the group before.
+int64_t number_in(const std::string& group) {
+  static std::mutex mutex;
+  static std::map<std::string, int64_t> numbers;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return numbers[group]++;
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+// Returns one text that stands for all, with the length before each.
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += fmt::format("{} {}", text.size(), text);
+  return all;
+}
+
+std::vector<std::string> parted(const std::string& all) {
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < all.size();) {
+    size_t digits = 0;
+    const size_t length = std::stoul(all.substr(at, 20), &digits);
+    texts.push_back(all.substr(at + digits + 1, length));
+    at += digits + 1 + length;
+  }
+  return texts;
+}
+
+std::string first_line(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+// Returns a tensor on the same bytes that does not own them.
+at::Tensor alias_of(const at::Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options().requires_grad(false));
+}
+
+}  // namespace
+
+struct Peers::Group {
+  std::string name, prefix;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0, size = 1;
+  Milliseconds timeout{};
+  int64_t exchanges = 0;
+  std::map<size_t, Transfer> sums;  // by number
+  std::string broken;               // why nobody can use the group any more
+
+  std::string key(const std::string& rest) const { return prefix + rest; }
+
+  [[noreturn]] void fail(const std::string& reason) {
+    if (broken.empty()) broken = reason;
+    throw PeerError(reason);
+  }
+
+  // Throws PeerError if another rank has failed.
+  void look() {
+    if (!store->check({key("failed")})) return;
+    fail(fmt::format("the step of this rank {} cannot go on, because {}", rank,
+                     text_of(store->get(key("failed")))));
+  }
+
+  std::string seconds() const {
+    return fmt::format("{} s", static_cast<double>(timeout.count()) / 1000);
+  }
+
+  // Returns the text of a key that rank `from` sets.
+  std::string text_from(int from, const std::string& its_key, const std::string& what) {
+    const Clock::time_point end = Clock::now() + timeout;
+    Clock::time_point next_look = Clock::now() + kLook;
+    for (Milliseconds pause = kFirstAsk; !store->check({its_key});
+         pause = std::min(2 * pause, kLastAsk)) {
+      const Clock::time_point now = Clock::now();
+      if (now >= end) {
+        fail(
+            fmt::format("rank {} of the process group has waited {} for rank {} ({}), the timeout "
+                        "of the group: "
+                        "see whether that process is alive, and whether all ranks call Reprise in "
+                        "the same order",
+                        rank, seconds(), from, what));
+      }
+      if (now >= next_look) {
+        look();
+        next_look = now + kLook;
+      }
+      std::this_thread::sleep_for(pause);
+    }
+    return text_of(store->get(its_key));
+  }
+
+  Transfer under_way(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& tensor,
+                     std::string what) {
+    Transfer transfer{std::move(work), tensor.storage(), std::make_shared<Signal>(),
+                      std::move(what)};
+    if (tensor.is_cpu()) {
+      transfer.work->getFuture()->addCallback(
+          [done = transfer.done](c10::ivalue::Future&) { done->set(); });
+    }
+    return transfer;
+  }
+
+  // Waits for a transfer. If it fails, its memory stays in `sums` or is abandoned by the caller.
+  void finish(const Transfer& transfer, const at::Device& device) {
+    const Clock::time_point end = Clock::now() + timeout + 2 * kLook;
+    // On other devices wait() makes the stream wait and not the host.
+    while (device.is_cpu() && !transfer.done->wait(kLook)) {
+      look();
+      if (Clock::now() < end) continue;
+      fail(
+          fmt::format("{} did not end on rank {} within {}, the timeout of the group: see whether "
+                      "all processes of the group are alive and take the same steps",
+                      transfer.what, rank, seconds()));
+    }
+    try {
+      transfer.work->wait();
+    } catch (const std::exception& error) {
+      const std::string reason = first_line(error);
+      // A rank that has failed tells the reason, which is better than that of the connection.
+      for (int looks = 0; looks < 3; ++looks) {
+        look();
+        std::this_thread::sleep_for(kLook);
+      }
+      fail(fmt::format("{} failed on rank {}, perhaps because another process has ended: {}",
+                       transfer.what, rank, reason));
+    }
+  }
+
+  // Runs a collective operation on a tensor and waits for it.
+  template <class Begin>
+  void whole(const at::Tensor& tensor, const std::string& what, Begin&& begin) {
+    if (!broken.empty()) throw PeerError(broken);
+    std::vector<at::Tensor> list{alias_of(tensor)};
+    const Transfer transfer = under_way(begin(list), tensor, what);
+    try {
+      finish(transfer, tensor.device());
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(abandoned().mutex);
+      abandoned().all.emplace_back(transfer, nullptr);
+      throw;
+    }
+  }
+};
+
+Peers::Peers(const std::string& group) : group_(std::make_unique<Group>()) {
+  group_->name = group;
+  try {
+    group_->group = c10d::resolve_process_group(group);
+  } catch (const std::exception& error) {
+    throw InputError(
+        fmt::format("there is no process group with the name \"{}\" (torch.distributed."
+                    "init_process_group() makes one): {}",
+                    group, first_line(error)));
+  }
+  group_->store = group_->group->getStore();
+  if (!group_->store) {
+    throw InputError(
+        fmt::format("the process group \"{}\" has no store, in which ranks tell each other what "
+                    "they plan and why they fail",
+                    group));
+  }
+  group_->rank = group_->group->getRank();
+  group_->size = group_->group->getSize();
+  group_->timeout = group_->group->getDefaultBackend()->getBackendOptions()->timeout;
+  group_->prefix = fmt::format("reprise/{}/{}/", group, number_in(group));
+}
+
+Peers::~Peers() { abandon(nullptr); }
+
+int Peers::rank() const { return group_->rank; }
+int Peers::size() const { return group_->size; }
+
+std::vector<std::string> Peers::exchange(const std::string& mine, const std::string& what) {
+  require_sound();
+  Group& group = *group_;
+  const std::string place = group.key(fmt::format("{}/", group.exchanges++));
+  const std::string all = place + "all";
+  if (group.rank != 0) {
+    group.store->set(fmt::format("{}{}", place, group.rank), bytes_of(mine));
+    return parted(group.text_from(0, all, what));
+  }
+  std::vector<std::string> texts{mine};
+  for (int rank = 1; rank < group.size; ++rank) {
+    texts.push_back(group.text_from(rank, fmt::format("{}{}", place, rank), what));
+  }
+  group.store->set(all, bytes_of(joined(texts)));
+  return texts;
+}
+
+std::string Peers::from_first(const std::string& mine, const std::string& what) {
+  require_sound();
+  Group& group = *group_;
+  const std::string key = group.key(fmt::format("{}/first", group.exchanges++));
+  if (group.rank != 0) return group.text_from(0, key, what);
+  group.store->set(key, bytes_of(mine));
+  return mine;
+}
+
+void Peers::maxima(std::vector<int64_t>& numbers, c10::Device device, const std::string& what) {
+  const at::NoGradGuard no_grad;
+  const at::TensorOptions options(at::kLong);
+  const at::Tensor host =
+      at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, options);
+  const at::Tensor tensor = host.to(device, /*non_blocking=*/false, /*copy=*/true);
+  group_->whole(tensor, what, [&](std::vector<at::Tensor>& list) {
+    return group_->group->allreduce(list, {.reduceOp = c10d::ReduceOp::MAX});
+  });
+  host.copy_(tensor);
+}
+
+void Peers::copy_from_first(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor plain = tensor.detach();
+    const at::Tensor sent = plain.contiguous();
+    group_->whole(sent, "the copy of rank 0's parameters and buffers",
+                  [&](std::vector<at::Tensor>& list) { return group_->group->broadcast(list); });
+    if (!sent.is_alias_of(plain)) plain.copy_(sent);
+  }
+}
+
+void Peers::start_sum(size_t number, const at::Tensor& tensor, const std::string& what) {
+  require_sound();
+  std::vector<at::Tensor> list{alias_of(tensor)};
+  group_->sums[number] = group_->under_way(group_->group->allreduce(list), tensor, what);
+}
+
+void Peers::wait(size_t number) {
+  const auto sum = group_->sums.find(number);
+  if (sum == group_->sums.end()) throw InternalError("a plan waits for a sum that was not started");
+  group_->finish(sum->second, sum->second.memory.device());
+  group_->sums.erase(sum);
+}
+
+void Peers::tell(const std::string& failure) noexcept {
+  try {
+    Group& group = *group_;
+    if (!group.broken.empty()) return;
+    const std::string text =
+        fmt::format("rank {} has failed: {}", group.rank, failure.substr(0, kLongestFailure));
+    group.broken = fmt::format(
+        "this step has failed before, and the other ranks of the process group have stopped with "
+        "it. Make a new process group, load model and optimizer on all ranks, and capture the step "
+        "again. The failure: {}",
+        text);
+    group.store->compareSet(group.key("failed"), {}, bytes_of(text));
+  } catch (...) {  // The others see this rank's connection end, or wait until the timeout.
+  }
+}
+
+void Peers::require_sound() const {
+  if (!group_->broken.empty()) throw PeerError(group_->broken);
+}
+
+void Peers::abandon(std::shared_ptr<void> arena) noexcept {
+  try {
+    for (auto& [number, sum] : group_->sums) {
+      if (sum.work->isCompleted()) continue;
+      const std::lock_guard<std::mutex> lock(abandoned().mutex);
+      abandoned().all.emplace_back(std::move(sum), arena);
+    }
+    group_->sums.clear();
+  } catch (...) {
+  }
+}
+
+}  // namespace reprise::runtime::internal::distributed

@@ -1,0 +1,62 @@
+// The processes that train together with this one: a process group of c10d, and its store.
+//
+// Every wait is bounded by the timeout of the group. A rank that fails says so in the store, and all
+// ranks that wait for it throw at once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reprise::runtime::internal::distributed {
+
+// A Peers belongs to one captured step. All ranks of the group make the Peers of their steps in the
+// same order. It is not thread-safe.
+class Peers {
+ public:
+  // Finds the group with this name in c10d's registry. Throws InputError if there is none.
+  explicit Peers(const std::string& group);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  int rank() const;
+  int size() const;
+
+  // These functions are called by all ranks in the same order. They throw PeerError if a rank has failed
+  // or does not answer in time; the message names the rank. `what` says in a message what is waited
+  // for.
+  //
+  // Returns the texts of all ranks, by rank.
+  std::vector<std::string> exchange(const std::string& mine, const std::string& what);
+  // Returns the text of rank 0. The others need not give one.
+  std::string from_first(const std::string& mine, const std::string& what);
+  // Makes each number the largest one of all ranks. All ranks have as many numbers.
+  void maxima(std::vector<int64_t>& numbers, c10::Device device, const std::string& what);
+  // Gives the tensors the bits that they have on rank 0.
+  void copy_from_first(const std::vector<at::Tensor>& tensors);
+
+  // Starts the sum of a tensor over all ranks, in place, and returns at once. Until wait() for the
+  // same number nobody may touch the memory, and it must stay where it is.
+  void start_sum(size_t number, const at::Tensor& tensor, const std::string& what);
+  void wait(size_t number);
+
+  // Tells the other ranks that this one has failed, unless that is known already. Nobody can use the
+  // group through this Peers any more. Does nothing if the store cannot be reached.
+  void tell(const std::string& failure) noexcept;
+  // Throws PeerError if this rank has failed before, or has seen that another one has.
+  void require_sound() const;
+  // Drops all sums that were started. The memory of those that are still under way is kept until the
+  // process ends, together with `arena`.
+  void abandon(std::shared_ptr<void> arena) noexcept;
+
+ private:
+  struct Group;
+  std::unique_ptr<Group> group_;
+};
+
+}  // namespace reprise::runtime::internal::distributed

@@ -1,0 +1,31 @@
+// What the ranks of a process group agree on before a captured step runs: the problem, its numbers,
+// and the plan. All ranks call these functions together.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "reprise/runtime/capture.h"
+#include "runtime/distributed/peers.h"
+#include "runtime/graph/step_program.h"
+#include "runtime/graph/step_search.h"
+
+namespace reprise::runtime::internal::graph {
+
+// Compares the steps that the ranks have captured, without their numbers. Then bytes and times become
+// the largest ones of all ranks, and parameters and buffers get the bits of rank 0. Throws InputError
+// on all ranks if some have captured another step than rank 0; the message names them.
+void agree_on_step(distributed::Peers& peers, StepProgram& program, const CaptureOptions& options);
+
+using PlanSearch = std::function<StepPlan(const Graph& graph, const StepPlanOptions& options)>;
+
+// Lets rank 0 search a plan for the smallest budget of all ranks and the largest `graph.fixed`, which
+// is set in all of them, and lets every rank verify the plan. Throws what the search throws, and
+// InputError if a rank refuses the plan; on all ranks.
+StepPlan plan_together(distributed::Peers& peers, Graph& graph, const StepPlanOptions& options,
+                       const PlanSearch& search);
+
+// Throws InputError on all ranks unless `objection` is empty on all of them.
+void agree_on_plan(distributed::Peers& peers, const std::string& objection);
+
+}  // namespace reprise::runtime::internal::graph

@@ -1,0 +1,52 @@
+#include "runtime/graph/averager.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
+
+#include <utility>
+
+namespace reprise::runtime::internal::graph {
+
+using step::Arrival;
+using step::LeafGradient;
+
+Averager::Averager(std::shared_ptr<distributed::Peers> peers) : peers_(std::move(peers)) {}
+
+void Averager::begin(bool synchronized) {
+  peers_->require_sound();
+  running_ = true;
+  synchronized_ = synchronized;
+}
+
+void Averager::fill(const at::Tensor& place, const at::Tensor& gradient,
+                    const LeafGradient& leaf) const {
+  if (running_ && !synchronized_) {
+    place.copy_(gradient);
+    return;
+  }
+  // DistributedDataParallel multiplies by the same number, in one operation where it can.
+  const at::Tensor share = at::native::wrapped_scalar_tensor(1.0 / peers_->size());
+  at::Tensor out = place;
+  const at::Tensor& before = leaf.target.grad();
+  if (!running_ || !before.defined()) {
+    at::mul_out(out, gradient, share);
+    return;
+  }
+  if (leaf.arrival == Arrival::kZeroed) {
+    at::add_out(out, gradient, at::native::wrapped_scalar_tensor(0.0));  // -0 becomes 0.
+  } else {
+    at::add_out(out, before, gradient);
+  }
+  out.mul_(share);
+}
+
+void Averager::start(size_t bucket, const at::Tensor& memory, const std::string& what) {
+  if (synchronizes()) peers_->start_sum(bucket, memory, what);
+}
+
+void Averager::wait(size_t bucket) {
+  if (synchronizes()) peers_->wait(bucket);
+}
+
+}  // namespace reprise::runtime::internal::graph

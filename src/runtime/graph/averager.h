@@ -1,0 +1,39 @@
+// Runs the works of buckets: copies gradients into them, and sums them over a process group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "runtime/distributed/peers.h"
+#include "runtime/step/recording.h"
+
+namespace reprise::runtime::internal::graph {
+
+// An Averager is shared by the works of a captured step and by its state.
+class Averager {
+ public:
+  explicit Averager(std::shared_ptr<distributed::Peers> peers);
+
+  // Says that a run of the step begins. It averages if it is `synchronized`; else the buckets hold
+  // the gradients of this rank alone. Before the first run and after end() the works leave gradients
+  // that are there alone, and nothing is sent.
+  void begin(bool synchronized);
+  void end() { running_ = false; }
+  bool synchronizes() const { return running_ && synchronized_; }
+
+  // Writes the gradient of a leaf to its place in a bucket. In a run that averages, a gradient that
+  // is there is added first, and the sum is divided by the number of ranks.
+  void fill(const at::Tensor& place, const at::Tensor& gradient,
+            const step::LeafGradient& leaf) const;
+  void start(size_t bucket, const at::Tensor& memory, const std::string& what);
+  void wait(size_t bucket);
+
+ private:
+  std::shared_ptr<distributed::Peers> peers_;
+  bool running_ = false, synchronized_ = true;
+};
+
+}  // namespace reprise::runtime::internal::graph

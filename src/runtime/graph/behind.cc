@@ -1,0 +1,134 @@
+#include "runtime/graph/behind.h"
+
+#include <algorithm>
+
+#include "runtime/step/host_reads.h"
+
+namespace reprise::runtime::internal::graph {
+
+using rewrite::CallRealization;
+using rewrite::CallVariant;
+using rewrite::RewrittenStep;
+using step::add_once;
+using step::Argument;
+using step::Bucket;
+using step::is_guard;
+using step::Memory;
+using step::TensorRef;
+using step::Update;
+using step::values_written;
+using step::Work;
+
+std::vector<int32_t> externals_read(const Work& work) {
+  std::vector<int32_t> all;
+  for (const Argument& argument : work.arguments) {
+    if (argument.shape_only) continue;
+    for (const TensorRef& ref : argument.tensors) {
+      if (ref.memory == Memory::kExternal) add_once(all, ref.index);
+    }
+  }
+  return all;
+}
+
+namespace {
+
+class Placing {
+ public:
+  Placing(const RewrittenStep& step, const std::vector<bool>& needed)
+      : step_(step), pieces_(needed.size()), behind_(needed.size()) {
+    std::vector<std::vector<int32_t>> works(needed.size());
+    for (size_t c = 0; c < needed.size(); ++c) {
+      if (needed[c]) works[c].push_back(static_cast<int32_t>(c));
+    }
+    for (const CallVariant& variant : step.alternatives.variants) {
+      works[static_cast<size_t>(variant.call)].push_back(variant.work);
+    }
+    for (const CallRealization& realization : step.alternatives.realizations) {
+      for (const CallRealization::Piece& piece : realization.pieces) {
+        const auto c = static_cast<size_t>(piece.after);
+        pieces_[c].insert(pieces_[c].end(), piece.works.begin(), piece.works.end());
+      }
+    }
+    last_reader_.assign(step.recording.externals.size(), 0);
+    for (size_t c = 0; c < needed.size(); ++c) {
+      works[c].insert(works[c].end(), pieces_[c].begin(), pieces_[c].end());
+      for (const int32_t work : works[c]) {
+        for (const int32_t e : externals_read(step.works.all[static_cast<size_t>(work)])) {
+          last_reader_[static_cast<size_t>(e)] = c;
+        }
+      }
+      if (is_guard(step.recording.calls[c])) last_guard_ = c;
+    }
+  }
+
+  std::vector<std::vector<Behind>> run() {
+    place_buckets();
+    place_updates();
+    return std::move(behind_);
+  }
+
+ private:
+  // Returns the call behind which the gradient of the leaf is complete, in whatever way it is made.
+  size_t complete(size_t leaf) const {
+    const int32_t value = step_.recording.gradients[leaf].gradient.index;
+    const int32_t maker = step_.recording.values[static_cast<size_t>(value)].maker;
+    auto last = static_cast<size_t>(std::max(0, maker));
+    for (size_t c = last + 1; c < pieces_.size(); ++c) {
+      for (const int32_t work : pieces_[c]) {
+        const auto writes = values_written(step_.works.all[static_cast<size_t>(work)]);
+        if (std::find(writes.begin(), writes.end(), value) != writes.end()) last = c;
+      }
+    }
+    return last;
+  }
+
+  void place_buckets() {
+    const std::vector<Bucket>& buckets = step_.buckets.all;
+    const bool waits = !step_.updates.each.empty();
+    waited_.assign(buckets.size(), pieces_.empty() ? 0 : pieces_.size() - 1);
+    size_t start = 0;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      size_t filled = 0;
+      for (size_t f = 0; f < buckets[b].fillings.size(); ++f) {
+        filled = std::max(filled, complete(buckets[b].fillings[f].leaf));
+        behind_[filled].push_back({Behind::Kind::kFill, b, f});
+      }
+      start = std::max(start, filled);
+      behind_[start].push_back({Behind::Kind::kStart, b});
+      if (b == 0 || !waits) continue;
+      behind_[start].push_back({Behind::Kind::kWait, b - 1});
+      waited_[b - 1] = start;
+    }
+    if (waits && !buckets.empty()) {
+      behind_.back().push_back({Behind::Kind::kWait, buckets.size() - 1});
+    }
+  }
+
+  void place_updates() {
+    for (size_t u = 0; u < step_.updates.each.size(); ++u) {
+      const Update& update = step_.updates.each[u];
+      size_t last = std::max(
+          {last_reader_[static_cast<size_t>(update.external)], complete(update.leaf), last_guard_});
+      if (step_.buckets.has(update.leaf)) {
+        last = std::max(last, waited_[static_cast<size_t>(step_.buckets.of_leaf[update.leaf])]);
+      }
+      behind_[last].push_back({Behind::Kind::kUpdate, u});
+    }
+  }
+
+  const RewrittenStep& step_;
+  std::vector<std::vector<int32_t>> pieces_;  // by call: works of the pieces behind it
+  std::vector<size_t> last_reader_;           // by external: a call
+  std::vector<size_t> waited_;                // by bucket: the call behind which its wait stands
+  size_t last_guard_ = 0;
+  std::vector<std::vector<Behind>> behind_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Behind>> works_behind(const RewrittenStep& step,
+                                              const std::vector<bool>& needed) {
+  return Placing(step, needed).run();
+}
+
+}  // namespace reprise::runtime::internal::graph

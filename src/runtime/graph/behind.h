@@ -1,0 +1,36 @@
+// Where the works stand that belong to no call: those of buckets, and updates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/rewrite/alternative.h"
+
+namespace reprise::runtime::internal::graph {
+
+// A Behind is one work that stands behind a call.
+struct Behind {
+  enum class Kind : uint8_t { kFill, kStart, kWait, kUpdate };
+  Kind kind = Kind::kUpdate;
+  size_t index = 0;    // of the bucket, or of the update
+  size_t filling = 0;  // of the bucket, for kFill
+};
+
+// Returns for each call what stands behind it, in order. `needed` says which calls are run.
+//
+// - A gradient is copied into its bucket when it is complete, and after those that lie before it
+//   there. The sum of a bucket starts at once, and after that of the bucket before it.
+// - If the step has updates, the wait for a bucket stands behind the start of the next one, so that
+//   one sum is always under way while the backward goes on, and two buckets are live. The wait for the
+//   last bucket stands behind the last call. Without updates there are no waits here.
+// - An update stands behind the last call that reads its parameter, in whatever way the call runs, or
+//   makes its gradient; behind the wait for its bucket; and behind the last guard, because an update
+//   cannot be taken back.
+std::vector<std::vector<Behind>> works_behind(const rewrite::RewrittenStep& step,
+                                              const std::vector<bool>& needed);
+
+// Returns the externals whose memory the work reads.
+std::vector<int32_t> externals_read(const step::Work& work);
+
+}  // namespace reprise::runtime::internal::graph

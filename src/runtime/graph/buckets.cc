@@ -1,0 +1,316 @@
+#include "runtime/graph/buckets.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "runtime/distributed/bucket_layout.h"
+#include "runtime/step/host_reads.h"
+#include "runtime/step/parameter_names.h"
+#include "runtime/step/tensors.h"
+
+namespace reprise::runtime::internal::graph {
+
+using distributed::bucket_layout;
+using distributed::Piece;
+using rewrite::RewrittenStep;
+using step::Argument;
+using step::ArgumentKind;
+using step::Bucket;
+using step::Buckets;
+using step::Call;
+using step::Filling;
+using step::Geometry;
+using step::is_guard;
+using step::LeafGradient;
+using step::Memory;
+using step::parameter_names;
+using step::Recording;
+using step::TensorRef;
+using step::Update;
+using step::Work;
+
+namespace {
+
+// The limits of DistributedDataParallel: the first bucket is small, so that its sum starts early.
+constexpr int64_t kFirstLimit = 1 << 20, kLimit = 25 << 20;
+
+constexpr const char* kAccumulates = "torch::autograd::AccumulateGrad";
+
+// A Moment says when something happened: before which call, and in which order there.
+using Moment = std::pair<size_t, size_t>;
+
+int64_t elements_of(const Geometry& geometry) {
+  return std::accumulate(geometry.sizes.begin(), geometry.sizes.end(), int64_t{1},
+                         std::multiplies<>());
+}
+
+// Returns the strides of the gradient if they cover its elements without gaps, else those of rows.
+std::vector<int64_t> strides_in_bucket(const Geometry& geometry) {
+  std::vector<size_t> order(geometry.sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return geometry.strides[a] < geometry.strides[b]; });
+  int64_t expected = 1;
+  bool dense = true;
+  for (const size_t d : order) {
+    if (geometry.sizes[d] == 1) continue;
+    dense = dense && geometry.strides[d] == expected;
+    expected *= geometry.sizes[d];
+  }
+  if (dense) return geometry.strides;
+  std::vector<int64_t> rows(geometry.sizes.size(), 1);
+  for (size_t d = rows.size(); d-- > 1;)
+    rows[d - 1] = rows[d] * std::max<int64_t>(1, geometry.sizes[d]);
+  return rows;
+}
+
+// Returns for each value when autograd has accumulated it into a gradient for the last time. It does
+// so by calls that a replay needs, and by others.
+std::map<int32_t, Moment> accumulations(const Recording& recording) {
+  std::map<int32_t, Moment> moments;
+  const auto note = [&](const Call& call, Moment moment) {
+    if (call.node != kAccumulates) return;
+    const auto mark = [&](const TensorRef& ref) {
+      if (ref.memory != Memory::kValue) return;
+      Moment& last = moments[ref.index];
+      last = std::max(last, moment);
+    };
+    for (const Argument& argument : call.arguments) {
+      for (const TensorRef& ref : argument.tensors) mark(ref);
+    }
+    for (const auto& output : call.outputs) {
+      for (const TensorRef& ref : output) mark(ref);
+    }
+  };
+  for (size_t k = 0; k < recording.left_out.size(); ++k) {
+    note(recording.left_out[k].call, {recording.left_out[k].before, k});
+  }
+  for (size_t c = 0; c < recording.calls.size(); ++c) {
+    note(recording.calls[c], {c, recording.left_out.size()});
+    // A call in place makes the version that the gradient ends as.
+    for (size_t v = 0; recording.calls[c].node == kAccumulates && v < recording.values.size();
+         ++v) {
+      if (recording.values[v].maker != static_cast<int32_t>(c)) continue;
+      moments[static_cast<int32_t>(v)] = {c, recording.left_out.size()};
+    }
+  }
+  return moments;
+}
+
+void refuse(const std::string& reason) {
+  throw InputError("the step cannot be captured for a process group: " + reason);
+}
+
+void refuse_host_reads(const Recording& recording) {
+  for (const Call& call : recording.calls) {
+    if (!is_guard(call)) continue;
+    refuse(fmt::format(
+        "it reads a number out of a tensor on the host{}{}, so that ranks may take different ways "
+        "and wait for each other. Compute with the tensor itself, or read the number behind the "
+        "step",
+        call.place.empty() ? "" : " at ", call.place));
+  }
+}
+
+// Refuses calls behind the backward that touch a gradient: it would not be the average yet.
+void refuse_other_users(const Recording& recording, const std::vector<size_t>& leaves) {
+  std::vector<bool> of_gradient(recording.values.size(), false);
+  for (const size_t l : leaves) {
+    int32_t v = recording.gradients[l].gradient.index;
+    for (; v >= 0; v = recording.values[static_cast<size_t>(v)].previous) {
+      of_gradient[static_cast<size_t>(v)] = true;
+    }
+  }
+  bool behind = false;
+  for (const Call& call : recording.calls) {
+    behind = behind || call.phase == Phase::kBackward;
+    if (!behind || call.phase == Phase::kBackward) continue;
+    for (const Argument& argument : call.arguments) {
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory != Memory::kValue || argument.shape_only) continue;
+        if (!of_gradient[static_cast<size_t>(ref.index)]) continue;
+        refuse(fmt::format(
+            "{}{}{} uses a gradient behind the backward, where it is not averaged yet (clipping, "
+            "for example). Do that behind the step, and leave the optimizer outside, too",
+            call.name(), call.place.empty() ? "" : " at ", call.place));
+      }
+    }
+  }
+}
+
+// Returns the leaves whose gradients are averaged, in the order in which the gradients are ready.
+std::vector<size_t> leaves_in_order(const Recording& recording) {
+  const std::map<int32_t, Moment> moments = accumulations(recording);
+  std::vector<std::pair<Moment, size_t>> ready;
+  for (size_t l = 0; l < recording.gradients.size(); ++l) {
+    const LeafGradient& leaf = recording.gradients[l];
+    if (leaf.input >= 0 || leaf.gradient.memory == Memory::kNone) continue;
+    if (leaf.gradient.memory == Memory::kExternal) {
+      refuse("a gradient is memory from outside the step: give the step a copy of it");
+    }
+    const auto moment = moments.find(leaf.gradient.index);
+    const int32_t maker = recording.values[static_cast<size_t>(leaf.gradient.index)].maker;
+    ready.emplace_back(
+        moment != moments.end() ? moment->second : Moment(static_cast<size_t>(maker) + 1, 0), l);
+  }
+  std::stable_sort(ready.begin(), ready.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<size_t> leaves;
+  for (const auto& [moment, leaf] : ready) leaves.push_back(leaf);
+  return leaves;
+}
+
+Argument of(TensorRef ref) { return {.kind = ArgumentKind::kTensor, .tensors = {std::move(ref)}}; }
+
+// Adds the values and works of one bucket. `value` is the version of its memory that is current.
+class AddBucket {
+ public:
+  AddBucket(RewrittenStep& step, Buckets& buckets, size_t number,
+            const std::shared_ptr<Averager>& averager)
+      : step_(step),
+        buckets_(buckets),
+        bucket_(buckets.all[number]),
+        number_(number),
+        averager_(averager) {}
+
+  void run() {
+    for (Filling& filling : bucket_.fillings) fill(filling);
+    const std::string what = fmt::format("the sum of bucket {} of {} ({} bytes of gradients)",
+                                         number_ + 1, buckets_.all.size(), bytes());
+    bucket_.start =
+        add({.name = fmt::format("allreduce.start.{}", number_),
+             .kernel =
+                 [averager = averager_, number = number_, what](std::vector<c10::IValue>& stack) {
+                   averager->start(number, stack[0].toTensor(), what);
+                   stack.clear();
+                 },
+             .arguments = {of(whole())},
+             .apart = true});
+    bucket_.wait =
+        add({.name = fmt::format("allreduce.wait.{}", number_),
+             .kernel =
+                 [averager = averager_, number = number_](std::vector<c10::IValue>& stack) {
+                   stack.clear();
+                   averager->wait(number);
+                 },
+             .arguments = {of(whole())},
+             .apart = true});
+    for (const Filling& filling : bucket_.fillings) {
+      TensorRef& average = buckets_.averages[filling.leaf];
+      average = {.memory = Memory::kValue, .index = value_, .geometry = geometry(filling)};
+    }
+  }
+
+ private:
+  int64_t bytes() const {
+    return bucket_.elements * static_cast<int64_t>(c10::elementSize(bucket_.dtype));
+  }
+  TensorRef whole() const {
+    return {.memory = Memory::kValue,
+            .index = value_,
+            .geometry = {.sizes = {bucket_.elements}, .strides = {1}, .dtype = bucket_.dtype}};
+  }
+  Geometry geometry(const Filling& filling) const {
+    const Geometry& own = step_.recording.gradients[filling.leaf].gradient.geometry;
+    return {.sizes = own.sizes,
+            .strides = strides_in_bucket(own),
+            .offset = filling.offset,
+            .dtype = own.dtype};
+  }
+
+  // Adds a work that makes the next version of the bucket, and returns its position.
+  int32_t add(Work work) {
+    const auto next = static_cast<int32_t>(step_.recording.values.size());
+    step_.recording.values.push_back({.bytes = bytes(), .device = step_.recording.device});
+    if (value_ < 0) {
+      work.made = {{0, 0, next}};
+    } else {
+      work.overwrites = {{next, value_}};
+    }
+    value_ = next;
+    step_.works.all.push_back(std::move(work));
+    return static_cast<int32_t>(step_.works.all.size()) - 1;
+  }
+
+  void fill(Filling& filling) {
+    const LeafGradient& leaf = step_.recording.gradients[filling.leaf];
+    std::vector<Argument> arguments{of(leaf.gradient)};
+    if (value_ >= 0) arguments.push_back(of(whole()));
+    const auto kernel = [averager = averager_, leaf, place = geometry(filling),
+                         elements = bucket_.elements](std::vector<c10::IValue>& stack) {
+      const at::Tensor gradient = stack[0].toTensor();
+      const at::Tensor memory = stack.size() > 1
+                                    ? stack[1].toTensor()
+                                    : at::empty({elements}, gradient.options().dtype(place.dtype));
+      averager->fill(step::tensor_on(memory.storage(), place), gradient, leaf);
+      stack.clear();
+      stack.emplace_back(memory);
+    };
+    filling.work = add({.name = "fill", .kernel = kernel, .arguments = std::move(arguments)});
+  }
+
+  RewrittenStep& step_;
+  Buckets& buckets_;
+  Bucket& bucket_;
+  size_t number_;
+  const std::shared_ptr<Averager>& averager_;
+  int32_t value_ = -1;
+};
+
+}  // namespace
+
+Buckets find_buckets(const Recording& recording, const CaptureOptions& options) {
+  Buckets buckets;
+  if (options.group.empty()) return buckets;
+  refuse_host_reads(recording);
+  const std::vector<size_t> leaves = leaves_in_order(recording);
+  if (leaves.empty()) refuse("no parameter gets a gradient in it, so there is nothing to average");
+  refuse_other_users(recording, leaves);
+  std::vector<Piece> pieces;
+  std::vector<at::Tensor> parameters;
+  for (const size_t l : leaves) {
+    parameters.push_back(recording.gradients[l].target);
+    const Geometry& gradient = recording.gradients[l].gradient.geometry;
+    pieces.push_back(
+        {elements_of(gradient) * static_cast<int64_t>(c10::elementSize(gradient.dtype)),
+         gradient.dtype, recording.device});
+  }
+  const std::vector<std::string> names = parameter_names(parameters, options);
+  const int64_t cap = options.bucket_cap.count();
+  const std::vector<int64_t> limits =
+      cap > 0 ? std::vector<int64_t>{cap} : std::vector<int64_t>{kFirstLimit, kLimit};
+  buckets.of_leaf.assign(recording.gradients.size(), -1);
+  for (const std::vector<size_t>& members : bucket_layout(pieces, limits)) {
+    Bucket& bucket = buckets.all.emplace_back();
+    bucket.dtype = pieces[members[0]].dtype;
+    for (const size_t p : members) {
+      buckets.of_leaf[leaves[p]] = static_cast<int32_t>(buckets.all.size()) - 1;
+      bucket.fillings.push_back({.leaf = leaves[p], .offset = bucket.elements, .name = names[p]});
+      bucket.elements += elements_of(recording.gradients[leaves[p]].gradient.geometry);
+    }
+  }
+  return buckets;
+}
+
+void add_buckets(RewrittenStep& step, Buckets buckets, const std::shared_ptr<Averager>& averager) {
+  if (buckets.all.empty()) return;
+  buckets.averages.resize(step.recording.gradients.size());
+  for (size_t b = 0; b < buckets.all.size(); ++b) AddBucket(step, buckets, b, averager).run();
+  std::vector<Argument> averages;
+  for (const Update& update : step.updates.each) {
+    averages.push_back(of(buckets.gradient(step.recording, update.leaf)));
+    step.works.all[static_cast<size_t>(update.work)].arguments = {averages.back()};
+  }
+  if (!averages.empty()) {
+    step.works.all[static_cast<size_t>(step.updates.whole)].arguments = std::move(averages);
+  }
+  step.buckets = std::move(buckets);
+}
+
+}  // namespace reprise::runtime::internal::graph

@@ -1,0 +1,23 @@
+// Puts the gradients of a captured step into buckets that are averaged over a process group.
+#pragma once
+
+#include "reprise/runtime/capture.h"
+#include "runtime/graph/averager.h"
+#include "runtime/rewrite/alternative.h"
+#include "runtime/step/buckets.h"
+#include "runtime/step/recording.h"
+
+namespace reprise::runtime::internal::graph {
+
+// Lays out the buckets of the step's parameters, as DistributedDataParallel does. Gradients of inputs
+// are not averaged. Throws InputError, with the reason, for a step whose gradients cannot be averaged
+// behind it: a step that reads numbers on the host, or that works with gradients behind its backward.
+step::Buckets find_buckets(const step::Recording& recording, const CaptureOptions& options);
+
+// Adds the values and the works of the buckets to the step, and lets updates read averages. The works
+// of a bucket copy one gradient after the other there, start the sum, and wait for it. All of them
+// use one memory: each overwrites the value that the one before it has made.
+void add_buckets(rewrite::RewrittenStep& step, step::Buckets buckets,
+                 const std::shared_ptr<Averager>& averager);
+
+}  // namespace reprise::runtime::internal::graph

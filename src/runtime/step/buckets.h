@@ -1,0 +1,45 @@
+// The buckets in which the gradients of a captured step are averaged over several processes, as
+// values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/step/recording.h"
+
+namespace reprise::runtime::internal::step {
+
+// A Filling is one gradient of a bucket.
+struct Filling {
+  size_t leaf = 0;        // position of the gradient in Recording::gradients
+  int64_t offset = 0;     // in elements: where it lies in the bucket
+  int32_t work = -1;      // position in Works::all of the work that copies it there
+  std::string name = {};  // of the parameter
+};
+
+// A Bucket is memory that is filled with gradients, and then summed over all processes at once.
+struct Bucket {
+  std::vector<Filling> fillings = {};  // in the order of their places, which is that of their works
+  int64_t elements = 0;
+  at::ScalarType dtype = at::kFloat;
+  // Positions in Works::all: the work that starts the sum, and the one that waits for its end.
+  int32_t start = -1, wait = -1;
+};
+
+// Buckets are all buckets of a step, in the order in which their sums start. There are none unless
+// the step is captured for a process group.
+struct Buckets {
+  std::vector<Bucket> all = {};
+  std::vector<int32_t> of_leaf = {};     // by leaf: its bucket; -1: none
+  std::vector<TensorRef> averages = {};  // by leaf: its gradient in the bucket, after the wait
+
+  bool has(size_t leaf) const { return leaf < of_leaf.size() && of_leaf[leaf] >= 0; }
+  // Returns the gradient of a leaf as the step leaves it: averaged if it lies in a bucket.
+  const TensorRef& gradient(const Recording& recording, size_t leaf) const {
+    return has(leaf) && !averages.empty() ? averages[leaf] : recording.gradients[leaf].gradient;
+  }
+};
+
+}  // namespace reprise::runtime::internal::step

@@ -1,0 +1,111 @@
+// A captured step of a process group, from C++: a group of one rank, whose backend sends nothing. The
+// tests of the Python package run two ranks (tests/python/test_data_parallel.py).
+#include <torch/torch.h>
+
+#include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "fixture.h"
+#include "reprise/runtime/capture.h"
+#include "reprise/runtime/peer_error.h"
+#include "runtime/distributed/bucket_layout.h"
+#include "runtime/distributed/peers.h"
+
+namespace reprise::runtime {
+namespace {
+
+using internal::distributed::bucket_layout;
+using internal::distributed::Peers;
+using internal::distributed::Piece;
+
+// A group of this process alone is in the registry while the scope lives.
+class GroupOfOne {
+ public:
+  explicit GroupOfOne(const std::string& name) : name_(name) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
+    auto backend = c10d::FakeProcessGroup::_create_internal(
+        0, 1, c10::make_intrusive<c10d::FakeProcessGroup::Options>());
+    group->setBackend(c10::kCPU, c10d::ProcessGroup::CUSTOM, backend);
+    group->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
+    group->setGroupName(name);
+    c10d::register_process_group(name, group);
+  }
+  ~GroupOfOne() { c10d::unregister_process_group(name_); }
+  GroupOfOne(const GroupOfOne&) = delete;
+  GroupOfOne& operator=(const GroupOfOne&) = delete;
+
+ private:
+  std::string name_;
+};
+
+using DataParallelTest = testing::RuntimeTest;
+
+TEST_F(DataParallelTest, AGroupOfOneRankGivesTheGradientsOfThePlainStep) {
+  const GroupOfOne group("of one");
+  torch::nn::Sequential model(torch::nn::Linear(64, 32), torch::nn::ReLU(),
+                              torch::nn::Linear(32, 1));
+  const StepFunction step = [model](const Tensors& in) mutable {
+    const at::Tensor loss = model->forward(in[0]).square().mean();
+    loss.backward();
+    return Tensors{loss};
+  };
+  step({rows_});
+  std::vector<at::Tensor> expected;
+  for (const at::Tensor& parameter : model->parameters())
+    expected.push_back(parameter.grad().clone());
+  model->zero_grad();
+
+  CapturedStep captured = capture(
+      step, {rows_}, {.modules = {model.ptr()}, .group = "of one", .bucket_cap = Bytes(4096)});
+  captured.plan({.budget = "100%"});
+  for (int run = 0; run < 3; ++run) {
+    model->zero_grad();
+    captured.run({rows_});
+    for (size_t p = 0; p < expected.size(); ++p) {
+      EXPECT_TRUE(at::equal(model->parameters()[p].grad(), expected[p]));
+    }
+    EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+  }
+
+  // Runs that do not average add up, and the next one that averages includes them.
+  model->zero_grad();
+  captured.synchronize(false);
+  captured.run({rows_});
+  captured.synchronize(true);
+  captured.run({rows_});
+  EXPECT_TRUE(at::equal(model->parameters()[0].grad(), expected[0] + expected[0]));
+
+  // A rank that has failed goes on with nothing.
+  captured.tell_failure("of its own");
+  EXPECT_THROW(captured.run({rows_}), PeerError);
+}
+
+TEST_F(DataParallelTest, AGroupThatIsNotThereIsRefused) {
+  EXPECT_THROW(Peers("nobody"), InputError);
+  const StepFunction step = [](const Tensors& in) { return Tensors{in[0].sum()}; };
+  CapturedStep alone = capture(step, {rows_});
+  EXPECT_THROW(alone.synchronize(false), InputError);
+  const GroupOfOne group("without parameters");
+  EXPECT_THROW(capture(step, {rows_}, {.group = "without parameters"}), InputError);
+}
+
+TEST(BucketLayout, CompletesABucketAtItsLimitForEachType) {
+  using Layout = std::vector<std::vector<size_t>>;
+  const auto of = [](int64_t bytes, at::ScalarType dtype = at::kFloat) {
+    return Piece{.bytes = bytes, .dtype = dtype};
+  };
+  EXPECT_EQ(bucket_layout({}, {10}), Layout());
+  EXPECT_EQ(bucket_layout({of(4), of(4), of(4)}, {8}), (Layout{{0, 1}, {2}}));
+  // The first limit is for one bucket only.
+  EXPECT_EQ(bucket_layout({of(4), of(4), of(4), of(4)}, {4, 8}), (Layout{{0}, {1, 2}, {3}}));
+  EXPECT_EQ(bucket_layout({of(20), of(4)}, {4, 8}), (Layout{{0}, {1}}));
+  // Each type has buckets of its own, and the one that is complete first comes first.
+  EXPECT_EQ(bucket_layout({of(4), of(4, at::kDouble), of(8, at::kDouble), of(8)}, {12}),
+            (Layout{{1, 2}, {0, 3}}));
+}
+
+}  // namespace
+}  // namespace reprise::runtime
