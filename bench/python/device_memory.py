@@ -91,13 +91,14 @@ def use_device(name: str, sim_library: str = "") -> torch.device:
         name: "cpu", "cuda", "cuda:1", "sim:0" and the like.
         sim_library: The file libsim_python.so of the simulated accelerator, for the devices "sim".
     """
-    device = torch.device("cuda:0" if name == "cuda" else name) if "sim" not in name else None
-    if device is None:
+    if name.startswith("sim"):
         reprise.install_cpu_allocator()  # The simulated devices stand in front of it.
         import sim
 
         sim.load(sim_library, devices=2, capacity=8 << 30)
-        device = torch.device(name if ":" in name else f"{name}:0")
+    device = torch.device(name)
+    if device.type != "cpu" and device.index is None:
+        device = torch.device(device.type, 0)
     if device.type not in ("cpu", "sim"):
         found = torch.accelerator.current_accelerator()
         if found is None or found.type != device.type or not torch.accelerator.is_available():
