@@ -87,6 +87,7 @@ def main() -> None:
     text += f"{report.measured_peak_bytes:,} of {report.budget_bytes:,} bytes"
     if asked.compare:
         ddp = DDP(plain, broadcast_buffers=False)
+        step_of(ddp)(*batch(0))  # DDP has its own buckets from its second step on.
         expected = train(step_of(ddp), torch.optim.AdamW(plain.parameters()), asked.steps)
         both = zip(model.parameters(), plain.parameters(), strict=True)
         same = all(map(torch.equal, losses, expected)) and all(torch.equal(p, q) for p, q in both)

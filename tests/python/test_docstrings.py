@@ -125,7 +125,12 @@ def test_public_names_are_described() -> None:
 def test_exceptions_are_named() -> None:
     for place, _, text in documented():
         names = names_in(text, "Raises")
-        assert names is None or set(names) <= {"BudgetError", "InputError", "StepMiss"}, place
+        assert names is None or set(names) <= {
+            "BudgetError",
+            "InputError",
+            "PeerError",
+            "StepMiss",
+        }, place
         assert names is None or names, f"{place}: an empty section"
 
 

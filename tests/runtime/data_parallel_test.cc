@@ -2,10 +2,11 @@
 // tests of the Python package run two ranks (tests/python/test_data_parallel.py).
 #include <torch/torch.h>
 
-#include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "fixture.h"
 #include "reprise/runtime/capture.h"
@@ -20,18 +21,47 @@ using internal::distributed::bucket_layout;
 using internal::distributed::Peers;
 using internal::distributed::Piece;
 
+// A Done is work that has ended.
+class Done final : public c10d::Work {
+ public:
+  Done() : future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors())) {
+    future_->markCompleted(c10::IValue(std::vector<at::Tensor>()));
+  }
+  bool isCompleted() override { return true; }
+  bool wait(std::chrono::milliseconds) override { return true; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// The sum over one rank is what the rank has.
+class Alone final : public c10d::Backend {
+ public:
+  Alone() : Backend(0, 1) {}
+  const std::string getBackendName() const override { return "alone"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>("alone", std::chrono::milliseconds(5000));
+  }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&,
+                                           const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&,
+                                           const c10d::BroadcastOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+};
+
 // A group of this process alone is in the registry while the scope lives.
 class GroupOfOne {
  public:
   explicit GroupOfOne(const std::string& name) : name_(name) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
-    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
-    auto backend = c10d::FakeProcessGroup::_create_internal(
-        0, 1, c10::make_intrusive<c10d::FakeProcessGroup::Options>());
-    group->setBackend(c10::kCPU, c10d::ProcessGroup::CUSTOM, backend);
-    group->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
-    group->setGroupName(name);
-    c10d::register_process_group(name, group);
+    group_ = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
+    group_->setBackend(c10::kCPU, c10d::ProcessGroup::CUSTOM, c10::make_intrusive<Alone>());
+    group_->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
+    c10d::register_process_group(name, group_);
   }
   ~GroupOfOne() { c10d::unregister_process_group(name_); }
   GroupOfOne(const GroupOfOne&) = delete;
@@ -39,6 +69,7 @@ class GroupOfOne {
 
  private:
   std::string name_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;  // The registry does not hold it.
 };
 
 using DataParallelTest = testing::RuntimeTest;
