@@ -36,7 +36,7 @@ std::vector<Setting> settings_now() {
       {"NNPACK", on_or_off(context.userEnabledNNPACK())},
       {"deterministic algorithms", on_or_off(context.deterministicAlgorithms())},
       {"the precision of products of float32", float32_precision()},
-      {"the default type", c10::toString(c10::get_default_dtype_as_scalartype())},
+      {"the default dtype", c10::toString(c10::get_default_dtype_as_scalartype())},
       {"flash attention", on_or_off(context.userEnabledFlashSDP())},
       {"memory-efficient attention", on_or_off(context.userEnabledMemEfficientSDP())},
       {"attention by its formula", on_or_off(context.userEnabledMathSDP())},
