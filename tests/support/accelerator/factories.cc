@@ -11,7 +11,6 @@
 
 #include "allocators.h"
 #include "kernels.h"
-#include "operands.h"
 
 namespace sim {
 namespace {
@@ -66,14 +65,20 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) {
   return plain(self) && plain(from);
 }
 
-// The CPU's choice between fused attention and its parts.
+// Returns host memory of the same shape, without the bytes.
+at::Tensor like_on_host(const at::Tensor& tensor) {
+  return at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+}
+
+// The CPU's choice between fused attention and its parts. It depends on shapes and types alone, so no
+// byte is read, and no operator is called: a caller that watches operators sees none.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool causal,
                          std::optional<double> scale, bool grouped) {
-  Operands operands;
-  const auto host_mask = mask ? std::optional(operands.to_host(*mask)) : std::nullopt;
-  return at::_fused_sdp_choice(operands.to_host(query), operands.to_host(key),
-                               operands.to_host(value), host_mask, dropout, causal, scale, grouped);
+  const auto host_mask = mask ? std::optional(like_on_host(*mask)) : std::nullopt;
+  return at::native::_fused_sdp_choice_stub(at::kCPU, like_on_host(query), like_on_host(key),
+                                            like_on_host(value), host_mask, dropout, causal, scale,
+                                            grouped);
 }
 
 }  // namespace
