@@ -1,4 +1,4 @@
-"""What a captured step needs of a process group of `torch.distributed`."""
+"""The process group of a captured step: its name, and failures that all ranks hear of."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 
@@ -47,12 +47,12 @@ def run_ranks(
     *arguments: Any,
     seconds: float = 200,
     timeout: float = 60,
-    dies: int | None = None,
+    may_die: Collection[int] = (),
 ) -> None:
     """Calls `function(rank, *arguments)` in two processes. Fails with the text of their errors.
 
-    `timeout` is that of the group, and `seconds` is how long a process may take. The rank `dies`
-    may end without a word; all others have to say that they are done.
+    `timeout` is that of the group, and `seconds` is how long a process may take. The ranks
+    `may_die` may end without a word; all others have to say that they are done.
     """
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
@@ -71,7 +71,7 @@ def run_ranks(
             child.kill()
             child.join()
     errors = [f"rank {rank} did not end within {seconds} s" for rank in late]
-    silent = {0, 1} - {dies, *late}
+    silent = {0, 1} - {*may_die, *late}
     while not told.empty():
         rank, text = told.get()
         silent.discard(rank)

@@ -95,14 +95,15 @@ struct CaptureOptions {
   // step behind this one. Gradients must not be there before, and are not there afterwards. So
   // nothing can look at all of them, as clipping by their common norm does.
   std::shared_ptr<ParameterOptimizer> optimizer = {};
-  // The name of a process group of c10d, in its registry (ProcessGroup::getGroupName()). If there is one,
-  // the gradients of parameters are averaged over its ranks, as DistributedDataParallel averages
+  // The name of a process group of c10d, in its registry (ProcessGroup::getGroupName()). If there is
+  // one, the gradients of parameters are averaged over its ranks, as DistributedDataParallel averages
   // them; gradients of inputs are not. All ranks capture the same step, call plan() together, and run
   // the step the same number of times. At the capture, parameters and buffers get the bits that they
   // have on rank 0. Buffers are not copied after that.
   //
   // A rank that fails lets all others fail within the timeout of the group, by a PeerError
-  // (reprise/runtime/peer_error.h). Nobody can use the step any more then. With a group, a step may not read numbers on the host, and on_miss is kRefuse.
+  // (reprise/runtime/peer_error.h). Nobody can use the step any more then. With a group, a step may
+  // not read numbers on the host, and on_miss is kRefuse.
   std::string group = {};
   // Gradients are summed in buckets of at least so many bytes. 0 stands for the sizes of
   // DistributedDataParallel: 1 MiB for the first bucket, and 25 MiB for the others.

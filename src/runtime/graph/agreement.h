@@ -1,5 +1,5 @@
-// What the ranks of a process group agree on before a captured step runs: the problem, its numbers,
-// and the plan. All ranks call these functions together.
+// Lets the ranks of a process group agree on a captured step before it runs: on the problem, its
+// numbers, and the plan. All ranks call these functions together.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Where the works stand that belong to no call: those of buckets, and updates.
+// Finds the places of the works that belong to no call: those of buckets, and updates.
 #pragma once
 
 #include <cstddef>
