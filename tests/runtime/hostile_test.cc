@@ -118,7 +118,9 @@ TEST_F(HostileTest, IsRightOrRefusedWithTheReason) {
     SCOPED_TRACE(program.name);
     const std::string verdict = judged(program, trained_plainly(program));
     (verdict == "right" ? right : refused) += 1;
-    if (program.right) EXPECT_EQ(verdict, "right");
+    if (program.right) {
+      EXPECT_EQ(verdict, "right");
+    }
     std::cout << program.name << ": " << verdict.substr(0, 160) << "\n";
     if (HasFailure()) return;
   }

@@ -80,6 +80,15 @@ Follower::Follower(const Recording& recording, const Tensors& inputs)
     if (value.maker < 0 || value.previous < 0) continue;
     written_.at(static_cast<size_t>(value.maker)).push_back(static_cast<int32_t>(v));
   }
+  if (!recording.held) return;
+  for (const Call& call : recording.calls) {
+    if (call.name() != "add.Tensor") continue;
+    for (const step::Argument& argument : call.arguments) {
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory == Memory::kValue) added_elsewhere_.insert(ref.index);
+      }
+    }
+  }
 }
 
 // --- The calls of the recording, in order -------------------------------------------------------
@@ -323,6 +332,13 @@ std::string Follower::maker_of(Home home) const {
 
 // --- Results --------------------------------------------------------------------------------------
 
+void Follower::hold_if_needed(int32_t value) {
+  if (!added_elsewhere_.contains(value)) return;
+  if (c10::Storage storage = homes_.storage_of({Memory::kValue, value})) {
+    held_.push_back(std::move(storage));
+  }
+}
+
 c10::Storage Follower::storage_for(const TensorRef& ref, const Call& call) {
   const Home home{ref.memory, ref.index};
   if (c10::Storage known = homes_.storage_of(home)) return known;
@@ -335,6 +351,7 @@ c10::Storage Follower::storage_for(const TensorRef& ref, const Call& call) {
                      value.bytes <= static_cast<int64_t>(step::kLargestLiteral);
   c10::Storage storage = blank ? blank_memory(value.bytes) : shell(value.bytes, value.device);
   homes_.put(storage, home);
+  if (home.memory == Memory::kValue) hold_if_needed(home.index);
   return storage;
 }
 
@@ -350,6 +367,7 @@ std::vector<c10::IValue> Follower::results_of(const Next& next,
     for (const int32_t v : written_[static_cast<size_t>(next.position)]) {
       const int32_t before = recording_.values[static_cast<size_t>(v)].previous;
       homes_.move({Memory::kValue, before}, {Memory::kValue, v});
+      hold_if_needed(v);
     }
   }
   const auto& returns = call.op.schema().returns();

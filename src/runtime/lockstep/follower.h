@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Follower final : public Taker {
   std::string maker_of(Home home) const;
 
   at::Tensor tensor_for(const step::TensorRef& ref, const step::Call& call);
+  void hold_if_needed(int32_t value);
   c10::Storage storage_for(const step::TensorRef& ref, const step::Call& call);
   std::vector<c10::IValue> results_of(const Next& next, const std::vector<c10::IValue>& arguments);
 
@@ -67,6 +69,10 @@ class Follower final : public Taker {
   const Tensors& inputs_;
   std::vector<std::vector<int32_t>> written_;  // by call: values that it writes over others
   Homes homes_;
+  // If others held memory while the step was recorded: the values that autograd did not add to in
+  // place for that reason, and their storages, which are held here for the same reason.
+  std::set<int32_t> added_elsewhere_;
+  std::vector<c10::Storage> held_;
   size_t call_ = 0, left_out_ = 0;  // the next ones
   size_t number_ = 0;               // of the call at hand, those that are left out included
   std::string difference_;

@@ -353,6 +353,7 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   }
   refuse_gradients_read_elsewhere(aside, seen.recording);
   refuse_gradients_read_elsewhere(none, seen.recording);
+  seen.recording.held = surroundings != nullptr;
   return std::move(seen.recording);
 }
 

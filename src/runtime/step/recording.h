@@ -144,6 +144,9 @@ struct Recording {
   std::vector<GradientFlag> flags;
   std::set<int32_t> read_without_gradient;  // inputs that were read while they wanted no gradient
   std::vector<int64_t> input_offsets;       // in bytes: where inputs began in their storages
+  // Says whether online mode may have held memory of values. Autograd adds gradients in place only
+  // where nobody else holds the memory.
+  bool held = false;
 };
 
 // Calls `visit` for every tensor in an argument or a return, undefined ones included.
