@@ -62,8 +62,8 @@ $(BUILD)/build.ninja $(DEMO_BUILD)/build.ninja: build/%$(SUFFIX)/build.ninja: bu
 	@cmake --preset $* -B build/$*$(SUFFIX) $(PYTHON_OF_TORCH) -DCMAKE_PREFIX_PATH="$$(cat build/torch_prefix$(SUFFIX))"
 	@touch $@
 
-# The sanitizer builds have the core only: no LibTorch.
-build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakePresets.json | ready
+# These builds have the core only: no LibTorch.
+build/asan-ubsan/build.ninja build/tsan/build.ninja build/mutants/build.ninja: build/%/build.ninja: CMakePresets.json | ready
 	@echo "Configuring build/$*"
 	@cmake --preset $*
 	@touch $@
@@ -119,8 +119,9 @@ fuzz: build/fuzz/build.ninja ## fuzz the readers of files and the planners, FUZZ
 	@tests/fuzz/run.sh build/fuzz/reprise_fuzz $(FUZZ_SECONDS)
 
 .PHONY: mutants
-mutants: build ## break one line at a time and see that a named test notices
-	@tests/mutants/run.py $(BUILD) --jobs $(JOBS)
+mutants: build/mutants/build.ninja ## break one line at a time and see that a named test notices
+	@cmake --build build/mutants -j $(JOBS) --target reprise_core_tests reprise_fault_tests
+	@tests/mutants/run.py build/mutants --jobs $(JOBS)
 
 # The libraries lie in an environment of their own, which sees the PyTorch of .venv. Without them, make test skips
 # these tests.

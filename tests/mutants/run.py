@@ -6,7 +6,7 @@ The mutant is compiled from a scratch copy and linked before the library. So eac
 one program, and the sources and the build stay as they are. The named tests must pass without the
 mutant. A mutant that does not compile, or that no test kills, is a failure of this script.
 
-Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]     (BUILD_DIR: a build of the tests, e.g. build/release)
+Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]     (BUILD_DIR: build/mutants, where each file is compiled by itself)
 """
 
 import argparse

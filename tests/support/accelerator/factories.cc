@@ -11,6 +11,7 @@
 
 #include "allocators.h"
 #include "kernels.h"
+#include "operands.h"
 
 namespace sim {
 namespace {
