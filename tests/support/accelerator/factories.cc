@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -72,14 +73,14 @@ at::Tensor like_on_host(const at::Tensor& tensor) {
 }
 
 // The CPU's choice between fused attention and its parts. It depends on shapes and types alone, so no
-// byte is read, and no operator is called: a caller that watches operators sees none.
+// byte is read, and the CPU's kernel is called directly: whoever watches operators sees none.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool causal,
                          std::optional<double> scale, bool grouped) {
   const auto host_mask = mask ? std::optional(like_on_host(*mask)) : std::nullopt;
-  return at::native::_fused_sdp_choice_stub(at::kCPU, like_on_host(query), like_on_host(key),
-                                            like_on_host(value), host_mask, dropout, causal, scale,
-                                            grouped);
+  return at::_ops::_fused_sdp_choice::redispatch(
+      c10::DispatchKeySet(c10::DispatchKey::CPU), like_on_host(query), like_on_host(key),
+      like_on_host(value), host_mask, dropout, causal, scale, grouped);
 }
 
 }  // namespace
