@@ -163,10 +163,10 @@ def equals_ddp(rank: int, case: str) -> None:
     assert plain is not None
     # In so little memory the planner lets the backward of the GPT update parameters.
     tight = plain - {"gpt": 1_180_000, "resnet": 1_000_000}[case]
-    for most in (plain, tight):
+    for limit in (plain, tight):
         third.load_state_dict(before)
         inside.state.clear()
-        step.plan(budget=most, time_limit=2)
+        step.plan(budget=limit, time_limit=2)
         assert_equal(losses, train(rank, step, None, sample))
         assert_equal(list(model.parameters()), list(third.parameters()))
         report = step.report()
@@ -175,7 +175,7 @@ def equals_ddp(rank: int, case: str) -> None:
         assert report.measured_peak_bytes <= report.budget_bytes
         assert all(p.grad is None for p in third.parameters())
         consumed = assert_sums_run_beside_the_backward(step)
-        assert consumed or most != tight or case != "gpt"
+        assert consumed or limit != tight or case != "gpt"
 
 
 def buckets_of_step(step: Any) -> list[list[str]]:
@@ -408,4 +408,4 @@ def what_goes_wrong(rank: int) -> None:
 
 
 def test_a_failure_on_one_rank_is_an_error_on_all() -> None:
-    run_ranks(what_goes_wrong, timeout=TIMEOUT, dies=1)
+    run_ranks(what_goes_wrong, timeout=TIMEOUT, may_die=[1])
