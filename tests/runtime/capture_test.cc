@@ -202,7 +202,7 @@ TEST_F(CaptureTest, OtherCircumstancesAreRefusedOrCapturedAgain) {
   const int threads = at::get_num_threads();
   at::set_num_threads(threads + 1);
   EXPECT_PRED2(contains, message(work.inputs),
-               fmt::format("{} threads instead of {}", threads + 1, threads));
+               fmt::format("threads of an operation: {} instead of {}", threads + 1, threads));
   at::set_num_threads(threads);
   at::globalContext().setUserEnabledMkldnn(false);
   EXPECT_PRED2(contains, message(work.inputs), "oneDNN");

@@ -212,7 +212,8 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
 }
 
 bool StepState::is_compared() const {
-  return lockstep::is_due(options.lockstep, now().runs + 1) && lockstep::can_intercept();
+  return lockstep::is_due(options.lockstep, now().runs + 1) && lockstep::can_intercept() &&
+         lockstep::can_follow(recording());
 }
 
 // Nothing was computed in vain if the comparison stands before the replay. But only the replay shows

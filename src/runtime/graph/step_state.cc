@@ -12,6 +12,7 @@
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/no_plan.h"
+#include "runtime/lockstep/lockstep.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -40,6 +41,11 @@ Outcome StepState::captured_for(const Tensors& sample) {
                                  : std::nullopt);
   Outcome made;
   made.captured = capture_step(step, sample, options, peers);
+  if (options.lockstep == Lockstep::kAlways &&
+      !lockstep::can_follow(made.captured->program.step.recording)) {
+    throw InputError(
+        "lockstep cannot compare every run of a step whose tensors lie on several devices");
+  }
   made.number = ++captures;
   made.reads = step::host_reads(made.captured->program.step.recording);
   if (device_of(sample).is_cpu()) give_back_idle_pages();

@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
 #include <exception>
 #include <set>
 #include <utility>
@@ -81,6 +82,12 @@ class Untouched {
 }
 
 }  // namespace
+
+bool can_follow(const Recording& recording) {
+  return std::ranges::all_of(recording.values, [&](const step::StepValue& value) {
+    return value.device.is_cpu() || value.device == recording.device;
+  });
+}
 
 bool is_due(Lockstep how, int64_t call) {
   if (how != Lockstep::kSparse) return how == Lockstep::kAlways;

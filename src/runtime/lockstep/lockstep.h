@@ -14,6 +14,11 @@ namespace reprise::runtime::internal::lockstep {
 // Says whether this call of a recording is compared. Calls are counted from 1.
 bool is_due(Lockstep how, int64_t call);
 
+// Says whether a function can run beside this recording: its tensors lie on the CPU and on one other
+// device at most. Autograd has a thread for each device, so with more of them the order of calls is
+// not the same in every run.
+bool can_follow(const step::Recording& recording);
+
 // Runs the function once and returns in words what it does otherwise than the recording. The text is
 // empty if nothing differs. Operators compute nothing, so the run takes as long as a step's own code
 // and autograd, and no memory but for the numbers that the program writes. Host reads get the
