@@ -48,7 +48,7 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         ["plan_from_file.py"],
         ["ten_lines.py"],
         ["curve.py", "curve.svg"],
-        ["tree_lstm.py", "--steps", "4", "--width", "16", "--batch", "8"],
+        ["tree_lstm.py", "--steps", "4", "--width", "16", "--batch", "128"],
         ["saved_state.py", "state", "--steps", "2"],
         ["data_parallel.py", "--steps", "2", "--compare"],
         ["reversible.py", "--depth", "4", "--batch", "2", "--steps", "2"],
