@@ -6,7 +6,9 @@ The mutant is compiled from a scratch copy and linked before the library. So eac
 one program, and the sources and the build stay as they are. The named tests must pass without the
 mutant. A mutant that does not compile, or that no test kills, is a failure of this script.
 
-Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]     (BUILD_DIR: build/mutants, where each file is compiled by itself)
+Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]
+       run.py --match                  compiles nothing, and says which lines are no longer there
+(BUILD_DIR: build/mutants, where each file is compiled by itself)
 """
 
 import argparse
@@ -22,6 +24,25 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FAULTS = ("FileFaults", "AllocationFaults", "ThreadFaults")
 LIMIT_SECONDS = 1200  # of one test; one that hangs is killed, and its mutant with it
+
+
+def changed_text(mutant):
+    """Returns the text of the mutant's file with the change. The line must be there once."""
+    text = (ROOT / mutant["file"]).read_text()
+    if text.count(mutant["old"]) != 1:
+        raise ValueError(f"{mutant['old']!r} is {text.count(mutant['old'])} times in {mutant['file']}")
+    return text.replace(mutant["old"], mutant["new"])
+
+
+def match(mutants):
+    """Returns a text for each mutant whose line is no longer there once."""
+    faults = []
+    for mutant in mutants:
+        try:
+            changed_text(mutant)
+        except (OSError, ValueError) as error:
+            faults.append(f"{mutant['says']}: {error}")
+    return faults
 
 
 def compile_commands(build):
@@ -46,11 +67,8 @@ class Builder:
     def make(self, mutant, folder, program):
         """Compiles the mutant and links it before libreprise.a. Returns the program."""
         source = ROOT / mutant["file"]
-        text = source.read_text()
-        if text.count(mutant["old"]) != 1:
-            raise ValueError(f"{mutant['old']!r} is {text.count(mutant['old'])} times in {mutant['file']}")
         changed = folder / source.name
-        changed.write_text(text.replace(mutant["old"], mutant["new"]))
+        changed.write_text(changed_text(mutant))
         words = shlex.split(self.compile[str(source)]["command"])
         flags = [word for word in words if word != "-Werror"]
         flags[flags.index("-o") + 1] = str(folder / "mutant.o")
@@ -104,13 +122,19 @@ def report(number, mutant, verdict, seconds):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("build", type=pathlib.Path, nargs="?")
+    parser.add_argument("--match", action="store_true", help="only look for the lines of the mutants")
     parser.add_argument("--only", default="", help="mutants whose file or description has this text")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--skip-unchanged", action="store_true", help="do not first run the tests as they are")
     arguments = parser.parse_args()
-    build = arguments.build.resolve()
     mutants = json.loads((ROOT / "tests/mutants/mutants.json").read_text())
+    if arguments.match:
+        faults = match(mutants)
+        sys.exit("\n".join(faults) or None)
+    if arguments.build is None:
+        parser.error("say where the build is, or --match")
+    build = arguments.build.resolve()
     mutants = [m for m in mutants if arguments.only in m["file"] + m["says"] + m["killed_by"]]
     if not mutants:
         sys.exit("no such mutant")
