@@ -32,7 +32,7 @@ from gpu_case import WAYS, Case
 from gpu_networks import GPU_NETWORKS, QUICK_BATCH
 
 PRECISIONS = ("float32", "bfloat16")
-# What eager training would need, as shares of the device's memory, in the order of the runs.
+# The batches are those for which eager training would need these shares of the device's memory.
 SIZES = {"tight": 0.8, "beyond": 1.5, "comfortable": 0.25, "far beyond": 3.0}
 KEPT_SHARES = (0.5, 0.2)  # of the activations, for torch.compile
 BUDGET_SHARE = 0.9  # of the memory, for Reprise where eager training has no peak to compare with

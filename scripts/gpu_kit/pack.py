@@ -25,7 +25,7 @@ LIMIT = 50 * 1024 * 1024  # bytes
 MARK = "kit.json"  # A folder with this file is a kit, and packing replaces it.
 KEPT = ("work", "results")  # what run.sh has made in the kit before
 
-# What of the project the build, the suite and the benchmark need.
+# The build, the suite and the benchmark need these parts of the project.
 SOURCES = ("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "python", "bench/python", "tests/device",
            "tests/cuda")
 NOT_NEEDED = ("src/training",)

@@ -102,7 +102,7 @@ TEST(PipelineSchedules, HaveTheClosedFormsOfEqualParts) {
   }
 }
 
-// With v parts on each device and whole groups of micro-batches, the bubble is a v-th.
+// The bubble is a v-th if each device has v parts and the micro-batches come in whole groups.
 TEST(PipelineSchedules, InterleavedPartsDivideTheBubble) {
   for (const int p : {2, 3, 4}) {
     for (const int v : {2, 3}) {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +22,24 @@ def run_snippets(document: str, names: dict[str, Any]) -> None:
     assert blocks
     for line, block in blocks:
         exec(compile("\n" * (line - 1) + block, document, "exec"), names)
+
+
+def output_of_program(text: str, folder: pathlib.Path) -> str:
+    """Runs a program in a process of its own, on one thread, and returns what it prints.
+
+    Its first argument is the folder of the tests.
+    """
+    program = folder / "program.py"
+    program.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program), str(pathlib.Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 import reprise
 import torch
+from conftest import output_of_program
 from torch import nn
 
 F = nn.functional
@@ -159,14 +157,5 @@ print("captured and trained")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux counts a process's data")
 def test_a_step_that_does_not_fit_the_process_is_captured_and_trains(tmp_path: Any) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program), str(pathlib.Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "plain training does not fit\ncaptured and trained\n"
+    output = output_of_program(PROGRAM, tmp_path)
+    assert output == "plain training does not fit\ncaptured and trained\n"

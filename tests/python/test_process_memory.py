@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
+from conftest import output_of_program
 
 PROGRAM = """
 import os, sys
@@ -44,22 +43,13 @@ print(report.measured_peak_bytes - live, status("VmRSS") - resident, report.fall
 MARGIN = 64 << 20  # for records, plans and what the libraries keep
 
 
+@pytest.mark.usefixtures("runtime")
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process has")
 def test_a_process_is_not_much_larger_than_the_bytes_that_are_counted(
     tmp_path: pathlib.Path,
 ) -> None:
-    pytest.importorskip("torch")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program), str(pathlib.Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    capture, training = (list(map(int, line.split())) for line in done.stdout.splitlines())
+    output = output_of_program(PROGRAM, tmp_path)
+    capture, training = (list(map(int, line.split())) for line in output.splitlines())
     plain, largest = capture
     assert largest < 1.15 * plain + MARGIN
     peak, resident, fallbacks = training

@@ -38,8 +38,8 @@ struct PipelineResult {
   std::vector<Bytes> budgets;  // by device
   Nanos lower_bound;
   Baseline baseline;
-  // With kInfeasible: the device on which the plan that came closest is furthest over the budget, and
-  // the bytes that this plan needs there. Another plan may need less.
+  // If the answer is kInfeasible, these are the device on which the plan that came closest is furthest
+  // over the budget, and the bytes that this plan needs there. Another plan may need less.
   std::string blocking_device;
   std::optional<Bytes> needed;
   SearchCost search;

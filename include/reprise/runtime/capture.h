@@ -206,8 +206,9 @@ class CapturedStep {
   // Says whether the function runs now beside the recording, for functions that bindings wrap.
   bool comparing() const;
 
-  // With a process group: whether the runs that follow average gradients. If not, run() adds the
-  // gradients of this rank to .grad, and nothing is sent; the next run that averages includes them.
+  // Says for a step of a process group whether the runs that follow average gradients. If they do not,
+  // run() adds the gradients of this rank to .grad, and nothing is sent; the next run that averages
+  // includes them.
   // All ranks do the same. Throws InputError for a step with an optimizer, and without a group.
   void synchronize(bool averages);
   // Lets the other ranks of the group fail, because this one cannot go on with the step.

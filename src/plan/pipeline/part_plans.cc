@@ -15,7 +15,7 @@
 namespace reprise::internal::pipeline {
 namespace {
 
-// With more than these, some are left out, and the answer is no longer proven.
+// Labels and steps beyond these numbers are left out, and the answer is no longer proven.
 constexpr size_t kMostLabelsAPlace = 160;
 constexpr size_t kMostStepsABlock = 24;
 constexpr uint32_t kNoLabel = UINT32_MAX;
