@@ -55,7 +55,12 @@ endfunction()
 function(reprise_warnings target)
   if(PROJECT_IS_TOP_LEVEL)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-                                             -Wnon-virtual-dtor -Werror)
+                                             -Wnon-virtual-dtor)
+    # Other compilers and versions warn of other things, some of them falsely. Their warnings must not end a
+    # user's build.
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+      target_compile_options(${target} PRIVATE -Werror)
+    endif()
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # GCC 12 gives false alarms on std::string operator+ (GCC bug 105651).
       target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)

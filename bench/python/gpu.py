@@ -34,13 +34,15 @@ from gpu_networks import GPU_NETWORKS, QUICK_BATCH
 PRECISIONS = ("float32", "bfloat16")
 # The batches are those for which eager training would need these shares of the device's memory.
 SIZES = {"tight": 0.8, "beyond": 1.5, "comfortable": 0.25, "far beyond": 3.0}
+SMALL = "small"  # so few samples that starting the kernels takes most of the time
+BUDGETS = ("eager's peak", "half of it", "checkpoint's peak")
 KEPT_SHARES = (0.5, 0.2)  # of the activations, for torch.compile
 BUDGET_SHARE = 0.9  # of the memory, for Reprise where eager training has no peak to compare with
 SIMULATED = 8_000_000_000  # bytes
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 NOT_THERE = (
-    "Replays as CUDA graphs, values that move to the host, and online mode on a device are not",
-    "measured, because Reprise does not have them yet.",
+    "Values that move to the host, and online mode on a device, are not measured, because Reprise",
+    "does not have them yet.",
 )
 
 Row = dict[str, Any]
@@ -84,6 +86,7 @@ class Bench:
             self.options.device,
             quick=self.options.quick,
             repeats=self.options.repeats,
+            plan_seconds=self.options.plan_seconds,
             backend="inductor" if self.gpu else "aot_eager",
             sim_library=self.options.sim_library,
             **more,
@@ -123,9 +126,10 @@ class Bench:
         each = max(1, (peaks[1] - peaks[0]) / small)
         fixed = peaks[0] - small * each
         assert self.total is not None
-        return {
+        found = {
             size: max(1, int((share * self.total - fixed) / each)) for size, share in SIZES.items()
         }
+        return found | {SMALL: small}
 
     def compare(self, size: str, network: str, precision: str, batch: int) -> None:
         """Runs all ways at one batch."""
@@ -145,11 +149,13 @@ class Bench:
             budgets = {f"{BUDGET_SHARE:.0%} of the device": int(BUDGET_SHARE * self.total)}
         if "peak" in again:
             budgets["checkpoint's peak"] = again["peak"]
+        wanted = self.options.budgets
+        budgets = {name: n for name, n in budgets.items() if name in wanted or name not in BUDGETS}
         for asked, budget in budgets.items():
-            for mode in ("chain", "graph", "online"):
-                if mode != "online" or not self.gpu:
+            for mode in ("chain", "graph", "device graph", "online"):
+                if (mode == "device graph") <= self.gpu and (mode == "online") <= (not self.gpu):
                     row(f"Reprise, {mode}", budget=budget, asked=asked)
-        if self.gpu:
+        if self.gpu and not self.options.no_expandable:
             row("eager", expandable=True)
             row("checkpoint per stage", expandable=True)
             for asked, budget in budgets.items():
@@ -179,7 +185,9 @@ class Bench:
     def run(self) -> None:
         pairs = [(n, p) for n in self.options.networks for p in self.options.precisions]
         batches = {pair: self.batches(*pair) for pair in pairs}
-        for number, size in enumerate(SIZES if self.gpu else ("comfortable",)):
+        for number, size in enumerate((*SIZES, SMALL) if self.gpu else ("comfortable",)):
+            if size not in self.options.sizes:
+                continue
             for pair in pairs:
                 if size in batches[pair]:
                     self.compare(size, *pair, batches[pair][size])
@@ -231,15 +239,20 @@ def told(row: Row) -> str:
         return str(row["failed"])
     if "largest" in row:
         return f"largest batch {row['largest']} ({row['tries']} tries)"
-    return f"peak {row['peak'] / 1e6:,.1f} MB, {1e3 * row['seconds']:.1f} ms"
+    prepared = f", prepared in {row['prepare_s']:.1f} s" if row["prepare_s"] > 0.1 else ""
+    return f"peak {row['peak'] / 1e6:,.1f} MB, {1e3 * row['seconds']:.1f} ms{prepared}"
+
+
+def digests_of(row: Row) -> set[tuple[int, ...]]:
+    return {tuple(one) for one in row.get("digests", [])}
 
 
 def comparison(rows: list[Row]) -> Iterator[str]:
     """Yields the table of one network, precision and batch."""
     by_way = {(r["case"]["way"], r["asked"], r["expandable"]): r for r in rows}
     plain = by_way.get(("eager", "", False), {})
-    digests = plain.get("digests", [])
-    repeats = len(set(digests)) == 1
+    digests = digests_of(plain)
+    repeats = len(digests) == 1
     yield "| way | budget | peak | reserved | in pieces | time | to eager | predicted | bits |"
     yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
     for row in rows:
@@ -264,7 +277,7 @@ def comparison(rows: list[Row]) -> Iterator[str]:
         elif row is plain:
             bits = "repeats its own" if repeats else "does not repeat its own"
         else:
-            bits = "equal" if set(row["digests"]) == set(digests) else "differ"
+            bits = "equal" if digests_of(row) == digests else "differ"
         over = row.get("budget") and row["peak"] > row["budget"]
         cells.append(bits + (", **over the budget**" if over else ""))
         yield f"{head} {' | '.join(cells)} |"
@@ -340,6 +353,11 @@ def main() -> None:
     )
     names = list(WAYS)
     parser.add_argument("--ways", nargs="+", default=names, choices=names, metavar="NAME")
+    names = [*SIZES, SMALL]
+    parser.add_argument("--sizes", nargs="+", default=names, choices=names, metavar="NAME")
+    parser.add_argument("--budgets", nargs="+", default=BUDGETS, choices=BUDGETS, metavar="NAME")
+    parser.add_argument("--no-expandable", action="store_true", help="without expandable segments")
+    parser.add_argument("--plan-seconds", type=float, default=10.0, help="time limit of a search")
     parser.add_argument("--quick", action="store_true", help="small networks, to see that it works")
     parser.add_argument("--no-search", action="store_true", help="search no largest batches")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps of a row")

@@ -7,9 +7,7 @@ and a device it is what the page says of the machine.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
-import hashlib
 import json
 import statistics
 import sys
@@ -38,6 +36,7 @@ class Case:
         limit: The bytes that the device's allocator may take, or None for all.
         search: Whether to search the largest batch that trains within the limit.
         seconds: The time after which a search makes no further try.
+        plan_seconds: The time limit of a search for a plan in graph mode.
     """
 
     network: str
@@ -52,8 +51,9 @@ class Case:
     limit: int | None = None
     search: bool = False
     seconds: float = 300.0
-    warm_up: int = 2
+    warm_up: int = 3
     repeats: int = 5
+    plan_seconds: float = 10.0
     backend: str = "inductor"
     sim_library: str = ""
 
@@ -87,14 +87,25 @@ class Training:
     def drop_gradients(self) -> None:
         self.network.module.zero_grad()
 
-    def digest(self, loss: torch.Tensor) -> str:
-        """Returns a hash of the loss and of all gradients."""
-        found = hashlib.sha256()
+    def digest(self, loss: torch.Tensor) -> list[int]:
+        """Returns a sum over the bits of the loss and of all gradients, which the device computes.
+
+        Each word counts with another odd weight, so that a word that differs shows, and so do words
+        that have changed places.
+        """
         gradients = [p.grad for p in self.network.module.parameters() if p.grad is not None]
-        for tensor in (loss, *gradients):
-            host = tensor.detach().cpu().contiguous()
-            found.update(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
-        return found.hexdigest()
+        sums = [bits_sum(tensor.detach()) for tensor in (loss, *gradients)]
+        return [int(one) for one in torch.stack(sums).cpu()]
+
+
+def bits_sum(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = tensor.contiguous().view(kinds[tensor.element_size()]).flatten()
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for part in bits.split(1 << 22):
+        weights = torch.arange(1, 2 * part.numel(), 2, device=tensor.device)
+        total = 31 * total + (part * (weights * weights + 2)).sum()
+    return total
 
 
 Step = Callable[[], torch.Tensor]
@@ -161,7 +172,9 @@ def chain_mode(training: Training, budget: int) -> tuple[Step, Any]:
     return lambda: training.step(lambda: planned(network.x)[-1]), planned
 
 
-def graph_mode(training: Training, budget: int) -> tuple[Step, Any]:
+def graph_mode(
+    training: Training, budget: int, device_graph: bool = False
+) -> tuple[Step, Any]:
     network = training.network
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -172,8 +185,16 @@ def graph_mode(training: Training, budget: int) -> tuple[Step, Any]:
 
     captured = reprise.capture(step, network.x, network.y, modules=[network.module])
     training.drop_gradients()
-    captured.plan(budget=budget or None)
+    captured.plan(
+        budget=budget or None,
+        time_limit=training.case.plan_seconds,
+        device_graph=device_graph,
+    )
     return lambda: captured(network.x, network.y), captured
+
+
+def device_graph_mode(training: Training, budget: int) -> tuple[Step, Any]:
+    return graph_mode(training, budget, device_graph=True)
 
 
 def online_mode(training: Training, budget: int) -> tuple[Step, Any]:
@@ -195,6 +216,7 @@ WAYS: dict[str, Way] = {
     "torch.compile": compiled,
     "Reprise, chain": chain_mode,
     "Reprise, graph": graph_mode,
+    "Reprise, device graph": device_graph_mode,
     "Reprise, online": online_mode,
 }
 
@@ -229,7 +251,11 @@ def measure(case: Case, memory: DeviceMemory) -> dict[str, Any]:
             report = planned.report()
             row["predicted"] = report.predicted_peak_bytes
             row["reported"] = report.measured_peak_bytes
-            if report.arena_height_bytes:  # Between steps the arena holds the memory of a step.
+            row["arena"] = report.arena_height_bytes
+            row["graphed"], row["no_device_graph"] = report.graphed, report.no_device_graph
+            row["fallbacks"] = report.fallbacks
+            if report.arena_height_bytes and memory.counted_here:
+                # Between steps the arena holds the memory of a step.
                 row["peak"] = report.measured_peak_bytes
         row |= {"seconds": statistics.median(times), "least_seconds": min(times)}
         return row

@@ -92,6 +92,7 @@ def plan_options(
     threads: int,
     enforce: bool,
     arena: bool,
+    device_graph: bool,
     observer: Observer | None,
 ) -> dict[str, Any]:
     """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
@@ -102,5 +103,6 @@ def plan_options(
         "threads": threads,
         "enforce": enforce,
         "arena": arena,
+        "device_graph": device_graph,
         "observer": observe(observer),
     }

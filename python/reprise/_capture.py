@@ -218,6 +218,7 @@ class CapturedStep:
         threads: int = 0,
         enforce: bool = True,
         arena: bool = True,
+        device_graph: bool = False,
         observer: Observer | None = None,
     ) -> PlanResult:
         """Plans the step for a budget.
@@ -231,8 +232,12 @@ class CapturedStep:
             time_limit: The time for all searches together: seconds, or a text such as "10s".
             threads: The number of threads. 0 stands for as many as the machine has.
             enforce: Whether, on the CPU, a request beyond the budget raises BudgetError.
-            arena: Whether, on the CPU, all memory of the step lies in one arena from the second
-                step on.
+            arena: Whether all memory of the step lies in one arena from the second step on: on the
+                CPU, and on CUDA devices.
+            device_graph: Whether the step runs as a CUDA graph from the second step on, where it
+                can: the device starts all operations with one request. `report()` says whether it
+                does, and why not. It takes an arena, and the copies of the inputs count in the
+                budget.
             observer: A function that is called with `Progress`.
 
         Returns:
@@ -252,6 +257,7 @@ class CapturedStep:
             threads=threads,
             enforce=enforce,
             arena=arena,
+            device_graph=device_graph,
             observer=observer or self._observer,
         )
         result = result_of(self._native.plan(**options))
@@ -259,7 +265,13 @@ class CapturedStep:
         return result
 
     def use(
-        self, plan: Plan, *, budget: Budget = None, enforce: bool = True, arena: bool = True
+        self,
+        plan: Plan,
+        *,
+        budget: Budget = None,
+        enforce: bool = True,
+        arena: bool = True,
+        device_graph: bool = False,
     ) -> None:
         """Takes a plan from elsewhere.
 
@@ -268,12 +280,19 @@ class CapturedStep:
             budget: As for `plan()`. None stands for the plan's own budget.
             enforce: As for `plan()`.
             arena: As for `plan()`.
+            device_graph: As for `plan()`.
 
         Raises:
             InputError: The plan is not valid. The message names all violations.
         """
         limit = plan.budget_bytes if budget is None else budget_for(budget, self._device)
-        self._native.use(plan.to_json(), budget=limit, enforce=enforce, arena=arena)
+        self._native.use(
+            plan.to_json(),
+            budget=limit,
+            enforce=enforce,
+            arena=arena,
+            device_graph=device_graph,
+        )
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs one training step. If nothing was planned, the step is planned as by `plan()`.

@@ -95,6 +95,7 @@ def micro_batches(
     threads: int = 0,
     enforce: bool = True,
     arena: bool = True,
+    device_graph: bool = False,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
     outcomes: int = 4,
@@ -142,6 +143,7 @@ def micro_batches(
         threads: As for `CapturedStep.plan()`.
         enforce: As for `CapturedStep.plan()`.
         arena: As for `CapturedStep.plan()`.
+        device_graph: As for `CapturedStep.plan()`.
         modules: As for `capture()`.
         on_miss: As for `capture()`.
         outcomes: As for `capture()`.
@@ -187,6 +189,7 @@ def micro_batches(
             "threads": threads,
             "enforce": enforce,
             "arena": arena,
+            "device_graph": device_graph,
             "observer": observer,
         },
         step=part,

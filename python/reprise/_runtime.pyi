@@ -99,11 +99,20 @@ class CapturedStep:
         threads: int,
         enforce: bool,
         arena: bool,
+        device_graph: bool,
         observer: Callable[[str, float, str], None] | None,
     ) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
 
-    def use(self, plan: str, *, budget: int | str | None, enforce: bool, arena: bool) -> None:
+    def use(
+        self,
+        plan: str,
+        *,
+        budget: int | str | None,
+        enforce: bool,
+        arena: bool,
+        device_graph: bool,
+    ) -> None:
         """Takes a plan from elsewhere."""
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:

@@ -29,6 +29,9 @@ class StepReport:
         moved_in_bytes: The bytes that it brought back.
         waited_ns: The time that it waited for copies, in nanoseconds.
         compared: The number of steps so far that lockstep compared with the function.
+        graphed: The number of steps so far that ran as a device graph (a CUDA graph).
+        no_device_graph: Why the plan in force does not run as a device graph, or "" if it does, or
+            was not asked to.
     """
 
     budget_bytes: int | None
@@ -44,6 +47,8 @@ class StepReport:
     moved_in_bytes: int = 0
     waited_ns: int = 0
     compared: int = 0
+    graphed: int = 0
+    no_device_graph: str = ""
 
     def __str__(self) -> str:
         if self.steps == 0:

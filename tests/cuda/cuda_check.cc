@@ -47,8 +47,12 @@ bool runs_a_step(c10::Device device) {
   step.model->zero_grad();
   rt::CapturedStep captured([step](const rt::Tensors& in) mutable { return step(in); }, batch,
                             {.modules = {step.model.ptr()}});
-  captured.plan({.budget = "90%"});
-  const bool same = at::equal(plain, captured.run_all(batch).at(0));
+  captured.plan({.budget = "100%"});
+  bool same = true;
+  for (int run = 0; run < 3; ++run) {  // The first run records the memory that the next ones plan.
+    step.model->zero_grad();
+    same = at::equal(plain, captured.run_all(batch).at(0)) && same;
+  }
   const auto report = captured.last_step();
   std::printf("bits %s; predicted peak %lld B, measured peak %lld B\n", same ? "equal" : "DIFFER",
               static_cast<long long>(report.predicted_peak.count()),
@@ -81,6 +85,7 @@ int main() try {
   }
   const c10::Device device(c10::kCUDA, 0);
   const c10::cuda::CUDAGuard guard(device);
+  at::empty({1}, device);  // prepares the allocator
   std::printf("allocator %s, %lld B in use\n", caching::get()->name().c_str(),
               static_cast<long long>(allocated_bytes(0)));
   const bool step = runs_a_step(device), graph = replays_a_graph(device);

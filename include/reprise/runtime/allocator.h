@@ -53,13 +53,13 @@ bool cpu_allocator_owns(const void* data);
 uint64_t cpu_allocation_serial();
 uint64_t cpu_allocation_serial(const void* data);
 
-// A BlockSource supplies CPU blocks in place of the heap, on the thread on which it is in use. Its
-// blocks count like any other.
+// A BlockSource supplies blocks of one device in place of the device's own allocator, on the thread
+// on which it is in use. Its blocks count like any other.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  // Returns a block, or null to take this one from the heap. The allocator is locked during the
-  // call, so the function must not allocate tensors.
+  // Returns a block, or null to take this one from the device's allocator. The allocator is locked
+  // during the call, so the function must not allocate tensors.
   virtual void* take(int64_t bytes) = 0;
   // Takes back a block that take() handed out. Any thread may call this function. The allocator is
   // locked here, too.
@@ -67,15 +67,20 @@ class BlockSource {
 };
 
 // Uses a source on this thread for a scope. The source stays alive until all its blocks are back.
+// Without a source, the device's allocator serves this thread. On a device other than the CPU the
+// source is asked only if the runtime can serve blocks there (arenas_on() in runtime/device).
 class BlockSourceScope {
  public:
-  explicit BlockSourceScope(std::shared_ptr<BlockSource> source);
+  explicit BlockSourceScope(std::shared_ptr<BlockSource> source,
+                            c10::Device device = c10::Device(c10::kCPU));
   ~BlockSourceScope();
   BlockSourceScope(const BlockSourceScope&) = delete;
   BlockSourceScope& operator=(const BlockSourceScope&) = delete;
 
  private:
+  c10::Device device_;
   std::shared_ptr<BlockSource> before_;
+  c10::Device device_before_;
 };
 
 // Sets a limit for the CPU. A request that would make the live bytes exceed the limit throws

@@ -124,8 +124,13 @@ struct StepPlanOptions {
   int threads = 0;      // of the planner; 0 for as many as the machine has
   bool enforce = true;  // whether a request beyond the budget throws BudgetError; only on the CPU
   // If true, all memory of the step lies in an arena at planned places, from the second step on.
-  // Only steps on the CPU have an arena.
+  // Steps on the CPU have an arena, and on CUDA devices if Reprise was built for CUDA.
   bool arena = true;
+  // If true, the step runs as a device graph (a CUDA graph) from the second step on, where it can:
+  // the device starts all operations with one request. It takes an arena. The inputs are copied to
+  // addresses that stay, and these copies and the workspace of the stream on which the graph is
+  // recorded count in the budget. CapturedStepReport says whether the step runs so, and why not.
+  bool device_graph = false;
   Observer observer = {};
 };
 
@@ -141,6 +146,9 @@ struct CapturedStepReport {
   int64_t fallbacks = 0;         // number of allocations that the heap served beside an arena
   int64_t steps = 0, plans = 0;  // numbers of steps and plans so far
   int64_t compared = 0;          // number of steps so far that lockstep compared with the function
+  int64_t graphed = 0;           // number of steps so far that ran as a device graph
+  // Says why the plan in force does not run as a device graph; empty if it does, or was not asked to.
+  std::string no_device_graph = {};
 
   bool operator==(const CapturedStepReport&) const = default;
 };

@@ -113,13 +113,14 @@ void name_places(const std::vector<Text>& inside) {
 
 rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
                                  int64_t time_limit_ns, int threads, bool enforce, bool arena,
-                                 const ObserverArgument& observer) {
+                                 bool device_graph, const ObserverArgument& observer) {
   return {.budget = budget_of(budget),
           .planner = planner,
           .time_limit = Nanos(time_limit_ns),
           .threads = threads,
           .enforce = enforce,
           .arena = arena,
+          .device_graph = device_graph,
           .observer = observer_of(observer)};
 }
 
@@ -230,6 +231,7 @@ class CapturedStep {
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
+                             plan["device_graph"].cast<bool>(),
                              plan["observer"].cast<ObserverArgument>())};
     std::optional<rt::MicroBatches> found;
     {
@@ -245,16 +247,19 @@ class CapturedStep {
   }
 
   py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
-                int threads, bool enforce, bool arena, const ObserverArgument& observer) {
+                int threads, bool enforce, bool arena, bool device_graph,
+                const ObserverArgument& observer) {
     {
       py::gil_scoped_release no_gil;
-      step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena, observer));
+      step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
+                               device_graph, observer));
     }
     return planned();
   }
-  void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena) {
+  void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
+           bool device_graph) {
     py::gil_scoped_release no_gil;
-    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, {}));
+    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, device_graph, {}));
   }
   std::optional<Tensors> run(const Tensors& inputs) {
     py::gil_scoped_release no_gil;
@@ -294,6 +299,8 @@ class CapturedStep {
     found["steps"] = report.steps;
     found["plans"] = report.plans;
     found["compared"] = report.compared;
+    found["graphed"] = report.graphed;
+    found["no_device_graph"] = report.no_device_graph;
     return found;
   }
 
@@ -426,9 +433,10 @@ void bind_captured_step(py::module_& m) {
                   py::arg("group"), py::arg("bucket_cap"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
+           py::arg("device_graph"),
            py::arg("observer"))
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
-           py::arg("enforce"), py::arg("arena"))
+           py::arg("enforce"), py::arg("arena"), py::arg("device_graph"))
       .def("run", &CapturedStep::run, py::arg("inputs"))
       .def("capture_outcome", &CapturedStep::capture_outcome, py::arg("inputs"))
       .def("forget_outcome", &CapturedStep::forget_outcome)

@@ -1,16 +1,21 @@
 #include "runtime/arena/arena.h"
 
+#include <c10/util/Exception.h>
+
 #include <limits>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/device_heap.h"
 #include "runtime/device/heap_block.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::arena {
 
+using device::count_block;
 using device::give_back_heap_block;
 using device::give_back_idle_pages;
-using device::kBlockAlignment;
+using device::granule;
+using device::heap_of;
 using device::take_heap_block;
 
 namespace {
@@ -24,19 +29,35 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-PagedPacking placement(std::span<const Block> blocks, Bytes enough, Bytes page) {
-  const Bytes alignment(kBlockAlignment);
+PagedPacking placement(std::span<const Block> blocks, Bytes enough, Bytes page, Bytes alignment) {
   const Packing packing =
       pack(blocks, {.alignment = alignment, .enough = enough, .steps = kPlacementSteps});
   return in_pages(blocks, packing, {.alignment = alignment, .page = page});
+}
+
+PagedPacking placement_on(c10::Device device, std::span<const Block> blocks, Bytes enough) {
+  if (device.is_cpu()) return placement(blocks, enough);
+  return placement(blocks, enough, kNoPages, Bytes(granule(device)));
 }
 
 void StepArena::begin_run() {
   running_ = true;
   next_ = 0;
   clock_ = served_ = fallbacks_ = 0;
+  if (!recorded_ && !scratch_ && scratch_bytes_ > Bytes(0)) {
+    try {
+      scratch_ = std::make_unique<DeviceScratch>(scratch_bytes_.count(), device_);
+    } catch (const c10::OutOfMemoryError&) {
+      // The device's memory is in pieces. The heap serves the run.
+    }
+  }
+  if (pending_ && live_.empty()) {
+    scratch_.reset();
+    memory_ = take_memory(places_, device_);
+    pending_ = false;
+  }
   // If a block of an earlier run is still held, its place must not be used again.
-  diverged_ = placed_ > 0 || (memory_ && memory_->of_the_parent());
+  diverged_ = placed_ > 0 || pending_ || (memory_ && memory_->of_the_parent());
   if (!recorded_) blocks_.clear();
 }
 
@@ -51,14 +72,19 @@ void StepArena::end_run() {
 }
 
 void StepArena::pack_blocks(Bytes most) {
+  if (!device_.is_cpu()) {
+    places_ = placement_on(device_, blocks_, Bytes(0));
+    pending_ = places_.height <= most;
+    return;
+  }
   places_ = placement(blocks_, Bytes(0));
   give_back_idle_pages();  // those of the recorded run
-  if (places_.height <= most) memory_ = PageMemory::map(places_);
+  if (places_.height <= most) memory_ = take_memory(places_, device_);
   if (memory_) return;
   // The system may refuse to map a page twice. Without any memory the heap goes on serving.
   PagedPacking adjacent = placement(blocks_, most, kNoPages);
   if (adjacent.height > most) return;
-  memory_ = PageMemory::map(adjacent);
+  memory_ = take_memory(adjacent, device_);
   if (memory_) places_ = std::move(adjacent);
 }
 
@@ -68,7 +94,7 @@ void* StepArena::take(int64_t bytes) {
 }
 
 void* StepArena::take_recorded(int64_t bytes) {
-  void* data = take_heap_block(bytes);
+  void* data = take_from_heap(bytes);
   if (data == nullptr) return nullptr;
   live_[data] = blocks_.size();
   blocks_.push_back({.bytes = Bytes(bytes), .begin = clock_++, .end = kNever});
@@ -88,20 +114,47 @@ void* StepArena::take_planned(int64_t bytes) {
   ++clock_;
   ++served_;
   ++placed_;
+  if (!device_.is_cpu()) count_block(device_, bytes);
   return data;
 }
 
-void StepArena::give_back(void* data, int64_t) {
+void* StepArena::revive(size_t block) {
+  void* data = memory_->address(block);
+  live_[data] = block;
+  ++placed_;
+  if (!device_.is_cpu()) count_block(device_, blocks_[block].bytes.count());
+  return data;
+}
+
+void* StepArena::take_from_heap(int64_t bytes) {
+  if (device_.is_cpu()) return take_heap_block(bytes);
+  void* const data = scratch_ ? scratch_->take(bytes) : nullptr;
+  if (data == nullptr) ++fallbacks_;
+  return data != nullptr ? data : heap_of(device_)->take(bytes, device_);
+}
+
+void StepArena::give_to_heap(void* data, int64_t bytes) {
+  if (device_.is_cpu()) {
+    give_back_heap_block(data);
+  } else if (scratch_ && scratch_->contains(data)) {
+    scratch_->give_back(data, bytes);
+  } else {
+    heap_of(device_)->give_back(data);
+  }
+}
+
+void StepArena::give_back(void* data, int64_t bytes) {
   const auto found = live_.find(data);
   if (found == live_.end()) return;
   const size_t block = found->second;
   live_.erase(found);
-  if (!contains(data)) {  // The block is of the recorded run.
+  if (!memory_ || !memory_->contains(data)) {  // The block is of the recorded run.
     if (running_ && !recorded_) blocks_[block].end = clock_++;
-    give_back_heap_block(data);
+    give_to_heap(data, bytes);
     return;
   }
   --placed_;
+  if (!device_.is_cpu()) count_block(device_, -bytes);
   if (!running_) return;
   // After a free at another moment than planned, the next blocks may overlap with blocks that are
   // still live.

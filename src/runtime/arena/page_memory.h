@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reprise/pack/pages.h"
+#include "runtime/arena/arena_memory.h"
 
 namespace reprise::runtime::internal::arena {
 
@@ -21,19 +22,19 @@ Bytes system_page();
 // The child may see what the parent goes on writing into pages of scattered blocks. Blocks do not
 // share pages any more in the child, so the child must not put other blocks in their place. If the
 // system has no room for the child's own pages, the child cannot touch scattered blocks.
-class PageMemory {
+class PageMemory final : public ArenaMemory {
  public:
   // Maps the memory of a packing. Returns null if the system refuses, and for an arena of no bytes.
   // Thread-safe.
   static std::unique_ptr<PageMemory> map(const PagedPacking& packing);
-  ~PageMemory();
+  ~PageMemory() override;
   PageMemory(const PageMemory&) = delete;
   PageMemory& operator=(const PageMemory&) = delete;
 
-  void* address(size_t block) const { return addresses_[block]; }
-  bool contains(const void* data) const;
+  void* address(size_t block) const override { return addresses_[block]; }
+  bool contains(const void* data) const override;
   // Says whether this process is a child, and there are scattered blocks of the parent.
-  bool of_the_parent() const { return of_the_parent_; }
+  bool of_the_parent() const override { return of_the_parent_; }
 
  private:
   // A Mapping is an address at which a part of the file is mapped.

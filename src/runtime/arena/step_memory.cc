@@ -1,8 +1,12 @@
 #include "runtime/arena/step_memory.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 
 #include <cstring>
+
+#include "runtime/device/device_heap.h"
 
 namespace reprise::runtime::internal::arena {
 namespace {
@@ -12,15 +16,31 @@ namespace {
 constexpr int kRenewals = 3;
 
 void move_to_heap(c10::StorageImpl& storage) {
-  c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage.nbytes());
-  std::memcpy(moved.get(), storage.data(), storage.nbytes());
-  storage.set_data_ptr_noswap(std::move(moved));
+  if (storage.device().is_cpu()) {
+    c10::DataPtr moved = c10::GetAllocator(c10::kCPU)->allocate(storage.nbytes());
+    std::memcpy(moved.get(), storage.data(), storage.nbytes());
+    storage.set_data_ptr_noswap(std::move(moved));
+    return;
+  }
+  // The operations put the copy into the order of this thread's stream.
+  const at::NoGradGuard no_grad;
+  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  const auto options = at::TensorOptions(storage.device()).dtype(at::kByte);
+  const at::Tensor moved = at::empty({bytes}, options);
+  at::Tensor old = at::empty({0}, options);
+  old.set_(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)), 0, {bytes},
+           {1});
+  moved.copy_(old);
+  storage.set_data_ptr_noswap(
+      std::move(moved.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
 }
 
 }  // namespace
 
-void StepMemory::renew(bool wanted) {
-  arena_ = wanted ? std::make_shared<StepArena>() : nullptr;
+void StepMemory::renew(bool wanted, c10::Device device, Bytes scratch) {
+  device_ = device;
+  scratch_ = device.is_cpu() ? Bytes(0) : scratch;
+  arena_ = wanted ? std::make_shared<StepArena>(device, scratch_) : nullptr;
   needed_ = workers_ = Bytes(0);
   renewals_ = 0;
 }
@@ -31,6 +51,23 @@ void StepMemory::evacuate() {
     if (storage && arena_ && arena_->contains(storage->data())) move_to_heap(*storage);
   }
   handed_out_.clear();
+}
+
+std::optional<StepMemory::HeldBlock> StepMemory::held_by(const c10::Storage& storage) const {
+  if (!arena_ || !arena_->contains(storage.data())) return std::nullopt;
+  return HeldBlock{arena_->block_at(storage.data()), storage.nbytes()};
+}
+
+c10::Storage StepMemory::revive(const HeldBlock& held) {
+  void* const data = arena_->revive(held.block);
+  return c10::Storage(c10::Storage::use_byte_size_t(), held.bytes,
+                      device::heap_of(device_)->own(arena_, data, arena_->bytes_of(held.block),
+                                                    device_));
+}
+
+void StepMemory::count_run() {
+  device::count_block(device_, live_bytes().count());
+  device::count_block(device_, -live_bytes().count());
 }
 
 void StepMemory::move_out(Tensors& tensors) const {
@@ -44,7 +81,7 @@ void StepMemory::hand_out(const at::Tensor& tensor) {
   if (tensor.defined()) handed_out_.push_back(tensor.storage().getWeakStorageImpl());
 }
 
-StepMemory::RunScope::RunScope(StepMemory& memory) : memory_(memory), source_(memory.arena_) {
+StepMemory::RunScope::RunScope(StepMemory& memory) : memory_(memory), source_(memory.arena_, memory.device_) {
   if (memory_.arena_) memory_.arena_->begin_run();
   take_cpu_workers_peak();
 }
@@ -57,7 +94,7 @@ void StepMemory::RunScope::finish() {
 bool StepMemory::plan_places(Bytes room) {
   if (!arena_ || !arena_->recorded()) return true;
   if (arena_->ready()) {
-    if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>();
+    if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>(device_, scratch_);
     return true;
   }
   arena_->pack_blocks(room - workers_);

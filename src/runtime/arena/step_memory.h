@@ -3,9 +3,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/StorageImpl.h>
+#include <c10/core/Storage.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "reprise/runtime/stage.h"
@@ -15,13 +16,27 @@ namespace reprise::runtime::internal::arena {
 
 class StepMemory {
  public:
-  // Begins anew for another plan, with an arena if it is `wanted`; else the heap serves. Blocks in
-  // the arena of an earlier plan stay valid.
-  void renew(bool wanted);
+  // Begins anew for another plan, with an arena on the device if it is `wanted`; else the heap
+  // serves. Blocks in the arena of an earlier plan stay valid.
+  // On a device other than the CPU, the run that is recorded gets `scratch` bytes in one block.
+  void renew(bool wanted, c10::Device device, Bytes scratch);
 
   // Moves the blocks that the caller still holds of the last run to the heap, so that their places
   // are free.
   void evacuate();
+  // Says whether the arena serves runs, and no block of an earlier run is held.
+  bool free_arena() const { return arena_ && arena_->ready() && !arena_->holds_blocks(); }
+  // A HeldBlock is a block of the arena that a storage holds at the end of a run.
+  struct HeldBlock {
+    size_t block = 0;
+    size_t bytes = 0;  // of the storage
+  };
+  // Returns the block that the storage lies in, or nothing if it lies elsewhere.
+  std::optional<HeldBlock> held_by(const c10::Storage& storage) const;
+  // Makes a storage on the block, which a device graph has written again.
+  c10::Storage revive(const HeldBlock& held);
+  // Counts the peak of a run that a device graph made in the arena.
+  void count_run();
   // Returns what keeps the arena where it is, for memory that somebody else still writes.
   std::shared_ptr<void> keep() const { return arena_; }
   // Notes that the tensor leaves the step, so that the caller may hold it when the next run begins.
@@ -59,6 +74,8 @@ class StepMemory {
   int64_t fallbacks() const { return arena_ ? arena_->fallbacks() : 0; }
 
  private:
+  c10::Device device_{c10::kCPU};
+  Bytes scratch_;
   std::shared_ptr<StepArena> arena_;  // null while the heap serves
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> handed_out_;
   Bytes needed_;

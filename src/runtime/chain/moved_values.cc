@@ -6,6 +6,7 @@
 #include <string>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/compat.h"
 #include "runtime/device/stopwatch.h"
 
 namespace reprise::runtime::internal::chain {
@@ -29,7 +30,7 @@ void drop_memory(c10::StorageImpl& storage) {
 }
 
 void give_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
-  storage.clear_data_ptr_access_error_msg_();
+  device::give_address_again(storage);
   storage.set_data_ptr_noswap(std::move(memory));
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/chain/measure.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
+#include "runtime/device/compat.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 
@@ -117,6 +118,11 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
 
 void Remat::State::open_far_memory(const Tensors& inputs) {
   if (options.offload.to.empty() || far.disk) return;
+  if constexpr (!internal::device::kStoragesReturn) {
+    throw InputError(
+        "values move to a disk with LibTorch 2.12 or newer, in which memory can come back into a "
+        "tensor that it has left; leave the disk out");
+  }
   if (!inputs[0].device().is_cpu()) {
     throw InputError("values move to a disk in models on the CPU only, and this one is on " +
                      inputs[0].device().str() + "; leave the disk out");

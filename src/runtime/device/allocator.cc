@@ -15,12 +15,14 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/device_heap.h"
 #include "runtime/device/heap_block.h"
 #include "runtime/device/room.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime {
 
+using internal::device::block_source;
 using internal::device::counted_bytes;
 using internal::device::give_back_heap_block;
 using internal::device::RoomMaker;
@@ -29,9 +31,6 @@ using internal::device::take_heap_block;
 namespace {
 
 int64_t rounded(size_t bytes) { return counted_bytes(static_cast<int64_t>(bytes)); }
-
-// The source of blocks of this thread; null: the heap.
-thread_local std::shared_ptr<BlockSource> current_source;
 
 // The object that makes room for the requests of this thread; null: there is none.
 thread_local RoomMaker* room_maker = nullptr;
@@ -60,7 +59,7 @@ class CountingAllocator final : public c10::Allocator {
     }
     int64_t* const returned = returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0, fresh = bytes - reused;
-    CountedBlock block{.bytes = bytes, .serial = serial_ + 1, .source = current_source};
+    CountedBlock block{.bytes = bytes, .serial = serial_ + 1, .source = block_source(c10::kCPU)};
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
@@ -251,9 +250,11 @@ MemoryCount memory_count(c10::Device device) {
   if (device.is_cpu()) return allocator().count();
   auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return {.live = stats.allocated_bytes[all].current,
-          .peak = stats.allocated_bytes[all].peak,
-          .allocations = stats.allocation[all].allocated};
+  // A step that lies in an arena takes nothing else, so the two peaks are of the same moment.
+  const internal::device::ArenaCount arenas = internal::device::arena_count(device);
+  return {.live = stats.allocated_bytes[all].current - arenas.reserved + arenas.live,
+          .peak = stats.allocated_bytes[all].peak - arenas.reserved + arenas.peak,
+          .allocations = stats.allocation[all].allocated + arenas.allocations};
 }
 
 void reset_peak(c10::Device device) {
@@ -261,6 +262,7 @@ void reset_peak(c10::Device device) {
     allocator().reset_peak();
   } else {
     c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+    internal::device::reset_arena_peak(device);
   }
 }
 
@@ -270,10 +272,6 @@ void set_cpu_limit(std::optional<int64_t> bytes) { allocator().set_limit(bytes);
 void set_cpu_refusal(Refusal refusal) { allocator().set_refusal(refusal); }
 uint64_t cpu_allocation_serial() { return allocator().serial(); }
 uint64_t cpu_allocation_serial(const void* data) { return allocator().serial(data); }
-
-BlockSourceScope::BlockSourceScope(std::shared_ptr<BlockSource> source)
-    : before_(std::exchange(current_source, std::move(source))) {}
-BlockSourceScope::~BlockSourceScope() { current_source = std::move(before_); }
 
 namespace internal::device {
 

@@ -74,8 +74,9 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   StepPlanOptions wanted = options;
   if (wanted.budget.unlimited()) wanted.budget = state_->options.budget;
-  state_->require_plan(wanted, state_->graph_now().fixed, Bytes(0),
-                       /*together=*/true);
+  Bytes fixed = state_->graph_now().fixed;
+  if (wanted.device_graph) fixed += state_->prepare_graph();
+  state_->require_plan(wanted, fixed, Bytes(0), /*together=*/true);
   state_->now().placements = 0;
   state_->outcomes.drop_other_plans();
   return state_->now().plan->result;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "reprise/run/interpreter.h"
@@ -32,6 +33,9 @@ class Replay final : public Backend {
   const c10::Storage& storage_of(int32_t step_value) const {
     return slots_[static_cast<size_t>(step_value)];
   }
+
+  // Makes a value live whose memory something else has written.
+  void set(size_t step_value, c10::Storage storage) { slots_[step_value] = std::move(storage); }
 
   void run(const RunAction& step) override;
   void free(ValueIndex value) override;

@@ -129,7 +129,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
     tried.insert(now().number);
     missed = difference_of(now().reads.at(miss->read()), miss->found());
     if (!outcomes.bring(*miss, here, tried)) break;
-    memory.renew(arena(plan_options));
+    renew_memory();
   }
   if (options.on_miss == OnMiss::kRefuse) {
     throw StepMiss(missed +
@@ -167,9 +167,13 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
       reset_peak(device);
       std::optional<StepMeter> meter;
       if (log.wanted()) meter.emplace(device);
-      StepMemory::RunScope in_place(memory);
-      outputs = replay(inputs, meter ? &*meter : nullptr);
-      in_place.finish();
+      if (!meter && launch(inputs)) {
+        outputs = outputs_now();
+      } else {
+        StepMemory::RunScope in_place(memory);
+        outputs = replay(inputs, meter ? &*meter : nullptr);
+        in_place.finish();
+      }
       report.measured_peak = Bytes(memory_count(device).peak + uncounted);
       if (meter) {
         meter->finish();
@@ -183,7 +187,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
     memory.move_out(outputs);
     // A step that made the optimizer's state is not like those that follow.
-    if (updater().made_state()) memory.renew(arena(plan_options));
+    if (updater().made_state()) renew_memory();
     place();
   } catch (const ReadMiss& other) {
     // No update has run, because all of them stand behind the last guard.
@@ -195,9 +199,9 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (...) {
     if (peers) peers->abandon(memory.keep());
     captured().replay.clear();
-    memory.renew(arena(plan_options));
     random.restore();
     captured().effects.restore();
+    renew_memory();
     const std::string updated = updater().updated();
     if (!updated.empty()) rethrow_after_updates(updated);
     throw;
@@ -253,11 +257,42 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   } else {
     execute(*now().program, captured().replay);
   }
+  return outputs_now();
+}
+
+Tensors StepState::outputs_now() {
   Tensors outputs;
   for (const TensorRef& ref : recording().outputs) {
     outputs.push_back(captured().replay.tensor(ref));
   }
   return outputs;
+}
+
+bool StepState::launch(const Tensors& inputs) {
+  if (!graphed || !report.no_device_graph.empty() || !memory.free_arena()) return false;
+  if (!graphed->fits(recording(), memory)) {
+    // The run only asks for memory; it puts nothing on the device.
+    StepMemory::RunScope in_place(memory);
+    try {
+      graphed->record(recording(), *now().program, captured().replay);
+      in_place.finish();
+      if (memory.fallbacks() > 0 ||
+          !graphed->keep(recording().values.size(), captured().replay, memory)) {
+        report.no_device_graph = "the arena does not serve all of the step's memory";
+      }
+    } catch (const c10::Error& error) {
+      report.no_device_graph = error.what_without_backtrace();
+    }
+    if (!report.no_device_graph.empty()) {
+      captured().replay.clear();
+      graphed.reset();
+      return false;
+    }
+  }
+  graphed->launch(inputs, captured().replay, memory);
+  memory.count_run();
+  ++report.graphed;
+  return true;
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -9,7 +9,7 @@
 
 namespace reprise::runtime::internal::graph {
 
-using arena::placement;
+using arena::placement_on;
 using arena::system_page;
 
 namespace {
@@ -65,7 +65,12 @@ Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift) {
   return result.budget - graph.fixed - drift - inputs_bytes(graph);
 }
 
-StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack, bool arena) {
+Bytes step_bytes(const Graph& graph, const PlanResult& result) {
+  return result.plan->peak - graph.fixed - inputs_bytes(graph);
+}
+
+StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack,
+                     std::optional<c10::Device> arena) {
   const bool limited = options.budget.relative() || options.budget.resolve(Bytes(0)) != kNoLimit;
   const bool placed = arena && limited;
   // The time limit is for all searches together.
@@ -88,7 +93,8 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   // The caller's inputs are blocks of the plan, but they do not lie in the arena.
   const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
-    const Bytes height = placement(plan_blocks(graph, best.result.plan->actions), most).height;
+    const Bytes height = 
+        placement_on(*arena, plan_blocks(graph, best.result.plan->actions), most).height;
     if (height <= most) break;
     std::optional<StepPlan> smaller =
         search_smaller(graph, options, best, height - most, part_of(rest(), kForNext));

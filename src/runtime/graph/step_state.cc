@@ -1,6 +1,7 @@
 #include "runtime/graph/step_state.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -65,16 +66,16 @@ void StepState::capture(const Tensors& sample) {
 
 void StepState::capture_outcome(const Tensors& inputs) {
   memory.evacuate();
-  memory.renew(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
+  renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
   outcomes.add(captured_for(inputs), options.outcomes);
-  memory.renew(arena(plan_options));
+  renew_memory();
   graph().fixed = level_without(inputs);
 }
 
 void StepState::drop_outcome() {
   memory.evacuate();
   outcomes.drop_now();
-  memory.renew(arena(plan_options));
+  renew_memory();
 }
 
 // Returns the bytes that are live besides the step's inputs as the graph knows them. An input may
@@ -83,7 +84,34 @@ Bytes StepState::level_without(const Tensors& inputs) const {
   Tensors resident = captured().maybe_uncounted;
   resident.insert(resident.end(), inputs.begin(), inputs.end());
   const int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
-  return Bytes(std::max<int64_t>(0, level - sample_bytes));
+  return Bytes(std::max<int64_t>(0, level - sample_bytes)) + outputs_beside();
+}
+
+Bytes StepState::outputs_beside() const {
+  const c10::Device device = recording().device;
+  if (device.is_cpu() || !arena(plan_options)) return Bytes(0);
+  std::set<int32_t> values;
+  for (const step::TensorRef& ref : recording().outputs) {
+    if (ref.memory == step::Memory::kValue) values.insert(ref.index);
+  }
+  int64_t bytes = 0;
+  for (const int32_t value : values) {
+    bytes += device::counted_bytes(recording().values[static_cast<size_t>(value)].bytes, device);
+  }
+  return Bytes(bytes);
+}
+
+void StepState::renew_memory(bool wanted) {
+  graphed.reset();
+  // The memory of an arena on a device stays as long as one block of it is held.
+  if (!recording().device.is_cpu()) memory.evacuate();
+  Bytes scratch;
+  if (wanted && now().plan) {
+    // Requests in the order of a run leave holes, in a block that a plan would fill.
+    const Bytes need = step_bytes(graph(), now().plan->result);
+    scratch = std::min(room(), Bytes(need.count() + need.count() / 8));
+  }
+  memory.renew(wanted, recording().device, scratch);
 }
 
 Graph StepState::graph_now() const {
@@ -95,7 +123,7 @@ Graph StepState::graph_now() const {
 StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const {
   Graph beside = graph();
   beside.fixed = fixed;
-  return search_step(beside, wanted, slack, arena(wanted));
+  return search_step(beside, wanted, slack, arena_device(wanted));
 }
 
 StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
@@ -103,7 +131,7 @@ StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
   Graph beside = graph();
   beside.fixed = fixed;
   const auto here = [&](const Graph& problem, const StepPlanOptions& agreed) {
-    return search_step(problem, agreed, slack, arena(agreed));
+    return search_step(problem, agreed, slack, arena_device(agreed));
   };
   StepPlan found = plan_together(*peers, beside, wanted, here);
   fixed = beside.fixed;
@@ -116,7 +144,11 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
   graph().fixed = fixed;
   now().drift = Bytes(0);
   now().crowded = false;
-  memory.renew(arena(plan_options));
+  report.no_device_graph.clear();
+  if (plan_options.device_graph) {
+    report.no_device_graph = why_no_device_graph(captured().program, *now().program);
+  }
+  renew_memory();
   ++report.plans;
 }
 
@@ -159,8 +191,23 @@ void StepState::find_room() {
   if (smaller) adopt(std::move(*smaller), here.fixed);
 }
 
+Bytes StepState::prepare_graph() {
+  const c10::Device device = recording().device;
+  if (!device::has_graphs(device)) return Bytes(0);
+  const int64_t before = memory_count(device).live;
+  device::prepare_graphs(device);
+  const int64_t generator = 2 * device::granule(device);  // its seed and offset, while there is a graph
+  return Bytes(memory_count(device).live - before + sample_bytes + generator);
+}
+
 // Makes sure of a plan for the memory that is live now.
 void StepState::replan_if_needed(const Tensors& inputs) {
+  if (plan_options.device_graph && report.no_device_graph.empty()) {
+    prepare_graph();
+    if (!graphed) {
+      graphed = std::make_unique<GraphedStep>(inputs);
+    }
+  }
   Bytes fixed = level_without(inputs);
   if (fixed > graph().fixed + now().drift) {  // A backward that failed may have left memory.
     drain_backward_queue();
@@ -181,7 +228,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   if (found.result.plan) {
     adopt(std::move(found), fixed);
   } else {
-    memory.renew(false);
+    renew_memory(false);
   }
 }
 

@@ -1,14 +1,17 @@
 // The state of a captured step between its runs, and how a run goes.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "reprise/runtime/capture.h"
 #include "runtime/arena/step_memory.h"
+#include "runtime/device/device_heap.h"
 #include "runtime/device/step_log.h"
 #include "runtime/distributed/peers.h"
+#include "runtime/graph/graphed_step.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
 
@@ -23,7 +26,8 @@ struct StepState {
   Outcomes outcomes;
   int64_t captures = 0;
   StepPlanOptions plan_options;
-  arena::StepMemory memory;  // of the outcome in front
+  arena::StepMemory memory;              // of the outcome in front
+  std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
   device::StepLog log;
   // The last run ended here, because no outcome that was captured reads this.
@@ -40,8 +44,13 @@ struct StepState {
   const step::Recording& recording() const { return captured().program.step.recording; }
   Updater& updater() const { return *captured().program.updater; }
   bool arena(const StepPlanOptions& wanted) const {
-    return wanted.arena && recording().device.is_cpu();
+    return wanted.arena && device::has_arenas(recording().device);
   }
+  std::optional<c10::Device> arena_device(const StepPlanOptions& wanted) const {
+    return arena(wanted) ? std::optional(recording().device) : std::nullopt;
+  }
+  void renew_memory(bool wanted);
+  void renew_memory() { renew_memory(arena(plan_options)); }
 
   // Capture the step for these inputs: as the only outcome, and as one more.
   void capture(const Tensors& sample);
@@ -52,6 +61,9 @@ struct StepState {
 
   // Planning.
   Bytes level_without(const Tensors& inputs) const;
+  // Returns the bytes that the step's outputs need beside an arena on a device, where the memory of
+  // the arena stays when they leave it. On the CPU its pages change hands with them.
+  Bytes outputs_beside() const;
   Graph graph_now() const;
   Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
   StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
@@ -71,6 +83,13 @@ struct StepState {
   std::optional<Tensors> run_captured(const Tensors& inputs);
   std::optional<Tensors> attempt(const Tensors& inputs, std::optional<step::ReadMiss>& miss);
   Tensors replay(const Tensors& inputs, device::StepMeter* meter);
+  // Runs the plan as a device graph, and records it first if need be. Returns false if it has to run
+  // operation by operation; report.no_device_graph may say why.
+  bool launch(const Tensors& inputs);
+  Tensors outputs_now();
+  // Makes the device ready to record graphs, and returns the bytes that a graph needs beside the
+  // step: workspaces of the device's libraries, and the copies of the inputs.
+  Bytes prepare_graph();
   // Returns whether the next run is compared with the function, and whether this is done before the
   // replay.
   bool is_compared() const;

@@ -47,7 +47,7 @@ void Updater::update(size_t k, const at::Tensor& gradient) {
   if (reserved_[k].defined()) {
     // State outlives the step, so it must not lie in the step's arena. Its room on the heap was
     // kept.
-    heap.emplace(nullptr);
+    heap.emplace(nullptr, device_);
     reserved_[k] = at::Tensor();
     made_state_ = true;
   }

@@ -148,7 +148,7 @@ void Values::place(const ValuePtr& value, c10::Storage bytes) {
     if (!std::exchange(value->listed, true)) apart_.push_back(value);
     return;
   }
-  home->clear_data_ptr_access_error_msg_();
+  device::give_address_again(*home);
   set_memory(*home, std::move(bytes.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
   arm(*value);
 }
@@ -171,7 +171,7 @@ c10::Storage Values::stand_in(const Value& value) {
 void Values::expose(Value& value) {
   if (value.resident || !value.current || value.home.expired()) return;
   const c10::Storage space = stand_in(value);
-  value.address->clear_data_ptr_access_error_msg_();
+  device::give_address_again(*value.address);
   set_memory(*value.address, {const_cast<void*>(space.data()), c10::Device(c10::kCPU)});
 }
 
@@ -186,7 +186,7 @@ void Values::poison(Value& value, const std::string& reason) {
 }
 
 void Values::cure(Value& value) {
-  value.address->clear_data_ptr_access_error_msg_();
+  device::give_address_again(*value.address);
   hide(value);
 }
 

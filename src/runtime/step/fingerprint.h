@@ -22,7 +22,7 @@ Extent extent_of(const Geometry& geometry);
 
 // A Fingerprint has a hash for each piece of a storage. To look at a part of the storage again, only
 // the pieces are hashed in which this part lies. Different bytes have the same hash in one of 2^64
-// cases. Memory is read once, on the threads of LibTorch.
+// cases. Memory is read once, on the threads of LibTorch, or on the device that has it.
 class Fingerprint {
  public:
   static constexpr int64_t kPiece = 65536;  // bytes
@@ -33,6 +33,9 @@ class Fingerprint {
   bool renew(const c10::Storage& storage, const Extent& extent);
 
  private:
+  // `data` is where the storage begins, and pieces [first, last) of it are there.
+  bool renew_on_host(const char* data, int64_t first, int64_t last, int64_t bytes);
+
   std::vector<uint64_t> hashes_;  // by piece
 };
 

@@ -4,7 +4,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cstring>

@@ -11,10 +11,12 @@
 namespace reprise::runtime::internal::step {
 namespace {
 
+at::Tensor raw_tensor(const c10::Storage& storage, int64_t begin, int64_t count) {
+  return tensor_on(storage,
+                   {.sizes = {count}, .strides = {1}, .offset = begin, .dtype = at::kChar});
+}
 at::Tensor raw_tensor(const c10::Storage& storage) {
-  return tensor_on(
-      storage,
-      {.sizes = {static_cast<int64_t>(storage.nbytes())}, .strides = {1}, .dtype = at::kChar});
+  return raw_tensor(storage, 0, static_cast<int64_t>(storage.nbytes()));
 }
 
 at::Tensor host_tensor(const HostBytes& bytes) {
@@ -37,13 +39,17 @@ void copy_bytes(char* to, const char* from, size_t bytes) {
 }  // namespace
 
 HostBytes copy_to_host(const c10::Storage& storage) {
-  HostBytes bytes(storage.nbytes());
+  return copy_to_host(storage, 0, static_cast<int64_t>(storage.nbytes()));
+}
+
+HostBytes copy_to_host(const c10::Storage& storage, int64_t begin, int64_t count) {
+  HostBytes bytes(static_cast<size_t>(count));
   if (bytes.empty()) return bytes;
   if (storage.device().is_cpu()) {
-    copy_bytes(bytes.data(), static_cast<const char*>(storage.data()), bytes.size());
+    copy_bytes(bytes.data(), static_cast<const char*>(storage.data()) + begin, bytes.size());
   } else {
     at::NoGradGuard no_grad;
-    host_tensor(bytes).copy_(raw_tensor(storage));
+    host_tensor(bytes).copy_(raw_tensor(storage, begin, count));
   }
   return bytes;
 }

@@ -3,6 +3,7 @@
 
 #include <c10/core/Storage.h>
 
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <utility>
@@ -29,6 +30,8 @@ struct Unset : std::allocator<char> {
 using HostBytes = std::vector<char, Unset>;
 
 HostBytes copy_to_host(const c10::Storage& storage);
+// Copies `count` bytes from `begin` on.
+HostBytes copy_to_host(const c10::Storage& storage, int64_t begin, int64_t count);
 // Both have the same size.
 void copy_from_host(const HostBytes& bytes, const c10::Storage& storage);
 

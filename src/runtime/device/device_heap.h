@@ -1,0 +1,51 @@
+// The allocators of devices that let an arena serve a thread's blocks.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "reprise/runtime/allocator.h"
+
+namespace reprise::runtime::internal::device {
+
+// A DeviceHeap is what an arena needs of a device's own allocator. The allocator asks block_source()
+// before it serves a request itself.
+class DeviceHeap {
+ public:
+  virtual ~DeviceHeap() = default;
+  // Takes a block of the device from its own allocator. Throws as the allocator does.
+  virtual void* take(int64_t bytes, c10::Device device) = 0;
+  virtual void give_back(void* data) = 0;
+  // Makes the owner of a block that the source serves once more, at an address of its choice.
+  virtual c10::DataPtr own(const std::shared_ptr<BlockSource>& source, void* data, int64_t bytes,
+                           c10::Device device) = 0;
+};
+
+// Returns the heap of a device other than the CPU, or null if no arena can serve its blocks.
+DeviceHeap* heap_of(c10::Device device);
+
+// Says whether an arena can hold the blocks of a step on this device.
+bool has_arenas(c10::Device device);
+
+// Returns the source that serves this thread's requests for memory of the device; null: the device's
+// own allocator. On the CPU it is another source than on devices.
+const std::shared_ptr<BlockSource>& block_source(c10::Device device);
+
+// What arenas hold on a device other than the CPU. The device's allocator counts the memory of an
+// arena as one block, from the first step to the last. memory_count() counts the blocks in it
+// instead, as it does on the CPU.
+struct ArenaCount {
+  int64_t reserved = 0;     // bytes of all arenas
+  int64_t live = 0;         // bytes of the blocks in them
+  int64_t peak = 0;         // largest `live` since the last reset
+  int64_t allocations = 0;  // since the last reset
+};
+ArenaCount arena_count(c10::Device device);
+void reset_arena_peak(c10::Device device);
+void count_arena(c10::Device device, int64_t reserved);  // a difference
+void count_block(c10::Device device, int64_t bytes);     // a difference; positive: a new block
+
+}  // namespace reprise::runtime::internal::device
