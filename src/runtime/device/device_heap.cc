@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -44,6 +45,9 @@ BlockSourceScope::~BlockSourceScope() {
 namespace internal::device {
 namespace {
 
+std::array<std::atomic<DeviceHeap*>, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)>
+    registered{};
+
 constexpr size_t kDevices = 64;  // LibTorch's own limit for CUDA
 struct Counts {
   std::mutex mutex;
@@ -63,7 +67,12 @@ ArenaCount& count_of(c10::Device device) {
 
 }  // namespace
 
-DeviceHeap* heap_of([[maybe_unused]] c10::Device device) {
+void register_heap(c10::DeviceType type, DeviceHeap& heap) {
+  registered[static_cast<size_t>(type)].store(&heap);
+}
+
+DeviceHeap* heap_of(c10::Device device) {
+  if (DeviceHeap* const heap = registered[static_cast<size_t>(device.type())].load()) return heap;
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) return &cuda_heap();
 #endif

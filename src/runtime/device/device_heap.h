@@ -24,8 +24,12 @@ class DeviceHeap {
                            c10::Device device) = 0;
 };
 
-// Returns the heap of a device other than the CPU, or null if no arena can serve its blocks.
+// Returns the heap of a device other than the CPU, or null if no arena can serve its blocks. That of
+// CUDA is there where the runtime was built for CUDA.
 DeviceHeap* heap_of(c10::Device device);
+
+// Gives a kind of device a heap, which stays. It replaces the one that was there.
+void register_heap(c10::DeviceType type, DeviceHeap& heap);
 
 // Says whether an arena can hold the blocks of a step on this device.
 bool has_arenas(c10::Device device);

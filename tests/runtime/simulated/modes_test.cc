@@ -1,5 +1,7 @@
 // The runtime's promises on a device: bits of plain training on the CPU, predicted bytes, no missing
 // synchronisation, nothing left behind by a failure.
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <tuple>
 
 #include "device_models.h"
@@ -25,12 +27,13 @@ struct Planned {
   std::shared_ptr<Remat> chain;
   std::shared_ptr<CapturedStep> graph;
 
-  void plan(const std::string& budget) {
+  void plan(const std::string& budget, bool arena = true) {
     if (chain) {
       chain->set_budget(budget == "least" ? Budget(smallest_budget(*chain)) : Budget(budget));
       chain->plan_for({model.input});
     } else {
-      graph->plan({.budget = budget == "least" ? "75%" : budget, .time_limit = Nanos(200'000'000)});
+      graph->plan({.budget = budget == "least" ? "75%" : budget, .time_limit = Nanos(200'000'000),
+                   .arena = arena});
     }
   }
   at::Tensor run() {
@@ -97,7 +100,7 @@ TEST_P(Faults, AFailedAllocationOfTheDeviceLeavesEverythingAsItWas) {
   const auto& [mode, name] = GetParam();
   const c10::Device device = sim::device(0);
   Planned step = planned(mode, name, device);
-  step.plan("85%");
+  step.plan("85%", /*arena=*/false);  // A step in an arena asks the device for nothing.
   seed_device(device, 11);
   const Tensors before = everything(step.model, at::zeros({}));
   uint64_t failed = 0;
@@ -118,6 +121,77 @@ TEST_P(Faults, AFailedAllocationOfTheDeviceLeavesEverythingAsItWas) {
   step.model.drop_gradients();
   EXPECT_EQ(first_difference(plain_result(name), everything(step.model, step.run())), -1);
   EXPECT_EQ(reports(), "");
+}
+
+// All memory of a step lies in one block of the device from the second run on, at the addresses of the
+// run before, and the device's own statistics show that the budget holds.
+TEST(ArenaOfADevice, ServesEveryRequestWithinTheBudget) {
+  for (const std::string& name : device_model_names()) {
+    const c10::Device device = sim::device(0);
+    Planned step = planned("graph", name, device);
+    step.plan("100%");
+    seed_device(device, 11);
+    at::Tensor loss;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      step.model.drop_gradients();
+      loss = at::Tensor();
+      loss = step.run();
+    }
+    EXPECT_EQ(first_difference(plain_result(name), everything(step.model, loss)), -1) << name;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      // Gradients of the run before stay where they are until the next run needs the room.
+      c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+      loss = step.run();
+      const CapturedStepReport report = step.graph->last_step();
+      EXPECT_GT(report.served, 10) << name;
+      EXPECT_EQ(report.fallbacks, 0) << name;
+      EXPECT_EQ(report.predicted_peak, report.measured_peak) << name;
+    }
+    EXPECT_EQ(reports(), "");
+  }
+}
+
+// If the device has no block that is large enough, its own allocator serves the step.
+TEST(ArenaOfADevice, IsLeftOutWhereTheDeviceHasNoBlockForIt) {
+  const std::string name = device_model_names().at(0);
+  const c10::Device device = sim::device(0);
+  Planned step = planned("graph", name, device);
+  step.plan("100%");
+  seed_device(device, 11);
+  at::Tensor loss;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    step.model.drop_gradients();
+    loss = at::Tensor();
+    sim::fail_allocation(0, 1);  // the block for the recorded run, and the arena
+    loss = step.run();
+    sim::fail_allocation(0, 0);
+  }
+  EXPECT_EQ(first_difference(plain_result(name), everything(step.model, loss)), -1);
+  EXPECT_EQ(step.graph->last_step().served, 0);
+}
+
+// A plan that is replaced leaves nothing behind, although the caller holds gradients in its arena.
+TEST(ArenaOfADevice, EndsWithItsPlan) {
+  const c10::Device device = sim::device(0);
+  Planned step = planned("graph", device_model_names().at(0), device);
+  const auto live = [&] {
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return c10::getDeviceAllocator(device.type())
+        ->getDeviceStats(device.index())
+        .allocated_bytes[all]
+        .current;
+  };
+  step.plan("100%", /*arena=*/false);
+  static_cast<void>(step.run());
+  const int64_t before = live();
+  step.plan("100%");
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    step.model.drop_gradients();
+    static_cast<void>(step.run());
+  }
+  EXPECT_GT(live(), before) << "the arena stays between runs";
+  step.plan("100%", /*arena=*/false);
+  EXPECT_EQ(live(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, Faults,

@@ -55,6 +55,23 @@ size_t capacity(int device);
 // The allocation with this number fails on the device. 1 is the next allocation, and 0 stands for none.
 void fail_allocation(int device, uint64_t number);
 
+// A BlockServer serves requests in place of the devices' own memory: another allocator, which puts
+// blocks to places of its own inside a block that it took with take_own_memory(). The device's
+// statistics count its blocks no further.
+class BlockServer {
+ public:
+  virtual ~BlockServer() = default;
+  // Returns a front address in the device's memory, or null to leave the request to the device.
+  virtual void* take(size_t bytes, int device) = 0;
+  // Returns false if the block is not one of its own.
+  virtual bool give_back(void* front) = 0;
+};
+// There is one server at most; null: none. It must live as long as its blocks.
+void set_block_server(BlockServer* server);
+// Take and give back memory of the device itself. The first function throws c10::OutOfMemoryError.
+void* take_own_memory(int device, size_t bytes);
+void give_back_own_memory(void* front);
+
 // --- Time -----------------------------------------------------------------------------------------
 // The simulated clock of the host. Launches move it on, and waiting moves it to the end of what was
 // waited for. It depends on the calls alone, so that every run shows the same times.

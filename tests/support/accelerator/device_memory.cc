@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,8 @@ std::vector<std::unique_ptr<DeviceMemory>>& memories() {
   static auto* all = new std::vector<std::unique_ptr<DeviceMemory>>;
   return *all;
 }
+
+std::atomic<BlockServer*> block_server = nullptr;
 
 std::vector<c10::CachingAllocator::StatArray*> used_stats(
     c10::CachingDeviceAllocator::DeviceStats& stats) {
@@ -58,6 +61,20 @@ void DeviceMemory::refuse(size_t requested, size_t bytes, bool on_purpose) {
 }
 
 char* DeviceMemory::take(size_t requested) {
+  BlockServer* const server = block_server.load();
+  void* const served = server != nullptr ? server->take(requested, index_) : nullptr;
+  if (served == nullptr) return take_own(requested);
+  auto* const front = static_cast<char*>(served);
+  fill(static_cast<size_t>(front - pages_.front()), requested, kNew);
+  return front;
+}
+
+void DeviceMemory::give_back(void* front) {
+  BlockServer* const server = block_server.load();
+  if (server == nullptr || !server->give_back(front)) give_back_own(front);
+}
+
+char* DeviceMemory::take_own(size_t requested) {
   const size_t bytes = (std::max<size_t>(requested, 1) + granule_ - 1) / granule_ * granule_;
   const int stream = current_stream(index_);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -86,7 +103,7 @@ char* DeviceMemory::take(size_t requested) {
   return pages_.front() + *offset;
 }
 
-void DeviceMemory::give_back(void* front) {
+void DeviceMemory::give_back_own(void* front) {
   const auto offset = static_cast<size_t>(static_cast<char*>(front) - pages_.front());
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = blocks_.find(offset);
@@ -168,6 +185,10 @@ void DeviceMemory::fail_allocation(uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   fail_in_ = number;
 }
+
+void set_block_server(BlockServer* server) { block_server.store(server); }
+void* take_own_memory(int device, size_t bytes) { return memory(device).take_own(bytes); }
+void give_back_own_memory(void* front) { memory_with_front(front)->give_back_own(front); }
 
 void make_memories(const Options& options) {
   for (int d = 0; d < options.devices; ++d) {

@@ -24,9 +24,13 @@ class DeviceMemory {
  public:
   DeviceMemory(int index, const Options& options);
 
-  // Returns a front address. Throws c10::OutOfMemoryError if the capacity or the holes do not suffice.
+  // Returns a front address, of the block server if there is one that serves the request. Throws
+  // c10::OutOfMemoryError if the capacity or the holes do not suffice.
   char* take(size_t bytes);
   void give_back(void* front);
+  // The same, past the block server.
+  char* take_own(size_t bytes);
+  void give_back_own(void* front);
   void record_stream(void* front, int stream);
 
   const DoubleMapping& pages() const { return pages_; }

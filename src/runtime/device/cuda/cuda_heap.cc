@@ -7,14 +7,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "runtime/device/tensor_bytes.h"
+#include "runtime/device/served_blocks.h"
 
 namespace reprise::runtime::internal::device {
 namespace {
@@ -24,11 +22,6 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 using caching::CUDAAllocator;
 
-struct ServedBlock {
-  int64_t bytes = 0;
-  std::shared_ptr<BlockSource> source;
-};
-
 // Stands before LibTorch's allocator. The data pointer and the context pointer of each block are the
 // same, as raw_allocate() demands; so are those of LibTorch's allocator.
 class Front final : public CUDAAllocator {
@@ -37,7 +30,7 @@ class Front final : public CUDAAllocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device(c10::kCUDA, c10::cuda::current_device());
-    void* const data = serve(bytes, device);
+    void* const data = served_.take(bytes, device);
     if (data == nullptr) return behind_.allocate(bytes);
     return {data, data, &release, device};
   }
@@ -46,11 +39,11 @@ class Front final : public CUDAAllocator {
     behind_.copy_data(to, from, bytes);
   }
   void* raw_alloc(size_t bytes) override {
-    void* const data = serve(bytes, {c10::kCUDA, c10::cuda::current_device()});
+    void* const data = served_.take(bytes, {c10::kCUDA, c10::cuda::current_device()});
     return data != nullptr ? data : behind_.raw_alloc(bytes);
   }
   void raw_delete(void* data) override {
-    if (!take_back(data)) behind_.raw_delete(data);
+    if (!served_.give_back(data)) behind_.raw_delete(data);
   }
 
   // What follows is passed on.
@@ -184,41 +177,15 @@ class Front final : public CUDAAllocator {
   CUDAAllocator& behind() { return behind_; }
   c10::DataPtr own(const std::shared_ptr<BlockSource>& source, void* data, int64_t bytes,
                    c10::Device device) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    served_.emplace(data, ServedBlock{bytes, source});
+    served_.own(source, data, bytes);
     return {data, data, &release, device};
   }
 
  private:
   static void release(void* data);
 
-  // Returns a block of this thread's source, or null.
-  void* serve(size_t requested, c10::Device device) {
-    const std::shared_ptr<BlockSource>& source = block_source(device);
-    if (!source || requested == 0) return nullptr;
-    const int64_t bytes = counted_bytes(static_cast<int64_t>(requested), device);
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    void* const data = source->take(bytes);
-    if (data != nullptr) served_.emplace(data, ServedBlock{bytes, source});
-    return data;
-  }
-
-  // Gives a block that serve() returned to its source. Returns false for others.
-  bool take_back(void* data) {
-    ServedBlock block;  // destroyed without the lock: the source may end with it
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    const auto found = served_.find(data);
-    if (found == served_.end()) return false;
-    block = std::move(found->second);
-    served_.erase(found);
-    block.source->give_back(data, block.bytes);
-    return true;
-  }
-
   CUDAAllocator& behind_;
-  // LibTorch's allocator may free tensors of Python while it looks for memory.
-  std::recursive_mutex mutex_;
-  std::unordered_map<void*, ServedBlock> served_;
+  ServedBlocks served_;
 };
 
 class CudaHeap final : public DeviceHeap {
