@@ -11,6 +11,7 @@
 
 namespace reprise::runtime::internal::arena {
 
+using device::count_arena;
 using device::count_block;
 using device::give_back_heap_block;
 using device::give_back_idle_pages;
@@ -114,7 +115,7 @@ void* StepArena::take_planned(int64_t bytes) {
   ++clock_;
   ++served_;
   ++placed_;
-  if (!device_.is_cpu()) count_block(device_, bytes);
+  if (!device_.is_cpu()) count_block(device_, bytes, 1);
   return data;
 }
 
@@ -128,9 +129,14 @@ void* StepArena::revive(size_t block) {
 
 void* StepArena::take_from_heap(int64_t bytes) {
   if (device_.is_cpu()) return take_heap_block(bytes);
-  void* const data = scratch_ ? scratch_->take(bytes) : nullptr;
-  if (data == nullptr) ++fallbacks_;
-  return data != nullptr ? data : heap_of(device_)->take(bytes, device_);
+  if (scratch_) {
+    if (void* const data = scratch_->take(bytes)) return data;
+    ++fallbacks_;
+  }
+  void* const data = heap_of(device_)->take(bytes, device_);
+  count_arena(device_, bytes);
+  count_block(device_, bytes);
+  return data;
 }
 
 void StepArena::give_to_heap(void* data, int64_t bytes) {
@@ -140,6 +146,8 @@ void StepArena::give_to_heap(void* data, int64_t bytes) {
     scratch_->give_back(data, bytes);
   } else {
     heap_of(device_)->give_back(data);
+    count_arena(device_, -bytes);
+    count_block(device_, -bytes);
   }
 }
 

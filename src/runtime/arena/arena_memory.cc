@@ -74,7 +74,7 @@ DeviceScratch::~DeviceScratch() {
 void* DeviceScratch::take(int64_t bytes) {
   const std::optional<int64_t> offset = free_.take(bytes);
   if (!offset) return nullptr;
-  count_block(device_, bytes);
+  count_block(device_, bytes, 1);
   return base_ + *offset;
 }
 

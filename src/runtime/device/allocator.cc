@@ -250,10 +250,10 @@ MemoryCount memory_count(c10::Device device) {
   if (device.is_cpu()) return allocator().count();
   auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  // A step that lies in an arena takes nothing else, so the two peaks are of the same moment.
+  // The rest of the device's memory stays as it is while a step runs that lies in an arena.
   const internal::device::ArenaCount arenas = internal::device::arena_count(device);
   return {.live = stats.allocated_bytes[all].current - arenas.reserved + arenas.live,
-          .peak = stats.allocated_bytes[all].peak - arenas.reserved + arenas.peak,
+          .peak = stats.allocated_bytes[all].peak - arenas.reserved_peak + arenas.peak,
           .allocations = stats.allocation[all].allocated + arenas.allocations};
 }
 

@@ -95,21 +95,24 @@ ArenaCount arena_count(c10::Device device) {
 void reset_arena_peak(c10::Device device) {
   const std::lock_guard<std::mutex> lock(counts().mutex);
   ArenaCount& count = count_of(device);
+  count.reserved_peak = count.reserved;
   count.peak = count.live;
   count.allocations = 0;
 }
 
 void count_arena(c10::Device device, int64_t reserved) {
   const std::lock_guard<std::mutex> lock(counts().mutex);
-  count_of(device).reserved += reserved;
+  ArenaCount& count = count_of(device);
+  count.reserved += reserved;
+  count.reserved_peak = std::max(count.reserved_peak, count.reserved);
 }
 
-void count_block(c10::Device device, int64_t bytes) {
+void count_block(c10::Device device, int64_t bytes, int64_t allocations) {
   const std::lock_guard<std::mutex> lock(counts().mutex);
   ArenaCount& count = count_of(device);
   count.live += bytes;
   count.peak = std::max(count.peak, count.live);
-  if (bytes > 0) ++count.allocations;
+  count.allocations += allocations;
 }
 
 }  // namespace internal::device

@@ -42,14 +42,16 @@ const std::shared_ptr<BlockSource>& block_source(c10::Device device);
 // arena as one block, from the first step to the last. memory_count() counts the blocks in it
 // instead, as it does on the CPU.
 struct ArenaCount {
-  int64_t reserved = 0;     // bytes of all arenas
-  int64_t live = 0;         // bytes of the blocks in them
-  int64_t peak = 0;         // largest `live` since the last reset
-  int64_t allocations = 0;  // since the last reset
+  int64_t reserved = 0;       // bytes that arenas hold of the device's allocator
+  int64_t reserved_peak = 0;  // largest `reserved` since the last reset
+  int64_t live = 0;           // bytes of the blocks in them
+  int64_t peak = 0;           // largest `live` since the last reset
+  int64_t allocations = 0;    // that the device's allocator has not seen, since the last reset
 };
 ArenaCount arena_count(c10::Device device);
 void reset_arena_peak(c10::Device device);
-void count_arena(c10::Device device, int64_t reserved);  // a difference
-void count_block(c10::Device device, int64_t bytes);     // a difference; positive: a new block
+// These count differences.
+void count_arena(c10::Device device, int64_t reserved);
+void count_block(c10::Device device, int64_t bytes, int64_t allocations = 0);
 
 }  // namespace reprise::runtime::internal::device

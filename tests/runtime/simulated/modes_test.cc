@@ -123,6 +123,13 @@ TEST_P(Faults, AFailedAllocationOfTheDeviceLeavesEverythingAsItWas) {
   EXPECT_EQ(reports(), "");
 }
 
+c10::CachingAllocator::Stat device_bytes(c10::Device device) {
+  const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return c10::getDeviceAllocator(device.type())
+      ->getDeviceStats(device.index())
+      .allocated_bytes[all];
+}
+
 // All memory of a step lies in one block of the device from the second run on, at the addresses of the
 // run before, and the device's own statistics show that the budget holds.
 TEST(ArenaOfADevice, ServesEveryRequestWithinTheBudget) {
@@ -139,10 +146,12 @@ TEST(ArenaOfADevice, ServesEveryRequestWithinTheBudget) {
     }
     EXPECT_EQ(first_difference(plain_result(name), everything(step.model, loss)), -1) << name;
     for (int repeat = 0; repeat < 3; ++repeat) {
-      // Gradients of the run before stay where they are until the next run needs the room.
+      step.model.drop_gradients();
+      loss = at::Tensor();
       c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
       loss = step.run();
       const CapturedStepReport report = step.graph->last_step();
+      EXPECT_LE(device_bytes(device).peak, report.budget.count()) << name;
       EXPECT_GT(report.served, 10) << name;
       EXPECT_EQ(report.fallbacks, 0) << name;
       EXPECT_EQ(report.predicted_peak, report.measured_peak) << name;
@@ -174,13 +183,7 @@ TEST(ArenaOfADevice, IsLeftOutWhereTheDeviceHasNoBlockForIt) {
 TEST(ArenaOfADevice, EndsWithItsPlan) {
   const c10::Device device = sim::device(0);
   Planned step = planned("graph", device_model_names().at(0), device);
-  const auto live = [&] {
-    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return c10::getDeviceAllocator(device.type())
-        ->getDeviceStats(device.index())
-        .allocated_bytes[all]
-        .current;
-  };
+  const auto live = [&] { return device_bytes(device).current; };
   step.plan("100%", /*arena=*/false);
   static_cast<void>(step.run());
   const int64_t before = live();
