@@ -109,7 +109,8 @@ void StepState::renew_memory(bool wanted) {
   if (wanted && now().plan) {
     // Requests in the order of a run leave holes, in a block that a plan would fill.
     const Bytes need = step_bytes(graph(), now().plan->result);
-    scratch = std::min(room(), Bytes(need.count() + need.count() / 8));
+    const int64_t bytes = std::min(room().count(), need.count() + need.count() / 8);
+    scratch = Bytes(bytes - bytes % device::granule(recording().device));
   }
   memory.renew(wanted, recording().device, scratch);
 }
