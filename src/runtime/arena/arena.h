@@ -85,7 +85,7 @@ class StepArena final : public BlockSource {
   const c10::Device device_;
   const Bytes scratch_bytes_;
   std::unique_ptr<DeviceScratch> scratch_;  // of the recorded run
-  bool pending_ = false;  // The memory is taken when the scratch is empty: at the next run.
+  bool pending_ = false;       // The memory is taken when the scratch is empty: at the next run.
   std::vector<Block> blocks_;  // in the order of allocation; times count allocations and frees
   PagedPacking places_;
   std::unique_ptr<ArenaMemory> memory_;

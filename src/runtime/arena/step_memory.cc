@@ -60,9 +60,9 @@ std::optional<StepMemory::HeldBlock> StepMemory::held_by(const c10::Storage& sto
 
 c10::Storage StepMemory::revive(const HeldBlock& held) {
   void* const data = arena_->revive(held.block);
-  return c10::Storage(c10::Storage::use_byte_size_t(), held.bytes,
-                      device::heap_of(device_)->own(arena_, data, arena_->bytes_of(held.block),
-                                                    device_));
+  return c10::Storage(
+      c10::Storage::use_byte_size_t(), held.bytes,
+      device::heap_of(device_)->own(arena_, data, arena_->bytes_of(held.block), device_));
 }
 
 void StepMemory::count_run() {
@@ -81,7 +81,8 @@ void StepMemory::hand_out(const at::Tensor& tensor) {
   if (tensor.defined()) handed_out_.push_back(tensor.storage().getWeakStorageImpl());
 }
 
-StepMemory::RunScope::RunScope(StepMemory& memory) : memory_(memory), source_(memory.arena_, memory.device_) {
+StepMemory::RunScope::RunScope(StepMemory& memory)
+    : memory_(memory), source_(memory.arena_, memory.device_) {
   if (memory_.arena_) memory_.arena_->begin_run();
   take_cpu_workers_peak();
 }
@@ -94,7 +95,8 @@ void StepMemory::RunScope::finish() {
 bool StepMemory::plan_places(Bytes room) {
   if (!arena_ || !arena_->recorded()) return true;
   if (arena_->ready()) {
-    if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals) arena_ = std::make_shared<StepArena>(device_, scratch_);
+    if (arena_->fallbacks() > 0 && ++renewals_ <= kRenewals)
+      arena_ = std::make_shared<StepArena>(device_, scratch_);
     return true;
   }
   arena_->pack_blocks(room - workers_);

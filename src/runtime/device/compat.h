@@ -71,7 +71,9 @@ void clear_touch_function([[maybe_unused]] Storage& storage) {
 // A storage whose memory is away answers with an error who asks for its address. Since 2.12 it can be
 // put back into use. Where storages cannot return, nothing may take them out of use.
 template <class Storage>
-concept Returnable = requires(Storage& storage) { storage.clear_data_ptr_access_error_msg_(); };
+concept Returnable = requires(Storage& storage) {
+  storage.clear_data_ptr_access_error_msg_();
+};
 inline constexpr bool kStoragesReturn = Returnable<c10::StorageImpl>;
 
 template <class Storage>

@@ -27,6 +27,7 @@ void prepare_graphs(c10::Device device);
 
 // Calls the function while its work is recorded; nothing of it runs. Throws what the function throws,
 // and c10::Error for work that cannot be recorded, such as waiting for the device.
-std::unique_ptr<DeviceGraph> record_graph(c10::Device device, const std::function<void()>& function);
+std::unique_ptr<DeviceGraph> record_graph(c10::Device device,
+                                          const std::function<void()>& function);
 
 }  // namespace reprise::runtime::internal::device

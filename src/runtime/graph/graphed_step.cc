@@ -41,7 +41,8 @@ std::string why_no_device_graph(const StepProgram& program, const Program& plan)
     return "the step reads numbers on the host, so the host decides how it goes on";
   }
   if (!program.step.updates.each.empty()) {
-    return "the step updates parameters, and a graph would keep the learning rate of its recording; "
+    return "the step updates parameters, and a graph would keep the learning rate of its "
+           "recording; "
            "leave the optimizer outside";
   }
   if (program.averager) return "the step averages gradients over a process group";

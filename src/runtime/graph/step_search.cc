@@ -93,7 +93,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   // The caller's inputs are blocks of the plan, but they do not lie in the arena.
   const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
-    const Bytes height = 
+    const Bytes height =
         placement_on(*arena, plan_blocks(graph, best.result.plan->actions), most).height;
     if (height <= most) break;
     std::optional<StepPlan> smaller =

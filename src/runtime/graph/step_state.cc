@@ -197,7 +197,8 @@ Bytes StepState::prepare_graph() {
   if (!device::has_graphs(device)) return Bytes(0);
   const int64_t before = memory_count(device).live;
   device::prepare_graphs(device);
-  const int64_t generator = 2 * device::granule(device);  // its seed and offset, while there is a graph
+  const int64_t generator =
+      2 * device::granule(device);  // its seed and offset, while there is a graph
   return Bytes(memory_count(device).live - before + sample_bytes + generator);
 }
 

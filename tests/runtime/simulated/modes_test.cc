@@ -32,7 +32,8 @@ struct Planned {
       chain->set_budget(budget == "least" ? Budget(smallest_budget(*chain)) : Budget(budget));
       chain->plan_for({model.input});
     } else {
-      graph->plan({.budget = budget == "least" ? "75%" : budget, .time_limit = Nanos(200'000'000),
+      graph->plan({.budget = budget == "least" ? "75%" : budget,
+                   .time_limit = Nanos(200'000'000),
                    .arena = arena});
     }
   }

@@ -79,8 +79,8 @@ void prepare_cuda_graphs(c10::Device device) {
   static std::map<c10::DeviceIndex, bool> ready;
   const std::lock_guard<std::mutex> lock(mutex);
   if (std::exchange(ready[device.index()], true)) return;
-  const CUDAStream stream = recording_stream(device), now = c10::cuda::getCurrentCUDAStream(
-                                                          device.index());
+  const CUDAStream stream = recording_stream(device),
+                   now = c10::cuda::getCurrentCUDAStream(device.index());
   const CUDAStreamGuard guard(stream);
   let_wait(stream, now);
   // cuBLAS takes its workspace at the first product on a stream.
