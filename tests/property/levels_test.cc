@@ -100,6 +100,75 @@ TEST(Levels, NotSlowerThanMovingAlone) {
   EXPECT_GT(faster, 50);
 }
 
+// Checkpoints on two levels: `levels` decides for each value alone, so it is at least as good but for
+// the luck of its search, and the bound holds.
+TEST(Levels, NotMuchSlowerThanCheckpointsOnTwoLevels) {
+  int64_t compared = 0, moved = 0, again = 0, faster = 0;
+  for_chains(75, 300, any_chain(9), [&](const Chain& chain, std::mt19937_64& random) {
+    const Machine machine = random_machine(random);
+    SCOPED_TRACE(to_json(machine));
+    const Graph graph = lower(chain);
+    const int64_t percent = 40 + static_cast<int64_t>(random() % 50);
+    PlanOptions options = on(machine, Bytes(baseline(graph).peak.count() * percent / 100));
+    const PlanResult joint = plan(chain, options);
+    options.planner = "double_checkpoint";
+    const PlanResult twice = plan(chain, options);
+    if (!twice.plan) return;
+    ASSERT_TRUE(joint.plan);
+    ASSERT_LE(twice.lower_bound, twice.plan->time);
+    // The searches of `levels` begin elsewhere.
+    ASSERT_LE(joint.plan->time.count(), twice.plan->time.count() * 21 / 20);
+    ++compared;
+    moved += moves_values(*twice.plan);
+    again += static_cast<size_t>(std::count_if(twice.plan->actions.begin(),
+                                               twice.plan->actions.end(), [](const Action& action) {
+                                                 return action.kind == ActionKind::kRun;
+                                               })) > plain_runs(graph).size();
+    faster += joint.plan->time < twice.plan->time;
+  });
+  EXPECT_GT(compared, 100);
+  EXPECT_GT(moved, 20);
+  EXPECT_GT(again, 50);
+  EXPECT_GT(faster, 50);
+}
+
+Chain equal_chain(size_t stages) {
+  Stage stage{.name = {},
+              .output = Bytes(10),
+              .output_gradient = {},
+              .weight_gradient = Bytes(0),
+              .random = false,
+              .forward = {.time = Nanos(1000)},
+              .options = {{.saved = Bytes(100),
+                           .reads_output = false,
+                           .forward = {.time = Nanos(1000)},
+                           .backward = {.time = Nanos(2000)}}}};
+  Chain chain;
+  chain.name = "equal";
+  chain.input = {Bytes(10), Bytes(10)};
+  for (size_t k = 0; k < stages; ++k) {
+    stage.name = std::to_string(k);
+    chain.stages.push_back(stage);
+  }
+  return chain;
+}
+
+// With a link that is fast enough, every stage but those of the last block runs forward twice: the
+// paper's T(R) where the local memory holds a block and copies hide.
+TEST(Levels, CheckpointsOnTwoLevelsTakeTheTimeOfThePaper) {
+  constexpr int64_t kStages = 600, kBlock = 40;  // so many stages fit into the device
+  const Chain chain = equal_chain(kStages);
+  PlanOptions options = on(parse_offload("host=1GB/s"), Bytes(kBlock * 110 + 40));
+  options.machine.channels.at(0).latency = options.machine.channels.at(1).latency = Nanos(0);
+  options.planner = "double_checkpoint";
+  const PlanResult result = plan(chain, options);
+  ASSERT_TRUE(result.plan);
+  EXPECT_TRUE(moves_values(*result.plan));
+  const int64_t extra = (result.plan->time - result.baseline.time).count();
+  EXPECT_LE(extra, kStages * 1000);
+  EXPECT_GE(extra, (kStages - kBlock) * 1000);
+}
+
 // Nothing overlaps, so that the time is a sum.
 TEST(Levels, SaveOnCpuTakesTheTimeOfEveryCopy) {
   int64_t copies = 0;

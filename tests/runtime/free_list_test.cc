@@ -46,7 +46,9 @@ TEST(FreeListTest, NeverHandsARangeOutTwice) {
       const auto after = taken.lower_bound(*offset);
       ASSERT_GE(*offset, 0);
       ASSERT_LE(*offset + bytes, kBytes);
-      if (after != taken.end()) ASSERT_LE(*offset + bytes, after->first);
+      if (after != taken.end()) {
+        ASSERT_LE(*offset + bytes, after->first);
+      }
       if (after != taken.begin()) {
         const auto before = std::prev(after);
         ASSERT_LE(before->first + before->second, *offset);
