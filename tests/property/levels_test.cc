@@ -138,11 +138,11 @@ Chain equal_chain(size_t stages) {
               .output_gradient = {},
               .weight_gradient = Bytes(0),
               .random = false,
-              .forward = {.time = Nanos(1000)},
+              .forward = {Nanos(1000), Bytes(0)},
               .options = {{.saved = Bytes(100),
                            .reads_output = false,
-                           .forward = {.time = Nanos(1000)},
-                           .backward = {.time = Nanos(2000)}}}};
+                           .forward = {Nanos(1000), Bytes(0)},
+                           .backward = {Nanos(2000), Bytes(0)}}}};
   Chain chain;
   chain.name = "equal";
   chain.input = {Bytes(10), Bytes(10)};
