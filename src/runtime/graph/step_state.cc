@@ -106,7 +106,9 @@ void StepState::renew_memory(bool wanted) {
   // The memory of an arena on a device stays as long as one block of it is held.
   if (!recording().device.is_cpu()) memory.evacuate();
   Bytes scratch;
-  if (wanted && now().plan) {
+  // The optimizer's state that a first run makes lies outside of the arena, as do the temporary
+  // values of its making, so that run leaves them room.
+  if (wanted && now().plan && !updater().makes_state()) {
     // Requests in the order of a run leave holes, in a block that a plan would fill.
     const Bytes need = step_bytes(graph(), now().plan->result);
     const int64_t bytes = std::min(room().count(), need.count() + need.count() / 8);

@@ -56,6 +56,11 @@ void Updater::update(size_t k, const at::Tensor& gradient) {
   parameter.unsafeGetTensorImpl()->bump_version();
 }
 
+bool Updater::makes_state() const {
+  return std::any_of(reserved_.begin(), reserved_.end(),
+                     [](const at::Tensor& room) { return room.defined(); });
+}
+
 std::vector<std::string> Updater::memory_keys() const {
   std::vector<std::string> keys;
   for (const Update& update : updates_.each) {

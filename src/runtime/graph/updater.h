@@ -34,6 +34,8 @@ class Updater {
   void begin();
   // Does the k-th update.
   void update(size_t k, const at::Tensor& gradient);
+  // Says whether the next step makes state.
+  bool makes_state() const;
   // Says whether the step that was begun has made state.
   bool made_state() const { return made_state_; }
   // Says in words which parameters the step that was begun has updated. The text is empty if there
