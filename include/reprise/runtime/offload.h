@@ -16,9 +16,11 @@
 namespace reprise::runtime {
 
 struct OffloadOptions {
-  // "disk:DIRECTORY", or empty: values stay on the device or are made again. Models on the CPU only.
+  // "disk:DIRECTORY" for models on the CPU, "host" for models on other devices, or empty: values stay
+  // on the device or are made again. "host" is pinned memory of the host, and copies run on streams of
+  // their own.
   std::string to = {};
-  // The machine to plan for: the device, and one memory named "disk" with a channel each way. Without
+  // The machine to plan for: the device, and one memory with that name and a channel each way. Without
   // channels it is measured when the model is: the bandwidth of both directions, alone and at the
   // same time, while something computes.
   Machine machine = {};

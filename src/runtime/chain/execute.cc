@@ -10,7 +10,9 @@
 
 namespace reprise::runtime::internal::chain {
 
+using device::block_serial;
 using device::counted_bytes_of;
+using device::DatedScope;
 using device::drain_backward_queue;
 using device::drop_dead;
 using device::MadeStorages;
@@ -59,7 +61,7 @@ ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input)
       random_before_(planned_->model.device),
       random_now_(random_before_),
       autocast_(planned_->model.device),
-      began_(cpu_allocation_serial()),
+      began_(block_serial(planned_->model.device)),
       number_(++planned_->last_step) {
   for (const at::Tensor& tensor : input) input_versions_.push_back(version_of(tensor));
   activations_[0] = std::move(input);
@@ -209,10 +211,11 @@ void ChainStep::run_forward(size_t stage, size_t variant) {
   const PreparedModel& model = planned_->model;
   const PreparedStage& prepared = model.stages[stage];
   if (variant == 0) {
-    const uint64_t since = cpu_allocation_serial();
+    const DatedScope dated(moved_ ? model.device : c10::Device(c10::kCPU));
+    const uint64_t since = block_serial(model.device);
     activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
     note_moving(stage, index_.activation(stage + 1),
-                storages_taken_since(activations_[stage + 1], since));
+                storages_taken_since(activations_[stage + 1], model.device, since));
   } else {
     run_kept(stage, variant);
   }
@@ -223,9 +226,10 @@ void ChainStep::run_kept(size_t stage, size_t variant) {
   const PreparedModel& model = planned_->model;
   const StageOption& option = planned_->chain.stages[stage].options[variant - 1];
   const ValueIndex saved = planned_->first_saved[stage] + static_cast<ValueIndex>(variant - 1);
-  const uint64_t since = cpu_allocation_serial();
+  const DatedScope dated(moved_ ? model.device : c10::Device(c10::kCPU));
+  const uint64_t since = block_serial(model.device);
   std::optional<MadeStorages> made;
-  if (moved_ && moved_->moves(saved)) made.emplace();
+  if (moved_ && moved_->moves(saved)) made.emplace(model.device);
   auto [outputs, kept] = run_keep(model.stages[stage], activations_[stage], model.parameters,
                                   planned_->saved_form[stage][variant - 1], pass_before(stage));
   if (made) {
@@ -233,14 +237,14 @@ void ChainStep::run_kept(size_t stage, size_t variant) {
     made.reset();
     // If the run consumes its input, the part of it that autograd holds counts as saved.
     if (option.consumes_input && !option.reads_input) {
-      const auto given = storages_taken_since(activations_[stage], began_);
+      const auto given = storages_taken_since(activations_[stage], model.device, began_);
       saved_storages_.insert(saved_storages_.end(), given.begin(), given.end());
     }
   }
   activations_[stage + 1] = std::move(outputs);
   kept_[stage] = std::move(kept);
   note_moving(stage, index_.activation(stage + 1),
-              storages_taken_since(activations_[stage + 1], since));
+              storages_taken_since(activations_[stage + 1], model.device, since));
 }
 
 // Notes the memory of a value that a run has just written, if the plan moves it.
@@ -254,8 +258,7 @@ void ChainStep::note_moving(size_t stage, ValueIndex value, std::vector<WeakStor
     planned_->outdated = true;
     throw StageChanged(
         planned_->model.stages[stage].stage.name,
-        fmt::format("made {} bytes that move to the disk, and {} were planned", bytes, planned),
-        true);
+        fmt::format("made {} bytes that move away, and {} were planned", bytes, planned), true);
   }
   moved_->set(value, std::move(storages));
 }

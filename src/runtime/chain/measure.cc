@@ -180,7 +180,7 @@ class Measurement {
     std::pair<Tensors, Kept> result;
     Reading keep;
     {
-      const MadeStorages made;
+      const MadeStorages made(model_.device);
       keep = read([&] { result = run_keep(prepared, x, model_.parameters, saved_form); });
       movable_ = counted_bytes_of(made.alive_without(result.first));
     }
@@ -192,7 +192,7 @@ class Measurement {
     result.first.clear();
     const int64_t without_output = memory_count(model_.device).live;
     option.reads_output = keep.after - without_output < output;
-    const std::vector<device::WeakStorage> given = storages_taken_since(x, 0);
+    const std::vector<device::WeakStorage> given = storages_taken_since(x, model_.device, 0);
     x.clear();
     const int64_t held = input - (without_output - memory_count(model_.device).live);
     option.reads_input = held > 0;
@@ -407,6 +407,8 @@ MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const L
     buffers.restore();
     random.restore();
   };
+  // Values that may move are found by the age of their memory.
+  const device::DatedScope dated(model.device);
   try {
     MeasuredChain measured = Measurement(model, sample, loss, options).run();
     share_times(model, measured.chain);

@@ -20,7 +20,7 @@ using transfer::TicketPtr;
 namespace {
 
 const std::string kAway =
-    "the plan has moved the memory of this tensor to a disk, and brings it back for the backward "
+    "the plan has moved the memory of this tensor away, and brings it back for the backward "
     "pass. Code outside of the planned stages cannot read what a stage keeps meanwhile: return the "
     "tensor from the last stage, or keep a copy";
 

@@ -31,7 +31,7 @@ using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
 using internal::device::uncounted_bytes;
-using internal::transfer::open_disk;
+using internal::transfer::open_memory;
 
 namespace {
 
@@ -109,7 +109,7 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   instance->spread = std::move(measured.spread);
   instance->processor_percent = measured.processor_percent;
   instance->stays = std::move(measured.stays);
-  instance->planned->memories = {nullptr, far.disk};
+  instance->planned->memories = {nullptr, far.memory};
   instance->planned->set_measured(std::move(measured));
   for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
   instances.push_back(std::move(instance));
@@ -117,19 +117,15 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
 }
 
 void Remat::State::open_far_memory(const Tensors& inputs) {
-  if (options.offload.to.empty() || far.disk) return;
+  if (options.offload.to.empty() || far.memory) return;
   if constexpr (!internal::device::kStoragesReturn) {
     throw InputError(
-        "values move to a disk with LibTorch 2.12 or newer, in which memory can come back into a "
-        "tensor that it has left; leave the disk out");
-  }
-  if (!inputs[0].device().is_cpu()) {
-    throw InputError("values move to a disk in models on the CPU only, and this one is on " +
-                     inputs[0].device().str() + "; leave the disk out");
+        "values move to another memory with LibTorch 2.12 or newer, in which memory can come back "
+        "into a tensor that it has left; leave `offload` out");
   }
   const Measuring alone;
-  if (options.observer) options.observer({"profile", 0, "the disk"});
-  far = open_disk(options.offload);
+  if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
+  far = open_memory(options.offload, inputs[0].device());
 }
 
 void Remat::State::drop_outdated() {
@@ -160,7 +156,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   PlanResult result = reprise::plan(chain, planning);
   if (moves_any(result, instance.stays)) {
     if (options.observer) {
-      options.observer({"plan", 0, "without the disk: a stage keeps memory that no operator made"});
+      options.observer({"plan", 0, "moving nothing: a stage keeps memory that no operator made"});
     }
     planning.machine = {};
     planning.planner.clear();

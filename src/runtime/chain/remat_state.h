@@ -41,8 +41,8 @@ struct Remat::State {
   Instance* last = nullptr;
   StepReport report;
   internal::device::StepLog log;
-  // Where values may move to. The disk is opened and measured before the first model is.
-  internal::transfer::OpenedDisk far;
+  // Where values may move to. It is opened and measured before the first model is.
+  internal::transfer::OpenedMemory far;
 
   Instance& instance_for(const Tensors& inputs, const internal::chain::ModelContents& contents);
   void open_far_memory(const Tensors& inputs);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "reprise/runtime/allocator.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::device {
@@ -12,14 +11,14 @@ namespace {
 // The callbacks of RecordFunction are plain functions, so their state is global to the thread.
 thread_local MadeStorages* noting = nullptr;
 
-bool taken_since(const c10::StorageImpl& storage, uint64_t serial) {
-  return storage.device().is_cpu() && storage.data() != nullptr &&
-         cpu_allocation_serial(storage.data()) > serial;
+bool taken_since(const c10::StorageImpl& storage, c10::Device device, uint64_t serial) {
+  return storage.device() == device && block_serial(storage) > serial;
 }
 
 }  // namespace
 
-MadeStorages::MadeStorages() : serial_(cpu_allocation_serial()), outer_(noting) {
+MadeStorages::MadeStorages(c10::Device device)
+    : device_(device), dated_(device), serial_(block_serial(device)), outer_(noting) {
   noting = this;
   handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                            .needsOutputs(true)
@@ -62,7 +61,7 @@ std::vector<WeakStorage> MadeStorages::alive_without(const std::vector<at::Tenso
   std::vector<WeakStorage> alive;
   for (const WeakStorage& weak : seen_) {
     const auto storage = weak.lock();
-    if (storage && !excluded.contains(storage.get()) && taken_since(*storage, serial_)) {
+    if (storage && !excluded.contains(storage.get()) && taken_since(*storage, device_, serial_)) {
       alive.push_back(weak);
     }
   }
@@ -70,13 +69,13 @@ std::vector<WeakStorage> MadeStorages::alive_without(const std::vector<at::Tenso
 }
 
 std::vector<WeakStorage> storages_taken_since(const std::vector<at::Tensor>& tensors,
-                                              uint64_t serial) {
+                                              c10::Device device, uint64_t serial) {
   std::unordered_set<const c10::StorageImpl*> seen;
   std::vector<WeakStorage> storages;
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || !tensor.has_storage()) continue;
     const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-    if (!seen.insert(&storage).second || !taken_since(storage, serial)) continue;
+    if (!seen.insert(&storage).second || !taken_since(storage, device, serial)) continue;
     storages.push_back(tensor.storage().getWeakStorageImpl());
   }
   return storages;

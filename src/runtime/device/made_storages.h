@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "reprise/runtime/stage.h"
+#include "runtime/device/dated_blocks.h"
 
 namespace reprise::runtime::internal::device {
 
@@ -17,10 +19,11 @@ using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 // While a MadeStorages lives, it notes the storages of all results of operators on this thread. A
 // tensor that autograd saves is a result of an operator, or an operand that was one. Memory that
-// code takes past the operators is not found: compare bytes() with what the allocator counts.
+// code takes past the operators is not found: compare bytes() with what the allocator counts. It is
+// about memory of one device, whose blocks have numbers meanwhile.
 class MadeStorages {
  public:
-  MadeStorages();
+  explicit MadeStorages(c10::Device device);
   ~MadeStorages();
   MadeStorages(const MadeStorages&) = delete;
   MadeStorages& operator=(const MadeStorages&) = delete;
@@ -34,17 +37,19 @@ class MadeStorages {
   static void on_end(const at::RecordFunction& event, at::ObserverContext* context);
   void see(const at::Tensor& tensor);
 
-  const uint64_t serial_;  // of the allocator, at the beginning
+  const c10::Device device_;
+  const DatedScope dated_;
+  const uint64_t serial_;  // of the last block, at the beginning
   MadeStorages* const outer_;
   at::CallbackHandle handle_ = 0;
   std::unordered_map<const c10::StorageImpl*, size_t> known_;
   std::vector<WeakStorage> seen_;  // the weak references keep the addresses
 };
 
-// Returns the distinct storages of the tensors that have memory of the CPU allocator. Storages with
-// block numbers up to `serial` are left out, because they were there before.
+// Returns the distinct storages of the tensors that lie in blocks of the device with numbers
+// (dated_blocks.h). Those with numbers up to `serial` are left out, because they were there before.
 std::vector<WeakStorage> storages_taken_since(const std::vector<at::Tensor>& tensors,
-                                              uint64_t serial);
+                                              c10::Device device, uint64_t serial);
 
 // Removes those that nobody holds any more.
 void drop_dead(std::vector<WeakStorage>& storages);

@@ -22,6 +22,7 @@ int64_t granule(c10::Device device) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto found = known.find(device.type()); found != known.end()) return found->second;
   const c10::DeviceGuard guard(device);
+  const BlockSourceScope own(nullptr, device);  // A source would ask for the granule.
   const int64_t before = memory_count(device).live;
   const c10::DataPtr byte = c10::getDeviceAllocator(device.type())->allocate(1);
   return known[device.type()] = std::max<int64_t>(1, memory_count(device).live - before);

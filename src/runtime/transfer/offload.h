@@ -5,18 +5,19 @@
 
 #include "reprise/runtime/offload.h"
 #include "runtime/transfer/disk.h"
+#include "runtime/transfer/host.h"
 
 namespace reprise::runtime::internal::transfer {
 
-struct OpenedDisk {
-  Machine machine;  // the device is memory 0, and the disk is memory 1
-  std::shared_ptr<Disk> disk;
+struct OpenedMemory {
+  Machine machine;  // the device is memory 0, and the opened one is memory 1
+  std::shared_ptr<FarMemory> memory;
 };
 
-// Opens the disk of options.to, and measures it if the options have no machine. Throws InputError
-// for a text that names no directory, for a machine that is none of a disk, and if there can be no
-// file.
-OpenedDisk open_disk(const OffloadOptions& options);
+// Opens the memory of options.to behind the device, and measures it if the options have no machine.
+// Throws InputError for another text, for a memory that the device cannot have, for a machine of
+// another memory, and if there can be no file.
+OpenedMemory open_memory(const OffloadOptions& options, c10::Device device);
 
 // Measures a disk on which nothing is under way. Channels that are much slower together than alone
 // share a queue in the answer.

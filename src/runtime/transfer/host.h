@@ -1,0 +1,41 @@
+// Host memory as a memory behind a device: pinned memory, and copies on streams of their own.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "reprise/model/machine.h"
+#include "runtime/transfer/far_memory.h"
+
+namespace reprise::runtime::internal::transfer {
+
+// Each direction has a stream. A copy begins when the device has done what was asked of this thread's
+// current stream so far, and a ticket is an event behind the copy: wait() lets the current stream
+// wait for it, and not the host. So what a step computes after a wait finds the bytes.
+class Host final : public FarMemory {
+ public:
+  // Throws InputError for the CPU, whose memory this is, and if the device has no streams.
+  explicit Host(c10::Device device);
+
+  ParcelPtr place(int64_t bytes) override;
+  TicketPtr out(std::vector<Block> from, ParcelPtr to, std::vector<TicketPtr> after) override;
+  TicketPtr in(ParcelPtr from, std::vector<Block> to, std::vector<TicketPtr> after) override;
+
+  c10::Device device() const { return device_; }
+  // Lets the directions take turns from now on, or not. No copy may be under way.
+  void share_queue(bool one_queue) { one_queue_ = one_queue; }
+
+ private:
+  c10::Stream stream(bool out) const { return out || one_queue_ ? out_ : in_; }
+  TicketPtr copy(const std::vector<Block>& blocks, const ParcelPtr& parcel, bool out,
+                 const std::vector<TicketPtr>& after) const;
+
+  const c10::Device device_;
+  const c10::Stream out_, in_;
+  bool one_queue_ = false;
+};
+
+// Measures the bandwidth of both directions, while nothing else is under way, with copies of 32 MiB.
+Machine measure(Host& host);
+
+}  // namespace reprise::runtime::internal::transfer
