@@ -335,11 +335,11 @@ def remat(
         output_held: Whether the output may outlive the loss. Say False if it does not, as in
             `loss = f(model(x))`; then its bytes are used for something else.
         offload: Where values may move while nothing reads them: "disk:DIRECTORY" for a temporary
-            file there. The plan decides for each value whether it stays, is made again, or moves.
-            If a copy fails, the step raises InputError and leaves the model as it was. For models
-            on the CPU.
-        machine: The bandwidths of the disk: a `reprise.machine` file, or a dict in its form. None
-            measures them.
+            file there, for models on the CPU; "host" for pinned memory of the host, for models on
+            other devices. The plan decides for each value whether it stays, is made again, or
+            moves. If a copy fails, the step raises InputError and leaves the model as it was.
+        machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
+            None measures them.
         name: The name of the chain in reports.
         observer: A function that is called with `Progress`.
 
