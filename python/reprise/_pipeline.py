@@ -193,9 +193,9 @@ class PipelinedStep:
             uncounted = level - _runtime.live_bytes()
             budget = self._options["budget"]
             limit = None if budget is None else budget - uncounted
-            for part in self._parts.values():
-                part.native.begin_step(limit)
             try:
+                for part in self._parts.values():
+                    part.native.begin_step(limit)
                 _runtime.reset_peak()
                 _Walk(self, batches, targets, losses).run(self._order)
                 peak = _runtime.peak_bytes() + uncounted

@@ -91,7 +91,7 @@ void bind_pipeline(py::module_& m) {
       .def("use", &PipelinePart::use, py::arg("plan"), py::arg("part"))
       .def("begin_step", &PipelinePart::begin_step, py::arg("limit"))
       .def("end_step", &PipelinePart::end_step)
-      .def("abort_step", &PipelinePart::abort_step)
+      .def("abort_step", &PipelinePart::abort_step, NoGil())
       .def("give", &PipelinePart::give, py::arg("micro_batch"), py::arg("input"))
       .def("take_input_from", &PipelinePart::take_input_from, py::arg("before"),
            py::arg("micro_batch"))
