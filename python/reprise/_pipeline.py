@@ -18,8 +18,6 @@ from ._pipeline_peers import Peers
 from ._pipeline_problem import (
     MeasuredPart,
     RankFacts,
-    input_bytes,
-    number_of_stages,
     plan_of,
     problem_of,
 )
@@ -35,7 +33,7 @@ from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
 from .errors import BudgetError, InputError
 
-# The function of training: what the last part returns and the target become a tensor of one element.
+# The loss of training: it makes a tensor of one element of the last output and the target.
 PipelineLoss = Callable[[Any, Any], torch.Tensor]
 
 
@@ -94,7 +92,11 @@ class PipelinedStep:
     plan: dict[str, Any]
 
     def __init__(
-        self, peers: Peers, parts: list[_Part], all_parts: list[MeasuredPart], options: dict[str, Any]
+        self,
+        peers: Peers,
+        parts: list[_Part],
+        all_parts: list[MeasuredPart],
+        options: dict[str, Any],
     ) -> None:
         self._peers = peers
         self._parts = {part.number: part for part in parts}
@@ -144,7 +146,7 @@ class PipelinedStep:
         self._plans += 1
         mine = self.plan["devices"][self._peers.rank]
         self._order = mine["order"]
-        # A share is of the first plan's baseline, so other memory that comes later does not raise it.
+        # A share is of the first plan's baseline: memory that comes later does not raise it.
         if self._options["budget"] is not None:
             self._options["budget"] = int(mine["budget_bytes"])
 
@@ -312,9 +314,7 @@ class _Walk:
         what = "activation" if activation else "gradient"
         works = self._coming.pop((activation, part, batch), [])
         while works:
-            self._peers.wait(
-                works.pop(0), f"the {what} of micro-batch {batch} for part {part}"
-            )
+            self._peers.wait(works.pop(0), f"the {what} of micro-batch {batch} for part {part}")
 
     def _send(self, activation: bool, part: int, batch: int) -> None:
         receiver = (part + 1 if activation else part - 1) % self._peers.size

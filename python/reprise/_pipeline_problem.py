@@ -123,7 +123,12 @@ def _join(q: int, before: MeasuredPart, part: MeasuredPart, last: dict[str, Any]
     got = part.chain["input"]
     pairs = (
         (last["output_bytes"], got["bytes"], "output", "input"),
-        (before.output_gradient_bytes, got.get("gradient_bytes", 0), "output's", "input's gradient"),
+        (
+            before.output_gradient_bytes,
+            got.get("gradient_bytes", 0),
+            "output's",
+            "input's gradient",
+        ),
     )
     for one, other, mine, theirs in pairs:
         if one != other:
@@ -172,9 +177,7 @@ def plan_of(
 
 def check_layout(plan: dict[str, Any], parts: list[MeasuredPart], size: int) -> None:
     """Raises InternalError if the plan has other parts, or has them elsewhere."""
-    expected = [
-        (f"rank{q % size}", number_of_stages(part)) for q, part in enumerate(parts)
-    ]
+    expected = [(f"rank{q % size}", number_of_stages(part)) for q, part in enumerate(parts)]
     found = [(part["device"], part["stages"]) for part in plan["parts"]]
     if found != expected:
         raise InternalError(f"the plan has the parts {found}, and the pipeline has {expected}")

@@ -118,8 +118,8 @@ Text verify_pipeline(const Text& problem, const Text& plan_text) {
 // Returns the time of a plan of a pipeline, and the peak of each device.
 std::pair<int64_t, std::vector<int64_t>> simulate_pipeline(const Text& problem,
                                                            const Text& plan_text) {
-  const PipelineTimeline line = simulate(parse_pipeline(problem, "pipeline"),
-                                         parse_pipeline_plan(plan_text, "plan"));
+  const PipelineTimeline line =
+      simulate(parse_pipeline(problem, "pipeline"), parse_pipeline_plan(plan_text, "plan"));
   std::vector<int64_t> peaks;
   for (const DeviceTimeline& device : line.devices) peaks.push_back(device.peak.count());
   return {line.time.count(), peaks};

@@ -327,7 +327,7 @@ def refusals(rank: int) -> None:
         halves = [[nn.Embedding(97, WIDTH), *first], second]
         mine = [nn.Sequential(*halves[rank])]
         fails(reprise.Error, pattern, lambda mine=mine: made(rank, mine))  # type: ignore[misc]
-    with pytest.raises(reprise.InputError, match="a group of torch.distributed"):
+    with pytest.raises(reprise.InputError, match=r"a group of torch\.distributed"):
         made(rank, parts, process_group="WORLD")
 
 

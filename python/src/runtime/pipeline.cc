@@ -59,9 +59,7 @@ class PipelinePart {
   Tensors message(int64_t micro_batch, bool activation) const {
     return part_->message(micro_batch, kind_of(activation));
   }
-  void sent(int64_t micro_batch, bool activation) {
-    part_->sent(micro_batch, kind_of(activation));
-  }
+  void sent(int64_t micro_batch, bool activation) { part_->sent(micro_batch, kind_of(activation)); }
   void forward(int64_t micro_batch) { part_->forward(micro_batch); }
   void backward(int64_t micro_batch, const LossArgument& loss,
                 const std::optional<at::Tensor>& value) {

@@ -76,7 +76,8 @@ void require_own_parameters(const PreparedModel& model) {
     for (const size_t p : model.stages[i].parameters) {
       if (user[p] >= 0) {
         throw InputError(fmt::format(
-            "the stages '{}' and '{}' share a parameter; in a pipeline each parameter belongs to one "
+            "the stages '{}' and '{}' share a parameter; in a pipeline each parameter belongs to "
+            "one "
             "stage: make them one stage",
             model.stages[static_cast<size_t>(user[p])].stage.name, model.stages[i].stage.name));
       }
@@ -92,8 +93,7 @@ void settle_loss(MeasuredChain& measured) {
   const Bytes at_the_end = last.output_gradient.value_or(last.output);
   measured.chain.loss.cost.workspace += at_the_end - measured.loss_gradient;
   last.output_gradient = measured.loss_gradient;
-  last.weight_gradient =
-      std::max(Bytes(0), last.weight_gradient - measured.loss_resident);
+  last.weight_gradient = std::max(Bytes(0), last.weight_gradient - measured.loss_resident);
 }
 
 }  // namespace
@@ -116,16 +116,18 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
   const std::vector<bool>& needs_grad = model.stages.back().traits.output_needs_grad;
   for (size_t e = 0; e < outputs.size(); ++e) {
     if (!has_loss_ && !outputs[e].is_contiguous()) {
-      throw InputError(fmt::format(
-          "output {} of stage '{}' is not contiguous, and goes to the next part as a message: let the "
-          "stage end with contiguous()",
-          e, model.stages.back().stage.name));
+      throw InputError(
+          fmt::format("output {} of stage '{}' is not contiguous, and goes to the next part as a "
+                      "message: let the "
+                      "stage end with contiguous()",
+                      e, model.stages.back().stage.name));
     }
     outputs_.push_back(without_bytes(outputs[e], needs_grad[e]));
   }
   MeasureOptions measuring = options;
   measuring.output_held = false;
-  MeasuredChain measured = measure(model, sample, has_loss_ ? loss : Loss(sum_of_squares), measuring);
+  MeasuredChain measured =
+      measure(model, sample, has_loss_ ? loss : Loss(sum_of_squares), measuring);
   settle_loss(measured);
   if (!has_loss_) {
     measured.chain.loss = {};
@@ -186,8 +188,8 @@ PipelinePart::Way PipelinePart::way_of(const PartPlan& plan, int32_t first_stage
   for (size_t a = 0; a < actions.size(); ++a) {
     if (actions[a].kind != ActionKind::kRun) continue;
     const Run& run = runs[starts.size()];
-    const Variant& variant = graph.ops[static_cast<size_t>(run.op)]
-                                 .variants[static_cast<size_t>(run.variant)];
+    const Variant& variant =
+        graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
     if (std::find(variant.reads.begin(), variant.reads.end(), input) != variant.reads.end()) {
       last_use = a;
     }
@@ -275,9 +277,10 @@ void PipelinePart::give(int64_t micro_batch, Tensors input) {
     same = input[e].sizes() == inputs_[e].sizes() && input[e].dtype() == inputs_[e].dtype();
   }
   if (!same) {
-    throw InputError(fmt::format(
-        "micro-batch {} differs from the sample in the number, the shapes or the types of its tensors",
-        micro_batch));
+    throw InputError(
+        fmt::format("micro-batch {} differs from the sample in the number, the shapes or the types "
+                    "of its tensors",
+                    micro_batch));
   }
   flight(micro_batch).input = std::move(input);
 }
@@ -305,8 +308,7 @@ Tensors PipelinePart::receive(int64_t micro_batch, MessageKind message) {
   Tensors views;  // for the one who writes: without a history
   for (const at::Tensor& shape : activation ? inputs_ : outputs_) {
     if (!activation && !shape.requires_grad()) continue;
-    room.push_back(
-        room_like(shape, planned_->model.device, activation && shape.requires_grad()));
+    room.push_back(room_like(shape, planned_->model.device, activation && shape.requires_grad()));
     views.push_back(room.back().detach());
   }
   return views;
@@ -315,8 +317,8 @@ Tensors PipelinePart::receive(int64_t micro_batch, MessageKind message) {
 const Tensors& PipelinePart::message(int64_t micro_batch, MessageKind message) const {
   const auto found = flights_.find(micro_batch);
   if (found == flights_.end()) {
-    throw InputError(fmt::format("micro-batch {} has no {} to send", micro_batch,
-                                 to_string(message)));
+    throw InputError(
+        fmt::format("micro-batch {} has no {} to send", micro_batch, to_string(message)));
   }
   return message == MessageKind::kActivation ? found->second.output_message
                                              : found->second.gradient_message;

@@ -72,7 +72,7 @@ class PipelinePart {
   };
   // A micro-batch under way.
   struct Flight {
-    Tensors input, gradient;                  // until the part has taken them over
+    Tensors input, gradient;                   // until the part has taken them over
     Tensors output_message, gradient_message;  // until they are sent
     std::unique_ptr<ChainStep> step;
   };
