@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -186,6 +187,7 @@ def equals_accumulation(rank: int) -> None:
         step = train(rank, stages, expected, 1, 2, planner=planner)
         assert step.plan["planner"] == planner and step.report().plans == 1
         assert runs_again(step) == 0
+    pytorch_runs_the_order(rank, stages, expected, step)
     free = step.report().measured_peak_bytes
     # Another budget on each rank. Optimizer state comes behind the first step, and a plan with it.
     step = train(rank, stages, expected, 1, 2, budget=free * 95 // 100)
@@ -195,6 +197,31 @@ def equals_accumulation(rank: int) -> None:
     step = train(rank, stages, expected, 2, 2)
     assert [part["device"] for part in step.plan["parts"]] == ["rank0", "rank1"] * 2
     draws_the_same_numbers(rank, stages)
+
+
+def pytorch_runs_the_order(
+    rank: int, stages: list[nn.Module], expected: list[Any], step: Any
+) -> None:
+    """PyTorch's engine runs the order of a plan, as `--pytorch-order` writes it: same bits."""
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    letters = {"forward": "F", "backward": "B"}
+    orders = [device["order"] for device in step.plan["devices"]]
+    computed = [[action for action in order if action[0] in letters] for order in orders]
+    rows = [",".join(f"{part}{letters[kind]}{m}" for kind, part, m in one) for one in computed]
+    part = parts_of(copy.deepcopy(stages), rank, 2, 1)[0]
+    stage = PipelineStage(part, rank, 2, torch.device("cpu"))
+    engine = schedules._PipelineScheduleRuntime(
+        [stage], n_microbatches=MICRO, loss_fn=loss_of, scale_grads=False
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write("\n".join(rows) + "\n")
+        file.flush()
+        engine._load_csv(file.name)
+    x, y = batch()
+    engine.step(*((x,) if rank == 0 else ()), **({"target": y} if rank else {}))
+    gradients = [p.grad for p in part.parameters()]
+    assert_equal(gradients, expected[0][-len(gradients) :])
 
 
 def draws_the_same_numbers(rank: int, stages: list[nn.Module]) -> None:
