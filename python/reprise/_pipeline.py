@@ -458,10 +458,6 @@ def pipeline(
             way.
         InputError: A part, the sample or another argument cannot be used.
         PeerError: Another rank has failed, has ended, or does not answer in time.
-
-    Examples:
-        >>> train = reprise.pipeline([part], x, micro_batches=4, loss=f, target=y, budget="60%")
-        >>> losses = train.step(batch, target=targets)
     """
     peers = Peers(process_group, timeout)
     with peers.telling():
