@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ from ._pipeline_peers import Peers
 from ._pipeline_problem import (
     MeasuredPart,
     RankFacts,
+    input_bytes,
     plan_of,
     problem_of,
 )
+from ._pipeline_walk import Part, PipelineLoss, Walk, cut
 from ._stages import (
     Stages,
     as_arguments,
@@ -32,9 +34,6 @@ from ._stages import (
 from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
 from .errors import BudgetError, InputError
-
-# The loss of training: it makes a tensor of one element of the last output and the target.
-PipelineLoss = Callable[[Any, Any], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,15 +70,6 @@ class PipelineReport:
         return fields_html(self)
 
 
-@dataclass
-class _Part:
-    """A part of this rank: its number, the runtime's part, and the structures of its boundaries."""
-
-    number: int
-    native: Any
-    trees: list[Tree | None]
-
-
 class PipelinedStep:
     """A training step in parts on several ranks. Made by `pipeline()`.
 
@@ -94,7 +84,7 @@ class PipelinedStep:
     def __init__(
         self,
         peers: Peers,
-        parts: list[_Part],
+        parts: list[Part],
         all_parts: list[MeasuredPart],
         options: dict[str, Any],
     ) -> None:
@@ -142,7 +132,8 @@ class PipelinedStep:
             part.native.use(made, part.number)
         self._peers.gather("valid")
         self.problem, self.plan = json.loads(problem), json.loads(made)
-        self._planned_level = level
+        inputs = input_bytes(self._all_parts, micro_batches) if self._peers.rank == 0 else 0
+        self._planned_level = max(level, inputs)
         self._plans += 1
         mine = self.plan["devices"][self._peers.rank]
         self._order = mine["order"]
@@ -183,13 +174,13 @@ class PipelinedStep:
         with self._peers.telling():
             begun = time.perf_counter_ns()
             self._check_parts()
-            batches = _cut(inputs, "the input", self._options["micro_batches"]) if inputs else []
-            targets = _cut(target, "the target", self._options["micro_batches"])
+            batches = cut(inputs, "the input", self._options["micro_batches"]) if inputs else []
+            targets = cut(target, "the target", self._options["micro_batches"])
             if 0 in self._parts and not batches:
                 raise InputError("the rank of the first part needs the inputs of the step")
             losses = None
             if self._last in self._parts:
-                losses = torch.zeros(self._options["micro_batches"])
+                losses = self._losses()
             level = self._level()
             self._agree(level)
             uncounted = level - _runtime.live_bytes()
@@ -199,7 +190,17 @@ class PipelinedStep:
                 for part in self._parts.values():
                     part.native.begin_step(limit)
                 _runtime.reset_peak()
-                _Walk(self, batches, targets, losses).run(self._order)
+                walk = Walk(
+                    self._peers,
+                    self._parts,
+                    self._last,
+                    self._options["loss"],
+                    batches,
+                    targets,
+                    losses,
+                )
+                walk.run(self._order)
+                del walk
                 peak = _runtime.peak_bytes() + uncounted
             except BaseException:
                 for part in self._parts.values():
@@ -218,6 +219,10 @@ class PipelinedStep:
                 plans=self._plans,
             )
         return losses
+
+    def _losses(self) -> torch.Tensor:
+        """Returns room for the losses of the micro-batches."""
+        return torch.zeros(self._options["micro_batches"], dtype=self._options["loss_dtype"])
 
     def _check_parts(self) -> None:
         for part in self._parts.values():
@@ -250,102 +255,11 @@ class PipelinedStep:
                 json.dump(value, file)
 
 
-class _Walk:
-    """The order of this rank in one step."""
-
-    def __init__(
-        self, step: PipelinedStep, batches: list[Any], targets: list[Any], losses: Any
-    ) -> None:
-        self._peers = step._peers
-        self._parts = step._parts
-        self._last = step._last
-        self._loss = step._options["loss"]
-        self._batches, self._targets, self._losses = batches, targets, losses
-        # The works of the messages under way: whether one is an activation, the part, the
-        # micro-batch. The works hold the memory of the messages until they are dropped.
-        self._coming: dict[tuple[bool, int, int], list[Any]] = {}
-        self._going: dict[tuple[bool, int, int], list[Any]] = {}
-
-    def run(self, order: list[list[Any]]) -> None:
-        """Walks the actions of a plan."""
-        for action in order:
-            kind = action[0]
-            if kind == "forward":
-                self._forward(action[1], action[2])
-            elif kind == "backward":
-                self._backward(action[1], action[2])
-            elif kind == "receive":
-                self._receive(action[1] == "activation", action[2], action[3])
-            elif kind == "send":
-                self._send(action[1] == "activation", action[2], action[3])
-            elif kind == "wait":
-                self._sent(action[1] == "activation", action[2], action[3])
-            else:
-                raise InputError(f"the parts of a pipeline do not run the action {action}")
-
-    def _forward(self, part: int, batch: int) -> None:
-        mine = self._parts[part].native
-        self._arrive(True, part, batch)
-        if part == 0:
-            mine.give(batch, self._batches[batch])
-        elif part - 1 in self._parts:
-            mine.take_input_from(self._parts[part - 1].native, batch)
-        mine.forward(batch)
-
-    def _backward(self, part: int, batch: int) -> None:
-        mine = self._parts[part]
-        self._arrive(False, part, batch)
-        if part == self._last:
-            target = self._targets[batch]
-            loss = loss_argument(lambda output: self._loss(output, target), mine.trees)
-            mine.native.backward(batch, loss, self._losses[batch : batch + 1])
-            return
-        if part + 1 in self._parts:
-            mine.native.take_gradient_from(self._parts[part + 1].native, batch)
-        mine.native.backward(batch, None, None)
-
-    def _receive(self, activation: bool, part: int, batch: int) -> None:
-        sender = (part - 1 if activation else part + 1) % self._peers.size
-        rooms = self._parts[part].native.receive(batch, activation)
-        works = [self._peers.receive(room, sender) for room in rooms]
-        self._coming[activation, part, batch] = works
-
-    def _arrive(self, activation: bool, part: int, batch: int) -> None:
-        what = "activation" if activation else "gradient"
-        works = self._coming.pop((activation, part, batch), [])
-        while works:
-            self._peers.wait(works.pop(0), f"the {what} of micro-batch {batch} for part {part}")
-
-    def _send(self, activation: bool, part: int, batch: int) -> None:
-        receiver = (part + 1 if activation else part - 1) % self._peers.size
-        tensors = self._parts[part].native.message(batch, activation)
-        works = [self._peers.send(tensor, receiver) for tensor in tensors]
-        self._going[activation, part, batch] = works
-
-    def _sent(self, activation: bool, part: int, batch: int) -> None:
-        what = "activation" if activation else "gradient"
-        works = self._going.pop((activation, part, batch))
-        while works:
-            self._peers.wait(
-                works.pop(0), f"room for the {what} of micro-batch {batch} of part {part}"
-            )
-        self._parts[part].native.sent(batch, activation)
-
-
-def _cut(value: Any, what: str, micro_batches: int) -> list[Any]:
-    """Returns the tensors of each micro-batch of a tuple of inputs, or each part of a target."""
-    if value is None:
-        return [None] * micro_batches
-    tensors, tree = flatten(value, what)
-    for tensor in tensors:
-        if tensor.dim() == 0 or tensor.shape[0] % micro_batches:
-            raise InputError(
-                f"{what} has the shape {tuple(tensor.shape)}, and its first dimension cannot be "
-                f"cut into {micro_batches} equal micro-batches"
-            )
-    parts = [tensor.chunk(micro_batches) for tensor in tensors]
-    rows = [[part[b] for part in parts] for b in range(micro_batches)]
-    return rows if what == "the input" else [rebuild(tree, row) for row in rows]
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor, or a copy if its memory holds more than the tensor."""
+    if tensor.untyped_storage().nbytes() == tensor.nbytes:
+        return tensor
+    return tensor.detach().clone()
 
 
 def _sample_of(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -363,19 +277,20 @@ def _sample_of(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _measure_parts(
     peers: Peers, models: Sequence[Stages], sample: Any, target: Any, options: dict[str, Any]
-) -> tuple[list[_Part], list[MeasuredPart]]:
+) -> tuple[list[Part], list[MeasuredPart]]:
     """Measures the parts of this rank when their inputs are known, one part after the other."""
     counts = peers.gather(len(models))
     if len(set(counts)) != 1:
         raise InputError(f"each rank has as many parts as the others, and these have {counts}")
     count = len(models) * peers.size
-    own: list[_Part] = []
+    own: list[Part] = []
     for k, model in enumerate(models):
         number = peers.rank + k * peers.size
         check_model(model)
         stages = named_stages(model)
         if number == 0:
-            tensors, tree = flatten((as_arguments(sample), {}), "the sample")
+            given, tree = flatten((as_arguments(sample), {}), "the sample")
+            tensors = [_alone(tensor) for tensor in given]
         else:
             shapes, before = peers.hear(f"boundary/{number}", (number - 1) % peers.size)
             tensors = _sample_of(shapes)
@@ -383,13 +298,19 @@ def _measure_parts(
         trees: list[Tree | None] = [tree] + [None] * len(stages)
         loss = None
         if number == count - 1:
-            loss = loss_argument(lambda output: options["loss"](output, target), trees)
+
+            def noted(output: Any) -> Any:
+                value = options["loss"](output, target)
+                options["loss_dtype"] = getattr(value, "dtype", None)
+                return value
+
+            loss = loss_argument(noted, trees)
         native = _runtime.PipelinePart(
             stage_arguments(stages, trees), tensors, loss=loss, name=f"part {number}"
         )
         del tensors
         peers.tell(f"boundary/{number + 1}", (native.outputs(), trees[-1]))
-        own.append(_Part(number, native, trees))
+        own.append(Part(number, native, trees))
     mine = [
         MeasuredPart(json.loads(part.native.chain()), part.native.output_gradient_bytes())
         for part in own
@@ -486,7 +407,11 @@ def pipeline(
         step = PipelinedStep(peers, own, everyone, options)
         # The whole batch lies here during a step, where the sample lies now.
         held = [*flatten((as_arguments(sample), target if last else None), "the sample")[0]]
-        more = sum(tensor.untyped_storage().nbytes() for tensor in held) * (micro_batches - 1)
-        room = -(-4 * micro_batches // 64) * 64 if last else 0
-        step._make_plan(step._level() + more + room)
+        more = sum(
+            max(0, tensor.nbytes * micro_batches - tensor.untyped_storage().nbytes())
+            for tensor in held
+        )
+        losses = step._losses() if last else None
+        step._make_plan(step._level() + more)
+        del losses
     return step

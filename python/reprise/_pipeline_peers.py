@@ -73,13 +73,14 @@ class Peers:
 
     def _look(self) -> None:
         """Raises PeerError if another rank has failed."""
+        if self._has("failed"):
+            raise PeerError(self._store.get("failed").decode())
+
+    def _has(self, key: str) -> bool:
         try:
-            if not self._store.check(["failed"]):
-                return
-            text = self._store.get("failed").decode()
+            return bool(self._store.check([key]))
         except Exception as error:
             raise PeerError(f"the store of the process group is gone: {error}") from error
-        raise PeerError(text)
 
     def tell(self, key: str, value: Any) -> None:
         """Lets all ranks hear of a value."""
@@ -89,7 +90,7 @@ class Peers:
         """Returns a value that a rank has told or will tell."""
         begun = time.monotonic()
         pause = 0.0005
-        while not self._store.check([key]):
+        while not self._has(key):
             self._look()
             if time.monotonic() - begun > self.timeout:
                 raise PeerError(f"rank {self.rank} has waited {self.timeout:g} s for rank {rank}")

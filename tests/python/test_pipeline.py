@@ -129,7 +129,7 @@ def made(rank: int, parts: Any, size: int = 2, **options: Any) -> Any:
     rows = ROWS // MICRO
     return reprise.pipeline(
         parts,
-        x[:rows].clone() if rank == 0 else None,
+        x[:rows] if rank == 0 else None,
         micro_batches=options.pop("micro_batches", MICRO),
         loss=options.pop("loss", loss_of),
         target=y[:rows].clone() if rank == size - 1 else None,
