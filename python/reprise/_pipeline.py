@@ -14,6 +14,7 @@ from . import _core
 from ._arguments import Budget, checked_budget, nanoseconds
 from ._document import Path
 from ._html import fields_html
+from ._modules import modules_of
 from ._pipeline_peers import Peers
 from ._pipeline_problem import (
     MeasuredPart,
@@ -321,11 +322,15 @@ def _measure_parts(
 
 
 def _parameters_of(models: Sequence[Stages]) -> list[torch.nn.Parameter]:
+    """Returns the parameters of these parts, each once."""
     found: dict[int, torch.nn.Parameter] = {}
     for model in models:
         for _, stage in named_stages(model):
-            if isinstance(stage, torch.nn.Module):
-                found.update({id(p): p for p in stage.parameters()})
+            for module in modules_of(stage):
+                found.update({id(p): p for p in module.parameters()})
+    elsewhere = {str(p.device) for p in found.values() if p.device.type != "cpu"}
+    if elsewhere:
+        raise InputError(f"the parts of a pipeline run on the CPU, and one is on {elsewhere.pop()}")
     return list(found.values())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import json
 import os
 import pathlib
 import sys
@@ -174,8 +173,12 @@ def train(
         if losses is not None:
             assert_equal([losses], expected[number][:1])
         assert_equal(images(parts, True), expected[number][1:])
-    wrong = _core.verify_pipeline(json.dumps(step.problem), json.dumps(step.plan))
-    assert wrong == ""
+    with tempfile.TemporaryDirectory() as name:
+        problem, plan = pathlib.Path(name, "problem.json"), pathlib.Path(name, "plan.json")
+        step.save(problem, plan)
+        assert _core.verify_pipeline(problem.read_text(), plan.read_text()) == ""
+        slower = problem.read_text().replace('"micro_batches": 4', '"micro_batches": 5')
+        assert "micro-batch" in _core.verify_pipeline(slower, plan.read_text())
     return step
 
 
@@ -344,6 +347,8 @@ def refusals(rank: int) -> None:
     ):
         fails(reprise.Error, pattern, lambda options=options: made(rank, parts, **options))  # type: ignore[misc]
     fails(reprise.Error, "as many parts", lambda: made(rank, parts * (1 + rank)))
+    meta = [nn.Sequential(nn.Linear(WIDTH, WIDTH, device="meta"))]
+    fails(reprise.Error, "run on the CPU", lambda: made(rank, meta))
     # Parts whose messages are no whole contiguous tensors, and parameters of two stages.
     both = nn.Linear(WIDTH, WIDTH)
     for first, second, pattern in (
