@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._modes import ModeTried
     from ._online import Online, OnlineReport, online
+    from ._pipeline import PipelinedStep, PipelineReport, pipeline
     from ._profiling import profile
     from ._remat import Remat, remat
     from ._saved_state import SavedState, StateWriting, load_state, save_state
@@ -63,6 +64,8 @@ _RUNTIME = {
     "Online": "_online",
     "OnlineReport": "_online",
     "PartsTried": "_micro_batches",
+    "PipelineReport": "_pipeline",
+    "PipelinedStep": "_pipeline",
     "Remat": "_remat",
     "SavedState": "_saved_state",
     "StateWriting": "_saved_state",
@@ -79,6 +82,7 @@ _RUNTIME = {
     "nn": "nn",
     "online": "_online",
     "peak_bytes": "_memory",
+    "pipeline": "_pipeline",
     "profile": "_profiling",
     "remat": "_remat",
     "reset_peak": "_memory",
@@ -122,6 +126,8 @@ __all__ = [
     "OnlineReport",
     "Op",
     "PartsTried",
+    "PipelineReport",
+    "PipelinedStep",
     "Plan",
     "PlanResult",
     "Planner",
@@ -171,6 +177,7 @@ __all__ = [
     "online",
     "parse_bytes",
     "peak_bytes",
+    "pipeline",
     "plan",
     "planners",
     "profile",

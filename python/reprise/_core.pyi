@@ -35,6 +35,27 @@ def plan(
 ) -> dict[str, Any]:
     """Returns the keyword arguments of PlanResult. The plan is a JSON text or None."""
 
+def plan_pipeline(
+    text: str,
+    name: str,
+    *,
+    budget: int | str | None,
+    planner: str,
+    cuts: Sequence[int],
+    parts_per_device: int,
+    time_limit_ns: int,
+) -> tuple[str, str, int]:
+    """Returns the plan of a pipeline as JSON.
+
+    Without a plan it is empty; then there are the reason and the bytes that were needed.
+    """
+
+def verify_pipeline(problem: str, plan: str) -> str:
+    """Returns what is wrong with a plan of a pipeline, one violation a line."""
+
+def simulate_pipeline(problem: str, plan: str) -> tuple[int, list[int]]:
+    """Returns the time of a plan of a pipeline in nanoseconds, and the peak of each device."""
+
 def frontier(
     text: str,
     name: str,

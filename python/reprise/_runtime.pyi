@@ -232,6 +232,80 @@ class Remat:
     def report(self) -> dict[str, Any]:
         """Returns the keyword arguments of StepReport."""
 
+class PipelinePart:
+    """A part of a pipeline, of which several micro-batches are under way at a time.
+
+    The owner calls the functions in the order of a plan and carries the messages.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+        sample: Sequence[Tensor],
+        *,
+        loss: Callable[[list[Tensor]], Tensor] | None,
+        name: str,
+    ) -> None: ...
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules.
+
+        Returns False if a module has other children, parameters or buffers than when the part was
+        made.
+        """
+
+    def chain(self) -> str:
+        """Returns the measured stages."""
+
+    def outputs(self) -> list[Tensor]:
+        """Returns the outputs of a micro-batch on the device meta."""
+
+    def output_gradient_bytes(self) -> int:
+        """Returns the bytes of the gradients of the outputs as messages."""
+
+    def uncounted(self) -> int:
+        """Returns the bytes of parameters and buffers that the allocator does not count."""
+
+    def use(self, plan: str, part: int) -> None:
+        """Takes the plans of a part of a pipeline's plan."""
+
+    def begin_step(self, limit: int | None) -> None:
+        """Begins a step, with a limit on the counted bytes or without."""
+
+    def end_step(self) -> None:
+        """Ends the step."""
+
+    def abort_step(self) -> None:
+        """Ends a step that failed, and drops the gradients of the parameters."""
+
+    def give(self, micro_batch: int, input: Sequence[Tensor]) -> None:
+        """Sets the input of a micro-batch."""
+
+    def take_input_from(self, before: PipelinePart, micro_batch: int) -> None:
+        """Takes the input of a micro-batch from the part before."""
+
+    def take_gradient_from(self, behind: PipelinePart, micro_batch: int) -> None:
+        """Takes the gradients of a micro-batch from the part behind."""
+
+    def receive(self, micro_batch: int, activation: bool) -> list[Tensor]:
+        """Makes room for a message and returns it."""
+
+    def message(self, micro_batch: int, activation: bool) -> list[Tensor]:
+        """Returns a message that is to be sent."""
+
+    def sent(self, micro_batch: int, activation: bool) -> None:
+        """Lets a message go."""
+
+    def forward(self, micro_batch: int) -> None:
+        """Runs the forward of a micro-batch."""
+
+    def backward(
+        self,
+        micro_batch: int,
+        loss: Callable[[list[Tensor]], Tensor] | None,
+        value: Tensor | None,
+    ) -> None:
+        """Runs its backward. The last part applies the loss, and writes its value."""
+
 def profile(
     stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
     sample: Sequence[Tensor],

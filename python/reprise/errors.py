@@ -61,8 +61,8 @@ class StepMiss(InputError):
 class PeerError(Error, RuntimeError):
     """Another process of the step's group has failed, has ended, or does not answer in time.
 
-    The message names the rank and what was waited for. The captured step cannot be used any more:
-    all ranks make a new group, load model and optimizer, and capture the step again.
+    The message names the rank and what was waited for. The captured step or the pipeline cannot be
+    used any more: all ranks make a new group, load model and optimizer, and make the step again.
     """
 
 

@@ -9,13 +9,16 @@
 
 #include "errors.h"
 #include "reprise/check/explain.h"
+#include "reprise/check/pipeline.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/model/lower.h"
+#include "reprise/plan/pipeline.h"
 #include "reprise/plan/plan.h"
 #include "reprise/plan/registry.h"
 #include "reprise/report/json.h"
+#include "reprise/report/pipeline.h"
 #include "reprise/report/report.h"
 #include "reprise/report/svg.h"
 #include "reprise/report/text.h"
@@ -81,6 +84,45 @@ std::pair<Text, std::pair<int64_t, int64_t>> find_frontier(
       std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
   curve.problem = problem.id;
   return {to_json(curve), pair_of(baseline(problem.graph()))};
+}
+
+// Returns the plan of a pipeline as JSON, or an empty text, why there is none, and the bytes that were
+// needed on the device in the way.
+std::tuple<Text, Text, int64_t> plan_of_pipeline(const Text& text, const Text& name,
+                                                 const BudgetArgument& budget, const Text& planner,
+                                                 const std::vector<int64_t>& cuts,
+                                                 int64_t parts_per_device, int64_t time_limit_ns) {
+  const Pipeline pipeline = parse_pipeline(text, name);
+  PipelineResult result = plan(pipeline, PipelineOptions{.budget = budget_of(budget),
+                                                         .planner = planner,
+                                                         .cuts = cuts,
+                                                         .parts_per_device = parts_per_device,
+                                                         .time_limit = Nanos(time_limit_ns)});
+  if (!result.plan) {
+    return {Text(), explain_no_plan(result, pipeline), result.needed.value_or(Bytes(0)).count()};
+  }
+  result.plan->problem = {"reprise.pipeline", pipeline.name, canonical_sha256(text)};
+  return {to_json(*result.plan), Text(), 0};
+}
+
+// Returns what is wrong with a plan of a pipeline, one violation a line.
+Text verify_pipeline(const Text& problem, const Text& plan_text) {
+  const Pipeline pipeline = parse_pipeline(problem, "pipeline");
+  const PipelinePlan plan = parse_pipeline_plan(plan_text, "plan");
+  const ProblemId id{"reprise.pipeline", pipeline.name, canonical_sha256(problem)};
+  Text text;
+  for (const Violation& violation : verify(pipeline, plan, id)) text += violation.message + "\n";
+  return text;
+}
+
+// Returns the time of a plan of a pipeline, and the peak of each device.
+std::pair<int64_t, std::vector<int64_t>> simulate_pipeline(const Text& problem,
+                                                           const Text& plan_text) {
+  const PipelineTimeline line =
+      simulate(parse_pipeline(problem, "pipeline"), parse_pipeline_plan(plan_text, "plan"));
+  std::vector<int64_t> peaks;
+  for (const DeviceTimeline& device : line.devices) peaks.push_back(device.peak.count());
+  return {line.time.count(), peaks};
 }
 
 Text draw_frontier(const Text& curve, int64_t plain_peak, int64_t plain_time,
@@ -163,6 +205,11 @@ PYBIND11_MODULE(_core, m) {
   m.def("plan", &plan_problem, py::arg("text"), py::arg("name"), py::arg("budget"), py::kw_only(),
         py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
         py::arg("allow"), py::arg("observer"));
+  m.def("plan_pipeline", &plan_of_pipeline, py::arg("text"), py::arg("name"), py::kw_only(),
+        py::arg("budget"), py::arg("planner"), py::arg("cuts"), py::arg("parts_per_device"),
+        py::arg("time_limit_ns"), NoGil());
+  m.def("verify_pipeline", &verify_pipeline, py::arg("problem"), py::arg("plan"), NoGil());
+  m.def("simulate_pipeline", &simulate_pipeline, py::arg("problem"), py::arg("plan"), NoGil());
   m.def("frontier", &find_frontier, py::arg("text"), py::arg("name"), py::kw_only(),
         py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
         py::arg("allow"), py::arg("observer"), NoGil());

@@ -51,6 +51,7 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         ["tree_lstm.py", "--steps", "4", "--width", "16", "--batch", "128"],
         ["saved_state.py", "state", "--steps", "2"],
         ["data_parallel.py", "--steps", "2", "--compare"],
+        ["pipeline.py", "--steps", "2", "--compare"],
         ["reversible.py", "--depth", "4", "--batch", "2", "--steps", "2"],
         ["gpt_on_text.py", "--steps", "2", "--width", "32", "--layers", "2", "--batch", "4"],
     ],

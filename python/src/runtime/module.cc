@@ -17,6 +17,7 @@
 #include "in_place_abn.h"
 #include "mirror.h"
 #include "online.h"
+#include "pipeline.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -502,6 +503,7 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("alternatives", &list_alternatives);
   bind_captured_step(m);
   bind_remat(m);
+  bind_pipeline(m);
   bind_online(m);
   bind_tiled_functions(m);
   bind_few_bit(m);

@@ -100,11 +100,37 @@ Tensors ChainStep::forward() {
   Tensors outputs;
   guarded([&] {
     walk(0, program_->loss());
-    Tensors& last = activations_[index_.stages];
-    outputs = planned_->chain.loss.consumes ? std::move(last) : last;
-    if (planned_->chain.loss.consumes) last.clear();
+    outputs = output_for_loss();
   });
   return outputs;
+}
+
+Tensors ChainStep::output_for_loss() {
+  Tensors& last = activations_[index_.stages];
+  if (!planned_->chain.loss.consumes) return last;
+  Tensors outputs = std::move(last);
+  last.clear();
+  return outputs;
+}
+
+void ChainStep::begin_in_pieces(TakeGradients take) {
+  take_gradients_ = std::move(take);
+  passes_ = std::make_shared<const Passes>(planned_->model.stages);
+  planned_->buffers.begin_step();
+}
+
+void ChainStep::advance(size_t begin, size_t end) {
+  guarded([&] {
+    random_now_ = RandomState(planned_->model.device);  // Other steps may have drawn numbers.
+    walk(begin, end);
+  });
+}
+
+Tensors ChainStep::take_input_gradients() {
+  done_ = true;
+  Tensors gradients = std::move(gradients_[0]);
+  gradients.resize(planned_->model.stages[0].traits.input_needs_grad.size());
+  return gradients;
 }
 
 Tensors ChainStep::backward(Tensors output_gradients) {
@@ -331,6 +357,7 @@ void ChainStep::run_backward_op(size_t stage, size_t option) {
                    });
   gradients_[pass.begin] = std::move(gradients.inputs);
   gradients_[stage + 1].clear();
+  if (take_gradients_) take_gradients_(planned_->model.stages[stage].parameters, book_);
 }
 
 MovedValues& ChainStep::moving() {

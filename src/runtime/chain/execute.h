@@ -2,6 +2,7 @@
 // loss arrives, the backward half.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -78,6 +79,19 @@ class ChainStep final : public Backend {
   const PlannedModel& planned() const { return *planned_; }
   const std::shared_ptr<const Program>& program() const { return program_; }
 
+  // Instead of forward() and backward(), the owner may run the step in pieces, with other steps of
+  // the model in between. begin_in_pieces() comes first. Each stage is then a pass of its own, and
+  // `take` gets the positions of its parameters and the book after its backward.
+  using TakeGradients = std::function<void(const std::vector<size_t>&, GradientBook&)>;
+  void begin_in_pieces(TakeGradients take);
+  // Walks the entries [begin, end) of the program. The loss is not among them.
+  void advance(size_t begin, size_t end);
+  Tensors output() const { return activations_[index_.stages]; }
+  // Returns the output. The step no longer holds it if the loss gives it back.
+  Tensors output_for_loss();
+  void set_output_gradients(Tensors gradients) { gradients_[index_.stages] = std::move(gradients); }
+  Tensors take_input_gradients();  // g_0, at the end of the step
+
   // Returns the bytes that the step has moved so far.
   MovedBytes moved() const { return moved_ ? moved_->moved() : MovedBytes(); }
 
@@ -119,6 +133,7 @@ class ChainStep final : public Backend {
   GradientBook book_;
   state::RandomState random_before_, random_now_;
   state::AutocastState autocast_;
+  TakeGradients take_gradients_;  // empty: the book is for the end of the step
   device::StepMeter* meter_ = nullptr;
   std::optional<MovedValues> moved_;                 // if the plan moves values
   std::vector<device::WeakStorage> saved_storages_;  // of the run under way, if they move

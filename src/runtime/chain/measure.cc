@@ -257,6 +257,8 @@ class Measurement {
         std::max<int64_t>(0, level_reached - (level_before - consumed));  // with bytes that stay
     last.output_gradient = Bytes(gradient);
     resident_ = std::max<int64_t>(0, gradient - storage_bytes(gradients) + shared);
+    measured_.loss_gradient = Bytes(storage_bytes(gradients));
+    measured_.loss_resident = Bytes(resident_);
     // The last backward gives back an output that it reads, but the caller still holds the output.
     if (options_.output_held && !row.consumes) resident_ += last.output.count();
     row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));

@@ -19,6 +19,9 @@ struct MeasuredChain {
   std::vector<std::string> stays = {};
   std::vector<TimeSpread> spread = {};
   int64_t processor_percent = 100;  // Profile::processor_percent
+  // Of the loss: the bytes of the gradients alone that it hands to the chain, and those that stay
+  // until the end of a step in which the chain's backward runs inside that of the loss.
+  Bytes loss_gradient = {}, loss_resident = {};
 };
 
 // The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +
