@@ -100,6 +100,29 @@ def test_other_rounding_where_it_is_named() -> None:
     assert step.report().measured_peak_bytes <= 10_000_000
 
 
+def test_a_device_without_graphs_runs_operation_by_operation() -> None:
+    model = perceptron()
+    x = torch.randn(256, 64)
+    step = reprise.capture(simple_step(model), x)
+    step.plan(budget="95%", device_graph=True)
+    plain = copy.deepcopy(model)
+    for _ in range(3):
+        model.zero_grad()
+        plain.zero_grad()
+        torch.manual_seed(8)
+        loss = step(x)
+        torch.manual_seed(8)
+        assert torch.equal(loss, simple_step(plain)(x))
+    assert_same_bits(state_of(model), state_of(plain))
+    report = step.report()
+    assert report.graphed == 0
+    assert "cpu has no graphs" in report.no_device_graph
+    assert report.measured_peak_bytes <= report.budget_bytes
+    step.plan(budget="95%")
+    step(x)
+    assert step.report().no_device_graph == ""
+
+
 def test_the_automatic_budget_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.randn(256, 64)
     step = reprise.capture(simple_step(perceptron()), x)
