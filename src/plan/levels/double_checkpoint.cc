@@ -25,17 +25,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <optional>
-#include <utility>
 
-#include "plan/chain/model.h"
-#include "plan/levels/bound.h"
 #include "plan/levels/choices.h"
-#include "plan/levels/flow.h"
-#include "plan/levels/improve.h"
-#include "plan/levels/lanes.h"
+#include "plan/levels/judge.h"
 #include "plan/levels/planner.h"
-#include "plan/levels/segments.h"
 
 namespace reprise::internal::levels {
 
@@ -71,46 +64,15 @@ Answer double_checkpoint_chain(const ChainProblem& problem) {
   const Clock::time_point deadline =
       Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(
                          kShare * static_cast<double>(problem.options.time_limit.count())));
-  common::SearchControl control(problem.options, "double_checkpoint");
-  const chain::ChainModel model = chain::make_model(problem.chain);
-  const Carrier carrier(problem.graph, problem.options.machine);
-  const bool moves = !carrier.lanes().empty();
-  const int64_t memory = problem.budget.count() - model.fixed - model.x[0];
-  const size_t longest = longest_period(model.stages);
-  Segments segments(problem.chain, model, longest, memory);
-  Scheduler scheduler(model, segments, memory);
-  FlowBuilder flows(problem.graph, carrier, ChainIndex{model.stages}.loss());
-  const Workbench bench{model,  scheduler, flows, carrier.lanes().size(), problem.budget.count(),
-                        control};
-
-  Answer answer;
-  answer.lower_bound = loss_bound(problem.chain, problem.options.machine, problem.budget);
-  std::optional<Candidate> best;
-  std::optional<FlowResult> refused;  // of those that did not fit, the one that needs least
+  const size_t stages = problem.chain.stages.size(), longest = longest_period(stages);
+  Judge judge(problem, longest, "double_checkpoint");
+  const bool moves = !judge.carrier().lanes().empty();
   for (size_t period = 1; period <= longest && Clock::now() < deadline; ++period) {
     for (const bool keeps_last : {true, false}) {
-      Candidate next = evaluate(bench, every(period, model.stages, keeps_last, moves));
-      const FlowResult& flow = next.flow;
-      if (!flow.fits) {
-        if (flow.need > 0 && (!refused || flow.need < refused->need)) refused = flow;
-      } else if (!best || flow.time < best->flow.time) {
-        best = std::move(next);
-      }
+      judge.offer(every(period, stages, keeps_last, moves));
     }
   }
-  if (!best) {
-    answer.termination = Termination::kInfeasible;
-    if (refused) {
-      answer.smallest_budget = Bytes(refused->need);
-      answer.blocking_op = problem.graph.ops[static_cast<size_t>(refused->at)].id;
-    }
-    return answer;
-  }
-  const FlowResult flow = flows.build(best->schedule, bench.budget);
-  answer.actions = flows.actions(best->schedule.runs);
-  answer.termination =
-      Nanos(flow.time) == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
-  return answer;
+  return judge.answer();
 }
 
 }  // namespace reprise::internal::levels
