@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <variant>
 
 #include "reprise/check/simulate.h"
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/report/text.h"
@@ -104,17 +106,48 @@ bool moves_any(const PlanResult& result, const std::vector<std::string>& stays) 
 
 }  // namespace
 
-// A chain has one output at a time. If the caller holds the first output, it is live beside the
-// second until the backward is over. After that it counts with the weight gradients. This problem
-// asks for too much memory in plans that make only one output.
+// A branch has one output at a time, and the caller holds the first one until the end of the step. If
+// the plan makes a second one, the first one counts with the gradient from the loss on, and after
+// that with the weight gradients. While the loss runs, the branch still has it as its own.
 Problem Remat::State::Instance::problem() const {
   Chain stages = planned->chain;
   for (size_t b = 0; b < second_output.size(); ++b) {
     if (!second_output[b]) continue;
     reprise::Stage& last = stages.stages[planned->model.end_of(b) - 1];
-    for (StageOption& option : last.options) option.forward.workspace += last.output;
+    last.output_gradient = last.output_gradient.value_or(last.output) + last.output;
+    Bytes& workspace = stages.loss.cost.workspace;
+    workspace -= std::min(workspace, last.output);
   }
   return problem_of(planned->model, stages, planned->inputs);
+}
+
+// Plans for the case that the caller holds the outputs, where the plan `result` makes some of them a
+// second time.
+void Remat::State::plan_second_outputs(Instance& instance, const PlanOptions& planning,
+                                       PlanResult& result) const {
+  std::vector<bool> made = second_outputs(*instance.planned, result);
+  std::vector<bool>& room = instance.second_output;
+  if (!any(made)) return;
+  const Nanos bound = result.lower_bound;  // holds for all plans
+  bool enough = false;
+  while (!enough) {
+    room.resize(made.size());
+    for (size_t b = 0; b < made.size(); ++b) room[b] = room[b] || made[b];
+    result = internal::chain::plan(instance.problem(), planning);
+    made = second_outputs(*instance.planned, result);
+    enough = true;
+    for (size_t b = 0; b < made.size(); ++b) enough = enough && (room[b] || !made[b]);
+  }
+  result.lower_bound = bound;
+  if (!result.plan || room == made) return;
+  // The plan leaves out a second output that it has room for.
+  room = made;
+  const Problem problem = instance.problem();
+  Plan& plan = *result.plan;
+  const Graph graph = lowered(problem, order_of(problem, plan.actions));
+  plan.problem = std::visit([](const auto& asked) { return problem_id(asked); }, problem);
+  plan.baseline = baseline(graph);
+  plan.peak = simulate(graph, plan.actions, planning.machine).peak;
 }
 
 const Remat::State::Instance& Remat::State::planned() const {
@@ -207,12 +240,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
     result = internal::chain::plan(problem, planning);
   }
   instance.second_output.clear();
-  if (options.measure.output_held) instance.second_output = second_outputs(*instance.planned, result);
-  if (any(instance.second_output)) {
-    const Nanos bound = result.lower_bound;  // holds for all plans
-    result = internal::chain::plan(instance.problem(), planning);
-    result.lower_bound = bound;
-  }
+  if (options.measure.output_held) plan_second_outputs(instance, planning, result);
   ++report.plans;
   if (!result.plan) {
     const std::string message =

@@ -57,6 +57,8 @@ struct Remat::State {
   void open_far_memory(const at::Tensor& input);
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
+  void plan_second_outputs(Instance& instance, const PlanOptions& planning,
+                           PlanResult& result) const;
   // Makes a plan if there is none, or if the level of memory has changed too much. Returns the
   // bytes that are live but not counted by the allocator.
   int64_t replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,
