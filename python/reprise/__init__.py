@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ._online import Online, OnlineReport, online
     from ._profiling import profile
     from ._remat import Remat, remat
+    from ._remat_join import RematJoin, remat_join
     from ._saved_state import SavedState, StateWriting, load_state, save_state
     from ._step_report import StepReport
     from ._train_step import TrainStep, train_step
@@ -64,6 +65,7 @@ _RUNTIME = {
     "OnlineReport": "_online",
     "PartsTried": "_micro_batches",
     "Remat": "_remat",
+    "RematJoin": "_remat_join",
     "SavedState": "_saved_state",
     "StateWriting": "_saved_state",
     "StepReport": "_step_report",
@@ -81,6 +83,7 @@ _RUNTIME = {
     "peak_bytes": "_memory",
     "profile": "_profiling",
     "remat": "_remat",
+    "remat_join": "_remat_join",
     "reset_peak": "_memory",
     "save_state": "_saved_state",
     "train_step": "_train_step",
@@ -131,6 +134,7 @@ __all__ = [
     "Realization",
     "Recomputed",
     "Remat",
+    "RematJoin",
     "RunLog",
     "RunLogEntry",
     "SavedState",
@@ -175,6 +179,7 @@ __all__ = [
     "planners",
     "profile",
     "remat",
+    "remat_join",
     "report_html",
     "reset_peak",
     "save_state",

@@ -52,6 +52,7 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         ["saved_state.py", "state", "--steps", "2"],
         ["data_parallel.py", "--steps", "2", "--compare"],
         ["reversible.py", "--depth", "4", "--batch", "2", "--steps", "2"],
+        ["siamese.py", "--pairs", "4", "--steps", "2"],
         ["gpt_on_text.py", "--steps", "2", "--width", "32", "--layers", "2", "--batch", "4"],
     ],
     ids=lambda command: command[0],

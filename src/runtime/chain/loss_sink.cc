@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/device.h"
 #include "runtime/device/tensor_bytes.h"
@@ -13,12 +17,6 @@ using device::storage_bytes;
 
 namespace {
 
-bool is_among(const at::Tensor& tensor, const Tensors& others) {
-  return std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) {
-    return other.defined() && other.storage().is_alias_of(tensor.storage());
-  });
-}
-
 // Returns whether the memory of an expanded gradient is that of a single number (or of none, if the
 // batch is empty), which another tensor holds.
 bool held_elsewhere(const at::Tensor& g) {
@@ -26,7 +24,26 @@ bool held_elsewhere(const at::Tensor& g) {
   return g.numel() == 0 || g.nbytes() > g.storage().nbytes();
 }
 
+at::Tensor run_loss(const Loss& run, Tensors x) {
+  at::Tensor loss = run(x);
+  if (!loss.defined() || loss.numel() != 1) {
+    throw InputError("the loss must return a tensor of one element");
+  }
+  if (!loss.requires_grad()) {
+    throw InputError(
+        "the loss does not depend on the model's output by operations that have gradients: is "
+        "it detached, or does no parameter want a gradient?");
+  }
+  return loss;
+}
+
 }  // namespace
+
+bool is_among(const at::Tensor& tensor, const Tensors& others) {
+  return tensor.defined() && std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) {
+    return other.defined() && other.storage().is_alias_of(tensor.storage());
+  });
+}
 
 Tensors together(const std::vector<Tensors>& branches) {
   Tensors all;
@@ -75,6 +92,32 @@ torch::autograd::variable_list LossSink::apply(torch::autograd::variable_list&& 
   peak = now.peak;
   reached = true;
   return {};
+}
+
+void run_to_sink(const PreparedModel& model, Tensors x, const Loss& loss, bool output_held,
+                 GradientBook& book, const device::SharedNode<LossSink>& sink) {
+  Tensors held;
+  if (model.tail) {
+    auto [outputs, kept] = run_keep(*model.tail, x, model.parameters);
+    x = std::move(outputs);
+    if (output_held) held = x;
+    sink.node->tail = [&model, &book, under_way = std::make_shared<Kept>(std::move(kept))](Tensors given) {
+      return run_backward(*model.tail, std::move(*under_way), std::move(given),
+                          model.parameters, book)
+          .inputs;
+    };
+  }
+  const std::vector<bool> needs_grad = model.output_needs_grad();
+  for (size_t e = 0; e < x.size(); ++e) {
+    if (needs_grad[e]) {
+      torch::autograd::set_history(x[e], sink.pointer);
+    } else {
+      sink.node->add_input_metadata(x[e]);
+    }
+  }
+  at::AutoGradMode with_grad(true);
+  at::Tensor value = run_loss(loss, std::move(x));
+  value.backward();
 }
 
 }  // namespace reprise::runtime::internal::chain

@@ -10,7 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "reprise/runtime/measure.h"
 #include "reprise/runtime/stage.h"
+#include "runtime/chain/prepare.h"
+#include "runtime/device/compat.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -21,6 +24,9 @@ std::vector<Tensors> apart(Tensors tensors, const std::vector<size_t>& counts);
 // Returns the gradients whose memory those of another branch have, too. The sum of two outputs hands
 // the same tensor to both branches, for example. This memory stays until the end of the step.
 Tensors shared_between(const std::vector<Tensors>& branches);
+
+// Returns whether another tensor of the list has the memory of this one, or is it.
+bool is_among(const at::Tensor& tensor, const Tensors& others);
 
 // Takes the gradients where the chain would take them, and the level of memory at that moment.
 struct LossSink final : torch::autograd::Node {
@@ -39,5 +45,12 @@ struct LossSink final : torch::autograd::Node {
   std::string name() const override { return "reprise::LossSink"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override;
 };
+
+// Runs the tail and the loss on the outputs `x` of all branches. The backward half ends in the sink,
+// in front of which it runs that of the tail. `output_held`: the caller still holds what the tail
+// returned. `book` gets the gradients of the tail's parameters. Throws InputError if the loss is not
+// one number that has a gradient.
+void run_to_sink(const PreparedModel& model, Tensors x, const Loss& loss, bool output_held,
+                 GradientBook& book, const device::SharedNode<LossSink>& sink);
 
 }  // namespace reprise::runtime::internal::chain

@@ -1,8 +1,6 @@
 #include "runtime/chain/measure.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <numeric>
@@ -267,7 +265,9 @@ class Measurement {
       const Tensors held = row.consumes && (model_.tail || !options_.output_held) ? Tensors() : x;
       level_before = memory_count(model_.device).live;
       reset_peak(model_.device);
-      const TimedRun time = time_run(model_.device, [&] { run_to_sink(std::move(x), sink); });
+      const TimedRun time = time_run(model_.device, [&] {
+        run_to_sink(model_, std::move(x), loss_, options_.output_held, book_, sink);
+      });
       if (!sink.node->reached) throw InputError("the loss does not depend on the model's output");
       return time;
     };
@@ -275,32 +275,6 @@ class Measurement {
     row.cost.time = measured_time("loss", "default", once);
     backward_times_ = measured_.spread.size();
     return note_loss(*sink.node, level_before);
-  }
-
-  // Runs the tail and the loss. The backward half ends in the sink.
-  void run_to_sink(Tensors x, const device::SharedNode<LossSink>& sink) {
-    Tensors held;
-    if (model_.tail) {
-      auto [outputs, kept] = run_keep(*model_.tail, x, model_.parameters);
-      x = std::move(outputs);
-      if (options_.output_held) held = x;
-      sink.node->tail = [this, under_way = std::make_shared<Kept>(std::move(kept))](Tensors given) {
-        return run_backward(*model_.tail, std::move(*under_way), std::move(given),
-                            model_.parameters, book_)
-            .inputs;
-      };
-    }
-    const std::vector<bool> needs_grad = model_.output_needs_grad();
-    for (size_t e = 0; e < x.size(); ++e) {
-      if (needs_grad[e]) {
-        torch::autograd::set_history(x[e], sink.pointer);
-      } else {
-        sink.node->add_input_metadata(x[e]);
-      }
-    }
-    at::AutoGradMode with_grad(true);
-    at::Tensor loss = run_loss(std::move(x));
-    loss.backward();
   }
 
   std::vector<Parked> note_loss(LossSink& sink, int64_t level_before) {
@@ -322,29 +296,11 @@ class Measurement {
     std::vector<Parked> gradients;
     for (const Tensors& branch : sink.gradients) {
       std::vector<bool>& held = held_.emplace_back();
-      for (const at::Tensor& gradient : branch) {
-        held.push_back(gradient.defined() &&
-                       std::any_of(shared.begin(), shared.end(), [&](const at::Tensor& other) {
-                         return other.storage().is_alias_of(gradient.storage());
-                       }));
-      }
+      for (const at::Tensor& gradient : branch) held.push_back(is_among(gradient, shared));
       gradients.emplace_back(branch);
     }
     sink.gradients.clear();
     return gradients;
-  }
-
-  at::Tensor run_loss(Tensors x) const {
-    at::Tensor loss = loss_(x);
-    if (!loss.defined() || loss.numel() != 1) {
-      throw InputError("the loss must return a tensor of one element");
-    }
-    if (!loss.requires_grad()) {
-      throw InputError(
-          "the loss does not depend on the model's output by operations that have gradients: is "
-          "it detached, or does no parameter want a gradient?");
-    }
-    return loss;
   }
 
   // Measures the backward of stage i, from g_{i+1} to g_i.
