@@ -53,9 +53,10 @@ def train(tower, model, pairs, steps):
         loss = contrast(model(left, right), same)
         loss.backward()
         seconds.append(time.perf_counter() - begin)
-        peak = reprise.peak_bytes()
+        peak, last = reprise.peak_bytes(), loss.item()
+        del loss  # It would be live during the next step's forward, and not during its backward.
         optimizer.step()
-    return [p.detach() for p in tower.parameters()], float(loss), peak, min(seconds)
+    return [p.detach() for p in tower.parameters()], last, peak, min(seconds)
 
 
 def main():

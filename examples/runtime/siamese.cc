@@ -60,7 +60,8 @@ struct Trained {
 template <class Forward>
 Trained train(torch::nn::Sequential& tower, const Pairs& pairs, const Forward& forward) {
   torch::optim::SGD optimizer(tower->parameters(), 0.02);
-  Trained result{.milliseconds = 1e9};
+  Trained result;
+  result.milliseconds = 1e9;
   for (int64_t step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     rt::reset_peak(torch::kCPU);

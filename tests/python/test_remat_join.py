@@ -180,6 +180,7 @@ def test_the_budget_is_enforced_and_nothing_is_lost(moment: str) -> None:
     assert_same_bits(state_of(net), before)
     assert torch.equal(torch.get_rng_state(), random)
     before.clear()  # These copies have no room in the smallest budget.
+    del random
     step(net, lambda: model(a, b), loss)
 
 
