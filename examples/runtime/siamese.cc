@@ -37,7 +37,8 @@ struct Pairs {
 // Images of a class are a pattern and noise.
 Pairs make_pairs() {
   const torch::Tensor patterns = torch::randn({kClasses, 3, 32, 32});
-  const torch::Tensor a = torch::randint(kClasses, {kPairs}), b = torch::randint(kClasses, {kPairs});
+  const torch::Tensor a = torch::randint(kClasses, {kPairs}),
+                      b = torch::randint(kClasses, {kPairs});
   const auto images = [&](const torch::Tensor& classes) {
     return patterns.index_select(0, classes) + 0.5 * torch::randn({kPairs, 3, 32, 32});
   };
@@ -80,11 +81,10 @@ Trained train(torch::nn::Sequential& tower, const Pairs& pairs, const Forward& f
 }
 
 void print(const std::string& way, const Trained& trained, const std::string& rest) {
-  std::cout << std::left << std::setw(12) << way << std::right << std::fixed
-            << std::setprecision(2) << std::setw(8)
-            << static_cast<double>(trained.peak) / (1 << 20) << " MiB" << std::setw(9)
-            << trained.milliseconds << " ms   loss " << std::setprecision(4) << trained.loss
-            << rest << "\n";
+  std::cout << std::left << std::setw(12) << way << std::right << std::fixed << std::setprecision(2)
+            << std::setw(8) << static_cast<double>(trained.peak) / (1 << 20) << " MiB"
+            << std::setw(9) << trained.milliseconds << " ms   loss " << std::setprecision(4)
+            << trained.loss << rest << "\n";
 }
 
 }  // namespace
@@ -107,9 +107,9 @@ int main() {
     const rt::Loss loss = [&](const rt::Tensors& outputs) {
       return contrast(outputs[0], outputs[1], pairs.same);
     };
-    const auto model = rt::remat_join({{"left", stages}, {"right", stages}}, {},
-                                      {{pairs.left}, {pairs.right}},
-                                      {.budget = reprise::Budget(budget), .loss = loss});
+    const auto model =
+        rt::remat_join({{"left", stages}, {"right", stages}}, {}, {{pairs.left}, {pairs.right}},
+                       {.budget = reprise::Budget(budget), .loss = loss});
     const Trained trained =
         train(tower, pairs, [&](const torch::Tensor& left, const torch::Tensor& right) {
           return model->forward({{left}, {right}});

@@ -27,7 +27,7 @@ from ._stages import (
     stage_arguments,
 )
 from ._torch import _runtime
-from ._tree import flatten, rebuild
+from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
 
@@ -39,6 +39,8 @@ class Remat(PlannedModule):
     and no plan. When inputs of another shape or type come, or a train flag has changed, the module
     measures and plans again.
     """
+
+    _trees: list[Tree | None]  # The structures of the boundaries.
 
     def __init__(self, model: Any, module: nn.Module | None, options: dict[str, Any]) -> None:
         root = model if module is None and isinstance(model, nn.Module) else module

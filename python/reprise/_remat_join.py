@@ -59,6 +59,9 @@ class RematJoin(PlannedModule):
     come, or a train flag has changed, the module measures and plans again.
     """
 
+    # The structures of the boundaries, by branch; of the tail, last.
+    _trees: list[list[Tree | None]]
+
     def __init__(
         self,
         branches: Mapping[str, Stages],
@@ -71,7 +74,6 @@ class RematJoin(PlannedModule):
             for name, stages in branches.items()
         }
         behind = tail if isinstance(tail, nn.Module) else list(tail)
-        # The structures of the boundaries, by branch; of the tail, last.
         self.__dict__["_trees"] = []
         super().__init__((kept, behind), module, options)
 
@@ -105,7 +107,8 @@ class RematJoin(PlannedModule):
         native, tensors = self._ready(inputs)
         outputs = native.forward(tensors)
         *branches, tail = self._trees
-        tree = tail[-1] if len(tail) > 1 else _as_items(branches)
+        tree = _as_items(branches) if len(tail) == 1 else tail[-1]
+        assert tree is not None
         return rebuild(tree, outputs)
 
     def _run_plain(self, inputs: tuple[Any, ...]) -> Any:
@@ -192,7 +195,7 @@ class RematJoin(PlannedModule):
             InputError: The inputs or a stage cannot be used.
 
         Examples:
-            >>> result = model.plan_for(torch.randn(64, 128), torch.randn(64, 128))
+            >>> result = siamese.plan_for(torch.randn(64, 128), torch.randn(64, 128))
         """
         native, tensors = self._ready(inputs)
         native.plan_for(tensors)
@@ -279,8 +282,10 @@ def remat_join(
         InputError: A branch, the sample or another argument cannot be used.
 
     Examples:
-        >>> model = reprise.remat_join({"left": net, "right": net}, (a, b), loss=loss, budget="60%")
-        >>> loss(model(a, b)).backward()
+        >>> tower, loss = plain[:2], lambda outputs: nn.functional.mse_loss(*outputs)
+        >>> branches = {"left": tower, "right": tower}
+        >>> pair = reprise.remat_join(branches, (x, x + 1), loss=loss, budget="70%")
+        >>> loss(pair(x, x + 1)).backward()
     """
     for stages in branches.values():
         check_model(stages)

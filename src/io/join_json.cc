@@ -81,9 +81,8 @@ Join read_join(const Element& root) {
   });
   if (const auto loss = object.optional("loss")) join.loss = read_loss(*loss);
   if (const auto shared = object.optional("shared_weights")) {
-    shared->for_each([&](const Element& uses) {
-      join.shared.push_back(read_uses(uses, join.branches));
-    });
+    shared->for_each(
+        [&](const Element& uses) { join.shared.push_back(read_uses(uses, join.branches)); });
   }
   object.finish();
   validate_at(root, [&] { validate(join); });

@@ -76,13 +76,12 @@ void check_shared(const Join& join, const SharedWeights& uses, const std::string
     const auto [branch, stage] = uses[u];
     const std::string here = fmt::format("{}/{}", pointer, u);
     if (branch >= join.branches.size() || stage >= join.branches[branch].stages.size()) {
-      throw InputError(fmt::format("there is no stage {} in branch {}; both count from 0", stage,
-                                   branch),
-                       {.pointer = here});
+      throw InputError(
+          fmt::format("there is no stage {} in branch {}; both count from 0", stage, branch),
+          {.pointer = here});
     }
     if (!places.emplace(branch, stage).second) {
-      throw InputError("the stage is named twice among the uses of one weight",
-                       {.pointer = here});
+      throw InputError("the stage is named twice among the uses of one weight", {.pointer = here});
     }
     branches.insert(branch);
   }

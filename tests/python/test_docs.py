@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
         "docs/torch_compile.md",
         "docs/fit.md",
         "docs/layers.md",
+        "docs/joins.md",
         "docs/integrations/index.md",
     ],
 )

@@ -151,8 +151,8 @@ def test_the_budget_is_enforced_and_nothing_is_lost(moment: str) -> None:
         return torch.sigmoid(x)
 
     a, b = inputs()
-    net = nn.Sequential(*tower(3)[:-2])
-    stages = [*net, grasp, grasp]
+    net = nn.Sequential(*list(tower(3))[:-2])
+    stages: list[Any] = [*list(net), grasp, grasp]
 
     def loss(outputs: Any) -> Any:
         return F.mse_loss(*outputs)

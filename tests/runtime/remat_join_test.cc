@@ -195,7 +195,9 @@ TEST_F(RematJoinTest, BranchesMayBeGivenOneGradient) {
   // Autograd gives the same tensor to both branches; parts of one tensor; and an expanded number.
   const std::vector<Loss> losses{
       [](const Tensors& y) { return (y.at(0) + y.at(1)).square().mean(); },
-      [](const Tensors& y) { return at::cat({y.at(0), y.at(1)}, 1).square().mean(); },
+      [](const Tensors& y) {
+        return at::cat({y.at(0), y.at(1)}, 1).square().mean();
+      },
       [](const Tensors& y) { return (y.at(0) + y.at(1)).sum(); }};
   for (const Loss& loss : losses) {
     SCOPED_TRACE(&loss - losses.data());
@@ -206,11 +208,10 @@ TEST_F(RematJoinTest, BranchesMayBeGivenOneGradient) {
 
 TEST_F(RematJoinTest, OutputsThatAreHeldCount) {
   const std::vector<Stage> tower = dense_stages(4);
-  const Case wanted{.branches = {{"left", tower}, {"right", named(conv_stages(), "c")}},
-                    .inputs = {{at::randn({8, 64})}, {images_}},
-                    .loss = [](const Tensors& y) {
-                      return y.at(0).square().mean() + y.at(1).square().mean();
-                    }};
+  const Case wanted{
+      .branches = {{"left", tower}, {"right", named(conv_stages(), "c")}},
+      .inputs = {{at::randn({8, 64})}, {images_}},
+      .loss = [](const Tensors& y) { return y.at(0).square().mean() + y.at(1).square().mean(); }};
   auto model = remat_join(wanted.branches, {}, wanted.inputs, {.loss = wanted.loss});
   const int64_t smallest = smallest_budget(*model, wanted.inputs);
   const int64_t largest = 2 * smallest;
@@ -235,7 +236,8 @@ TEST_F(RematJoinTest, ABudgetErrorInAStepLeavesAllAsItWas) {
                  .loss = contrast,
                  .tail = {meet}};
   const StepState state(two.stages(), two.all_inputs());
-  auto model = remat_join(two.branches, two.tail, two.inputs, {.loss = two.loss, .measure = quick()});
+  auto model =
+      remat_join(two.branches, two.tail, two.inputs, {.loss = two.loss, .measure = quick()});
   const int64_t smallest = smallest_budget(*model, two.inputs);
   model->set_budget(Budget(Bytes(smallest)));
   const Bits expected = two.step([&] { return model->forward(two.inputs); });
@@ -296,7 +298,8 @@ TEST_F(RematJoinTest, WithoutGradientsTheStagesJustRun) {
   const Tensors outputs = model.forward(wanted.inputs), expected = wanted.run_plain();
   ASSERT_EQ(outputs.size(), 2u);
   EXPECT_TRUE(outputs[0].equal(expected[0]) && outputs[1].equal(expected[1]));
-  EXPECT_EQ(model.named_children().keys(), (std::vector<std::string>{"left_dense0", "left_dense1"}));
+  EXPECT_EQ(model.named_children().keys(),
+            (std::vector<std::string>{"left_dense0", "left_dense1"}));
   EXPECT_THROW(model.plan(), InputError);
 }
 

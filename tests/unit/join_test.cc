@@ -187,10 +187,22 @@ TEST(Join, MistakesAreRefusedAtTheirPlace) {
        [](Join& j) {
          for (Branch& branch : j.branches) branch.input.bytes = Bytes(INT64_MAX / 4 * 3);
        }},
-      {"/shared_weights/1/1", [](Join& j) { j.shared = {{{0, 0}, {1, 0}}, {{0, 0}, {2, 0}}}; }},
-      {"/shared_weights/0/0", [](Join& j) { j.shared = {{{0, 99}, {1, 0}}}; }},
-      {"/shared_weights/0/2", [](Join& j) { j.shared = {{{0, 0}, {1, 0}, {0, 0}}}; }},
-      {"/shared_weights/0", [](Join& j) { j.shared = {{{0, 0}, {0, 1}}}; }},
+      {"/shared_weights/1/1",
+       [](Join& j) {
+         j.shared = {{{0, 0}, {1, 0}}, {{0, 0}, {2, 0}}};
+       }},
+      {"/shared_weights/0/0",
+       [](Join& j) {
+         j.shared = {{{0, 99}, {1, 0}}};
+       }},
+      {"/shared_weights/0/2",
+       [](Join& j) {
+         j.shared = {{{0, 0}, {1, 0}, {0, 0}}};
+       }},
+      {"/shared_weights/0",
+       [](Join& j) {
+         j.shared = {{{0, 0}, {0, 1}}};
+       }},
       {"/fixed_bytes", [](Join& j) { j.fixed = Bytes(-1); }},
       {"/loss/ns", [](Join& j) { j.loss.cost.time = Nanos(-1); }},
       {"/loss/consumes", [](Join& j) {

@@ -476,8 +476,7 @@ void bind_captured_step(py::module_& m) {
                   py::arg("group"), py::arg("bucket_cap"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
-           py::arg("device_graph"),
-           py::arg("observer"))
+           py::arg("device_graph"), py::arg("observer"))
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
            py::arg("enforce"), py::arg("arena"), py::arg("device_graph"))
       .def("run", &CapturedStep::run, py::arg("inputs"))

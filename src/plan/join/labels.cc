@@ -142,11 +142,11 @@ class LabelSearch {
       const Place& place = places[b];
       if (place.boundary == branches_[b]->stages()) continue;
       const int64_t memory = room(arena_[from], places, b);
-      branches_[b]->for_each_extension(
-          place.boundary, place.pinned, memory,
-          [&](const BranchPieces::Extension& extension) {
-            if (may_stand(places, b, extension.piece.end)) add(from, place, b, extension);
-          });
+      branches_[b]->for_each_extension(place.boundary, place.pinned, memory,
+                                       [&](const BranchPieces::Extension& extension) {
+                                         if (may_stand(places, b, extension.piece.end))
+                                           add(from, place, b, extension);
+                                       });
     }
   }
 

@@ -51,7 +51,6 @@ struct LabelResult {
 
 LabelResult search_labels(const std::vector<std::unique_ptr<BranchPieces>>& branches,
                           const LossLevel& loss, const Precedence& precedence,
-                          const LabelLimits& limits,
-                          common::SearchControl& control);
+                          const LabelLimits& limits, common::SearchControl& control);
 
 }  // namespace reprise::internal::join

@@ -28,11 +28,10 @@ std::string signature(const PreparedModel& model, const std::vector<ChainInput>&
   const reprise::Stage& stage = chain.stages[i];
   std::ostringstream module;
   module << *prepared.stage.module;
-  std::string text =
-      fmt::format("{}|{} {} {} {} {} {} {}", module.str(), before.bytes.count(),
-                  before.gradient.count(), stage.output.count(),
-                  boundary_gradient_bytes(chain, i + 1).count(), stage.weight_gradient.count(),
-                  stage.random, stage.forward.workspace.count());
+  std::string text = fmt::format(
+      "{}|{} {} {} {} {} {} {}", module.str(), before.bytes.count(), before.gradient.count(),
+      stage.output.count(), boundary_gradient_bytes(chain, i + 1).count(),
+      stage.weight_gradient.count(), stage.random, stage.forward.workspace.count());
   for (const StageOption& option : stage.options) text += bytes_of(option);
   return text;
 }

@@ -122,8 +122,8 @@ class ChainStep final : public Backend {
   std::vector<Tensors> activations_, gradients_;           // per boundary
   std::vector<std::optional<Kept>> kept_;                  // per stage
   std::vector<std::optional<state::RandomState>> random_;  // per stage, before its first run
-  std::vector<bool> wrote_still_;  // per stage: buffers that no run advances
-  std::vector<int64_t> versions_;  // of the parameters
+  std::vector<bool> wrote_still_;                     // per stage: buffers that no run advances
+  std::vector<int64_t> versions_;                     // of the parameters
   std::vector<std::vector<int64_t>> input_versions_;  // by branch
   std::optional<Kept> kept_tail_;
   Tensors shared_gradients_;  // of the loss: shared_between()

@@ -1,10 +1,10 @@
 #include "runtime/chain/loss_sink.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <iterator>
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
@@ -40,9 +40,10 @@ at::Tensor run_loss(const Loss& run, Tensors x) {
 }  // namespace
 
 bool is_among(const at::Tensor& tensor, const Tensors& others) {
-  return tensor.defined() && std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) {
-    return other.defined() && other.storage().is_alias_of(tensor.storage());
-  });
+  return tensor.defined() &&
+         std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) {
+           return other.defined() && other.storage().is_alias_of(tensor.storage());
+         });
 }
 
 Tensors together(const std::vector<Tensors>& branches) {
@@ -101,9 +102,10 @@ void run_to_sink(const PreparedModel& model, Tensors x, const Loss& loss, bool o
     auto [outputs, kept] = run_keep(*model.tail, x, model.parameters);
     x = std::move(outputs);
     if (output_held) held = x;
-    sink.node->tail = [&model, &book, under_way = std::make_shared<Kept>(std::move(kept))](Tensors given) {
-      return run_backward(*model.tail, std::move(*under_way), std::move(given),
-                          model.parameters, book)
+    sink.node->tail = [&model, &book,
+                       under_way = std::make_shared<Kept>(std::move(kept))](Tensors given) {
+      return run_backward(*model.tail, std::move(*under_way), std::move(given), model.parameters,
+                          book)
           .inputs;
     };
   }

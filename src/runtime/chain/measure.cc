@@ -208,8 +208,7 @@ class Measurement {
     const int64_t held = input - (without_output - memory_count(model_.device).live);
     option.reads_input = held > 0;
     const size_t i = measured_.chain.stages.size() - 1;
-    const bool needed_later =
-        model_.begins(i) || reads_output(measured_.chain.stages[i - 1]);
+    const bool needed_later = model_.begins(i) || reads_output(measured_.chain.stages[i - 1]);
     option.consumes_input = held > 0 && !needed_later;
     // The backward may read only some tensors of a tuple. From now on these count as saved bytes of
     // the stage, and the other tensors are freed.
@@ -343,8 +342,8 @@ class Measurement {
     if (o > 0) return std::move(made.inputs);
     measured_.copies_gradients[i] = made.copies;
     const int64_t g_in = storage_bytes(made.inputs);
-    row.weight_gradient = Bytes(
-        std::max<int64_t>(0, reading.after - reading.before + freed - g_in + left_behind(i)));
+    row.weight_gradient =
+        Bytes(std::max<int64_t>(0, reading.after - reading.before + freed - g_in + left_behind(i)));
     if (model_.begins(i)) {
       measured_.inputs[model_.branch_of(i)].gradient = Bytes(g_in);
       measured_.chain.input.gradient += Bytes(g_in);
@@ -450,8 +449,8 @@ class Measurement {
 
 }  // namespace
 
-MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples, const Loss& loss,
-                      const MeasureOptions& options) {
+MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples,
+                      const Loss& loss, const MeasureOptions& options) {
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);

@@ -37,15 +37,12 @@ ModelContents contents_of(const std::vector<StageBranch>& branches,
 }
 
 PlanKey key_of(const std::vector<Tensors>& inputs, const ModelContents& contents) {
-  PlanKey key{{},
-              {},
-              contents.training,
-              AutocastState(inputs.at(0).at(0).device()),
-              at::get_num_threads()};
+  PlanKey key{
+      {}, {}, contents.training, AutocastState(inputs.at(0).at(0).device()), at::get_num_threads()};
   for (size_t b = 0; b < inputs.size(); ++b) {
     for (const at::Tensor& x : inputs[b]) {
-      key.inputs.push_back({b, x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(),
-                            x.requires_grad()});
+      key.inputs.push_back(
+          {b, x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
     }
   }
   auto hold = [&](const at::Tensor& t) {

@@ -20,8 +20,7 @@ struct ModelContents {
   std::vector<at::Tensor> parameters, buffers;
   std::vector<bool> training;  // of every module
 };
-ModelContents contents_of(const std::vector<StageBranch>& branches,
-                          const std::vector<Stage>& tail);
+ModelContents contents_of(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail);
 
 struct PlanKey {
   struct Input {

@@ -39,7 +39,8 @@ Problem problem_of(const PreparedModel& model, const Chain& stages,
   join.loss = stages.loss;
   for (size_t b = 0; b < model.branches.size(); ++b) {
     const auto all = stages.stages.begin();
-    join.branches.push_back({model.branches[b].name, inputs[b],
+    join.branches.push_back({model.branches[b].name,
+                             inputs[b],
                              {all + static_cast<std::ptrdiff_t>(model.branches[b].first),
                               all + static_cast<std::ptrdiff_t>(model.end_of(b))}});
   }

@@ -39,7 +39,8 @@ Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const L
     install_cpu_allocator();
   }
   const internal::device::Measuring measuring;
-  const internal::chain::PreparedModel model = internal::chain::prepare({{"", stages}}, {}, {sample});
+  const internal::chain::PreparedModel model =
+      internal::chain::prepare({{"", stages}}, {}, {sample});
   return describe(model, sample, measure(model, {sample}, loss, options));
 }
 

@@ -65,8 +65,7 @@ struct Remat::State {
                            const internal::chain::ModelContents& contents);
   // Makes `last` the instance of these inputs, with a plan that fits. Returns the bytes that are
   // live but not counted by the allocator.
-  int64_t ready(const std::vector<Tensors>& inputs,
-                const internal::chain::ModelContents& contents);
+  int64_t ready(const std::vector<Tensors>& inputs, const internal::chain::ModelContents& contents);
   void set_budget(Budget budget);
   const Instance& planned() const;  // throws InputError when nothing was planned yet
   Tensors run_plain(std::vector<Tensors> inputs) const;
