@@ -11,6 +11,7 @@
 #include "reprise/runtime/online.h"         // IWYU pragma: export
 #include "reprise/runtime/peer_error.h"     // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
+#include "reprise/runtime/remat_join.h"     // IWYU pragma: export
 #include "reprise/runtime/saved_state.h"    // IWYU pragma: export
 #include "reprise/runtime/sequential.h"     // IWYU pragma: export
 #include "reprise/runtime/stage.h"          // IWYU pragma: export

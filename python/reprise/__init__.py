@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ._pipeline import PipelinedStep, PipelineReport, pipeline
     from ._profiling import profile
     from ._remat import Remat, remat
+    from ._remat_join import RematJoin, remat_join
     from ._saved_state import SavedState, StateWriting, load_state, save_state
     from ._step_report import StepReport
     from ._train_step import TrainStep, train_step
@@ -67,6 +68,7 @@ _RUNTIME = {
     "PipelineReport": "_pipeline",
     "PipelinedStep": "_pipeline",
     "Remat": "_remat",
+    "RematJoin": "_remat_join",
     "SavedState": "_saved_state",
     "StateWriting": "_saved_state",
     "StepReport": "_step_report",
@@ -85,6 +87,7 @@ _RUNTIME = {
     "pipeline": "_pipeline",
     "profile": "_profiling",
     "remat": "_remat",
+    "remat_join": "_remat_join",
     "reset_peak": "_memory",
     "save_state": "_saved_state",
     "train_step": "_train_step",
@@ -137,6 +140,7 @@ __all__ = [
     "Realization",
     "Recomputed",
     "Remat",
+    "RematJoin",
     "RunLog",
     "RunLogEntry",
     "SavedState",
@@ -182,6 +186,7 @@ __all__ = [
     "planners",
     "profile",
     "remat",
+    "remat_join",
     "report_html",
     "reset_peak",
     "save_state",

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._arguments import Budget, Observer, checked_budget, nanoseconds, observe
+from ._arguments import Budget, Observer, nanoseconds
 from ._chain import Chain
 from ._document import Path
 from ._measured import Profile, RunLog
-from ._memory import budget_for
-from ._modules import modules_of
+from ._planned_module import PlannedModule
 from ._problems import text_of
 from ._report import report_html
 from ._result import PlanResult, result_of
@@ -27,26 +26,12 @@ from ._stages import (
     named_stages,
     stage_arguments,
 )
-from ._step_report import StepReport
 from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
 from .errors import InputError
 
-# The state_dict() of a module is made from these attributes. A planned module shares them with its
-# model.
-_SHARED = (
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_non_persistent_buffers_set",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
 
-
-class Remat(nn.Module):
+class Remat(PlannedModule):
     """A model that trains inside a budget. Made by `remat()`.
 
     Parameters, buffers, children, `state_dict()`, `to()`, `train()` and `eval()` are those of the
@@ -55,53 +40,15 @@ class Remat(nn.Module):
     measures and plans again.
     """
 
+    _trees: list[Tree | None]  # The structures of the boundaries.
+
     def __init__(self, model: Any, module: nn.Module | None, options: dict[str, Any]) -> None:
-        super().__init__()
         root = model if module is None and isinstance(model, nn.Module) else module
-        # As children, these two would change the names of the parameters.
-        self.__dict__["_root"] = root
-        self.__dict__["_source"] = model if isinstance(model, nn.Module) else list(model)
-        self._options = options
-        # The runtime's model is made at the first step, for these arguments. It is not saved.
-        self._native: Any = None
-        self._made_for: Any = None
-        self._trees: list[Tree | None] = []
-        # A copy knows how many strangers its original had, see _stages(). An original has None.
-        self._strangers_of_original: int | None = None
-        if root is not None:
-            for name in _SHARED:
-                self.__dict__[name] = root.__dict__[name]
-            self.training = root.training
-        else:
-            self._register(self._stages())
+        self.__dict__["_trees"] = []
+        super().__init__(model if isinstance(model, nn.Module) else list(model), root, options)
 
-    def _stages(self) -> NamedStages:
-        """Returns the stages. Raises InputError in a copy whose stages use the original."""
-        stages = named_stages(self.__dict__["_source"])
-        of_original = self._strangers_of_original
-        if of_original is not None and self._strangers(stages) > of_original:
-            raise InputError(
-                "this is a copy of a planned model, and a function among its stages uses modules "
-                "of the original: a copy of a function is the function itself. Copy the model, "
-                "and make the planned one of the copy"
-            )
-        return stages
-
-    def _strangers(self, stages: NamedStages) -> int:
-        """Counts the modules that the stages use and that are no part of this module."""
-        root = self.__dict__["_root"]
-        own = {id(m) for whole in (self, root) if whole is not None for m in whole.modules()}
-        return sum(id(m) not in own for _, stage in stages for m in modules_of(stage))
-
-    def _register(self, stages: NamedStages) -> None:
-        """Registers each module of the stages as a child once, under the name of its stage."""
-        seen: set[int] = set()
-        for name, stage in stages:
-            modules = [m for m in modules_of(stage) if id(m) not in seen]
-            for i, found in enumerate(modules):
-                seen.add(id(found))
-                plain = name.replace(".", "_")
-                self.add_module(plain if len(modules) == 1 else f"{plain}_{i}", found)
+    def _named(self) -> NamedStages:
+        return named_stages(self.__dict__["_source"])
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs the model. With gradients enabled this is the forward half of a planned step.
@@ -147,13 +94,11 @@ class Remat(nn.Module):
         made_for = (tree, [(name, id(stage)) for name, stage in stages])
         if self._native is None or self._made_for != made_for or not self._native.refresh():
             self._trees = [tree] + [None] * len(stages)
-            options = dict(self._options)
-            self._native = _runtime.Remat(
+            self._make_native(
+                _runtime.Remat,
                 stage_arguments(stages, self._trees),
-                budget=budget_for(options.pop("budget"), tensors[0].device),
-                loss=loss_argument(options.pop("loss"), self._trees),
-                observer=observe(options.pop("observer")),
-                **options,
+                loss=loss_argument(self._options["loss"], self._trees),
+                device=tensors[0].device,
             )
             self._made_for = made_for
         return self._native, tensors
@@ -172,32 +117,6 @@ class Remat(nn.Module):
         native, tensors = self._ready(arguments, keywords)
         native.plan_for(tensors)
         return result_of(native.planned())
-
-    def set_budget(self, budget: Budget) -> None:
-        """Sets the budget for the next steps. The measured costs are kept.
-
-        The next step plans for the budget, and it raises BudgetError if no plan fits.
-
-        Args:
-            budget: As for `remat()`.
-
-        Raises:
-            InputError: The value is no budget.
-        """
-        self._options["budget"] = checked_budget(budget)
-        if self._native is not None:
-            device = next((p.device for p in self.parameters()), torch.device("cpu"))
-            self._native.set_budget(budget_for(budget, device))
-
-    def _planned_native(self) -> Any:
-        if self._native is None:
-            raise InputError("nothing is planned yet; run a step or call plan_for() first")
-        return self._native
-
-    @property
-    def planned(self) -> PlanResult:
-        """The plan in force. Reading it raises InputError while nothing is planned."""
-        return result_of(self._planned_native().planned())
 
     @property
     def chain(self) -> Chain:
@@ -261,31 +180,9 @@ class Remat(nn.Module):
         text = self._planned_native().run_log()
         return None if text is None else RunLog.from_json(text)
 
-    def report(self) -> StepReport:
-        """Returns the peaks and the budget of the last step that ran forward and backward.
-
-        Raises:
-            InputError: Nothing is planned yet.
-        """
-        return StepReport(**self._planned_native().report())
-
-    def train(self, mode: bool = True) -> Remat:
-        """Sets the train flag of this module and of the model."""
-        super().train(mode)
-        root = self.__dict__["_root"]
-        if root is not None:
-            root.training = mode
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns the model and the options. A copy measures and plans for itself."""
-        strangers = self._strangers(named_stages(self.__dict__["_source"]))
-        return self.__dict__ | {
-            "_native": None,
-            "_made_for": None,
-            "_trees": [],
-            "_strangers_of_original": strangers,
-        }
+        return super().__getstate__() | {"_trees": []}
 
 
 def remat(

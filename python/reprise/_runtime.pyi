@@ -232,6 +232,56 @@ class Remat:
     def report(self) -> dict[str, Any]:
         """Returns the keyword arguments of StepReport."""
 
+class RematJoin:
+    """Planned branches of stages that meet in one loss, between lists of tensors.
+
+    A stage is a tuple, as for `Remat`. A branch is its name and its stages.
+    """
+
+    def __init__(
+        self,
+        branches: Sequence[
+            tuple[
+                str,
+                Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+            ]
+        ],
+        tail: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+        *,
+        budget: int | str | None,
+        time_limit_ns: int,
+        loss: Callable[[list[Tensor]], Tensor] | None,
+        alternatives: Sequence[str] | None,
+        name: str,
+        output_held: bool,
+        enforce: bool,
+        observer: Callable[[str, float, str], None] | None,
+    ) -> None: ...
+    def forward(self, inputs: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Runs the forward half of a planned step. The backward half is a node of autograd."""
+
+    def plan_for(self, inputs: Sequence[Sequence[Tensor]]) -> None:
+        """Measures and plans for inputs like these, without running a step."""
+
+    def set_budget(self, budget: int | str | None) -> None:
+        """Sets the budget for the next steps."""
+
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules.
+
+        Returns False if a module has other children, parameters or buffers than when the model was
+        made.
+        """
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the keyword arguments of PlanResult for the plan in force."""
+
+    def join(self) -> str:
+        """Returns the measured join."""
+
+    def report(self) -> dict[str, Any]:
+        """Returns the keyword arguments of StepReport."""
+
 class PipelinePart:
     """A part of a pipeline, of which several micro-batches are under way at a time.
 

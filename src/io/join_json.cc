@@ -1,4 +1,6 @@
 // The format reprise.join.
+#include <algorithm>
+
 #include "io/formats.h"
 #include "reprise/io/json.h"
 
@@ -17,6 +19,34 @@ Branch read_branch(const Element& element) {
   return branch;
 }
 
+// The stages that use the same weights, by the name of the branch and the position of the stage.
+SharedWeights read_uses(const Element& element, const std::vector<Branch>& branches) {
+  SharedWeights uses;
+  element.for_each([&](const Element& use) {
+    Object object(use);
+    const Element name = object.required("branch");
+    const auto found = std::find_if(branches.begin(), branches.end(), [&](const Branch& branch) {
+      return branch.name == name.text();
+    });
+    if (found == branches.end()) name.fail("names no branch of the join");
+    uses.push_back({static_cast<size_t>(found - branches.begin()),
+                    static_cast<size_t>(object.required("stage").integer())});
+    object.finish();
+  });
+  return uses;
+}
+
+void write_uses(Writer& writer, const Join& join, const SharedWeights& uses) {
+  writer.open_array();
+  for (const StagePlace& use : uses) {
+    writer.open_object()
+        .field("branch", join.branches[use.branch].name)
+        .field("stage", static_cast<int64_t>(use.stage));
+    writer.close();
+  }
+  writer.close();
+}
+
 void write_join(Writer& writer, const Join& join) {
   validate(join);
   open_document(writer, kJoinFormat);
@@ -30,6 +60,11 @@ void write_join(Writer& writer, const Join& join) {
   }
   writer.close();
   write_loss(writer.key("loss"), join.loss);
+  if (!join.shared.empty()) {
+    writer.key("shared_weights").open_array();
+    for (const SharedWeights& uses : join.shared) write_uses(writer, join, uses);
+    writer.close();
+  }
   writer.close();
 }
 
@@ -45,6 +80,10 @@ Join read_join(const Element& root) {
     join.branches.push_back(read_branch(branch));
   });
   if (const auto loss = object.optional("loss")) join.loss = read_loss(*loss);
+  if (const auto shared = object.optional("shared_weights")) {
+    shared->for_each(
+        [&](const Element& uses) { join.shared.push_back(read_uses(uses, join.branches)); });
+  }
   object.finish();
   validate_at(root, [&] { validate(join); });
   return join;

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "model/stages.h"
 #include "reprise/model/errors.h"
@@ -58,8 +59,37 @@ void require_interleaving(const Join& join, const Interleaving& interleaving) {
   for (const size_t branch : interleaving) {
     fits = fits && branch < missing.size() && missing[branch]-- > 0;
   }
-  if (fits && std::ranges::all_of(missing, [](size_t rest) { return rest == 0; })) return;
-  throw InputError("an interleaving has each branch of the join once for each of its stages");
+  if (!fits || !std::ranges::all_of(missing, [](size_t rest) { return rest == 0; })) {
+    throw InputError("an interleaving has each branch of the join once for each of its stages");
+  }
+  if (!keeps_shared_order(join, interleaving)) {
+    throw InputError(
+        "in an interleaving, the backwards of stages that share weights run in plain training's "
+        "order: those of a later branch first");
+  }
+}
+
+void check_shared(const Join& join, const SharedWeights& uses, const std::string& pointer) {
+  std::set<size_t> branches;
+  std::set<std::pair<size_t, size_t>> places;
+  for (size_t u = 0; u < uses.size(); ++u) {
+    const auto [branch, stage] = uses[u];
+    const std::string here = fmt::format("{}/{}", pointer, u);
+    if (branch >= join.branches.size() || stage >= join.branches[branch].stages.size()) {
+      throw InputError(
+          fmt::format("there is no stage {} in branch {}; both count from 0", stage, branch),
+          {.pointer = here});
+    }
+    if (!places.emplace(branch, stage).second) {
+      throw InputError("the stage is named twice among the uses of one weight", {.pointer = here});
+    }
+    branches.insert(branch);
+  }
+  if (branches.size() < 2) {
+    throw InputError(
+        "shared weights have uses in two branches at least; those of one branch need no entry",
+        {.pointer = pointer});
+  }
 }
 
 }  // namespace
@@ -84,6 +114,9 @@ void validate(const Join& join) {
     internal::check_loss(join.loss, branch.stages);
   }
   sums.add(join.loss.cost, "/loss");
+  for (size_t w = 0; w < join.shared.size(); ++w) {
+    check_shared(join, join.shared[w], fmt::format("/shared_weights/{}", w));
+  }
 }
 
 Chain branch_chain(const Branch& branch) {
@@ -110,6 +143,27 @@ Interleaving plain_interleaving(const Join& join) {
   return interleaving;
 }
 
+bool keeps_shared_order(const Join& join, const Interleaving& interleaving) {
+  // The moment of each backward, by branch and stage.
+  std::vector<std::vector<size_t>> moment(join.branches.size());
+  std::vector<size_t> left;
+  for (size_t b = 0; b < join.branches.size(); ++b) {
+    left.push_back(join.branches[b].stages.size());
+    moment[b].resize(left[b]);
+  }
+  for (size_t m = 0; m < interleaving.size(); ++m) {
+    moment[interleaving[m]][--left[interleaving[m]]] = m;
+  }
+  return std::ranges::all_of(join.shared, [&](const SharedWeights& uses) {
+    return std::ranges::all_of(uses, [&](const StagePlace& use) {
+      return std::ranges::none_of(uses, [&](const StagePlace& other) {
+        return use.branch > other.branch &&
+               moment[use.branch][use.stage] > moment[other.branch][other.stage];
+      });
+    });
+  });
+}
+
 Interleaving interleaving_of(const Join& join, const std::vector<Action>& actions) {
   std::unordered_map<std::string, size_t> branch_of;  // by the id of a backward
   for (size_t b = 0; b < join.branches.size(); ++b) {
@@ -130,7 +184,7 @@ Interleaving interleaving_of(const Join& join, const std::vector<Action>& action
   for (size_t b = join.branches.size(); b-- > 0;) {
     interleaving.insert(interleaving.end(), missing[b], b);
   }
-  return interleaving;
+  return keeps_shared_order(join, interleaving) ? interleaving : plain_interleaving(join);
 }
 
 JoinIndex::JoinIndex(const Join& join) {

@@ -157,8 +157,29 @@ class BranchSchedules {
     return variants;
   }
 
+  // Returns whether the backwards of stages that share weights run in plain training's order.
+  bool in_order() const {
+    std::vector<std::vector<size_t>> moment;
+    for (size_t b = 0; b < left_.size(); ++b) {
+      moment.emplace_back();
+      for (size_t k = 0; k < stages(b); ++k) {
+        const auto is_it = [&](const reprise::Run& run) { return run.op == index_.backward(b, k); };
+        moment[b].push_back(
+            static_cast<size_t>(std::find_if(runs_.begin(), runs_.end(), is_it) - runs_.begin()));
+      }
+    }
+    for (const SharedWeights& uses : join_.shared) {
+      for (const auto& [b, k] : uses) {
+        for (const auto& [c, m] : uses) {
+          if (b > c && moment[b][k] > moment[c][m]) return false;
+        }
+      }
+    }
+    return true;
+  }
+
   void record() {
-    if (++count_ > limit_) return;
+    if (++count_ > limit_ || !in_order()) return;
     const Timeline timeline = simulate(graph_, with_frees(graph_, runs_));
     found.push_back({timeline.peak.count(), timeline.time.count()});
   }

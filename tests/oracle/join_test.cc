@@ -47,6 +47,12 @@ RandomJoinOptions founding(int branches, int stages) {
   return options;
 }
 
+RandomJoinOptions with_shared_weights(int branches, int stages) {
+  RandomJoinOptions options = joins_of(branches, stages, 1);
+  options.max_shared = 2;
+  return options;
+}
+
 RandomJoinOptions large_workspaces(int branches, int stages) {
   RandomJoinOptions options = joins_of(branches, stages, 1);
   options.chain.dominant_workspaces = true;
@@ -59,7 +65,9 @@ std::vector<Family> families() {
           {"two_founding", 250, founding(2, 3), 3},
           {"two_large_workspaces", 200, large_workspaces(2, 3), 4},
           {"three", 150, joins_of(3, 2, 1), 5},
-          {"three_with_options", 100, joins_of(3, 1, 2), 6}};
+          {"three_with_options", 100, joins_of(3, 1, 2), 6},
+          {"two_sharing_weights", 250, with_shared_weights(2, 3), 8},
+          {"three_sharing_weights", 100, with_shared_weights(3, 2), 9}};
 }
 
 class JoinOracle : public ::testing::TestWithParam<Family> {};
@@ -142,6 +150,21 @@ TEST(JoinPlanner, IsNeverBelowTheBestPlanOfAnyKind) {
   std::cout << questions << " questions with a plan: " << equal << " answers as fast as any plan, "
             << refused << " refused\n";
   EXPECT_GT(2 * equal, questions);
+}
+
+// The order of shared weights costs time or memory in some plans; otherwise these tests show nothing.
+TEST(JoinPlanner, SharedWeightsHinderSomePlans) {
+  std::mt19937_64 random(10);
+  int hindered = 0;
+  for (int number = 0; number < 100; ++number) {
+    const Join join = random_join(random, with_shared_weights(2, 3));
+    Join free = join;
+    free.shared.clear();
+    const auto best = branch_frontier(join, kScheduleLimit);
+    const auto best_free = branch_frontier(free, kScheduleLimit);
+    if (best && best_free) hindered += *best != *best_free;
+  }
+  EXPECT_GT(hindered, 5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, JoinOracle, ::testing::ValuesIn(families()),

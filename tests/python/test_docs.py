@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
         "docs/torch_compile.md",
         "docs/fit.md",
         "docs/layers.md",
+        "docs/joins.md",
         "docs/integrations/index.md",
     ],
 )
@@ -53,6 +54,7 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         ["data_parallel.py", "--steps", "2", "--compare"],
         ["pipeline.py", "--steps", "2", "--compare"],
         ["reversible.py", "--depth", "4", "--batch", "2", "--steps", "2"],
+        ["siamese.py", "--pairs", "4", "--steps", "2"],
         ["gpt_on_text.py", "--steps", "2", "--width", "32", "--layers", "2", "--batch", "4"],
     ],
     ids=lambda command: command[0],

@@ -36,6 +36,10 @@ NAMES = {
     "chain": 'chain = reprise.load("data/instances/chains/resnet18_like.json")',
     "plan": 'plan = reprise.plan(chain, budget="60%").plan',
     "model": 'model = reprise.remat(plain, x, budget="60%")',
+    "siamese": """
+siamese = reprise.remat_join({"left": plain[:2], "right": plain[:2]}, (x, x),
+                             loss=lambda outputs: nn.functional.mse_loss(*outputs))
+""",
     "optimizer": "optimizer = torch.optim.AdamW(plain.parameters())",
     "step": """
 def train(x, y):

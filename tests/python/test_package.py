@@ -51,6 +51,7 @@ def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
     allowed.write_text(
         "reprise._runtime.CapturedStep\nreprise._runtime.Online\nreprise._runtime.Remat\n"
         "reprise._runtime.PipelinePart\n"
+        "reprise._runtime.RematJoin\n"
         "reprise._runtime.Encoded\nreprise._runtime.Encoded.__init__\nreprise._runtime.Reversible\nreprise._runtime.TensorFile\n"
         "reprise._runtime.TiledFunction\nreprise._runtime.Watched\n"
     )

@@ -23,7 +23,7 @@ struct StageRun {
 class KeepLessTest : public RuntimeTest {
  protected:
   static internal::chain::PreparedModel prepared(const Stage& stage, const at::Tensor& x) {
-    return internal::chain::prepare({stage}, {x.detach().requires_grad_()});
+    return internal::chain::prepare({{"", {stage}}}, {}, {{x.detach().requires_grad_()}});
   }
 
   static StageRun run(const internal::chain::PreparedModel& model, const at::Tensor& x,

@@ -207,7 +207,7 @@ TEST_F(KeepLessTest, AnInputWithoutAGradient) {
     return net->second->forward(net->norm->forward(x).relu());
   });
   const at::Tensor x = at::randn({8, 8, 16, 16});
-  const PreparedModel model = prepare({stage}, {x});
+  const PreparedModel model = prepare({{"", {stage}}}, {}, {{x}});
   ASSERT_FALSE(model.stages[0].traits.input_needs_grad[0]);
   const StageRun plain = run(model, x, {}), other = run(model, x, kRebuild);
   EXPECT_EQ(difference(plain.bits, other.bits), "");

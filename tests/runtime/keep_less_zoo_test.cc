@@ -57,8 +57,8 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
   const Bits plain = bits_now(model.stages, inputs);
   state.restore();
 
-  auto planned = std::make_shared<PlannedModel>(prepare(model.stages, inputs));
-  planned->set_measured(measure(planned->model, inputs, loss, quick()));
+  auto planned = std::make_shared<PlannedModel>(prepare({{"", model.stages}}, {}, {inputs}));
+  planned->set_measured(measure(planned->model, {inputs}, loss, quick()));
   const Graph graph = lower(planned->chain);
   for (const std::string name : {"smaller", "rebuild"}) {
     SCOPED_TRACE(name);
@@ -78,12 +78,12 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
     fmt::print("{}: {} of {} stages {}\n", GetParam(), stages, forced.stages.size(), name);
     const PlanResult result = plan(forced, {.planner = "keep_all"});
     ASSERT_TRUE(result.plan.has_value());
-    planned->set_plan(graph, result.plan->actions, {});
+    planned->set_plan(result.plan->actions, {});
 
     state.restore();
     const int64_t level = (forced.fixed + forced.input.bytes).count(), start = live();
     reset_peak(c10::kCPU);
-    ChainStep step(planned, inputs);
+    ChainStep step(planned, {inputs});
     auto half = make_node<Half>(step);
     const auto forward = [&] {
       Tensors outputs = step.forward();

@@ -12,7 +12,8 @@ namespace reprise::runtime {
 
 using internal::chain::Pass;
 using internal::chain::Passes;
-using internal::chain::PreparedStage;
+using internal::chain::Places;
+using internal::chain::PreparedModel;
 
 namespace {
 
@@ -70,11 +71,14 @@ Program program_of(const std::vector<std::string>& words) {
 
 std::vector<Pass> passes_of(const std::vector<std::string>& words,
                             const std::vector<bool>& copies_gradients = {false, false, false}) {
-  std::vector<PreparedStage> stages(3);
-  stages[0].parameters = {0, 1};
-  stages[1].parameters = {1, 3};
-  stages[2].parameters = {2};
-  return Passes(stages, program_of(words), copies_gradients).all();
+  PreparedModel model;
+  model.branches = {{.name = "", .first = 0, .inputs = 1}};
+  model.stages.resize(3);
+  model.stages[0].parameters = {0, 1};
+  model.stages[1].parameters = {1, 3};
+  model.stages[2].parameters = {2};
+  const Places places(model, three_stages().stages, {0, 0, 0});
+  return Passes(model, places, program_of(words), copies_gradients).all();
 }
 
 TEST(Passes, WhatIsKeptAndRunBackInARowIsOnePass) {

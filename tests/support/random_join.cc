@@ -24,6 +24,16 @@ Join random_join(std::mt19937_64& random, const RandomJoinOptions& options) {
                                      [](const StageOption& option) { return option.reads_output; });
   }
   join.loss.consumes = may_consume && options.chain.consumes && random() % 2 == 0;
+  const auto weights =
+      options.max_shared > 0 ? random() % (static_cast<uint64_t>(options.max_shared) + 1) : 0;
+  for (uint64_t w = 0; w < weights; ++w) {
+    SharedWeights uses;
+    for (size_t b = 0; b < branches; ++b) {
+      if (b > 1 && random() % 2 == 0) continue;  // two branches at least
+      uses.push_back({b, random() % join.branches[b].stages.size()});
+    }
+    join.shared.push_back(std::move(uses));
+  }
   return join;
 }
 

@@ -13,6 +13,7 @@ struct RandomJoinOptions {
   int min_branches = 2;
   int max_branches = 2;
   RandomChainOptions chain = {};  // of each branch
+  int max_shared = 0;             // weights that branches share
 };
 
 // Makes a join, which is always valid. The same seed and options give the same join.

@@ -79,6 +79,7 @@ TEST(Join, AFileIsReadAsItWasWritten) {
   for (int number = 0; number < 50; ++number) {
     RandomJoinOptions options;
     options.max_branches = 4;
+    options.max_shared = 2;
     const Join join = random_join(random, options);
     const std::string text = to_json(join);
     EXPECT_EQ(parse_join(text), join) << text;
@@ -106,6 +107,32 @@ TEST(Join, APlanIsJudgedInItsOwnInterleaving) {
   ASSERT_GE(backwards.size(), 2u);
   std::swap(*backwards[0], *backwards[1]);
   EXPECT_FALSE(verify(problem.graph(broken), broken, result.budget, problem.id).empty());
+}
+
+TEST(Join, SharedWeightsFixTheOrderOfTheirUses) {
+  Join join = example_join();
+  const size_t stages = join.branches[0].stages.size();
+  Interleaving turns, back;
+  for (size_t i = 0; i < stages; ++i) {
+    turns.insert(turns.end(), {1, 0});
+    back.insert(back.end(), {0, 1});
+  }
+  EXPECT_TRUE(keeps_shared_order(join, back));
+  const Graph unordered = lower(join, back);
+  join.shared = {{{0, 1}, {1, 1}}};
+  EXPECT_TRUE(keeps_shared_order(join, plain_interleaving(join)));
+  EXPECT_TRUE(keeps_shared_order(join, turns));
+  EXPECT_FALSE(keeps_shared_order(join, back));
+  EXPECT_THROW(lower(join, back), InputError);
+  // A plan in another order is judged in plain training's, and refused.
+  const std::vector<Action> actions = with_frees(unordered, plain_runs(unordered));
+  EXPECT_EQ(interleaving_of(join, actions), plain_interleaving(join));
+  const Problem problem = parse_problem(to_json(join));
+  Plan plan;
+  plan.problem = problem.id;
+  plan.actions = actions;
+  EXPECT_FALSE(verify(problem.graph(plan), plan, Budget().resolve(Bytes()), problem.id).empty());
+  EXPECT_NE(problem_id(join), problem_id(example_join()));
 }
 
 TEST(Join, PlannersOfGraphsPlanItToo) {
@@ -159,6 +186,22 @@ TEST(Join, MistakesAreRefusedAtTheirPlace) {
       {"/branches/1/input/bytes",
        [](Join& j) {
          for (Branch& branch : j.branches) branch.input.bytes = Bytes(INT64_MAX / 4 * 3);
+       }},
+      {"/shared_weights/1/1",
+       [](Join& j) {
+         j.shared = {{{0, 0}, {1, 0}}, {{0, 0}, {2, 0}}};
+       }},
+      {"/shared_weights/0/0",
+       [](Join& j) {
+         j.shared = {{{0, 99}, {1, 0}}};
+       }},
+      {"/shared_weights/0/2",
+       [](Join& j) {
+         j.shared = {{{0, 0}, {1, 0}, {0, 0}}};
+       }},
+      {"/shared_weights/0",
+       [](Join& j) {
+         j.shared = {{{0, 0}, {0, 1}}};
        }},
       {"/fixed_bytes", [](Join& j) { j.fixed = Bytes(-1); }},
       {"/loss/ns", [](Join& j) { j.loss.cost.time = Nanos(-1); }},

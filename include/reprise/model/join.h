@@ -10,8 +10,10 @@
 // a Graph. As the backwards of a graph have one order, lower() takes the interleaving, and a plan
 // is judged on the graph that has the plan's own.
 //
-// Weights that branches share have one gradient: give its bytes to the fixed bytes, and no weight
-// gradient to the stages. Layers behind the place where the branches meet are part of the loss.
+// Weights that branches share have one gradient, the sum over their uses. `shared` names the stages
+// that use them, so that a plan sums in plain training's order. Give the bytes of the gradient to
+// the use whose backward is the first in this order, and no weight gradient to the other uses.
+// Layers behind the place where the branches meet are part of the loss.
 #pragma once
 
 #include <cstddef>
@@ -33,18 +35,32 @@ struct Branch {
   bool operator==(const Branch&) const = default;
 };
 
+struct StagePlace {
+  size_t branch = 0;
+  size_t stage = 0;  // in the branch
+
+  bool operator==(const StagePlace&) const = default;
+};
+
+// Stages of two branches or more that use the same weights. Sums of floating-point numbers depend on
+// their order, so the backwards of these stages run in plain training's order: those of a later
+// branch run before those of an earlier one.
+using SharedWeights = std::vector<StagePlace>;
+
 struct Join {
   std::string name;
   Bytes fixed;  // held during the whole step: parameters, optimizer state, the caller's tensors
   std::vector<Branch> branches;  // There are at least two. Plain training runs them in this order.
   ChainLoss loss;  // A loss that consumes gives back the last activation of every branch.
+  std::vector<SharedWeights> shared = {};
 
   bool operator==(const Join&) const = default;
 };
 
 // Throws InputError, with a JSON pointer, unless the join is well formed: it has two branches or
-// more, their names are legal and unique, each branch is a well-formed chain, and the sums of all
-// sizes and of all times fit 64 bits.
+// more, their names are legal and unique, each branch is a well-formed chain, the stages that share
+// weights exist and belong to two branches or more, and the sums of all sizes and of all times fit
+// 64 bits.
 void validate(const Join& join);
 
 // Returns the join without the options that are less exact than `allowed`. Throws InputError if a
@@ -63,15 +79,21 @@ using Interleaving = std::vector<size_t>;
 // the next one begins, as autograd does it.
 Interleaving plain_interleaving(const Join& join);
 
+// Returns whether the backwards of stages that share weights run in plain training's order. The
+// interleaving must have every branch once for each stage.
+bool keeps_shared_order(const Join& join, const Interleaving& interleaving);
+
 // Returns the interleaving of the runs in a list of actions. If the list does not run every
-// backward once, the rest follows in plain training's order, and a verifier finds the fault.
+// backward once, the rest follows in plain training's order. If stages that share weights run in
+// another order than plain training's, the function returns plain training's interleaving. In both
+// cases a verifier finds the fault.
 Interleaving interleaving_of(const Join& join, const std::vector<Action>& actions);
 
 // Returns the graph of a join. It has the values and ops of lower() of each branch's chain, with
 // "<branch>/" before each id, but one loss for all of them. Forwards come first, branch by branch,
 // then the loss, and then the backwards in the order of the interleaving. Validates the join first.
-// Throws InputError if the interleaving does not have every branch once for each stage. The cost is
-// O(stages * options).
+// Throws InputError if the interleaving does not have every branch once for each stage, or does not
+// keep the order of shared weights. The cost is O(stages * options).
 Graph lower(const Join& join, const Interleaving& interleaving);
 Graph lower(const Join& join);  // with plain training's interleaving
 

@@ -106,7 +106,6 @@ class Remat : public torch::nn::Module {
   struct State;  // shared with the steps in flight
 
  private:
-  Tensors run_planned(const Tensors& inputs);
   std::shared_ptr<State> state_;
 };
 

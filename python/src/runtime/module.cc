@@ -27,6 +27,7 @@
 #include "reprise/runtime/miss.h"
 #include "reprise/runtime/peer_error.h"
 #include "reprise/runtime/remat.h"
+#include "reprise/runtime/remat_join.h"
 #include "reversible.h"
 #include "saved.h"
 #include "stage_arguments.h"
@@ -356,6 +357,19 @@ Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& 
   return to_json(rt::remat(stages, sample, options)->profile());
 }
 
+py::dict fields_of(const rt::StepReport& report) {
+  py::dict found;
+  found["budget_bytes"] = limit_or_none(report.budget);
+  found["predicted_peak_bytes"] = report.predicted_peak.count();
+  found["measured_peak_bytes"] = report.measured_peak.count();
+  found["steps"] = report.steps;
+  found["plans"] = report.plans;
+  found["moved_out_bytes"] = report.moved_out.count();
+  found["moved_in_bytes"] = report.moved_in.count();
+  found["waited_ns"] = report.waited.count();
+  return found;
+}
+
 class Remat {
  public:
   Remat(const std::vector<StageArgument>& arguments, const BudgetArgument& budget,
@@ -392,19 +406,7 @@ class Remat {
   Text profile() const { return to_json(model_->profile()); }
   void log_steps(int64_t steps) { model_->log_steps(steps); }
   std::optional<Text> run_log() const { return text_of(model_->run_log()); }
-  py::dict report() const {
-    const rt::StepReport report = model_->last_step();
-    py::dict found;
-    found["budget_bytes"] = limit_or_none(report.budget);
-    found["predicted_peak_bytes"] = report.predicted_peak.count();
-    found["measured_peak_bytes"] = report.measured_peak.count();
-    found["steps"] = report.steps;
-    found["plans"] = report.plans;
-    found["moved_out_bytes"] = report.moved_out.count();
-    found["moved_in_bytes"] = report.moved_in.count();
-    found["waited_ns"] = report.waited.count();
-    return found;
-  }
+  py::dict report() const { return fields_of(model_->last_step()); }
   // The memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
     if (model_->machine().channels.empty()) return std::nullopt;
@@ -414,6 +416,47 @@ class Remat {
  private:
   Mirrors mirrors_;
   std::shared_ptr<rt::Remat> model_;
+};
+
+using BranchArgument = std::pair<Text, std::vector<StageArgument>>;
+
+class RematJoin {
+ public:
+  RematJoin(const std::vector<BranchArgument>& branches, const std::vector<StageArgument>& tail,
+            const BudgetArgument& budget, int64_t time_limit_ns, const LossArgument& loss,
+            const std::optional<std::vector<Text>>& alternatives, const Text& name,
+            bool output_held, bool enforce, const ObserverArgument& observer) {
+    rt::RematOptions options{.budget = budget_of(budget),
+                             .time_limit = Nanos(time_limit_ns),
+                             .enforce = enforce,
+                             .observer = observer_of(observer)};
+    if (loss) options.loss = *loss;
+    options.measure.alternatives = alternatives_of(alternatives);
+    options.measure.name = name;
+    options.measure.output_held = output_held;
+    std::vector<rt::StageBranch> stages;
+    for (const auto& [branch, own] : branches) stages.push_back({branch, stages_of(own, mirrors_)});
+    model_ = std::make_shared<rt::RematJoin>(std::move(stages), stages_of(tail, mirrors_),
+                                             std::move(options));
+  }
+
+  Tensors forward(const std::vector<Tensors>& inputs) {
+    py::gil_scoped_release no_gil;
+    return model_->forward(inputs);
+  }
+  void plan_for(const std::vector<Tensors>& inputs) {
+    py::gil_scoped_release no_gil;
+    model_->plan_for(inputs);
+  }
+  void set_budget(const BudgetArgument& budget) { model_->set_budget(budget_of(budget)); }
+  bool refresh() { return mirrors_.refresh(); }
+  py::dict planned() const { return dict_of(model_->plan()); }
+  Text join() const { return to_json(model_->join()); }
+  py::dict report() const { return fields_of(model_->last_step()); }
+
+ private:
+  Mirrors mirrors_;
+  std::shared_ptr<rt::RematJoin> model_;
 };
 
 void bind_captured_step(py::module_& m) {
@@ -476,6 +519,21 @@ void bind_remat(py::module_& m) {
       .def("log_steps", &Remat::log_steps, py::arg("steps"))
       .def("run_log", &Remat::run_log)
       .def("report", &Remat::report);
+  py::class_<RematJoin>(m, "RematJoin")
+      .def(py::init<const std::vector<BranchArgument>&, const std::vector<StageArgument>&,
+                    const BudgetArgument&, int64_t, const LossArgument&,
+                    const std::optional<std::vector<Text>>&, const Text&, bool, bool,
+                    const ObserverArgument&>(),
+           py::arg("branches"), py::arg("tail"), py::kw_only(), py::arg("budget"),
+           py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
+           py::arg("output_held"), py::arg("enforce"), py::arg("observer"))
+      .def("forward", &RematJoin::forward, py::arg("inputs"))
+      .def("plan_for", &RematJoin::plan_for, py::arg("inputs"))
+      .def("set_budget", &RematJoin::set_budget, py::arg("budget"))
+      .def("refresh", &RematJoin::refresh)
+      .def("planned", &RematJoin::planned)
+      .def("join", &RematJoin::join)
+      .def("report", &RematJoin::report);
   m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"), py::kw_only(),
         py::arg("loss"), py::arg("alternatives"), py::arg("name"), py::arg("output_held"),
         py::arg("observer"));

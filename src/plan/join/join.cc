@@ -36,6 +36,11 @@
 // backwards. At the loss, with its workspace, sum of (T_b + g_L) <= M. On the way up, F_b and the
 // T of the branches before b fit into M.
 //
+// Where branches share weights, the backwards of a later branch come first, so that gradients are
+// summed as in plain training. What lies below is reversed later, so a piece of branch b needs that
+// every branch before b stands above its own uses already (precedence_of()). This depends on the
+// places alone, and plain training keeps it.
+//
 // All tests and costs only grow with t, with every H_b, and with every F_b, so that labels which
 // another one beats in all of them are left out. H_n counts only in the sum. This keeps the search
 // exact. Coarse passes round what is held up to a grid: they find plans quickly, whose times bound
@@ -81,7 +86,10 @@ constexpr int64_t kGrids[] = {8, 16, 32, 128, 1024};  // coarse passes: parts of
 class JoinSearch {
  public:
   JoinSearch(const JoinProblem& problem, SearchControl& control)
-      : problem_(problem), index_(problem.join), control_(control) {
+      : problem_(problem),
+        index_(problem.join),
+        precedence_(precedence_of(problem.join)),
+        control_(control) {
     outside_ = problem.join.fixed.count();
     for (const Branch& branch : problem.join.branches) outside_ += branch.input.bytes.count();
     memory_ = problem.budget.count() - outside_;
@@ -121,7 +129,7 @@ class JoinSearch {
   bool improve(int64_t grid) {
     LabelLimits limits{.memory = memory_, .grid = grid};
     if (best_time_) limits.time = *best_time_;
-    LabelResult result = search_labels(branches_, loss_, limits, control_);
+    LabelResult result = search_labels(branches_, loss_, precedence_, limits, control_);
     search_memory_ = std::max(search_memory_, result.memory);
     if (result.steps) {
       best_ = std::move(result.steps);
@@ -137,7 +145,7 @@ class JoinSearch {
     std::optional<std::vector<Step>> smallest;
     const auto fits = [&](int64_t memory) {
       LabelLimits limits{.memory = memory, .any_time = true};
-      LabelResult result = search_labels(branches_, loss_, limits, control_);
+      LabelResult result = search_labels(branches_, loss_, precedence_, limits, control_);
       if (result.steps) smallest = std::move(result.steps);
       return result.steps.has_value();
     };
@@ -188,6 +196,7 @@ class JoinSearch {
 
   const JoinProblem& problem_;
   JoinIndex index_;
+  Precedence precedence_;
   SearchControl& control_;
   std::vector<std::unique_ptr<BranchPieces>> branches_;
   LossLevel loss_;

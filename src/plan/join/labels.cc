@@ -37,8 +37,8 @@ struct Label {
 class LabelSearch {
  public:
   LabelSearch(const std::vector<std::unique_ptr<BranchPieces>>& branches, const LossLevel& loss,
-              const LabelLimits& limits, SearchControl& control)
-      : branches_(branches), limits_(limits), control_(control) {
+              const Precedence& precedence, const LabelLimits& limits, SearchControl& control)
+      : branches_(branches), precedence_(precedence), limits_(limits), control_(control) {
     for (const auto& branch : branches_) {
       strides_.push_back(states_);
       const size_t places = 2 * (branch->stages() + 1);
@@ -142,10 +142,21 @@ class LabelSearch {
       const Place& place = places[b];
       if (place.boundary == branches_[b]->stages()) continue;
       const int64_t memory = room(arena_[from], places, b);
-      branches_[b]->for_each_extension(
-          place.boundary, place.pinned, memory,
-          [&](const BranchPieces::Extension& extension) { add(from, place, b, extension); });
+      branches_[b]->for_each_extension(place.boundary, place.pinned, memory,
+                                       [&](const BranchPieces::Extension& extension) {
+                                         if (may_stand(places, b, extension.piece.end))
+                                           add(from, place, b, extension);
+                                       });
     }
+  }
+
+  // Returns whether the branches before branch b stand high enough for it to stand at `end`.
+  bool may_stand(const std::vector<Place>& places, size_t b, size_t end) const {
+    const std::vector<size_t>& least = precedence_[b][end];
+    for (size_t c = 0; c < b; ++c) {
+      if (places[c].boundary < least[c]) return false;
+    }
+    return true;
   }
 
   void add(uint32_t from, const Place& place, size_t b, const BranchPieces::Extension& extension) {
@@ -200,6 +211,7 @@ class LabelSearch {
   }
 
   const std::vector<std::unique_ptr<BranchPieces>>& branches_;
+  const Precedence& precedence_;
   const LabelLimits& limits_;
   SearchControl& control_;
   std::vector<size_t> strides_;
@@ -213,10 +225,29 @@ class LabelSearch {
 
 }  // namespace
 
+Precedence precedence_of(const Join& join) {
+  Precedence least;
+  for (size_t b = 0; b < join.branches.size(); ++b) {
+    least.emplace_back(join.branches[b].stages.size() + 1, std::vector<size_t>(b));
+  }
+  for (const SharedWeights& uses : join.shared) {
+    for (const StagePlace& use : uses) {
+      for (const StagePlace& other : uses) {
+        for (size_t k = use.stage + 1; other.branch < use.branch && k < least[use.branch].size();
+             ++k) {
+          size_t& boundary = least[use.branch][k][other.branch];
+          boundary = std::max(boundary, other.stage + 1);
+        }
+      }
+    }
+  }
+  return least;
+}
+
 LabelResult search_labels(const std::vector<std::unique_ptr<BranchPieces>>& branches,
-                          const LossLevel& loss, const LabelLimits& limits,
-                          SearchControl& control) {
-  return LabelSearch(branches, loss, limits, control).run();
+                          const LossLevel& loss, const Precedence& precedence,
+                          const LabelLimits& limits, SearchControl& control) {
+  return LabelSearch(branches, loss, precedence, limits, control).run();
 }
 
 }  // namespace reprise::internal::join

@@ -21,6 +21,12 @@ struct LossLevel {
   bool consumes = false;
 };
 
+// By branch and boundary: the boundary up to which each branch before it stands, at least, before the
+// branch is put together up to there. Weights that branches share ask for this order: what lies
+// below is reversed later (SharedWeights).
+using Precedence = std::vector<std::vector<std::vector<size_t>>>;
+Precedence precedence_of(const Join& join);
+
 struct LabelLimits {
   int64_t memory = 0;        // bytes beyond the fixed ones and the inputs
   int64_t time = INT64_MAX;  // extra time in ns; only plans that take less are wanted
@@ -44,7 +50,7 @@ struct LabelResult {
 };
 
 LabelResult search_labels(const std::vector<std::unique_ptr<BranchPieces>>& branches,
-                          const LossLevel& loss, const LabelLimits& limits,
-                          common::SearchControl& control);
+                          const LossLevel& loss, const Precedence& precedence,
+                          const LabelLimits& limits, common::SearchControl& control);
 
 }  // namespace reprise::internal::join

@@ -19,16 +19,19 @@ std::string bytes_of(const StageOption& option) {
 }
 
 // A text that is equal for stages that are built alike. Empty if that cannot be known.
-std::string signature(const PreparedStage& prepared, const Chain& chain, size_t i) {
+std::string signature(const PreparedModel& model, const std::vector<ChainInput>& inputs,
+                      const Chain& chain, size_t i) {
+  const PreparedStage& prepared = model.stages[i];
   if (prepared.stage.module == nullptr) return {};
+  ChainInput before = inputs[model.branch_of(i)];
+  if (!model.begins(i)) before = {boundary_bytes(chain, i), boundary_gradient_bytes(chain, i)};
   const reprise::Stage& stage = chain.stages[i];
   std::ostringstream module;
   module << *prepared.stage.module;
-  std::string text =
-      fmt::format("{}|{} {} {} {} {} {} {}", module.str(), boundary_bytes(chain, i).count(),
-                  boundary_gradient_bytes(chain, i).count(), stage.output.count(),
-                  boundary_gradient_bytes(chain, i + 1).count(), stage.weight_gradient.count(),
-                  stage.random, stage.forward.workspace.count());
+  std::string text = fmt::format(
+      "{}|{} {} {} {} {} {} {}", module.str(), before.bytes.count(), before.gradient.count(),
+      stage.output.count(), boundary_gradient_bytes(chain, i + 1).count(),
+      stage.weight_gradient.count(), stage.random, stage.forward.workspace.count());
   for (const StageOption& option : stage.options) text += bytes_of(option);
   return text;
 }
@@ -44,10 +47,10 @@ void take_median(Chain& chain, const std::vector<size_t>& stages, const Time& ti
 
 }  // namespace
 
-void share_times(const PreparedModel& model, Chain& chain) {
+void share_times(const PreparedModel& model, const std::vector<ChainInput>& inputs, Chain& chain) {
   std::map<std::string, std::vector<size_t>> groups;
   for (size_t i = 0; i < chain.stages.size(); ++i) {
-    const std::string alike = signature(model.stages[i], chain, i);
+    const std::string alike = signature(model, inputs, chain, i);
     if (!alike.empty()) groups[alike].push_back(i);
   }
   for (const auto& [alike, stages] : groups) {

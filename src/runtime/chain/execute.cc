@@ -6,6 +6,7 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/loss_sink.h"
 #include "runtime/device/backward_queue.h"
 
 namespace reprise::runtime::internal::chain {
@@ -26,48 +27,47 @@ PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)),
 
 void PlannedModel::set_measured(MeasuredChain measured) {
   chain = std::move(measured.chain);
+  inputs = std::move(measured.inputs);
   saved_form = std::move(measured.saved_form);
   copies_gradients = std::move(measured.copies_gradients);
 }
 
-void PlannedModel::set_plan(const Graph& graph, const std::vector<Action>& actions,
-                            const Machine& machine) {
+void PlannedModel::set_plan(const std::vector<Action>& actions, const Machine& machine) {
+  const Problem asked = problem();
+  const Interleaving order = order_of(asked, actions);
+  const Graph graph = lowered(asked, order);
   program = std::make_shared<const Program>(graph, actions, machine);
-  const size_t before = 3 * chain.stages.size() + 2;
-  saved_stage.clear();
-  first_saved.clear();
-  for (size_t i = 0; i < chain.stages.size(); ++i) {
-    first_saved.push_back(static_cast<ValueIndex>(before + saved_stage.size()));
-    saved_stage.insert(saved_stage.end(), chain.stages[i].options.size(), i);
-  }
+  places = Places(model, chain.stages, order);
   value_bytes.clear();
   for (const Value& value : graph.values) value_bytes.push_back(value.bytes);
   moves = moved_by(*program, graph.values.size());
   if (std::find(moves.begin(), moves.end(), true) == moves.end()) moves.clear();
-  passes = std::make_shared<const Passes>(model.stages, *program, copies_gradients);
+  passes = std::make_shared<const Passes>(model, places, *program, copies_gradients);
 }
 
-ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input)
+ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, std::vector<Tensors> inputs)
     : planned_(std::move(planned)),
       program_(planned_->program),
       passes_(planned_->passes),
-      index_{planned_->model.stages.size()},
-      activations_(index_.stages + 1),
-      gradients_(index_.stages + 1),
-      kept_(index_.stages),
-      random_(index_.stages),
-      wrote_still_(index_.stages),
+      places_(planned_->places),
+      activations_(planned_->model.boundaries()),
+      gradients_(activations_.size()),
+      kept_(places_.stages()),
+      random_(places_.stages()),
+      wrote_still_(places_.stages()),
       book_(planned_->model.parameters.size()),
       random_before_(planned_->model.device),
       random_now_(random_before_),
       autocast_(planned_->model.device),
       began_(block_serial(planned_->model.device)),
       number_(++planned_->last_step) {
-  for (const at::Tensor& tensor : input) input_versions_.push_back(version_of(tensor));
-  activations_[0] = std::move(input);
-  for (const at::Tensor& parameter : planned_->model.parameters) {
-    versions_.push_back(parameter._version());
+  const PreparedModel& model = planned_->model;
+  for (size_t b = 0; b < model.branches.size(); ++b) {
+    std::vector<int64_t>& versions = input_versions_.emplace_back();
+    for (const at::Tensor& tensor : inputs[b]) versions.push_back(version_of(tensor));
+    activations_[model.input_of(model.branches[b].first)] = std::move(inputs[b]);
   }
+  for (const at::Tensor& parameter : model.parameters) versions_.push_back(parameter._version());
   if (!planned_->moves.empty()) moved_.emplace(planned_->moves, planned_->memories);
 }
 
@@ -87,6 +87,8 @@ void ChainStep::guarded(Work&& work) {
     activations_.clear();
     gradients_.clear();
     kept_.clear();
+    kept_tail_.reset();
+    shared_gradients_.clear();
     book_.clear();
     random_before_.restore();
     if (number_ == planned_->last_step) planned_->buffers.undo_step();
@@ -99,17 +101,22 @@ Tensors ChainStep::forward() {
   planned_->buffers.begin_step();
   Tensors outputs;
   guarded([&] {
+    const PreparedModel& model = planned_->model;
     walk(0, program_->loss());
     outputs = output_for_loss();
+    if (planned_->model.tail) outputs = run_tail(std::move(outputs));
   });
   return outputs;
 }
 
 Tensors ChainStep::output_for_loss() {
-  Tensors& last = activations_[index_.stages];
-  if (!planned_->chain.loss.consumes) return last;
-  Tensors outputs = std::move(last);
-  last.clear();
+  const PreparedModel& model = planned_->model;
+  Tensors outputs;
+  for (size_t b = 0; b < model.branches.size(); ++b) {
+    Tensors& last = activations_[model.output_of(model.end_of(b) - 1)];
+    outputs.insert(outputs.end(), last.begin(), last.end());
+    if (planned_->chain.loss.consumes) last.clear();
+  }
   return outputs;
 }
 
@@ -128,9 +135,30 @@ void ChainStep::advance(size_t begin, size_t end) {
 
 Tensors ChainStep::take_input_gradients() {
   done_ = true;
-  Tensors gradients = std::move(gradients_[0]);
+  Tensors gradients = std::move(gradients_[planned_->model.input_of(0)]);
   gradients.resize(planned_->model.stages[0].traits.input_needs_grad.size());
   return gradients;
+}
+
+Tensors ChainStep::run_tail(Tensors inputs) {
+  const PreparedModel& model = planned_->model;
+  auto [outputs, kept] = run_keep(*model.tail, inputs, model.parameters);
+  check_returned(*model.tail, outputs.size(), &kept.roots);
+  kept_tail_ = std::move(kept);
+  return std::move(outputs);
+}
+
+// Returns the gradients of the last activations, by branch.
+std::vector<Tensors> ChainStep::loss_gradients(Tensors output_gradients) {
+  const PreparedModel& model = planned_->model;
+  if (model.tail) {
+    Kept kept = std::move(*kept_tail_);
+    kept_tail_.reset();
+    output_gradients = run_backward(*model.tail, std::move(kept), std::move(output_gradients),
+                                    model.parameters, book_)
+                           .inputs;
+  }
+  return apart(std::move(output_gradients), model.output_counts());
 }
 
 Tensors ChainStep::backward(Tensors output_gradients) {
@@ -141,14 +169,23 @@ Tensors ChainStep::backward(Tensors output_gradients) {
   }
   Tensors result;
   guarded([&] {
-    gradients_[index_.stages] = std::move(output_gradients);
+    const PreparedModel& model = planned_->model;
+    std::vector<Tensors> arrived = loss_gradients(std::move(output_gradients));
+    shared_gradients_ = shared_between(arrived);
+    for (size_t b = 0; b < arrived.size(); ++b) {
+      gradients_[model.output_of(model.end_of(b) - 1)] = std::move(arrived[b]);
+    }
     walk(program_->loss() + 1, program_->entries().size());
-    result = std::move(gradients_[0]);
-    result.resize(planned_->model.stages[0].traits.input_needs_grad.size());
+    for (size_t b = arrived.size(); b-- > 0;) {
+      Tensors& own = gradients_[model.input_of(model.branches[b].first)];
+      own.resize(model.branches[b].inputs);
+      for (at::Tensor& gradient : own) result.push_back(std::move(gradient));
+    }
     for (at::Tensor& gradient : book_) result.push_back(std::move(gradient));
   });
   done_ = true;
   activations_.clear();
+  shared_gradients_.clear();
   if (moved_) moved_->end();
   return result;
 }
@@ -168,33 +205,35 @@ void ChainStep::undo() const {
 }
 
 void ChainStep::run(const RunAction& step) {
-  const size_t op = static_cast<size_t>(step.op);
-  if (op < index_.stages) {
-    run_forward_op(op, step);
-    if (step.variant == 0) return;
-    // The input is dropped only now, because the code that watches or replays a run reads it.
-    const StageOption& ran =
-        planned_->chain.stages[op].options[static_cast<size_t>(step.variant - 1)];
-    if (ran.consumes_input && !ran.reads_input) activations_[op].clear();
-    note_moving(op, planned_->first_saved[op] + static_cast<ValueIndex>(step.variant - 1),
-                std::move(saved_storages_));
-    saved_storages_.clear();
-  } else {
-    run_backward_op(2 * index_.stages - op, static_cast<size_t>(step.variant));
+  if (!places_.is_forward(step.op)) {
+    run_backward_op(places_.stage_of_backward(step.op), static_cast<size_t>(step.variant));
+    return;
   }
+  const size_t stage = static_cast<size_t>(step.op);
+  run_forward_op(stage, step);
+  if (step.variant == 0) return;
+  // The input is dropped only now, because the code that watches or replays a run reads it.
+  const size_t option = static_cast<size_t>(step.variant - 1);
+  const StageOption& ran = planned_->chain.stages[stage].options[option];
+  if (ran.consumes_input && !ran.reads_input) activations_[planned_->model.input_of(stage)].clear();
+  note_moving(stage, places_.saved(stage, option), std::move(saved_storages_));
+  saved_storages_.clear();
 }
 
 void ChainStep::check_unchanged(size_t stage) const {
-  const PreparedStage& prepared = planned_->model.stages[stage];
   const char* const advice =
       " was changed in place between the forward pass and the backward pass, "
       "which runs the stage again; change it after backward()";
-  for (size_t e = 0; stage == 0 && e < input_versions_.size(); ++e) {
-    if (version_of(activations_[0][e]) == input_versions_[e]) continue;
+  const PreparedModel& model = planned_->model;
+  const Tensors& input = activations_[model.input_of(stage)];
+  const std::vector<int64_t>& versions = input_versions_[model.branch_of(stage)];
+  for (size_t e = 0; model.begins(stage) && e < versions.size(); ++e) {
+    if (version_of(input[e]) == versions[e]) continue;
     throw InputError("the input of the model" + std::string(advice));
   }
+  const PreparedStage& prepared = model.stages[stage];
   for (size_t p : prepared.parameters) {
-    if (planned_->model.parameters[p]._version() == versions_[p]) continue;
+    if (model.parameters[p]._version() == versions_[p]) continue;
     throw InputError("a parameter of stage '" + prepared.stage.name + "'" + advice);
   }
 }
@@ -239,9 +278,9 @@ void ChainStep::run_forward(size_t stage, size_t variant) {
   if (variant == 0) {
     const DatedScope dated(moved_ ? model.device : c10::Device(c10::kCPU));
     const uint64_t since = block_serial(model.device);
-    activations_[stage + 1] = run_fast(prepared, activations_[stage], model.parameters);
-    note_moving(stage, index_.activation(stage + 1),
-                storages_taken_since(activations_[stage + 1], model.device, since));
+    Tensors& output = activations_[model.output_of(stage)];
+    output = run_fast(prepared, activations_[model.input_of(stage)], model.parameters);
+    note_moving(stage, places_.output(stage), storages_taken_since(output, model.device, since));
   } else {
     run_kept(stage, variant);
   }
@@ -251,26 +290,27 @@ void ChainStep::run_forward(size_t stage, size_t variant) {
 void ChainStep::run_kept(size_t stage, size_t variant) {
   const PreparedModel& model = planned_->model;
   const StageOption& option = planned_->chain.stages[stage].options[variant - 1];
-  const ValueIndex saved = planned_->first_saved[stage] + static_cast<ValueIndex>(variant - 1);
+  const ValueIndex saved = places_.saved(stage, variant - 1);
+  const Tensors& input = activations_[model.input_of(stage)];
   const DatedScope dated(moved_ ? model.device : c10::Device(c10::kCPU));
   const uint64_t since = block_serial(model.device);
   std::optional<MadeStorages> made;
   if (moved_ && moved_->moves(saved)) made.emplace(model.device);
-  auto [outputs, kept] = run_keep(model.stages[stage], activations_[stage], model.parameters,
+  auto [outputs, kept] = run_keep(model.stages[stage], input, model.parameters,
                                   planned_->saved_form[stage][variant - 1], pass_before(stage));
   if (made) {
     saved_storages_ = made->alive_without(outputs);
     made.reset();
     // If the run consumes its input, the part of it that autograd holds counts as saved.
     if (option.consumes_input && !option.reads_input) {
-      const auto given = storages_taken_since(activations_[stage], model.device, began_);
+      const auto given = storages_taken_since(input, model.device, began_);
       saved_storages_.insert(saved_storages_.end(), given.begin(), given.end());
     }
   }
-  activations_[stage + 1] = std::move(outputs);
+  Tensors& output = activations_[model.output_of(stage)];
+  output = std::move(outputs);
   kept_[stage] = std::move(kept);
-  note_moving(stage, index_.activation(stage + 1),
-              storages_taken_since(activations_[stage + 1], model.device, since));
+  note_moving(stage, places_.output(stage), storages_taken_since(output, model.device, since));
 }
 
 // Notes the memory of a value that a run has just written, if the plan moves it.
@@ -298,10 +338,11 @@ void ChainStep::run_watched(size_t stage, size_t variant) {
     for (const at::Tensor& tensor : tensors) versions += version_of(tensor);
     return versions;
   };
-  const int64_t input = sum(activations_[stage]), still = sum(prepared.traits.still);
+  const Tensors& given = activations_[planned_->model.input_of(stage)];
+  const int64_t input = sum(given), still = sum(prepared.traits.still);
   if (prepared.traits.random) random_[stage] = random_now_ = RandomState(planned_->model.device);
   run_forward(stage, variant);
-  if (!prepared.traits.copies_input && sum(activations_[stage]) != input) {
+  if (!prepared.traits.copies_input && sum(given) != input) {
     planned_->outdated = true;
     throw StageChanged(prepared.stage.name, "changes its input in place", false);
   }
@@ -312,19 +353,24 @@ void ChainStep::run_watched(size_t stage, size_t variant) {
 }
 
 void ChainStep::check_outputs(size_t stage) const {
-  const PreparedStage& prepared = planned_->model.stages[stage];
+  const PreparedModel& model = planned_->model;
+  check_returned(model.stages[stage], activations_[model.output_of(stage)].size(),
+                 kept_[stage] ? &kept_[stage]->roots : nullptr);
+}
+
+void ChainStep::check_returned(const PreparedStage& prepared, size_t returned,
+                               const std::vector<torch::autograd::Edge>* roots) const {
   const std::vector<bool>& needs_grad = prepared.traits.output_needs_grad;
-  bool same = activations_[stage + 1].size() == needs_grad.size();
-  if (kept_[stage]) {
-    const auto& roots = kept_[stage]->roots;
-    for (size_t e = 0; same && e < roots.size(); ++e) same = roots[e].is_valid() == needs_grad[e];
+  const bool same_number = returned == needs_grad.size();
+  bool same = same_number;
+  for (size_t e = 0; roots != nullptr && same && e < roots->size(); ++e) {
+    same = (*roots)[e].is_valid() == needs_grad[e];
   }
   if (same) return;
   planned_->outdated = true;
   throw StageChanged(prepared.stage.name,
-                     activations_[stage + 1].size() == needs_grad.size()
-                         ? "returns tensors that have gradients, or have none"
-                         : "returns another number of tensors",
+                     same_number ? "returns tensors that have gradients, or have none"
+                                 : "returns another number of tensors",
                      true);
 }
 
@@ -338,26 +384,27 @@ Kept ChainStep::pass_before(size_t stage) {
 }
 
 void ChainStep::run_backward_op(size_t stage, size_t option) {
+  const PreparedModel& model = planned_->model;
   const Pass& pass = passes_->of(stage);
   if (stage + 1 != pass.end) return;  // it ran with the last stage of the pass
   const auto give_up = [&](size_t s, size_t o) {
     // From here on only autograd holds the values that the run consumes.
     const StageOption& ran = planned_->chain.stages[s].options[o];
-    if (ran.reads_output) activations_[s + 1].clear();
-    if (ran.reads_input && ran.consumes_input) activations_[s].clear();
+    if (ran.reads_output) activations_[model.output_of(s)].clear();
+    if (ran.reads_input && ran.consumes_input) activations_[model.input_of(s)].clear();
   };
   Kept kept = std::move(*kept_[stage]);
   kept_[stage].reset();
   give_up(stage, option);
-  StageGradients gradients =
-      run_backward(planned_->model.stages[stage], std::move(kept), std::move(gradients_[stage + 1]),
-                   planned_->model.parameters, book_, [&](size_t boundary) {
-                     for (ValueIndex value : pass.freed[boundary]) free(value);
-                     give_up(pass.begin + boundary, 0);
-                   });
-  gradients_[pass.begin] = std::move(gradients.inputs);
-  gradients_[stage + 1].clear();
-  if (take_gradients_) take_gradients_(planned_->model.stages[stage].parameters, book_);
+  Tensors& arriving = gradients_[model.output_of(stage)];
+  StageGradients made = run_backward(model.stages[stage], std::move(kept), std::move(arriving),
+                                     model.parameters, book_, [&](size_t boundary) {
+                                       for (ValueIndex value : pass.freed[boundary]) free(value);
+                                       give_up(pass.begin + boundary, 0);
+                                     });
+  gradients_[model.input_of(pass.begin)] = std::move(made.inputs);
+  arriving.clear();
+  if (take_gradients_) take_gradients_(model.stages[stage].parameters, book_);
 }
 
 MovedValues& ChainStep::moving() {
@@ -373,15 +420,19 @@ void ChainStep::free_elsewhere(ValueIndex value, int32_t memory) {
 
 void ChainStep::free(ValueIndex value) {
   if (moved_ && moved_->leave(value)) return;
-  const size_t v = static_cast<size_t>(value), boundaries = index_.stages + 1;
-  if (v < boundaries) {
-    activations_[v].clear();
-  } else if (v < 2 * boundaries) {
-    gradients_[v - boundaries].clear();
-  } else if (v >= 2 * boundaries + index_.stages) {
-    kept_[planned_->saved_stage[v - 2 * boundaries - index_.stages]].reset();
-  } else {
-    throw InternalError("a plan frees the weight gradients of a stage");
+  const Places::Place& place = places_.of(value);
+  switch (place.kind) {
+    case Places::Kind::kActivation:
+      activations_[place.position].clear();
+      return;
+    case Places::Kind::kGradient:
+      gradients_[place.position].clear();
+      return;
+    case Places::Kind::kSaved:
+      kept_[place.position].reset();
+      return;
+    case Places::Kind::kWeightGradients:
+      throw InternalError("a plan frees the weight gradients of a stage");
   }
 }
 

@@ -1,4 +1,4 @@
-// One training step of a chain. It runs the forward half of the plan and, when the gradient of the
+// One training step of a chain, or of several branches that meet in one loss. It runs the forward half of the plan and, when the gradient of the
 // loss arrives, the backward half.
 #pragma once
 
@@ -9,12 +9,13 @@
 
 #include "reprise/model/chain.h"
 #include "reprise/model/errors.h"
-#include "reprise/model/lower.h"
 #include "reprise/run/interpreter.h"
 #include "runtime/chain/measure.h"
 #include "runtime/chain/moved_values.h"
 #include "runtime/chain/passes.h"
+#include "runtime/chain/places.h"
 #include "runtime/chain/prepare.h"
+#include "runtime/chain/problem.h"
 #include "runtime/chain/stage_runner.h"
 #include "runtime/chain/step_buffers.h"
 #include "runtime/device/step_log.h"
@@ -43,24 +44,25 @@ class StageChanged : public InputError {
 struct PlannedModel {
   PreparedModel model;
   StepBuffers buffers;
-  Chain chain;
+  Chain chain;                     // the stages of all branches, one branch after the other
+  std::vector<ChainInput> inputs;  // by branch
   std::vector<std::vector<SavedForm>> saved_form;  // by stage and option
   // By stage: whether its backward takes memory for copies of gradients at its end.
   std::vector<bool> copies_gradients;
-  std::vector<size_t> saved_stage;  // of each saved value, from value 3L+2 on
+  Places places;  // of the program
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
   FarMemories memories;                  // where values may move to
   std::vector<bool> moves;               // by value; empty if the program moves none
-  std::vector<Bytes> value_bytes;        // of lower(chain)
-  std::vector<ValueIndex> first_saved;   // by stage: what its first option saves
+  std::vector<Bytes> value_bytes;        // of the lowered problem
   int64_t last_step = 0;                 // number of the last step that began
   bool outdated = false;                 // a stage was seen to behave in another way
 
   explicit PlannedModel(PreparedModel prepared);
   void set_measured(MeasuredChain measured);  // before set_plan()
+  Problem problem() const { return problem_of(model, chain, inputs); }
   // The memories of `machine` are `memories`, position by position.
-  void set_plan(const Graph& graph, const std::vector<Action>& actions, const Machine& machine);
+  void set_plan(const std::vector<Action>& actions, const Machine& machine);
 };
 
 // One object runs one step. It is not thread-safe. After an exception in either half, the random
@@ -69,10 +71,13 @@ struct PlannedModel {
 // call undo().
 class ChainStep final : public Backend {
  public:
-  ChainStep(std::shared_ptr<PlannedModel> planned, Tensors input);
+  // `inputs` are those of each branch.
+  ChainStep(std::shared_ptr<PlannedModel> planned, std::vector<Tensors> inputs);
 
-  Tensors forward();                           // x_L, detached
-  Tensors backward(Tensors output_gradients);  // g_0, then the gradients of model.parameters
+  // Returns x_L of every branch, or what the tail makes of them, detached.
+  Tensors forward();
+  // Returns g_0 of every branch, the last branch first, then the gradients of model.parameters.
+  Tensors backward(Tensors output_gradients);
   // To be called between the halves: restores the buffers and the random state to those before the
   // step. Does nothing if another step of the model has begun since.
   void undo() const;
@@ -113,6 +118,10 @@ class ChainStep final : public Backend {
   MovedValues& moving();
   void run_watched(size_t stage, size_t variant);
   void check_outputs(size_t stage) const;
+  void check_returned(const PreparedStage& prepared, size_t returned,
+                      const std::vector<torch::autograd::Edge>* roots) const;
+  Tensors run_tail(Tensors inputs);
+  std::vector<Tensors> loss_gradients(Tensors output_gradients);
   Kept pass_before(size_t stage);
   void run_backward_op(size_t stage, size_t option);
   void check_unchanged(size_t stage) const;
@@ -123,13 +132,15 @@ class ChainStep final : public Backend {
   std::shared_ptr<PlannedModel> planned_;
   std::shared_ptr<const Program> program_;
   std::shared_ptr<const Passes> passes_;
-  ChainIndex index_;
+  const Places places_;
   std::vector<Tensors> activations_, gradients_;           // per boundary
   std::vector<std::optional<Kept>> kept_;                  // per stage
   std::vector<std::optional<state::RandomState>> random_;  // per stage, before its first run
-  std::vector<bool> wrote_still_;  // per stage: buffers that no run advances
-  std::vector<int64_t> versions_;  // of the parameters
-  std::vector<int64_t> input_versions_;
+  std::vector<bool> wrote_still_;                     // per stage: buffers that no run advances
+  std::vector<int64_t> versions_;                     // of the parameters
+  std::vector<std::vector<int64_t>> input_versions_;  // by branch
+  std::optional<Kept> kept_tail_;
+  Tensors shared_gradients_;  // of the loss: shared_between()
   GradientBook book_;
   state::RandomState random_before_, random_now_;
   state::AutocastState autocast_;

@@ -1,8 +1,6 @@
 #include "runtime/chain/measure.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <numeric>
@@ -11,6 +9,7 @@
 #include "reprise/runtime/allocator.h"
 #include "runtime/chain/equal_stages.h"
 #include "runtime/chain/loss_sink.h"
+#include "runtime/chain/problem.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/device.h"
 #include "runtime/device/made_storages.h"
@@ -47,18 +46,28 @@ struct Reading {
 
 class Measurement {
  public:
-  Measurement(const PreparedModel& model, const Tensors& sample, const Loss& loss,
+  Measurement(const PreparedModel& model, const std::vector<Tensors>& samples, const Loss& loss,
               const MeasureOptions& options)
-      : model_(model), loss_(loss), options_(options), book_(model.parameters.size()) {
+      : model_(model),
+        loss_(loss),
+        options_(options),
+        boundaries_(model.boundaries()),
+        book_(model.parameters.size()) {
     measured_.chain.name = options.name;
-    const int64_t input = storage_bytes(sample);
+    Tensors resident;
+    int64_t input = 0;
+    for (size_t b = 0; b < samples.size(); ++b) {
+      resident.insert(resident.end(), samples[b].begin(), samples[b].end());
+      const int64_t so_far = storage_bytes(resident);
+      measured_.inputs.push_back({.bytes = Bytes(so_far - input), .gradient = {}});
+      input = so_far;
+      boundaries_[model.input_of(model.branches[b].first)] = Parked(samples[b]);
+    }
     measured_.chain.input.bytes = Bytes(input);
     // Memory that was taken before the allocator was installed is resident, too.
-    Tensors resident = sample;
     resident.insert(resident.end(), model.parameters.begin(), model.parameters.end());
     const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
     measured_.chain.fixed = Bytes(std::max<int64_t>(0, level - input));
-    boundaries_.emplace_back(sample);
     measured_.copies_gradients.resize(model.stages.size());
   }
 
@@ -68,8 +77,10 @@ class Measurement {
       report(static_cast<double>(i) / static_cast<double>(4 * n), model_.stages[i].stage.name);
       measure_forward(i);
     }
-    Parked gradient = measure_loss();
+    const std::vector<Parked> last = measure_loss();
+    Parked gradient;
     for (size_t i = n; i-- > 0;) {
+      if (model_.ends(i)) gradient = last[model_.branch_of(i)];
       report(1 - static_cast<double>(3 * i) / static_cast<double>(4 * n),
              model_.stages[i].stage.name);
       gradient = measure_backward(i, gradient);
@@ -136,7 +147,7 @@ class Measurement {
     measured_.saved_form.emplace_back();
     const RandomState random(model_.device);
     for (const NamedSavedForm& way : keepings_) {
-      Tensors x = boundaries_[i].restore();
+      Tensors x = boundaries_[model_.input_of(i)].restore();
       random.restore();
       if (way.saved_form.rebuild && !rebuilds_same_bits(prepared, x, model_.parameters)) continue;
       random.restore();
@@ -151,7 +162,7 @@ class Measurement {
       measured_.saved_form.back().push_back(way.saved_form);
     }
 
-    Tensors x = boundaries_[i].restore();
+    Tensors x = boundaries_[model_.input_of(i)].restore();
     Tensors y;
     random.restore();
     Reading fast = read([&] { y = run_fast(prepared, x, model_.parameters); });
@@ -161,7 +172,7 @@ class Measurement {
       random.restore();
       return time_run(model_.device, [&] { y = run_fast(prepared, x, model_.parameters); });
     });
-    boundaries_.emplace_back(y);
+    boundaries_[model_.output_of(i)] = Parked(y);
   }
 
   // Returns whether an option saves enough compared with the options before it, which take less
@@ -197,7 +208,7 @@ class Measurement {
     const int64_t held = input - (without_output - memory_count(model_.device).live);
     option.reads_input = held > 0;
     const size_t i = measured_.chain.stages.size() - 1;
-    const bool needed_later = i == 0 || reads_output(measured_.chain.stages[i - 1]);
+    const bool needed_later = model_.begins(i) || reads_output(measured_.chain.stages[i - 1]);
     option.consumes_input = held > 0 && !needed_later;
     // The backward may read only some tensors of a tuple. From now on these count as saved bytes of
     // the stage, and the other tensors are freed.
@@ -214,68 +225,83 @@ class Measurement {
                        [](const StageOption& option) { return option.reads_output; });
   }
 
-  // Measures the loss as the user's code runs it on the outputs of the chain, until its gradient
-  // reaches the chain. Some bytes stay until the end of the step: the loss itself, and the gradient
-  // that its backward starts from. They count with g_L here, and later with the last stage's weight
-  // gradients.
-  Parked measure_loss() {
-    const size_t n = model_.stages.size();
-    reprise::Stage& last = measured_.chain.stages.back();
+  // Sets whether the loss gives back the last activations. If the backward of one branch reads its
+  // own, the loss gives back none, and for the plan every branch reads its own: the caller may hold
+  // all of them.
+  void share_last_activations() {
+    std::vector<reprise::Stage>& rows = measured_.chain.stages;
+    bool read = false;
+    for (size_t b = 0; b < model_.branches.size(); ++b) {
+      read = read || reads_output(rows[model_.end_of(b) - 1]);
+    }
+    measured_.chain.loss.consumes = !read;
+    for (size_t b = 0; read && b < model_.branches.size(); ++b) {
+      for (StageOption& option : rows[model_.end_of(b) - 1].options) option.reads_output = true;
+    }
+  }
+
+  Tensors last_activations() const {
+    std::vector<Tensors> ends;
+    for (size_t b = 0; b < model_.branches.size(); ++b) {
+      ends.push_back(boundaries_[model_.output_of(model_.end_of(b) - 1)].restore());
+    }
+    return together(ends);
+  }
+
+  // Measures the loss as the user's code runs it on the outputs of the model, with the tail before
+  // it, until the gradients reach the branches. Some bytes stay until the end of the step: the loss
+  // itself, the gradient that its backward starts from, and the gradients of the tail's weights.
+  // They count with g_L of the last branch here, and later with its last stage's weight gradients.
+  std::vector<Parked> measure_loss() {
+    share_last_activations();
     ChainLoss& row = measured_.chain.loss;
-    row.consumes = !reads_output(last);
-    Tensors gradients;
-    int64_t level_before = 0, level_reached = 0, peak = 0, shared = 0;
+    device::SharedNode<LossSink> sink;
+    int64_t level_before = 0;
     auto once = [&] {
-      Tensors x = boundaries_[n].restore();
-      Tensors held = row.consumes && !options_.output_held ? Tensors() : x;
-      auto sink = make_node<LossSink>(model_.device);
-      for (size_t e = 0; e < x.size(); ++e) {
-        if (model_.stages.back().traits.output_needs_grad[e]) {
-          torch::autograd::set_history(x[e], sink.pointer);
-        }
-      }
+      book_.assign(book_.size(), at::Tensor());
+      sink = make_node<LossSink>(model_.device, model_.output_counts());
+      Tensors x = last_activations();
+      const Tensors held = row.consumes && (model_.tail || !options_.output_held) ? Tensors() : x;
       level_before = memory_count(model_.device).live;
       reset_peak(model_.device);
       const TimedRun time = time_run(model_.device, [&] {
-        at::AutoGradMode with_grad(true);
-        at::Tensor loss = run_loss(std::move(x));
-        loss.backward();
+        run_to_sink(model_, std::move(x), loss_, options_.output_held, book_, sink);
       });
       if (!sink.node->reached) throw InputError("the loss does not depend on the model's output");
-      gradients = std::move(sink.node->gradients);
-      level_reached = sink.node->level;
-      peak = sink.node->peak;
-      shared = sink.node->shared;
       return time;
     };
     once();  // warm up
     row.cost.time = measured_time("loss", "default", once);
     backward_times_ = measured_.spread.size();
-
-    const int64_t consumed = row.consumes ? last.output.count() : 0;
-    const int64_t gradient =
-        std::max<int64_t>(0, level_reached - (level_before - consumed));  // with bytes that stay
-    last.output_gradient = Bytes(gradient);
-    resident_ = std::max<int64_t>(0, gradient - storage_bytes(gradients) + shared);
-    measured_.loss_gradient = Bytes(storage_bytes(gradients));
-    measured_.loss_resident = Bytes(resident_);
-    // The last backward gives back an output that it reads, but the caller still holds the output.
-    if (options_.output_held && !row.consumes) resident_ += last.output.count();
-    row.cost.workspace = Bytes(std::max<int64_t>(0, peak - level_reached));
-    return Parked(gradients);
+    return note_loss(*sink.node, level_before);
   }
 
-  at::Tensor run_loss(Tensors x) const {
-    at::Tensor loss = loss_(x);
-    if (!loss.defined() || loss.numel() != 1) {
-      throw InputError("the loss must return a tensor of one element");
+  std::vector<Parked> note_loss(LossSink& sink, int64_t level_before) {
+    std::vector<reprise::Stage>& rows = measured_.chain.stages;
+    ChainLoss& row = measured_.chain.loss;
+    int64_t consumed = 0, own = 0;
+    for (size_t b = 0; b < model_.branches.size(); ++b) {
+      reprise::Stage& last = rows[model_.end_of(b) - 1];
+      if (row.consumes) consumed += last.output.count();
+      own += sink.own[b];
+      last.output_gradient = Bytes(sink.own[b]);
     }
-    if (!loss.requires_grad()) {
-      throw InputError(
-          "the loss does not depend on the model's output by operations that have gradients: is "
-          "it detached, or does no parameter want a gradient?");
+    const int64_t all =
+        std::max<int64_t>(own, sink.level - (level_before - consumed));  // with bytes that stay
+    resident_ = all - own;
+    measured_.loss_gradient = Bytes(own);
+    measured_.loss_resident = Bytes(resident_);
+    *rows.back().output_gradient += Bytes(resident_);
+    row.cost.workspace = Bytes(std::max<int64_t>(0, sink.peak - sink.level));
+    const Tensors shared = shared_between(sink.gradients);
+    std::vector<Parked> gradients;
+    for (const Tensors& branch : sink.gradients) {
+      std::vector<bool>& held = held_.emplace_back();
+      for (const at::Tensor& gradient : branch) held.push_back(is_among(gradient, shared));
+      gradients.emplace_back(branch);
     }
-    return loss;
+    sink.gradients.clear();
+    return gradients;
   }
 
   // Measures the backward of stage i, from g_{i+1} to g_i.
@@ -290,7 +316,7 @@ class Measurement {
       Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
       if (o == 0) result = std::move(g_in);
     }
-    measure_kept_times(i, boundaries_[i].restore(), gradient, random);
+    measure_kept_times(i, boundaries_[model_.input_of(i)].restore(), gradient, random);
     return Parked(result);
   }
 
@@ -298,14 +324,15 @@ class Measurement {
     const PreparedStage& prepared = model_.stages[i];
     reprise::Stage& row = measured_.chain.stages[i];
     StageOption& option = row.options[o];
-    Tensors x = boundaries_[i].restore();
+    Tensors x = boundaries_[model_.input_of(i)].restore();
     auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]);
     if (!option.reads_input) x.clear();
     if (!option.reads_output) y.clear();
     Tensors g = gradient.restore();
+    const Tensors held = held_of(i, g);
     StageGradients made;
     const bool gives_input = option.consumes_input && option.reads_input;
-    const int64_t freed = storage_bytes(g) + option.saved.count() +
+    const int64_t freed = storage_bytes(g) - storage_bytes(held) + option.saved.count() +
                           (option.reads_output ? row.output.count() : 0) +
                           (gives_input ? measured_.chain.stages[i - 1].output.count() : 0);
     Reading reading = read([&, &y = y, &kept = kept] {
@@ -317,15 +344,37 @@ class Measurement {
     if (o > 0) return std::move(made.inputs);
     measured_.copies_gradients[i] = made.copies;
     const int64_t g_in = storage_bytes(made.inputs);
-    const bool last = i + 1 == model_.stages.size();
-    row.weight_gradient = Bytes(std::max<int64_t>(
-        0, reading.after - reading.before + freed - g_in + (last ? resident_ : 0)));
-    if (i == 0) {
-      measured_.chain.input.gradient = Bytes(g_in);
+    row.weight_gradient =
+        Bytes(std::max<int64_t>(0, reading.after - reading.before + freed - g_in + left_behind(i)));
+    if (model_.begins(i)) {
+      measured_.inputs[model_.branch_of(i)].gradient = Bytes(g_in);
+      measured_.chain.input.gradient += Bytes(g_in);
     } else {
       measured_.chain.stages[i - 1].output_gradient = Bytes(g_in);
     }
     return std::move(made.inputs);
+  }
+
+  // The gradients of the outputs of stage i that stay until the end of the step.
+  Tensors held_of(size_t i, const Tensors& gradients) const {
+    Tensors held;
+    if (!model_.ends(i)) return held;
+    const std::vector<bool>& holds = held_[model_.branch_of(i)];
+    for (size_t e = 0; e < gradients.size(); ++e) {
+      if (holds[e]) held.push_back(gradients[e]);
+    }
+    return held;
+  }
+
+  // The bytes that stay until the end of the step and count with the weight gradients of stage i.
+  int64_t left_behind(size_t i) const {
+    int64_t bytes = i + 1 == model_.stages.size() ? resident_ : 0;
+    // The last backward gives back an output that it reads, but the caller still holds the output.
+    const bool returned = model_.ends(i) && !model_.tail;
+    if (returned && options_.output_held && !measured_.chain.loss.consumes) {
+      bytes += measured_.chain.stages[i].output.count();
+    }
+    return bytes;
   }
 
   // Copies of the running sums for those parameters of stage i that a later stage uses, too.
@@ -376,13 +425,14 @@ class Measurement {
   }
 
   // Returns whether a stage behind stage i uses the parameter, too. The backward of stage i then
-  // finds a running sum.
+  // finds a running sum. Stages of later branches count, and so does the tail.
   bool shared_later(size_t parameter, size_t i) const {
-    for (size_t k = i + 1; k < model_.stages.size(); ++k) {
-      const auto& own = model_.stages[k].parameters;
-      if (std::find(own.begin(), own.end(), parameter) != own.end()) return true;
-    }
-    return false;
+    const auto uses = [&](const PreparedStage& stage) {
+      return std::binary_search(stage.parameters.begin(), stage.parameters.end(), parameter);
+    };
+    return std::any_of(model_.stages.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                       model_.stages.end(), uses) ||
+           (model_.tail && uses(*model_.tail));
   }
 
   const PreparedModel& model_;
@@ -392,6 +442,7 @@ class Measurement {
   const std::vector<NamedSavedForm> keepings_ = saved_forms(options_.alternatives);
   MeasuredChain measured_;
   std::vector<Parked> boundaries_;
+  std::vector<std::vector<bool>> held_;  // by branch: the gradients that several branches share
   GradientBook book_;
   int64_t movable_ = 0;        // bytes of known storages that the last kept run holds
   int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
@@ -400,8 +451,8 @@ class Measurement {
 
 }  // namespace
 
-MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
-                      const MeasureOptions& options) {
+MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples,
+                      const Loss& loss, const MeasureOptions& options) {
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);
@@ -412,10 +463,11 @@ MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const L
   // Values that may move are found by the age of their memory.
   const device::DatedScope dated(model.device);
   try {
-    MeasuredChain measured = Measurement(model, sample, loss, options).run();
-    share_times(model, measured.chain);
+    MeasuredChain measured = Measurement(model, samples, loss, options).run();
+    share_times(model, measured.inputs, measured.chain);
     put_back();
-    validate(measured.chain);
+    std::visit([](const auto& problem) { validate(problem); },
+               problem_of(model, measured.chain, measured.inputs));
     return measured;
   } catch (...) {
     drain_backward_queue();

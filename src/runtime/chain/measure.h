@@ -11,7 +11,9 @@
 namespace reprise::runtime::internal::chain {
 
 struct MeasuredChain {
-  Chain chain;
+  Chain
+      chain;  // the stages of all branches, one branch after the other, and the bytes of all inputs
+  std::vector<ChainInput> inputs = {};                  // by branch
   std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
   std::vector<bool> copies_gradients = {};              // by stage: StageGradients::copies
   // The ids of saved values whose memory cannot be taken from them and given back, because some of it
@@ -25,9 +27,10 @@ struct MeasuredChain {
 };
 
 // The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +
-// input.bytes is that level, as far as it counts the memory of the input.
-MeasuredChain measure(const PreparedModel& model, const Tensors& sample, const Loss& loss,
-                      const MeasureOptions& options);
+// input.bytes is that level, as far as it counts the memory of the input. `samples` has the inputs of
+// each branch. Memory that several of them have counts with the first.
+MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples,
+                      const Loss& loss, const MeasureOptions& options);
 
 // Makes a Profile that also says where the chain was measured.
 Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChain measured);

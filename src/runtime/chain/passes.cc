@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "reprise/model/lower.h"
-
 namespace reprise::runtime::internal::chain {
 namespace {
 
@@ -15,16 +13,16 @@ struct Runs {
   bool once = false;  // kept only once, in autograd's own way
 };
 
-std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const ChainIndex& index) {
-  std::vector<Runs> runs(index.stages);
-  std::vector<int> times(index.stages);
+std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const Places& places) {
+  std::vector<Runs> runs(places.stages());
+  std::vector<int> times(places.stages());
   for (size_t s = 0; s < steps.size(); ++s) {
     if (steps[s].kind != ActionKind::kRun) continue;
     const RunAction& run = steps[s].run;
     const size_t op = static_cast<size_t>(run.op);
-    if (op > index.stages) {
-      runs[2 * index.stages - op].backward = s;
-    } else if (op < index.stages && run.variant > 0) {
+    if (op > places.stages()) {
+      runs[places.stage_of_backward(run.op)].backward = s;
+    } else if (op < places.stages() && run.variant > 0) {
       runs[op].kept = s;
       runs[op].once = ++times[op] == 1 && run.variant == 1;
     }
@@ -56,13 +54,14 @@ Passes::Passes(const std::vector<PreparedStage>& stages) {
   for (const PreparedStage& stage : stages) begin(stage);
 }
 
-Passes::Passes(const std::vector<PreparedStage>& stages, const Program& program,
+Passes::Passes(const PreparedModel& model, const Places& places, const Program& program,
                const std::vector<bool>& copies_gradients) {
+  const std::vector<PreparedStage>& stages = model.stages;
   const std::vector<Program::Entry>& steps = program.entries();
-  const std::vector<Runs> runs = find_runs(steps, {stages.size()});
+  const std::vector<Runs> runs = find_runs(steps, places);
   for (size_t i = 0; i < stages.size(); ++i) {
-    const bool joins = i > 0 && !copies_gradients[i] && runs[i - 1].once && runs[i].once &&
-                       follows(steps, runs[i - 1].kept, runs[i].kept) &&
+    const bool joins = !model.begins(i) && !copies_gradients[i] && runs[i - 1].once &&
+                       runs[i].once && follows(steps, runs[i - 1].kept, runs[i].kept) &&
                        frees_between(steps, runs[i].backward, runs[i - 1].backward);
     if (!joins) {
       begin(stages[i]);

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "reprise/run/interpreter.h"
+#include "runtime/chain/places.h"
 #include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::internal::chain {
 
-// A pass walks back through the stages begin..end-1. The program keeps these stages one right after
+// A pass walks back through the stages begin..end-1 of one branch. The program keeps these stages one right after
 // the other, in autograd's own way. It also runs their backwards one right after the other; values
 // may be freed in between.
 struct Pass {
@@ -31,7 +32,7 @@ class Passes {
   // Makes the passes as long as possible. `copies_gradients` says for each stage whether the end of
   // its backward took memory for copies of gradients when it was measured. A pass takes this memory
   // at its own end, so only its first stage may need it.
-  Passes(const std::vector<PreparedStage>& stages, const Program& program,
+  Passes(const PreparedModel& model, const Places& places, const Program& program,
          const std::vector<bool>& copies_gradients);
 
   const std::vector<Pass>& all() const { return all_; }

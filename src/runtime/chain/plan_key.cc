@@ -22,21 +22,28 @@ void add(const torch::nn::Module& module, ModelContents& contents) {
 
 }  // namespace
 
-ModelContents contents_of(const std::vector<Stage>& stages) {
+ModelContents contents_of(const std::vector<StageBranch>& branches,
+                          const std::vector<Stage>& tail) {
   ModelContents contents;
   std::unordered_set<const torch::nn::Module*> seen;  // unrolled loops repeat modules
-  for (const Stage& stage : stages) {
-    if (stage.module && seen.insert(stage.module.get()).second) add(*stage.module, contents);
-  }
+  const auto add_all = [&](const std::vector<Stage>& stages) {
+    for (const Stage& stage : stages) {
+      if (stage.module && seen.insert(stage.module.get()).second) add(*stage.module, contents);
+    }
+  };
+  for (const StageBranch& branch : branches) add_all(branch.stages);
+  add_all(tail);
   return contents;
 }
 
-PlanKey key_of(const Tensors& inputs, const ModelContents& contents) {
+PlanKey key_of(const std::vector<Tensors>& inputs, const ModelContents& contents) {
   PlanKey key{
-      {}, {}, contents.training, AutocastState(inputs.at(0).device()), at::get_num_threads()};
-  for (const at::Tensor& x : inputs) {
-    key.inputs.push_back(
-        {x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
+      {}, {}, contents.training, AutocastState(inputs.at(0).at(0).device()), at::get_num_threads()};
+  for (size_t b = 0; b < inputs.size(); ++b) {
+    for (const at::Tensor& x : inputs[b]) {
+      key.inputs.push_back(
+          {b, x.sizes().vec(), x.strides().vec(), x.scalar_type(), x.device(), x.requires_grad()});
+    }
   }
   auto hold = [&](const at::Tensor& t) {
     key.residents.push_back(

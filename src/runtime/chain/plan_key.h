@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,10 +20,11 @@ struct ModelContents {
   std::vector<at::Tensor> parameters, buffers;
   std::vector<bool> training;  // of every module
 };
-ModelContents contents_of(const std::vector<Stage>& stages);
+ModelContents contents_of(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail);
 
 struct PlanKey {
   struct Input {
+    size_t branch;
     std::vector<int64_t> sizes, strides;
     at::ScalarType dtype;
     c10::Device device;
@@ -46,7 +48,7 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-// The key of this moment. There must be at least one input.
-PlanKey key_of(const Tensors& inputs, const ModelContents& contents);
+// The key of this moment, for the inputs of each branch. Each branch has at least one.
+PlanKey key_of(const std::vector<Tensors>& inputs, const ModelContents& contents);
 
 }  // namespace reprise::runtime::internal::chain

@@ -316,28 +316,35 @@ c10::Device device_of(const Tensors& sample) {
   return sample[0].device();
 }
 
-}  // namespace
-
-PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
-  PreparedModel model;
-  model.device = device_of(sample);
-  if (stages.empty()) throw InputError("the model has no stage");
-  const RandomScope random(model.device);
-  Positions known;
+// The tensors where a branch ends.
+struct Ends {
+  Tensors tensors;
   std::vector<bool> needs_grad;
-  for (const at::Tensor& tensor : sample) needs_grad.push_back(tensor.requires_grad());
+};
+
+std::vector<bool> wanted_gradients(const Tensors& tensors) {
+  std::vector<bool> wanted;
+  for (const at::Tensor& tensor : tensors) wanted.push_back(tensor.requires_grad());
+  return wanted;
+}
+
+void prepare_branch(const StageBranch& branch, const Tensors& sample, PreparedModel& model,
+                    Positions& known, Ends& ends) {
+  const size_t first = model.stages.size();
+  model.branches.push_back({branch.name, first, sample.size()});
+  std::vector<bool> needs_grad = wanted_gradients(sample);
   Tensors x = sample;
   // The state before the last piece. The loop goes back to it when the next piece is joined to that
   // piece.
   Piece last;
   Tensors before_x;
   std::vector<bool> before_needs_grad;
-  for (const Stage& stage : stages) {
+  for (const Stage& stage : branch.stages) {
     Piece piece{stage, {}};
     if (stage.module) piece.modules.push_back(stage.module);
     Tensors input = x;
     std::vector<bool> input_needs_grad = needs_grad;
-    if (!prepare_piece(piece, !model.stages.empty(), model, x, needs_grad, known)) {
+    if (!prepare_piece(piece, model.stages.size() > first, model, x, needs_grad, known)) {
       model.stages.pop_back();
       last.modules.insert(last.modules.end(), piece.modules.begin(), piece.modules.end());
       piece = {joined(last.stage, stage), last.modules};
@@ -349,6 +356,65 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
     before_x = std::move(input);
     before_needs_grad = std::move(input_needs_grad);
   }
+  ends.tensors.insert(ends.tensors.end(), x.begin(), x.end());
+  ends.needs_grad.insert(ends.needs_grad.end(), needs_grad.begin(), needs_grad.end());
+}
+
+void prepare_tail(const std::vector<Stage>& stages, PreparedModel& model, Positions& known,
+                  Ends ends) {
+  Piece tail;
+  for (const Stage& stage : stages) {
+    tail.stage = tail.stage.forward ? joined(tail.stage, stage) : stage;
+    if (stage.module) tail.modules.push_back(stage.module);
+  }
+  prepare_piece(tail, false, model, ends.tensors, ends.needs_grad, known);
+  model.tail = std::move(model.stages.back());
+  model.stages.pop_back();
+}
+
+}  // namespace
+
+size_t PreparedModel::branch_of(size_t stage) const {
+  size_t branch = branches.size() - 1;
+  while (branches[branch].first > stage) --branch;
+  return branch;
+}
+
+std::vector<size_t> PreparedModel::output_counts() const {
+  std::vector<size_t> counts;
+  for (size_t b = 0; b < branches.size(); ++b) {
+    counts.push_back(stages[end_of(b) - 1].traits.output_needs_grad.size());
+  }
+  return counts;
+}
+
+std::vector<bool> PreparedModel::output_needs_grad() const {
+  if (tail) return tail->traits.output_needs_grad;
+  std::vector<bool> needs_grad;
+  for (size_t b = 0; b < branches.size(); ++b) {
+    const std::vector<bool>& own = stages[end_of(b) - 1].traits.output_needs_grad;
+    needs_grad.insert(needs_grad.end(), own.begin(), own.end());
+  }
+  return needs_grad;
+}
+
+PreparedModel prepare(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail,
+                      const std::vector<Tensors>& samples) {
+  PreparedModel model;
+  Tensors all;
+  for (const Tensors& sample : samples) all.insert(all.end(), sample.begin(), sample.end());
+  model.device = device_of(all);
+  const RandomScope random(model.device);
+  Positions known;
+  Ends ends;
+  for (size_t b = 0; b < branches.size(); ++b) {
+    if (branches[b].stages.empty()) {
+      throw InputError(branches.size() == 1 ? "the model has no stage"
+                                            : "branch '" + branches[b].name + "' has no stage");
+    }
+    prepare_branch(branches[b], samples[b], model, known, ends);
+  }
+  if (!tail.empty()) prepare_tail(tail, model, known, std::move(ends));
   // A joined stage has registered its buffers twice. Shared modules do so, too.
   std::unordered_set<void*> seen;
   std::erase_if(model.buffers, [&](const at::Tensor& buffer) {
@@ -356,13 +422,15 @@ PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample) {
   });
   // A stage that only reads an advanced buffer must also see its old value. A buffer that no stage
   // advances always has it.
-  for (PreparedStage& stage : model.stages) {
+  const auto keep_advanced = [&](PreparedStage& stage) {
     std::erase_if(stage.traits.buffers, [&](const at::Tensor& buffer) {
       const bool still = !seen.contains(buffer.unsafeGetTensorImpl());
       if (still) stage.traits.still.push_back(buffer);
       return still;
     });
-  }
+  };
+  for (PreparedStage& stage : model.stages) keep_advanced(stage);
+  if (model.tail) keep_advanced(*model.tail);
   return model;
 }
 

@@ -4,6 +4,9 @@
 
 #include <c10/core/Device.h>
 
+#include <cstddef>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "reprise/runtime/stage.h"
@@ -11,13 +14,40 @@
 
 namespace reprise::runtime::internal::chain {
 
+struct PreparedBranch {
+  std::string name;
+  size_t first = 0;   // stage
+  size_t inputs = 0;  // tensors
+};
+
 // The stages as the runtime will run them. They are bound to shapes, types, train flags and
-// autocast state.
+// autocast state. A chain is a single branch.
+//
+// Boundaries count through all branches, like stages. A branch has one boundary more than stages.
 struct PreparedModel {
-  std::vector<PreparedStage> stages;
+  std::vector<PreparedStage> stages;  // one branch after the other
+  std::vector<PreparedBranch> branches;
+  // Runs on the outputs of all branches, once in a step; it is part of the loss for a plan.
+  std::optional<PreparedStage> tail;
   std::vector<at::Tensor> parameters;  // those that require gradients, each once, in module order
   std::vector<at::Tensor> buffers;     // those that a forward pass advances, each once
   c10::Device device{c10::kCPU};
+
+  size_t branch_of(size_t stage) const;
+  bool begins(size_t stage) const { return branches[branch_of(stage)].first == stage; }
+  bool ends(size_t stage) const { return stage + 1 == end_of(branch_of(stage)); }
+  // The stage behind the last one of a branch.
+  size_t end_of(size_t branch) const {
+    return branch + 1 < branches.size() ? branches[branch + 1].first : stages.size();
+  }
+  // The boundaries before and behind a stage.
+  size_t input_of(size_t stage) const { return stage + branch_of(stage); }
+  size_t output_of(size_t stage) const { return input_of(stage) + 1; }
+  size_t boundaries() const { return stages.size() + branches.size(); }
+  // By branch: the number of tensors that its last stage returns.
+  std::vector<size_t> output_counts() const;
+  // Per tensor that the model returns: whether a gradient flows back through it.
+  std::vector<bool> output_needs_grad() const;
 };
 
 // Runs each stage forward twice, once kept and once fast (and up to three times more if the two
@@ -26,6 +56,8 @@ struct PreparedModel {
 // the stage. Buffers and random state are put back. Throws InputError (with the stage's name) when
 // a stage fails, returns no tensor, mixes devices, does not repeat itself, writes its parameters,
 // writes one of several inputs in one memory, or uses a tensor from outside that has a history.
-PreparedModel prepare(const std::vector<Stage>& stages, const Tensors& sample);
+// `samples` has the inputs of each branch. The stages of the tail become one stage.
+PreparedModel prepare(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail,
+                      const std::vector<Tensors>& samples);
 
 }  // namespace reprise::runtime::internal::chain

@@ -39,8 +39,9 @@ Profile profile(const std::vector<Stage>& stages, const Tensors& sample, const L
     install_cpu_allocator();
   }
   const internal::device::Measuring measuring;
-  const internal::chain::PreparedModel model = internal::chain::prepare(stages, sample);
-  return describe(model, sample, measure(model, sample, loss, options));
+  const internal::chain::PreparedModel model =
+      internal::chain::prepare({{"", stages}}, {}, {sample});
+  return describe(model, sample, measure(model, {sample}, loss, options));
 }
 
 }  // namespace reprise::runtime

@@ -1,117 +1,26 @@
 #include "reprise/runtime/remat.h"
 
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/functions/utils.h>
-
-#include <algorithm>
+#include <variant>
 
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
-#include "reprise/runtime/allocator.h"
 #include "runtime/chain/execute.h"
 #include "runtime/chain/measure.h"
 #include "runtime/chain/remat_state.h"
-#include "runtime/device/activity.h"
-#include "runtime/device/device.h"
-#include "runtime/device/step_limits.h"
-#include "runtime/device/step_log.h"
+#include "runtime/chain/remat_step.h"
 #include "runtime/modules/stage_modules.h"
 
 namespace reprise::runtime {
 
-using internal::chain::ChainStep;
-using internal::chain::contents_of;
 using internal::chain::describe;
-using internal::chain::ModelContents;
-using internal::chain::MovedBytes;
 using internal::chain::PlannedModel;
-using internal::chain::StageChanged;
-using internal::chain::within_stage;
-using internal::device::failed_requests;
-using internal::device::limits;
-using internal::device::make_node;
-using internal::device::StepMeter;
-using internal::device::StepUnderWay;
+using internal::chain::run_step;
 using internal::modules::register_stages;
-
-namespace {
-
-// One step in flight: the autograd node of the whole model.
-struct RematNode final : torch::autograd::Node {
-  std::shared_ptr<Remat::State> state;
-  std::unique_ptr<ChainStep> step;
-  StepReport report;
-  c10::Device device;
-  Nanos planned_time;
-  int64_t uncounted = 0;
-  std::optional<int64_t> limit;    // in force until the step ends
-  std::optional<StepMeter> meter;  // if the step is measured action by action
-  std::optional<StepUnderWay> under_way{std::in_place};
-  const uint64_t failures;  // of requests for memory before the step
-  bool over = false;        // one of its halves failed, or it ran to its end
-
-  RematNode(std::shared_ptr<Remat::State> s, std::unique_ptr<ChainStep> new_step, c10::Device d)
-      : state(std::move(s)), step(std::move(new_step)), device(d), failures(failed_requests(d)) {}
-  ~RematNode() override { finish(); }
-  std::string name() const override { return "reprise::Remat"; }
-
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    if (at::GradMode::is_enabled()) {
-      throw InputError(
-          "double backward (create_graph=true) through a planned model is not "
-          "supported; call backward() without it");
-    }
-    if (!step) {
-      throw InputError("backward() ran through this step already; run forward again");
-    }
-    Tensors result;
-    over = true;
-    try {
-      result = step->backward(std::move(gradients));
-    } catch (...) {
-      finish();
-      throw;
-    }
-    note_measured();
-    finish();
-    report.steps = state->report.steps + 1;
-    report.plans = state->report.plans;
-    state->report = report;
-    return result;
-  }
-  void release_variables() override { finish(); }
-
-  void note_measured() {
-    const MovedBytes moved = step->moved();
-    report.moved_out = moved.out;
-    report.moved_in = moved.in;
-    report.waited = moved.waited;
-    report.measured_peak = Bytes(memory_count(device).peak + uncounted);
-    if (!meter) return;
-    meter->finish();
-    report.measured_peak = meter->peak() + Bytes(uncounted);
-    state->log.add(step->program(), {report.predicted_peak, planned_time}, Bytes(uncounted),
-                   std::move(*meter));
-  }
-
-  void finish() {
-    if (!step) return;
-    // The backward never ran, and a request for memory failed since the step began (in the loss,
-    // say).
-    if (!over && failed_requests(device) > failures) step->undo();
-    step.reset();
-    if (limit) limits().remove(*limit);
-    limit.reset();
-    under_way.reset();
-  }
-};
-
-}  // namespace
 
 Remat::Remat(std::vector<Stage> stages, RematOptions options)
     : torch::nn::Module("Remat"), state_(std::make_shared<State>()) {
   register_stages(*this, stages);
-  state_->stages = std::move(stages);
+  state_->branches = {{"", std::move(stages)}};
   state_->options = std::move(options);
 }
 
@@ -126,109 +35,22 @@ at::Tensor Remat::forward(const at::Tensor& input) {
   return std::move(outputs[0]);
 }
 
-Tensors Remat::forward(const Tensors& inputs) {
-  // Within a stage of another planned model, the plan of that model decides.
-  if (!at::GradMode::is_enabled() || within_stage()) return state_->run_plain(inputs);
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined() || !input._fw_grad(0).defined()) continue;
-    throw InputError(
-        "an input has a forward gradient (torch.autograd.forward_ad), which a plan does not "
-        "carry on; call the plain model");
-  }
-  try {
-    return run_planned(inputs);
-  } catch (const StageChanged& change) {
-    if (!change.undone()) throw;
-  }
-  return run_planned(inputs);  // measured again
-}
+Tensors Remat::forward(const Tensors& inputs) { return run_step(state_, {inputs}); }
 
-Tensors Remat::run_planned(const Tensors& inputs) {
-  const ModelContents contents = contents_of(state_->stages);
-  auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
-  if (std::none_of(inputs.begin(), inputs.end(), wants_grad) &&
-      std::none_of(contents.parameters.begin(), contents.parameters.end(), wants_grad)) {
-    return state_->run_plain(inputs);
-  }
-  const int64_t uncounted = state_->ready(inputs, contents);
-  State::Instance& instance = *state_->last;
+void Remat::plan_for(const Tensors& inputs) { state_->ready({inputs}, state_->contents()); }
 
-  const PlannedModel& planned = *instance.planned;
-  const c10::Device device = planned.model.device;
-  const int64_t start = memory_count(device).live + uncounted;
-  auto step = std::make_unique<ChainStep>(instance.planned, inputs);
-  auto node = make_node<RematNode>(state_, std::move(step), device);
-  node.node->uncounted = uncounted;
-  node.node->report.budget = instance.result.budget;
-  node.node->report.predicted_peak =
-      instance.result.plan->peak + Bytes(start) - (planned.chain.fixed + planned.chain.input.bytes);
-  node.node->planned_time = instance.result.plan->time;
-  const bool limited =
-      device.is_cpu() && state_->options.enforce && !state_->options.budget.unlimited();
-  if (limited) {
-    const int64_t limit = instance.result.budget.count() - uncounted;
-    limits().add(limit);
-    node.node->limit = limit;
-  }
-  reset_peak(device);
-  if (state_->log.wanted()) {
-    node.node->meter.emplace(device);
-    node.node->step->measure_with(&*node.node->meter);
-  }
+void Remat::set_budget(Budget budget) { state_->set_budget(budget); }
 
-  Tensors outputs;
-  try {
-    outputs = node.node->step->forward();
-  } catch (...) {
-    node.node->over = true;
-    node.node->finish();
-    throw;
-  }
-  torch::autograd::edge_list edges;
-  for (const at::Tensor& input : inputs) {
-    edges.push_back(input.requires_grad() ? torch::autograd::impl::gradient_edge(input)
-                                          : torch::autograd::Edge());
-  }
-  for (const at::Tensor& parameter : planned.model.parameters) {
-    edges.push_back(torch::autograd::impl::gradient_edge(parameter));
-  }
-  node.node->set_next_edges(std::move(edges));
-  const auto& needs_grad = planned.model.stages.back().traits.output_needs_grad;
-  for (size_t e = 0; e < outputs.size(); ++e) {
-    outputs[e] = outputs[e].detach();
-    if (needs_grad[e]) {
-      torch::autograd::set_history(outputs[e], node.pointer);
-    } else {
-      node.node->add_input_metadata(outputs[e]);
-    }
-  }
-  return outputs;
-}
+const PlanResult& Remat::plan() const { return state_->planned().result; }
 
-void Remat::plan_for(const Tensors& inputs) { state_->ready(inputs, contents_of(state_->stages)); }
-
-void Remat::set_budget(Budget budget) {
-  state_->options.budget = budget;
-  for (const auto& instance : state_->instances) instance->result = {};
-}
-
-const PlanResult& Remat::plan() const {
-  if (!state_->last) throw InputError("nothing is planned yet; call forward or plan_for first");
-  return state_->last->result;
-}
-
-const Chain& Remat::chain() const {
-  plan();
-  return state_->last->planned->chain;
-}
+const Chain& Remat::chain() const { return state_->planned().planned->chain; }
 
 const Machine& Remat::machine() const { return state_->far.machine; }
 
 Profile Remat::profile() const {
-  plan();
-  const State::Instance& instance = *state_->last;
+  const State::Instance& instance = state_->planned();
   return describe(instance.planned->model, instance.example_shape,
-                  {.chain = instance.problem(),
+                  {.chain = std::get<Chain>(instance.problem()),
                    .spread = instance.spread,
                    .processor_percent = instance.processor_percent});
 }
@@ -238,10 +60,10 @@ StepReport Remat::last_step() const { return state_->report; }
 void Remat::log_steps(int64_t steps) { state_->log.want(steps); }
 
 std::optional<RunLog> Remat::run_log() const {
-  const PlanResult& planned = plan();
-  const PlannedModel& model = *state_->last->planned;
-  return state_->log.run_log(*model.program, lower(state_->last->problem()), *planned.plan,
-                             model.model.device, machine());
+  const State::Instance& instance = state_->planned();
+  const PlannedModel& model = *instance.planned;
+  return state_->log.run_log(*model.program, lower(std::get<Chain>(instance.problem())),
+                             *instance.result.plan, model.model.device, machine());
 }
 
 std::shared_ptr<Remat> remat(std::vector<Stage> stages, const Tensors& sample,

@@ -5,13 +5,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <variant>
 
 #include "reprise/check/simulate.h"
+#include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/report/text.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/loss_sink.h"
 #include "runtime/chain/measure.h"
+#include "runtime/chain/problem.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/compat.h"
@@ -21,12 +25,18 @@
 namespace reprise::runtime {
 
 using internal::chain::key_of;
+using internal::chain::lowered;
 using internal::chain::measure;
 using internal::chain::MeasuredChain;
 using internal::chain::ModelContents;
+using internal::chain::order_of;
 using internal::chain::PlanKey;
 using internal::chain::PlannedModel;
 using internal::chain::prepare;
+using internal::chain::PreparedModel;
+using internal::chain::Problem;
+using internal::chain::problem_of;
+using internal::chain::together;
 using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
@@ -43,28 +53,45 @@ at::Tensor default_loss(const Tensors& outputs) {
   return at::cross_entropy_loss(y, at::zeros(sizes, y.options().dtype(at::kLong)));
 }
 
-// Describes an op of the lowered chain in the words of the user: "backward of stage 'block3'".
-std::string describe_op(const std::string& id, const Chain& chain) {
+// Describes an op of the lowered problem in the words of the user: "backward of stage 'block3'".
+std::string describe_op(const std::string& id, const PlannedModel& planned) {
   if (id.empty()) return id;
-  const Graph graph = lower(chain);
+  const Problem problem = planned.problem();
+  const Graph graph = lowered(problem, order_of(problem));  // backwards are forwards in reverse
   const OpIndex op = find_op(graph, id);
-  const std::optional<size_t> stage = ChainIndex{chain.stages.size()}.stage_of(op);
+  const std::optional<size_t> stage = ChainIndex{planned.chain.stages.size()}.stage_of(op);
   if (!stage) return id;
-  return fmt::format("{} of stage '{}'", to_string(graph.ops[op].phase), chain.stages[*stage].name);
+  const std::string& branch = planned.model.branches[planned.model.branch_of(*stage)].name;
+  return fmt::format("{} of stage '{}'{}", to_string(graph.ops[op].phase),
+                     planned.chain.stages[*stage].name,
+                     branch.empty() ? "" : " in branch '" + branch + "'");
 }
 
-// Returns whether the last stage makes its output a second time for a backward that reads it.
-// Without a plan: whether the smallest budget of an infeasible answer may have to include a second
-// output.
-bool makes_second_output(const Chain& chain, const PlanResult& result) {
-  if (chain.loss.consumes) return false;
-  if (!result.plan) return result.termination == Termination::kInfeasible;
-  const OpIndex forward = ChainIndex{chain.stages.size()}.forward(chain.stages.size() - 1);
-  const std::string last = lower(chain).ops[forward].id;
-  return std::count_if(result.plan->actions.begin(), result.plan->actions.end(),
-                       [&](const Action& action) {
-                         return action.kind == ActionKind::kRun && action.id == last;
-                       }) > 1;
+// Returns, by branch, whether the last stage makes its output a second time for a backward that
+// reads it. Without a plan: whether the smallest budget of an infeasible answer may have to include
+// a second output.
+std::vector<bool> second_outputs(const PlannedModel& planned, const PlanResult& result) {
+  const PreparedModel& model = planned.model;
+  std::vector<bool> second(model.branches.size(), false);
+  if (planned.chain.loss.consumes || model.tail) return second;
+  if (!result.plan) {
+    second.assign(second.size(), result.termination == Termination::kInfeasible);
+    return second;
+  }
+  const Problem problem = planned.problem();
+  const Graph graph = lowered(problem, order_of(problem));
+  for (size_t b = 0; b < second.size(); ++b) {
+    const std::string& last = graph.ops[model.end_of(b) - 1].id;
+    const auto& actions = result.plan->actions;
+    second[b] = std::count_if(actions.begin(), actions.end(), [&](const Action& action) {
+                  return action.kind == ActionKind::kRun && action.id == last;
+                }) > 1;
+  }
+  return second;
+}
+
+bool any(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
 }
 
 // Returns whether the plan moves one of these values.
@@ -77,22 +104,63 @@ bool moves_any(const PlanResult& result, const std::vector<std::string>& stays) 
                      });
 }
 
-// A chain has one output at a time. If the caller holds the first output, it is live beside the
-// second until the backward is over. After that it counts with the weight gradients. This chain
-// asks for too much memory in plans that make only one output.
-Chain with_second_output(Chain chain) {
-  reprise::Stage& last = chain.stages.back();
-  for (StageOption& option : last.options) option.forward.workspace += last.output;
-  return chain;
-}
-
 }  // namespace
 
-Chain Remat::State::Instance::problem() const {
-  return second_output ? with_second_output(planned->chain) : planned->chain;
+// A branch has one output at a time, and the caller holds the first one until the end of the step. If
+// the plan makes a second one, the first one counts with the gradient from the loss on, and after
+// that with the weight gradients. While the loss runs, the branch still has it as its own.
+Problem Remat::State::Instance::problem() const {
+  Chain stages = planned->chain;
+  for (size_t b = 0; b < second_output.size(); ++b) {
+    if (!second_output[b]) continue;
+    reprise::Stage& last = stages.stages[planned->model.end_of(b) - 1];
+    last.output_gradient = last.output_gradient.value_or(last.output) + last.output;
+    Bytes& workspace = stages.loss.cost.workspace;
+    workspace -= std::min(workspace, last.output);
+  }
+  return problem_of(planned->model, stages, planned->inputs);
 }
 
-Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
+// Plans for the case that the caller holds the outputs, where the plan `result` makes some of them a
+// second time.
+void Remat::State::plan_second_outputs(Instance& instance, const PlanOptions& planning,
+                                       PlanResult& result) const {
+  std::vector<bool> made = second_outputs(*instance.planned, result);
+  std::vector<bool>& room = instance.second_output;
+  if (!any(made)) return;
+  const Nanos bound = result.lower_bound;  // holds for all plans
+  bool enough = false;
+  while (!enough) {
+    room.resize(made.size());
+    for (size_t b = 0; b < made.size(); ++b) room[b] = room[b] || made[b];
+    result = internal::chain::plan(instance.problem(), planning);
+    made = second_outputs(*instance.planned, result);
+    enough = true;
+    for (size_t b = 0; b < made.size(); ++b) enough = enough && (room[b] || !made[b]);
+  }
+  result.lower_bound = bound;
+  if (!result.plan || room == made) return;
+  // The plan leaves out a second output that it has room for.
+  room = made;
+  const Problem problem = instance.problem();
+  Plan& plan = *result.plan;
+  const Graph graph = lowered(problem, order_of(problem, plan.actions));
+  plan.problem = std::visit([](const auto& asked) { return problem_id(asked); }, problem);
+  plan.baseline = baseline(graph);
+  plan.peak = simulate(graph, plan.actions, planning.machine).peak;
+}
+
+const Remat::State::Instance& Remat::State::planned() const {
+  if (last == nullptr) throw InputError("nothing is planned yet; call forward or plan_for first");
+  return *last;
+}
+
+void Remat::State::set_budget(Budget budget) {
+  options.budget = budget;
+  for (const auto& instance : instances) instance->result = {};
+}
+
+Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& inputs,
                                                    const ModelContents& contents) {
   drop_outdated();
   PlanKey key = key_of(inputs, contents);
@@ -104,19 +172,21 @@ Remat::State::Instance& Remat::State::instance_for(const Tensors& inputs,
   if (!measuring.observer) measuring.observer = options.observer;
   const Loss loss = options.loss ? options.loss : default_loss;
   const Measuring alone;
-  instance->planned = std::make_shared<PlannedModel>(prepare(stages, inputs));
+  instance->planned = std::make_shared<PlannedModel>(prepare(branches, tail, inputs));
   MeasuredChain measured = measure(instance->planned->model, inputs, loss, measuring);
   instance->spread = std::move(measured.spread);
   instance->processor_percent = measured.processor_percent;
   instance->stays = std::move(measured.stays);
   instance->planned->memories = {nullptr, far.memory};
   instance->planned->set_measured(std::move(measured));
-  for (const at::Tensor& x : inputs) instance->example_shape.push_back(x.detach().to(at::kMeta));
+  for (const at::Tensor& x : together(inputs)) {
+    instance->example_shape.push_back(x.detach().to(at::kMeta));
+  }
   instances.push_back(std::move(instance));
   return *instances.back();
 }
 
-void Remat::State::open_far_memory(const Tensors& inputs) {
+void Remat::State::open_far_memory(const at::Tensor& input) {
   if (options.offload.to.empty() || far.memory) return;
   if constexpr (!internal::device::kStoragesReturn) {
     throw InputError(
@@ -125,7 +195,7 @@ void Remat::State::open_far_memory(const Tensors& inputs) {
   }
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
-  far = open_memory(options.offload, inputs[0].device());
+  far = open_memory(options.offload, input.device());
 }
 
 void Remat::State::drop_outdated() {
@@ -140,50 +210,49 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   Chain& chain = instance.planned->chain;
   chain.fixed += Bytes(offset - instance.offset);
   instance.offset = offset;
+  const Problem problem = instance.planned->problem();
   PlanOptions planning{.budget = options.budget,
                        .planner = options.planner,
-                       .schedule_class = kScheduleClass,
+                       .schedule_class = branches.size() == 1 ? kScheduleClass : "",
                        .time_limit = options.time_limit,
                        .observer = options.observer,
                        .machine = far.machine};
   if (options.budget.relative()) {
     // A share refers to the first plan's baseline, so other memory that comes later does not raise
     // it.
-    if (instance.baseline_peak == Bytes(0)) instance.baseline_peak = baseline(lower(chain)).peak;
+    if (instance.baseline_peak == Bytes(0)) {
+      instance.baseline_peak = baseline(lowered(problem, order_of(problem))).peak;
+    }
     planning.budget = options.budget.resolve(instance.baseline_peak);
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
-  PlanResult result = reprise::plan(chain, planning);
+  PlanResult result = internal::chain::plan(problem, planning);
   if (moves_any(result, instance.stays)) {
     if (options.observer) {
       options.observer({"plan", 0, "moving nothing: a stage keeps memory that no operator made"});
     }
     planning.machine = {};
     planning.planner.clear();
-    result = reprise::plan(chain, planning);
+    result = internal::chain::plan(problem, planning);
   }
-  instance.second_output = options.measure.output_held && makes_second_output(chain, result);
-  if (instance.second_output) {
-    const Nanos bound = result.lower_bound;  // holds for all plans
-    result = reprise::plan(instance.problem(), planning);
-    result.lower_bound = bound;
-  }
+  instance.second_output.clear();
+  if (options.measure.output_held) plan_second_outputs(instance, planning, result);
   ++report.plans;
   if (!result.plan) {
     const std::string message =
-        explain_no_plan(result, describe_op(result.blocking_op, chain)) +
+        explain_no_plan(result, describe_op(result.blocking_op, *instance.planned)) +
         (result.termination == Termination::kInfeasible ? "" : " Raise time_limit or the budget.");
     throw BudgetError(message, result.budget.count(), (chain.fixed + chain.input.bytes).count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
   }
-  instance.planned->set_plan(lower(chain), result.plan->actions, planning.machine);
+  instance.planned->set_plan(result.plan->actions, planning.machine);
   instance.result = std::move(result);
 }
 
-int64_t Remat::State::replan_if_needed(Instance& instance, const Tensors& inputs,
+int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,
                                        const ModelContents& contents) {
   const c10::Device device = instance.planned->model.device;
-  Tensors resident = inputs;
+  Tensors resident = together(inputs);
   for (const at::Tensor& parameter : contents.parameters) {
     resident.push_back(parameter);
     resident.push_back(parameter.grad());
@@ -205,26 +274,52 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const Tensors& inputs
   return uncounted;
 }
 
-int64_t Remat::State::ready(const Tensors& inputs, const ModelContents& contents) {
-  if (inputs.empty()) throw InputError("the model was given no input");
-  for (const at::Tensor& input : inputs) {
-    if (!input.defined()) throw InputError("the model was given an undefined tensor");
-    require_plain(input, instances.empty() ? "the sample input" : "an input");
+void Remat::State::check_inputs(const std::vector<Tensors>& inputs) const {
+  if (inputs.size() != branches.size()) {
+    throw InputError(fmt::format("the model has {} branches and was given inputs for {}",
+                                 branches.size(), inputs.size()));
   }
-  for (const Stage& stage : stages) {
-    if (stage.module) require_plain(*stage.module, fmt::format(" of stage '{}'", stage.name));
+  for (size_t b = 0; b < inputs.size(); ++b) {
+    const std::string& branch = branches[b].name;
+    if (inputs[b].empty()) {
+      throw InputError(branch.empty() ? "the model was given no input"
+                                      : "branch '" + branch + "' was given no input");
+    }
+    for (const at::Tensor& input : inputs[b]) {
+      if (!input.defined()) throw InputError("the model was given an undefined tensor");
+      require_plain(input, instances.empty() ? "the sample input" : "an input");
+    }
   }
-  if (inputs[0].device().is_cpu()) install_cpu_allocator();
-  open_far_memory(inputs);
+}
+
+int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelContents& contents) {
+  check_inputs(inputs);
+  const auto require_plain_modules = [](const std::vector<Stage>& stages) {
+    for (const Stage& stage : stages) {
+      if (stage.module) require_plain(*stage.module, fmt::format(" of stage '{}'", stage.name));
+    }
+  };
+  for (const StageBranch& branch : branches) require_plain_modules(branch.stages);
+  require_plain_modules(tail);
+  const at::Tensor& first = inputs[0][0];
+  if (first.device().is_cpu()) install_cpu_allocator();
+  open_far_memory(first);
   Instance& instance = instance_for(inputs, contents);
   const int64_t uncounted = replan_if_needed(instance, inputs, contents);
   last = &instance;
   return uncounted;
 }
 
-Tensors Remat::State::run_plain(Tensors x) const {
-  for (const Stage& stage : stages) x = stage.forward(x);
-  return x;
+Tensors Remat::State::run_plain(std::vector<Tensors> inputs) const {
+  check_inputs(inputs);
+  Tensors outputs;
+  for (size_t b = 0; b < branches.size(); ++b) {
+    Tensors x = std::move(inputs[b]);
+    for (const Stage& stage : branches[b].stages) x = stage.forward(x);
+    outputs.insert(outputs.end(), x.begin(), x.end());
+  }
+  for (const Stage& stage : tail) outputs = stage.forward(outputs);
+  return outputs;
 }
 
 }  // namespace reprise::runtime

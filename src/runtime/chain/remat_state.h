@@ -1,4 +1,5 @@
-// The state of a planned chain: its stages, and a plan for each kind of input that it was given.
+// The state of a planned model: the stages of its branches, and a plan for each kind of input that
+// it was given. A chain has one branch.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +28,17 @@ struct Remat::State {
     int64_t offset = 0;  // live bytes beyond the chain's fixed + input when the plan was made
     PlanResult result;
     Bytes baseline_peak;
-    bool second_output = false;  // the problem of `result` has room for a second output
+    // By branch: whether the problem of `result` has room for a second output.
+    std::vector<bool> second_output;
 
     // The problem that `result` answers.
-    Chain problem() const;
+    internal::chain::Problem problem() const;
 
     explicit Instance(internal::chain::PlanKey k) : key(std::move(k)) {}
   };
 
-  std::vector<Stage> stages;
+  std::vector<StageBranch> branches;
+  std::vector<Stage> tail;
   RematOptions options;
   std::vector<std::unique_ptr<Instance>> instances;
   Instance* last = nullptr;
@@ -44,18 +47,28 @@ struct Remat::State {
   // Where values may move to. It is opened and measured before the first model is.
   internal::transfer::OpenedMemory far;
 
-  Instance& instance_for(const Tensors& inputs, const internal::chain::ModelContents& contents);
-  void open_far_memory(const Tensors& inputs);
+  // The inputs are those of each branch.
+  internal::chain::ModelContents contents() const {
+    return internal::chain::contents_of(branches, tail);
+  }
+  void check_inputs(const std::vector<Tensors>& inputs) const;
+  Instance& instance_for(const std::vector<Tensors>& inputs,
+                         const internal::chain::ModelContents& contents);
+  void open_far_memory(const at::Tensor& input);
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
+  void plan_second_outputs(Instance& instance, const PlanOptions& planning,
+                           PlanResult& result) const;
   // Makes a plan if there is none, or if the level of memory has changed too much. Returns the
   // bytes that are live but not counted by the allocator.
-  int64_t replan_if_needed(Instance& instance, const Tensors& inputs,
+  int64_t replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,
                            const internal::chain::ModelContents& contents);
   // Makes `last` the instance of these inputs, with a plan that fits. Returns the bytes that are
   // live but not counted by the allocator.
-  int64_t ready(const Tensors& inputs, const internal::chain::ModelContents& contents);
-  Tensors run_plain(Tensors x) const;
+  int64_t ready(const std::vector<Tensors>& inputs, const internal::chain::ModelContents& contents);
+  void set_budget(Budget budget);
+  const Instance& planned() const;  // throws InputError when nothing was planned yet
+  Tensors run_plain(std::vector<Tensors> inputs) const;
 };
 
 }  // namespace reprise::runtime

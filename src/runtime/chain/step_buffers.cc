@@ -21,11 +21,13 @@ const void* memory_of(const at::Tensor& buffer) { return buffer.storage().unsafe
 // The number of stages that use each piece of memory. Two modules may hold it as different tensors.
 std::map<const void*, int> count_users(const PreparedModel& model) {
   std::map<const void*, int> users;
-  for (const PreparedStage& stage : model.stages) {
+  const auto count = [&](const PreparedStage& stage) {
     std::set<const void*> own;
     for (const at::Tensor& buffer : stage.traits.buffers) own.insert(memory_of(buffer));
     for (const void* memory : own) ++users[memory];
-  }
+  };
+  for (const PreparedStage& stage : model.stages) count(stage);
+  if (model.tail) count(*model.tail);
   return users;
 }
 
