@@ -101,7 +101,6 @@ Tensors ChainStep::forward() {
   planned_->buffers.begin_step();
   Tensors outputs;
   guarded([&] {
-    const PreparedModel& model = planned_->model;
     walk(0, program_->loss());
     outputs = output_for_loss();
     if (planned_->model.tail) outputs = run_tail(std::move(outputs));

@@ -91,10 +91,10 @@ class ChainStep final : public Backend {
   void begin_in_pieces(TakeGradients take);
   // Walks the entries [begin, end) of the program. The loss is not among them.
   void advance(size_t begin, size_t end);
-  Tensors output() const { return activations_[index_.stages]; }
+  Tensors output() const { return activations_.back(); }
   // Returns the output. The step no longer holds it if the loss gives it back.
   Tensors output_for_loss();
-  void set_output_gradients(Tensors gradients) { gradients_[index_.stages] = std::move(gradients); }
+  void set_output_gradients(Tensors gradients) { gradients_.back() = std::move(gradients); }
   Tensors take_input_gradients();  // g_0, at the end of the step
 
   // Returns the bytes that the step has moved so far.

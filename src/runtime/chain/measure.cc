@@ -289,7 +289,7 @@ class Measurement {
     const int64_t all =
         std::max<int64_t>(own, sink.level - (level_before - consumed));  // with bytes that stay
     resident_ = all - own;
-    measured_.loss_gradient = Bytes(own);
+    measured_.loss_gradient = Bytes(storage_bytes(together(sink.gradients)));
     measured_.loss_resident = Bytes(resident_);
     *rows.back().output_gradient += Bytes(resident_);
     row.cost.workspace = Bytes(std::max<int64_t>(0, sink.peak - sink.level));

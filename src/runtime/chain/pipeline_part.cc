@@ -86,6 +86,9 @@ void require_own_parameters(const PreparedModel& model) {
   }
 }
 
+// A part is the only branch of its model.
+std::vector<StageBranch> only_branch(const std::vector<Stage>& stages) { return {{"", stages}}; }
+
 // In a pipeline the backward of the loss is over before that of the last stage begins, and the owner
 // of the part holds the values of the losses. So only the gradient remains of the loss.
 void settle_loss(MeasuredChain& measured) {
@@ -109,7 +112,7 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
   }
   if (sample[0].device().is_cpu()) install_cpu_allocator();
   const Measuring alone;
-  planned_ = std::make_shared<PlannedModel>(prepare(stages_, sample));
+  planned_ = std::make_shared<PlannedModel>(prepare(only_branch(stages_), {}, {sample}));
   const PreparedModel& model = planned_->model;
   require_own_parameters(model);
   const Tensors outputs = run_once(model, sample);
@@ -127,7 +130,7 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
   MeasureOptions measuring = options;
   measuring.output_held = false;
   MeasuredChain measured =
-      measure(model, sample, has_loss_ ? loss : Loss(sum_of_squares), measuring);
+      measure(model, {sample}, has_loss_ ? loss : Loss(sum_of_squares), measuring);
   settle_loss(measured);
   if (!has_loss_) {
     measured.chain.loss = {};
@@ -135,7 +138,7 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
   }
   planned_->memories = {nullptr};
   planned_->set_measured(std::move(measured));
-  key_ = key_of({at::empty({0}, sample[0].options().requires_grad(false))}, contents_of(stages_));
+  key_ = key_of({{at::empty({0}, sample[0].options().requires_grad(false))}}, contents_of(only_branch(stages_), {}));
 }
 
 Bytes PipelinePart::output_gradient_bytes() const {
@@ -149,7 +152,7 @@ Bytes PipelinePart::output_gradient_bytes() const {
 }
 
 int64_t PipelinePart::uncounted() const {
-  const ModelContents contents = contents_of(stages_);
+  const ModelContents contents = contents_of(only_branch(stages_), {});
   Tensors resident = contents.parameters;
   resident.insert(resident.end(), contents.buffers.begin(), contents.buffers.end());
   return uncounted_bytes(resident);
@@ -218,7 +221,7 @@ void PipelinePart::use(const PipelinePlan& plan, size_t part) {
   for (const PartPlan& one : own.plans) ways.push_back(way_of(one, own.first_stage));
   // The tables of a planned model are the same for all plans of its chain.
   const Graph graph = lower(planned_->chain);
-  planned_->set_plan(graph, with_frees(graph, plain_runs(graph)), {});
+  planned_->set_plan(with_frees(graph, plain_runs(graph)), {});
   ways_ = std::move(ways);
   way_of_ = own.plan_of;
 }
@@ -226,7 +229,7 @@ void PipelinePart::use(const PipelinePlan& plan, size_t part) {
 void PipelinePart::require_unchanged() const {
   const c10::Device device = planned_->model.device;
   const at::Tensor nothing = at::empty({0}, at::TensorOptions(device).dtype(inputs_[0].dtype()));
-  if (key_of({nothing}, contents_of(stages_)) == *key_) return;
+  if (key_of({{nothing}}, contents_of(only_branch(stages_), {})) == *key_) return;
   throw InputError(
       "a part of the pipeline has changed since it was measured: its parameters, train flags, "
       "autocast state or threads are others. Make the pipeline anew");
@@ -336,7 +339,9 @@ void PipelinePart::forward(int64_t micro_batch) {
   }
   const Way& own = way(micro_batch);
   planned_->program = own.program;
-  mine.step = std::make_unique<ChainStep>(planned_, std::move(mine.input));
+  std::vector<Tensors> inputs;
+  inputs.push_back(std::move(mine.input));
+  mine.step = std::make_unique<ChainStep>(planned_, std::move(inputs));
   mine.input.clear();
   mine.step->begin_in_pieces([this](const std::vector<size_t>& positions, GradientBook& book) {
     add_gradients(positions, book);
@@ -350,7 +355,7 @@ void PipelinePart::forward(int64_t micro_batch) {
 }
 
 void PipelinePart::run_loss(ChainStep& step, const Loss& loss, const at::Tensor& value) const {
-  auto sink = make_node<LossSink>(planned_->model.device);
+  auto sink = make_node<LossSink>(planned_->model.device, planned_->model.output_counts());
   const at::AutoGradMode with_grad(true);
   at::Tensor result;
   {
@@ -358,7 +363,11 @@ void PipelinePart::run_loss(ChainStep& step, const Loss& loss, const at::Tensor&
     const std::vector<bool>& needs_grad = planned_->model.stages.back().traits.output_needs_grad;
     for (size_t e = 0; e < x.size(); ++e) {
       x[e] = x[e].detach();
-      if (needs_grad[e]) torch::autograd::set_history(x[e], sink.pointer);
+      if (needs_grad[e]) {
+        torch::autograd::set_history(x[e], sink.pointer);
+      } else {
+        sink.node->add_input_metadata(x[e]);
+      }
     }
     result = loss(x);
   }
@@ -371,7 +380,7 @@ void PipelinePart::run_loss(ChainStep& step, const Loss& loss, const at::Tensor&
     const at::NoGradGuard no_grad;
     value.copy_(result.detach().reshape(value.sizes()));
   }
-  step.set_output_gradients(std::move(sink.node->gradients));
+  step.set_output_gradients(std::move(sink.node->gradients.at(0)));
 }
 
 void PipelinePart::backward(int64_t micro_batch, const Loss& loss, const at::Tensor& value) {
