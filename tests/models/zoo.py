@@ -145,7 +145,7 @@ text_model("ALBERT", "AlbertForMaskedLM", "layers that share weights", **SMALL, 
 text_model("ELECTRA", "ElectraForMaskedLM", **SMALL, **TOKENS, embedding_size=64)
 text_model("XLNet", "XLNetLMHeadModel", vocab_size=VOCABULARY, d_model=128, n_layer=4, n_head=4,
            d_inner=384, **TOKENS)  # fmt: skip
-text_model("DeBERTa-v2", "DebertaV2ForMaskedLM", "reads sizes", **SMALL, **TOKENS,
+text_model("DeBERTa-v2", "DebertaV2ForMaskedLM", "relative positions", **SMALL, **TOKENS,
            relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=32)  # fmt: skip
 text_model("T5", "T5ForConditionalGeneration", "encoder and decoder", vocab_size=VOCABULARY,
            d_model=128, d_kv=32, d_ff=384, num_layers=3, num_heads=4, use_cache=False,
