@@ -172,9 +172,7 @@ def chain_mode(training: Training, budget: int) -> tuple[Step, Any]:
     return lambda: training.step(lambda: planned(network.x)[-1]), planned
 
 
-def graph_mode(
-    training: Training, budget: int, device_graph: bool = False
-) -> tuple[Step, Any]:
+def graph_mode(training: Training, budget: int, device_graph: bool = False) -> tuple[Step, Any]:
     network = training.network
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -119,27 +119,3 @@ def _judge(trial: Trial) -> list[Finding]:
         advice = "lockstep finds a change of it, but some calls later; or make it an input"
         findings.append(Finding(f"{name}: not compared before a call: {what}", advice))
     return findings
-
-
-def _judge(trial: Trial) -> list[Finding]:
-    """Returns what is off with a trial, and what to do about it."""
-    name = f"{trial.mode} mode"
-    if trial.different is None:
-        return [Finding(f"{name} was not tried", "see the reason above")]
-    if trial.different and not trial.repeats:
-        advice = "torch.use_deterministic_algorithms(True) and one thread, and try again"
-        return [Finding("plain training itself does not repeat its bits here", advice)]
-    if trial.different:
-        return [Finding(f"{name}: other bits than plain training", PLEASE)]
-    if not trial.well:
-        return [Finding(f"{name}: the measured peak is above the promised one", PLEASE)]
-    findings = []
-    if trial.measured_peak_bytes < trial.predicted_peak_bytes:
-        advice = "known of recurrent models and of tensors that outlive a step; harmless"
-        findings.append(Finding(f"{name}: the measured peak is below the predicted one", advice))
-    if trial.explanation is not None:
-        advice = "lockstep finds a change some calls later; a tensor or an input is always noticed"
-        for unwatched in trial.explanation.unwatched:
-            what = f"{name}: the step reaches what is not compared before a call: {unwatched}"
-            findings.append(Finding(what, advice))
-    return findings
