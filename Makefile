@@ -123,15 +123,16 @@ mutants: build/mutants/build.ninja ## break one line at a time and see that a na
 	@cmake --build build/mutants -j $(JOBS) --target reprise_core_tests reprise_fault_tests
 	@tests/mutants/run.py build/mutants --jobs $(JOBS)
 
-# The libraries lie in an environment of their own, which sees the PyTorch of .venv. Without them, make test skips
+# The libraries lie in environments of their own, which see the PyTorch of .venv. Without them, make test skips
 # these tests.
 WITH_LIBRARIES := .venv-integrations$(SUFFIX)
-$(WITH_LIBRARIES)/installed: requirements-integrations.txt | ready
-	@echo "Installing the libraries that requirements-integrations.txt names into $(WITH_LIBRARIES)"
-	@.venv$(SUFFIX)/bin/python -m venv $(WITH_LIBRARIES)
+WITH_MODELS := .venv-models$(SUFFIX)
+$(WITH_LIBRARIES)/installed $(WITH_MODELS)/installed: .venv-%$(SUFFIX)/installed: requirements-%.txt | ready
+	@echo "Installing the libraries that $< names into $(@D)"
+	@.venv$(SUFFIX)/bin/python -m venv $(@D)
 	@.venv$(SUFFIX)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-	  "$$($(WITH_LIBRARIES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reprise_torch.pth"
-	@$(WITH_LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	  "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reprise_torch.pth"
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 .PHONY: test-integrations
@@ -140,6 +141,12 @@ test-integrations: build $(WITH_LIBRARIES)/installed ## test the integrations wi
 	  -p no:cacheprovider tests/python/test_transformers.py tests/python/test_accelerate.py \
 	  tests/python/test_lightning.py
 	@echo "make test-integrations: all tests passed"
+
+# Not in continuous integration: it takes half an hour.
+.PHONY: test-models
+test-models: build $(WITH_MODELS)/installed ## train 40 models of Transformers, timm and torchvision, captured and plain (long)
+	@PYTHONPATH=$(BUILD)/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WITH_MODELS)/bin/python -B \
+	  tests/models/run.py --output build/models
 
 .PHONY: packaging
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers

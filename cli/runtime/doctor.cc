@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 #include <torch/version.h>
 
@@ -167,6 +168,7 @@ nlohmann::ordered_json json_of(const Trial& trial) {
   json["plain_peak_bytes"] = report.plain_peak.value_or(Bytes()).count();
   json["predicted_peak_bytes"] = report.predicted_peak.count();
   json["measured_peak_bytes"] = report.measured_peak.count();
+  if (!report.guards.empty()) json["guards"] = report.guards;
   return json;
 }
 
@@ -226,6 +228,11 @@ int run_doctor(const DoctorArguments& arguments) {
   text += fmt::format("data       {}\n", data.empty() ? "Fashion-MNIST is not there" : data);
   text += fmt::format("\none step of {}:\n", model.model);
   for (const Trial& trial : trials) text += fmt::format("  {}  {}\n", trial.mode, text_of(trial));
+  for (const Trial& trial : trials) {
+    if (trial.report.guards.empty()) continue;
+    text += fmt::format("  compared before each captured step: inputs, modules, {}\n",
+                        fmt::join(trial.report.guards, ", "));
+  }
   for (const Finding& finding : findings) {
     text += fmt::format("\n- {}\n  {}\n", finding.what, finding.advice);
   }

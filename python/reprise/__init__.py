@@ -34,6 +34,7 @@ from ._plan import Action, Baseline, Plan, ProblemId
 from ._planning import Planner, plan, planners
 from ._report import report_html
 from ._result import PlanResult, SearchCost
+from ._step_explanation import StepExplanation
 from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ __all__ = [
     "StageOption",
     "StateWriting",
     "StepCost",
+    "StepExplanation",
     "StepReport",
     "Svg",
     "TimeSpread",

@@ -13,6 +13,7 @@ import torch
 
 from ._arguments import Budget, Observer, observe, plan_options
 from ._document import Path
+from ._explanation import explain
 from ._graph import Graph
 from ._guards import Guards
 from ._html import fields_html
@@ -26,6 +27,7 @@ from ._process_group import cap_in_bytes, name_of_group, telling
 from ._recorded import RecordedFunction
 from ._report import report_html
 from ._result import PlanResult, result_of
+from ._step_explanation import StepExplanation
 from ._step_report import StepReport
 from ._torch import _runtime
 from ._tree import Tree, flatten, rebuild
@@ -110,6 +112,7 @@ class CapturedStep:
         recorded.after_run = None
         self._device, self._recorded, self._native = tensors[0].device, recorded, native
         self._guards = guards
+        self._inputs = len(tensors)
         self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
         self._structure()
         self._follow(recorded)
@@ -398,6 +401,31 @@ class CapturedStep:
         algorithms".
         """
         return [*self._guards.names(), *self._native.guards()]
+
+    def explain(self) -> StepExplanation:
+        """Says what the step depends on, who notices a change of it, and what its plan does.
+
+        The answer names the state that is compared before each call, the numbers that the step
+        reads out of tensors, and the state that is reached and not compared.
+
+        Examples:
+            >>> text = str(step.explain())
+        """
+        report, plan = self.report(), None
+        with contextlib.suppress(InputError):  # Nothing is planned yet.
+            plan = self.planned.plan
+        return StepExplanation(
+            compared=self._guards.by_kind() | {"settings": tuple(self._native.guards())},
+            inputs=self._inputs,
+            input_constants=len(self._recorded.inputs.constants()),
+            host_reads=tuple(self.host_reads()),
+            unwatched=self._guards.unwatched(),
+            unguarded=self._unguarded,
+            lockstep=self._lockstep,
+            steps=report.steps,
+            lockstep_steps=report.compared,
+            plan=None if plan is None else explain(self.profile(), plan),
+        )
 
     def host_reads(self) -> list[str]:
         """Returns the booleans and whole numbers that the step reads out of tensors, in order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ._html import fields_html
+from ._step_explanation import StepExplanation
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Trial:
         budget_bytes: The budget of the planned step, or None for no limit.
         predicted_peak_bytes: The peak that the plan predicts.
         measured_peak_bytes: The measured peak of the planned step.
+        explanation: What the captured step depends on, and its plan. It is None in chain mode,
+            which runs the function itself, and if there was no planned step.
     """
 
     mode: str
@@ -44,6 +47,7 @@ class Trial:
     budget_bytes: int | None = None
     predicted_peak_bytes: int = 0
     measured_peak_bytes: int = 0
+    explanation: StepExplanation | None = None
 
     @property
     def well(self) -> bool:
@@ -63,10 +67,13 @@ class Trial:
             return f"{self.mode} mode: no planned step: {self.error}"
         bits = "not the same bits: " + ", ".join(self.different) if self.different else "same bits"
         plain = "unknown" if self.plain_peak_bytes is None else f"{self.plain_peak_bytes} B"
-        return (
+        line = (
             f"{self.mode} mode: {bits}; peak predicted {self.predicted_peak_bytes} B, measured "
             f"{self.measured_peak_bytes} B, budget {self.budget_bytes} B, plain {plain}"
         )
+        if self.explanation is None:
+            return line
+        return f"{line}\n  compared before each call: {self.explanation.summary()}"
 
 
 @dataclass(frozen=True)

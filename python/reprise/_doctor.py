@@ -110,7 +110,12 @@ def _judge(trial: Trial) -> list[Finding]:
         return [Finding(f"{name}: other bits than plain training", PLEASE)]
     if not trial.well:
         return [Finding(f"{name}: the measured peak is above the promised one", PLEASE)]
+    findings = []
     if trial.measured_peak_bytes < trial.predicted_peak_bytes:
         advice = "known of recurrent models and of tensors that outlive a step; harmless"
-        return [Finding(f"{name}: the measured peak is below the predicted one", advice)]
-    return []
+        findings.append(Finding(f"{name}: the measured peak is below the predicted one", advice))
+    if trial.explanation is not None and trial.explanation.unwatched:
+        what = "; ".join(trial.explanation.unwatched)
+        advice = "lockstep finds a change of it, but some calls later; or make it an input"
+        findings.append(Finding(f"{name}: not compared before a call: {what}", advice))
+    return findings

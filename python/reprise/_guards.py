@@ -20,7 +20,7 @@ import torch
 
 from ._chance import put_back, shared_generators
 from ._opened import note_opened_files, opened, state_of_file
-from ._reached import Walk, hooks_of_all_modules
+from ._reached import MODULES, Walk, hooks_of_all_modules
 from ._torch import _runtime
 from ._watch import Watch, is_simple, text_of
 from .errors import InputError
@@ -57,6 +57,7 @@ class Guards:
         self._watched = _runtime.Watched()
         self._fast: dict[int, Watch] = {}  # by number in `_watched`
         self._watches: list[Watch] | None = None
+        self._unwatched: list[str] = []
         self._generators: list[tuple[str, Callable[[], Any], Any]] = []
         self._shared = shared_generators()
         numpy = sys.modules.get("numpy")
@@ -97,13 +98,14 @@ class Guards:
                 break
             names |= walk.names
         self._watches = walk.watches
+        self._unwatched = walk.unwatched
         self._generators = [(path, read, read()) for path, read in walk.generators]
-        self._watches.append(Watch("torch.nn.modules.module", hooks_of_all_modules))
+        self._watches.append(Watch("torch.nn.modules.module", hooks_of_all_modules, MODULES))
         if names & ENVIRONMENT:
             self._watches.append(
                 Watch("os.environ", lambda: (
                     tuple(f"[{key!r}]" for key in os.environ), tuple(os.environ.values())
-                ))
+                ), "the environment")
             )  # fmt: skip
 
     def settle(self) -> None:
@@ -135,7 +137,7 @@ class Guards:
             else:
                 self._fast[self._watched.add(*watch.sources)] = watch
         for path in sorted(self._files):
-            self._watches.append(Watch(path, functools.partial(state_of_file, path)))
+            self._watches.append(Watch(path, functools.partial(state_of_file, path), "files"))
         for watch in [*self._watches, *self._fast.values()]:
             # New values may come to an object that may change.
             if self._is_lost(watch.path) or any(
@@ -179,9 +181,20 @@ class Guards:
 
     def names(self) -> list[str]:
         """Returns the names of all that is compared before each call."""
+        return sorted({name for names in self.by_kind().values() for name in names})
+
+    def by_kind(self) -> dict[str, tuple[str, ...]]:
+        """Returns the names of all that is compared before each call, by kind of state."""
         assert self._watches is not None
-        watches = [*self._watches, *self._fast.values()]
-        return sorted({watch.path + name for watch in watches for name in watch.names})
+        found: dict[str, set[str]] = {}
+        for watch in [*self._watches, *self._fast.values()]:
+            found.setdefault(watch.kind, set()).update(watch.path + name for name in watch.names)
+        return {kind: tuple(sorted(names)) for kind, names in sorted(found.items()) if names}
+
+    def unwatched(self) -> tuple[str, ...]:
+        """Returns the state that the function reaches and that is not compared, with the reason."""
+        lost = [f"{name}: each call makes a new object" for name in self._lost]
+        return tuple(sorted({*self._unwatched, *lost}))
 
 
 def _matters(before: Any, now: Any) -> bool:

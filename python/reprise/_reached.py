@@ -33,6 +33,11 @@ HOOKS_OF_ALL = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )  # fmt: skip
+# Kinds of state that is compared, as people read them.
+FUNCTION = "the function"
+ATTRIBUTES = "attributes"
+CONTAINERS = "containers"
+MODULES = "modules and parameters"
 OF_TENSORS = ("_parameters", "_buffers", "_modules")
 
 
@@ -44,6 +49,7 @@ class Walk:
         self.names: set[str] = set()
         self.watches: list[Watch] = []
         self.generators: list[tuple[str, Callable[[], Any]]] = []
+        self.unwatched: list[str] = []  # State that is met and not compared, in words.
         self._seen: dict[int, Any] = {}
         self._kinds: set[type] = set()  # of modules
         self._in_module = False
@@ -68,7 +74,7 @@ class Walk:
             self.visit(value.__self__, path.rpartition(".")[0] or path)
             self.visit(value.__func__, path)
         elif isinstance(value, functools.partial):
-            self._watch(f"{path}.func", lambda: (("",), (value.func,)))
+            self._watch(FUNCTION, f"{path}.func", lambda: (("",), (value.func,)))
             for part in ("func", "args", "keywords"):
                 self.visit(getattr(value, part), f"{path}.{part}")
         elif isinstance(value, Mapping):
@@ -79,18 +85,24 @@ class Walk:
         elif isinstance(value, (list, tuple, deque)):
             self._sequence(value, path)
         elif isinstance(value, (set, frozenset)):
-            self._watch(path, lambda: _members(value))
+            if not all_simple(value):
+                self.unwatched.append(
+                    f"{path}: {len(value):,} items, of which the number is compared"
+                )
+            self._watch(CONTAINERS, path, lambda: _members(value))
         elif isinstance(value, types.ModuleType):
             self._python_module(value, path)
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
             self._array(value, path)
         elif isinstance(value, contextvars.ContextVar):
-            self._watch(path, lambda: (("",), (value.get(None),)))
+            self._watch(ATTRIBUTES, path, lambda: (("",), (value.get(None),)))
         elif not self._generator(value, path):
             self._object(value, path)
 
-    def _watch(self, path: str, read: Callable[[], State], sources: Sources | None = None) -> None:
-        watch = Watch(path, read, sources)
+    def _watch(
+        self, kind: str, path: str, read: Callable[[], State], sources: Sources | None = None
+    ) -> None:
+        watch = Watch(path, read, kind, sources)
         self.watches.append(watch)
         for name, value in zip(watch.names, watch.values, strict=True):
             self.visit(value, path + name)
@@ -116,18 +128,25 @@ class Walk:
                 )
             )
             table = function.__globals__
-            self._watch("", lambda: (names, tuple(table.get(name, MISSING) for name in names)))
-            self._watch(path, lambda: ((".__code__",), (function.__code__,)))
-            self._watch(path, lambda: _defaults(function))
+            self._watch(
+                FUNCTION, "", lambda: (names, tuple(table.get(name, MISSING) for name in names))
+            )
+            self._watch(FUNCTION, path, lambda: ((".__code__",), (function.__code__,)))
+            self._watch(FUNCTION, path, lambda: _defaults(function))
         cells = function.__closure__ or ()
         if cells:
-            self._watch("", lambda: (code.co_freevars, tuple(map(_contents, cells))))
+            self._watch(FUNCTION, "", lambda: (code.co_freevars, tuple(map(_contents, cells))))
+
+    def _by_length(self, value: Any, path: str) -> None:
+        self.unwatched.append(f"{path}: {len(value):,} items, of which the number is compared")
+        self._watch(CONTAINERS, path, lambda: ((".__len__()",), (len(value),)))
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if len(value) > LARGEST_CONTAINER:
-            self._watch(path, lambda: ((".__len__()",), (len(value),)))
+            self._by_length(value, path)
         else:
             self._watch(
+                CONTAINERS,
                 path,
                 lambda: (tuple(f"[{key!r}]" for key in value), tuple(value.values())),
                 ([value], [], []) if type(value) is dict else None,
@@ -135,9 +154,9 @@ class Walk:
 
     def _sequence(self, value: Any, path: str) -> None:
         if len(value) > LARGEST_CONTAINER:
-            self._watch(path, lambda: ((".__len__()",), (len(value),)))
+            self._by_length(value, path)
         else:
-            self._watch(path, lambda: (_positions(len(value)), tuple(value)))
+            self._watch(CONTAINERS, path, lambda: (_positions(len(value)), tuple(value)))
         if hasattr(value, "_fields") or type(value) not in (list, tuple, deque):
             self._object(value, path)
 
@@ -146,6 +165,7 @@ class Walk:
         for i, group in enumerate(value.param_groups):
             keys = tuple(k for k in group if k in self.known and k != "params")
             self._watch(
+                ATTRIBUTES,
                 f"{path}.param_groups[{i}]",
                 functools.partial(_entries, group, keys),
             )  # fmt: skip
@@ -154,7 +174,8 @@ class Walk:
         if not value.is_leaf:
             return  # A result of an earlier operation has no state of its own.
         own = value.__dict__
-        self._watch(path, functools.partial(_of_tensor, value, self.known), ([own], [], [value]))
+        read = functools.partial(_of_tensor, value, self.known)
+        self._watch(MODULES, path, read, ([own], [], [value]))
 
     def _module(self, module: torch.nn.Module, path: str) -> None:
         own = module.__dict__
@@ -172,12 +193,12 @@ class Walk:
             return tuple(named), tuple(named.values())
 
         outside, self._in_module = self._in_module, True
-        self._watch(path, read, ([own, *tables, *hooks], [module], []))
+        self._watch(MODULES, path, read, ([own, *tables, *hooks], [module], []))
         self._in_module = outside
         kind = type(module)
         if kind not in self._kinds:
             self._kinds.add(kind)
-            self._watch(kind.__qualname__, lambda: ((".forward",), (kind.forward,)))
+            self._watch(MODULES, kind.__qualname__, lambda: ((".forward",), (kind.forward,)))
             self._class(kind, path)
 
     def _class(self, kind: type, path: str) -> None:
@@ -214,7 +235,7 @@ class Walk:
             names = [name for name in own if (name in known or every) and not name.startswith("__")]
             return tuple(f".{name}" for name in names), tuple(own[name] for name in names)
 
-        self._watch(path, read)
+        self._watch(ATTRIBUTES, path, read)
 
     def _generator(self, value: Any, path: str) -> bool:
         """Notes a source that gives something else each time. Returns whether the value is one."""
@@ -241,13 +262,19 @@ class Walk:
         names = tuple(name for name in own if name in self.known)
         labels = tuple(f".{name}" for name in names)
         self.watches.append(
-            Watch(path, lambda: (labels, tuple(own.get(name, MISSING) for name in names)))
+            Watch(
+                path, lambda: (labels, tuple(own.get(name, MISSING) for name in names)), ATTRIBUTES
+            )
         )
 
     def _array(self, value: Any, path: str) -> None:
         """Watches the content of a small array, from which the step may take numbers."""
-        if value.nbytes <= LARGEST_ARRAY and not value.dtype.hasobject:
-            self._watch(path, lambda: ((".tobytes()",), (value.tobytes(),)))
+        if value.dtype.hasobject:
+            self.unwatched.append(f"{path}: an array of objects")
+        elif value.nbytes > LARGEST_ARRAY:
+            self.unwatched.append(f"{path}: an array of {value.nbytes:,} bytes")
+        else:
+            self._watch(CONTAINERS, path, lambda: ((".tobytes()",), (value.tobytes(),)))
 
     def _object(self, value: Any, path: str) -> None:
         if isinstance(value, type):
@@ -259,6 +286,7 @@ class Walk:
             if is_library(file_of(kind)) and not isinstance(
                 value, (threading.local, types.SimpleNamespace)
             ):
+                self.unwatched.append(f"{path}: an object of the library class {name_of(kind)}")
                 return
             self._attributes(value, path)
         slots = tuple(
@@ -270,10 +298,16 @@ class Walk:
         if slots and not is_library(file_of(kind)):
             labels = tuple(f".{name}" for name in slots)
             self._watch(
-                path, lambda: (labels, tuple(getattr(value, name, MISSING) for name in slots))
+                ATTRIBUTES,
+                path,
+                lambda: (labels, tuple(getattr(value, name, MISSING) for name in slots)),
             )
         if not is_library(file_of(kind)):
             self._class(kind, path)
+
+
+def name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _codes(code: types.CodeType) -> Iterable[types.CodeType]:

@@ -13,6 +13,7 @@ from ._diagnosis import Trial
 from ._modules import modules_of
 from ._remat import remat
 from ._stages import as_arguments
+from ._step_explanation import StepExplanation
 from ._step_report import StepReport
 from ._torch import _runtime
 from ._tree import flatten
@@ -121,11 +122,13 @@ class Planned(NamedTuple):
         plan: Plans the step for a budget.
         step: Runs the step and returns the loss.
         report: Returns the peaks and the budget of the last step.
+        explain: Says what a captured step depends on. Chain mode has no such answer.
     """
 
     plan: Callable[[int | str], Any]
     step: Step
     report: Callable[[], StepReport]
+    explain: Callable[[], StepExplanation | None] = lambda: None
 
 
 class _Comparison:
@@ -172,6 +175,7 @@ class _Comparison:
             budget_bytes=report.budget_bytes,
             predicted_peak_bytes=report.predicted_peak_bytes,
             measured_peak_bytes=report.measured_peak_bytes,
+            explanation=planned.explain(),
         )
 
 
@@ -216,6 +220,7 @@ def _graph_step(
         lambda budget: captured.plan(budget=budget, time_limit=3.0),
         lambda: _one(captured(*arguments)),
         captured.report,
+        captured.explain,
     )
 
 

@@ -57,18 +57,20 @@ class Watch:
     Attributes:
         path: The name of what holds the values.
         read: It returns the names and the values as they are now.
+        kind: The kind of state that the values are, for people.
         sources: The dicts, objects and tensors that `read` reads, if these are all that it reads.
         names: The names, as the program writes them behind the path.
         values: The values as they were.
     """
 
-    __slots__ = ("names", "path", "read", "sources", "values")
+    __slots__ = ("kind", "names", "path", "read", "sources", "values")
 
     def __init__(
-        self, path: str, read: Callable[[], State], sources: Sources | None = None
+        self, path: str, read: Callable[[], State], kind: str, sources: Sources | None = None
     ) -> None:
         self.path = path
         self.read = read
+        self.kind = kind
         self.sources = sources
         self.names, self.values = read()
 

@@ -143,6 +143,7 @@ class GraphSteps final : public PlannedSteps {
     return {step.predicted_peak, step.measured_peak};
   }
   std::optional<CapturedStepReport> captured() const override { return found_->step.last_step(); }
+  std::vector<std::string> guards() const override { return found_->step.guards(); }
   void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return found_->step.run_log(); }
 
@@ -177,6 +178,7 @@ class AutoSteps final : public PlannedSteps {
   at::Tensor run(const Batch& batch) override { return steps_->run(batch); }
   StepPeak peak() const override { return steps_->peak(); }
   std::optional<CapturedStepReport> captured() const override { return steps_->captured(); }
+  std::vector<std::string> guards() const override { return steps_->guards(); }
   void log_steps(int64_t steps) override { steps_->log_steps(steps); }
   std::optional<RunLog> run_log() const override { return steps_->run_log(); }
 

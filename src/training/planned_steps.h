@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reprise/model/profile.h"
 #include "reprise/plan/plan.h"
@@ -46,6 +47,8 @@ class PlannedSteps {
   virtual at::Tensor run(const Batch& batch) = 0;
   virtual StepPeak peak() const = 0;  // peaks of the last run; equal where none is predicted
   virtual std::optional<runtime::CapturedStepReport> captured() const { return std::nullopt; }
+  // Graph mode: see CapturedStep::guards().
+  virtual std::vector<std::string> guards() const { return {}; }
   virtual std::optional<runtime::OnlineReport> online() const { return std::nullopt; }
   // Chain mode: the memories of the plan, and what the last step moved to them.
   virtual Machine machine() const { return {}; }

@@ -322,6 +322,7 @@ class Training {
     report_.peaks_equal &= step.predicted == step.measured;
     if (!options_.offload.to.empty()) report_.moved = planned_->chain_step();
     report_.captured = planned_->captured();
+    report_.guards = planned_->guards();
     if (report_.captured) report_.fallbacks += report_.captured->fallbacks;
     report_.online = planned_->online();
   }

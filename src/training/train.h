@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reprise/model/observer.h"
 #include "reprise/model/profile.h"
@@ -132,6 +133,8 @@ struct TrainReport {
   // did not find their place.
   std::optional<runtime::CapturedStepReport> captured;
   int64_t fallbacks = 0;
+  // Graph mode: the settings that are compared before each step, beside inputs and modules.
+  std::vector<std::string> guards;
   std::optional<runtime::OnlineReport> online;  // online mode: the report of the last step
   // Chain mode with TrainOptions::offload: the memories, and what the last step moved.
   Machine machine;

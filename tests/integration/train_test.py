@@ -361,6 +361,9 @@ class DoctorTest(ProgramTest):
             self.assertEqual(step["predicted_peak_bytes"], step["measured_peak_bytes"])
             self.assertLessEqual(step["measured_peak_bytes"], step["budget_bytes"])
             self.assertLess(step["budget_bytes"], step["plain_peak_bytes"])
+        chain, graph = tried["steps"]
+        self.assertNotIn("guards", chain)  # Chain mode runs the stages themselves.
+        self.assertIn("deterministic algorithms", graph["guards"])
 
     def test_a_model_of_ones_choice(self):
         text = self.run_program("doctor", *GPT, "--budget", "90%").stdout

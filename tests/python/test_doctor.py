@@ -23,6 +23,10 @@ def test_a_healthy_installation() -> None:
         assert trial.plain_peak_bytes is not None and trial.budget_bytes is not None
         assert trial.measured_peak_bytes <= trial.budget_bytes < trial.plain_peak_bytes
         assert trial.measured_peak_bytes == trial.predicted_peak_bytes
+    chain, graph = found.trials
+    assert chain.explanation is None and graph.explanation is not None
+    assert "deterministic algorithms" in graph.explanation.compared["settings"]
+    assert "compared before each call" in str(found)
     assert found.versions["torch"] == torch.__version__
     assert "all is well" in str(found)
     assert "<table>" in found._repr_html_()
@@ -60,6 +64,20 @@ def test_a_model_that_is_no_chain_and_a_whole_step() -> None:
     ):
         assert found.well, str(found)
         assert [trial.mode for trial in found.trials] == ["graph"]
+
+
+def test_state_that_no_guard_sees_is_said() -> None:
+    model = nn.Linear(4, 4)
+    table = [1.0] * 2000
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x).sum() * table[0]
+        loss.backward()
+        return loss
+
+    found = reprise.doctor(step=step, sample=torch.randn(3, 4))
+    assert found.well, str(found)
+    assert any("table: 2,000 items" in finding.what for finding in found.findings), str(found)
 
 
 class Forgetful(nn.Module):

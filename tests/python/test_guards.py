@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 import weakref
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
+numpy = pytest.importorskip("numpy")
 import reprise  # noqa: E402
 from small_steps import data, net, step_of  # noqa: E402
 from torch import nn  # noqa: E402
@@ -29,6 +31,67 @@ def test_the_names_are_those_of_the_program() -> None:
     names = reprise.capture(step, *data()).guards()
     assert "schedule['scale']" in names
     assert "model.training" in names
+
+
+def test_an_explanation_says_what_is_compared_and_what_is_not() -> None:
+    model = net()
+    schedule = {"scale": 1.0}
+    table = [1.0] * 2000
+    noise = numpy.zeros(10_000)
+    stop = threading.Event()
+    calls = [0]
+
+    def step(x: Any, y: Any, rows: int = 4) -> Any:
+        calls[0] += 1
+        factor = table[0] + noise[0] + stop.is_set() + rows
+        loss: Any = factor * schedule["scale"] * F.cross_entropy(model(x), y)
+        if (x == x).all():
+            loss.backward()
+        return loss
+
+    captured = reprise.capture(step, *data(), unguarded=["calls"])
+    found = captured.explain()
+    assert found.plan is None and found.steps == 0
+    assert "schedule['scale']" in found.compared["containers"]
+    assert {"rows", "step(rows=)", "step.__code__"} & set(found.compared["the function"])
+    assert "model.2.p" in found.compared["modules and parameters"]
+    assert "deterministic algorithms" in found.compared["settings"]
+    assert {name for names in found.compared.values() for name in names} == set(captured.guards())
+    assert [line.partition(":")[0] for line in found.unwatched] == ["noise", "stop", "table"]
+    assert found.unguarded == ("calls",) and not any("calls" in name for name in captured.guards())
+    assert len(found.host_reads) == 1 and found.host_reads[0].startswith("True, a number")
+    assert (found.inputs, found.input_constants) == (2, 0)
+    captured(*data())
+    found = captured.explain()
+    assert (found.steps, found.lockstep_steps) == (1, 1)
+    assert (
+        found.plan is not None and found.plan.peak_bytes == captured.report().predicted_peak_bytes
+    )
+    text = str(found)
+    for words in ("schedule['scale']", "table: 2,000 items", "lockstep finds", "1 of 1 calls"):
+        assert words in text
+    assert "table: 2,000 items" in found._repr_html_()
+
+
+def test_what_an_explanation_calls_unwatched_is_found_by_lockstep_alone() -> None:
+    model = net()
+    table = [1.0] * 2000
+
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = table[7] * F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    x, y = data()
+    captured = reprise.capture(step, x, y)
+    assert len(captured.explain().unwatched) == 1
+    table[7] = 2.0
+    with pytest.raises(reprise.InputError, match="Lockstep found this"):
+        captured(x, y)
+    unseen = reprise.capture(step, x, y, lockstep="never")
+    table[7] = 3.0
+    unseen(x, y)
+    assert "nothing finds a change" in str(unseen.explain())
 
 
 def test_looking_at_an_iterator_of_tensors_adds_no_operation() -> None:

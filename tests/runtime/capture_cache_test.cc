@@ -10,6 +10,7 @@
 #include "fixture.h"
 #include "reprise/io/json.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/miss.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -33,6 +34,7 @@ class CaptureCache : public RuntimeTest {
   at::Tensor step(const Tensors& in) {
     ++calls_;
     at::Tensor loss = layer_->forward(in[0]).relu().square().mean();
+    if (odd_calls_ > 0 && calls_ % odd_calls_ == 0) loss = loss * 2;
     loss.backward();
     return loss;
   }
@@ -85,6 +87,7 @@ class CaptureCache : public RuntimeTest {
   nn::Linear layer_{64, 64};
   Tensors inputs_{at::randn({256, 64})};
   int calls_ = 0;
+  int odd_calls_ = 0;  // every call of this number does something else; 0 for none
   std::vector<std::string> heard_;
 };
 
@@ -97,12 +100,41 @@ TEST_F(CaptureCache, TheSecondCaptureFindsWhatTheFirstOneMeasured) {
   CapturedStep second = captured();
   EXPECT_EQ(second.cache_use(), (CacheUse{.found = true}));
   EXPECT_FALSE(measured());
-  EXPECT_EQ(calls_, CaptureOptions().runs);
+  EXPECT_EQ(calls_, 2);  // Lockstep compares the next two calls.
   Graph before = first.graph(), now = second.graph();
   before.fixed = now.fixed = Bytes(0);
   EXPECT_EQ(before, now);
   EXPECT_EQ(first.profile().spread, second.profile().spread);
   expect_plain_bits(second);
+}
+
+TEST_F(CaptureCache, TheFunctionRunsLessOftenOnlyWhereLockstepComparesIt) {
+  calls_ = 0;
+  captured();
+  EXPECT_EQ(calls_, CaptureOptions().runs);
+  calls_ = 0;
+  EXPECT_TRUE(captured({.runs = 5}).cache_use().found);
+  EXPECT_EQ(calls_, 2);
+  calls_ = 0;
+  EXPECT_TRUE(captured({.lockstep = Lockstep::kNever}).cache_use().found);
+  EXPECT_EQ(calls_, CaptureOptions().runs);
+}
+
+TEST_F(CaptureCache, AChangeAtEveryThirdCallIsFoundBeforeAnythingIsWrong) {
+  captured();
+  calls_ = 0, odd_calls_ = 3;
+  CapturedStep found = captured();
+  ASSERT_TRUE(found.cache_use().found);
+  found.plan();
+  layer_->zero_grad();
+  EXPECT_THROW(found.run(inputs_), StepMiss);
+  EXPECT_FALSE(layer_->weight.grad().defined());
+  // Without lockstep and without an entry, the capture itself finds it.
+  calls_ = 0;
+  EXPECT_THROW(captured({.lockstep = Lockstep::kNever, .runs = 3}), InputError);
+  fs::remove_all(folder_);
+  calls_ = 0;
+  EXPECT_THROW(captured(), InputError);
 }
 
 TEST_F(CaptureCache, UpdatesOfTheOptimizerAreKeptToo) {

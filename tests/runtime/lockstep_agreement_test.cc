@@ -25,7 +25,8 @@ class LockstepAgreement : public RuntimeTest {};
 // Records a function, and expects that it agrees with the recording.
 void expect_agreement(const StepFunction& step, const Tensors& inputs,
                       const std::vector<at::Tensor>& parameters = {}) {
-  const Recording recording = observe_step(step, inputs, at::kCPU, parameters, 2, nullptr);
+  const Recording recording =
+      observe_step(step, inputs, at::kCPU, parameters, 2, nullptr).recording;
   const RandomState random(at::kCPU);
   for (int run = 0; run < 2; ++run) {
     EXPECT_EQ(compare_with(recording, step, inputs, parameters), "");

@@ -26,7 +26,8 @@ TEST_P(LockstepZoo, TheStepAgreesWithItsRecordingAndTakesNoMemory) {
     return Tensors{loss};
   };
   const std::vector<at::Tensor> parameters = parameters_of(model.stages);
-  const Recording recording = observe_step(step, inputs, at::kCPU, parameters, 2, nullptr);
+  const Recording recording =
+      observe_step(step, inputs, at::kCPU, parameters, 2, nullptr).recording;
   const auto peak_of = [](const std::function<void()>& work) {
     const int64_t live = memory_count(at::kCPU).live;
     reset_peak(at::kCPU);

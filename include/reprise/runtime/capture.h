@@ -83,8 +83,8 @@ struct CaptureOptions {
   // third one. Two runs are enough where something else compares the state of the host with the
   // state at the capture before each run, as the guards of the Python package do.
   int runs = 3;
-  // Measured costs are kept in this folder, and a capture of the same step on the same machine takes
-  // them from there: it need not measure again. An empty text stands for no folder. See cache_use().
+  // Measured costs are kept in this folder. A capture of the same step on the same machine takes them
+  // from there, and runs the function twice (see `lockstep`). If empty: no folder. See cache_use().
   std::string cache = {};
   // These options choose the alternatives that the planner may run in place of the operations as
   // they were captured. By default these are all that leave the same bits.

@@ -1,6 +1,7 @@
 #include "runtime/graph/step_program.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -9,6 +10,8 @@
 #include "runtime/graph/cost_cache.h"
 #include "runtime/graph/meter.h"
 #include "runtime/graph/update_costs.h"
+#include "runtime/lockstep/intercept.h"
+#include "runtime/lockstep/lockstep.h"
 #include "runtime/modules/module_paths.h"
 #include "runtime/online/within.h"
 #include "runtime/step/find_updates.h"
@@ -23,8 +26,10 @@ using rewrite::find_alternatives;
 using rewrite::RewrittenStep;
 using step::Buckets;
 using step::find_updates;
+using step::Observation;
 using step::observe_step;
 using step::Recording;
+using step::repeats;
 using step::Updates;
 using step::Works;
 using step::works_of;
@@ -58,14 +63,19 @@ MeasureOptions once(MeasureOptions options) {
   return options;
 }
 
+CostCache cache_of(const RewrittenStep& step, const Tensors& sample,
+                   const CaptureOptions& options) {
+  return CostCache(options, [&] {
+    const std::vector<WorkCost> none(step.works.all.size());
+    return CostCache::Question{step, lower(step, none, sample, options.measure.name), sample};
+  });
+}
+
 // Measures the step, or takes its costs from the cache.
 Measured measured_step(const RewrittenStep& step, const Tensors& sample,
-                       const CaptureOptions& options, const CaptureTime& most, Within* within) {
+                       const CaptureOptions& options, CostCache cache, const CaptureTime& most,
+                       Within* within) {
   const std::string& name = options.measure.name;
-  CostCache cache(options, [&] {
-    const std::vector<WorkCost> none(step.works.all.size());
-    return CostCache::Question{step, lower(step, none, sample, name), sample};
-  });
   Measured result;
   if (cache.found()) {
     result.costs = cache.costs();
@@ -109,9 +119,22 @@ c10::Device device_of(const Tensors& inputs) {
       "a captured step needs at least one input tensor, which says on what device it runs");
 }
 
-StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
-                              const CaptureOptions& options,
-                              const std::shared_ptr<distributed::Peers>& peers) {
+namespace {
+
+// Returns how often the function runs before the cache is asked. What a third run of the capture
+// shows, lockstep shows at the first run of the step, before anything happens. So a step whose costs
+// are known runs twice. A rank cannot know whether other ranks find their costs.
+int runs_before_cache(const CaptureOptions& options, const distributed::Peers* peers) {
+  const bool fewer = !options.cache.empty() && options.lockstep != Lockstep::kNever &&
+                     peers == nullptr && lockstep::can_intercept();
+  return fewer ? std::min(options.runs, 2) : options.runs;
+}
+
+// Makes the program. The function runs `runs` times, and up to CaptureOptions::runs times unless its
+// costs are in the cache. Returns nothing if one of these later runs is not like the first ones.
+std::optional<StepProgram> program_after(int runs, const StepFunction& step, const Tensors& sample,
+                                         const CaptureOptions& options,
+                                         const std::shared_ptr<distributed::Peers>& peers) {
   const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
 
   // Observe what the step does, call by call, and find the module that each call belongs to. The
@@ -124,9 +147,11 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
     most.step = most.step > Nanos() ? std::min(most.step, time) : time;
     return outputs;
   };
-  Recording observed = observe_step(timed, sample, device_of(sample), parameters_of(options),
-                                    options.runs, within.get());
-  Recording recording = with_modules(std::move(observed), options.modules);
+  Observation seen =
+      observe_step(timed, sample, device_of(sample), parameters_of(options), runs, within.get());
+  std::optional<Observation> first;  // what more runs are compared with
+  if (runs < options.runs) first = seen;
+  Recording recording = with_modules(std::move(seen.recording), options.modules);
 
   // Make a work for each call, and for each update of the optimizer.
   Works calls = works_of(recording);
@@ -142,15 +167,35 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
   add_buckets(rewritten, std::move(buckets), averager);
 
   // Lower the step to a graph that a planner understands, with what each work costs.
-  Measured measured = measured_step(rewritten, sample, options, most, within.get());
+  CostCache cache = cache_of(rewritten, sample, options);
+  const bool compared_later = cache.found() && lockstep::can_follow(rewritten.recording);
+  if (first && !compared_later &&
+      !repeats(timed, sample, device_of(sample), parameters_of(options), *std::move(first),
+               options.runs - runs, within.get())) {
+    return std::nullopt;
+  }
+  Measured measured =
+      measured_step(rewritten, sample, options, std::move(cache), most, within.get());
 
-  return {.step = std::move(rewritten),
-          .costs = std::move(measured.costs),
-          .state_bytes = std::move(measured.state_bytes),
-          .lowered = std::move(measured.lowered),
-          .updater = std::move(updater),
-          .cache = std::move(measured.cache),
-          .averager = std::move(averager)};
+  return StepProgram{.step = std::move(rewritten),
+                     .costs = std::move(measured.costs),
+                     .state_bytes = std::move(measured.state_bytes),
+                     .lowered = std::move(measured.lowered),
+                     .updater = std::move(updater),
+                     .cache = std::move(measured.cache),
+                     .averager = std::move(averager)};
+}
+
+}  // namespace
+
+StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
+                              const CaptureOptions& options,
+                              const std::shared_ptr<distributed::Peers>& peers) {
+  const int first = runs_before_cache(options, peers.get());
+  if (auto program = program_after(first, step, sample, options, peers)) {
+    return *std::move(program);
+  }
+  return *program_after(options.runs, step, sample, options, peers);
 }
 
 }  // namespace reprise::runtime::internal::graph

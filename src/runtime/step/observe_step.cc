@@ -210,21 +210,15 @@ void drop_made_leaves(const Subject& subject, Recording& recording, const Record
                 [&](const LeafGradient& leaf) { return leaf.input < 0 && !is_there(leaf.target); });
 }
 
-// An Observed is a recording, with what its run and the runs before it showed. The serial numbers of
-// the audit are those of the last run.
-struct Observed {
-  Recording recording;
-  Audit audit;
-
-  void note_run(const Audit& run) {
-    audit.begun = run.begun;
-    audit.ended = run.ended;
-  }
-};
+// Keeps the serial numbers of a run, which is the last one so far.
+void note_run(Observation& seen, const Audit& run) {
+  seen.audit.begun = run.begun;
+  seen.audit.ended = run.ended;
+}
 
 // Runs the step without gradients and watches all memory. `known` are facts of earlier runs.
-Observed watched_run(const Subject& subject, const Audit& known) {
-  Observed seen;
+Observation watched_run(const Subject& subject, const Audit& known) {
+  Observation seen;
   for (const Scrutiny scrutiny : {Scrutiny::kOnce, Scrutiny::kTwice}) {
     seen.audit = {};
     seen.recording = run_once(subject, scrutiny, seen.audit, &known);
@@ -235,12 +229,12 @@ Observed watched_run(const Subject& subject, const Audit& known) {
 }
 
 // Says what another run without gradients does in another way; the text is empty if it is nothing.
-std::string difference_of_next_run(const Subject& subject, Observed& seen) {
+std::string difference_of_next_run(const Subject& subject, Observation& seen) {
   Audit audit;
   const Recording again = run_once(subject, Scrutiny::kSmall, audit, &seen.audit);
   std::string text = difference_of_runs(seen.recording, again, /*with_gradients=*/false);
   if (text.empty()) drop_made_leaves(subject, seen.recording, again);
-  seen.note_run(audit);
+  note_run(seen, audit);
   return text;
 }
 
@@ -248,7 +242,7 @@ std::string difference_of_next_run(const Subject& subject, Observed& seen) {
 // gradients does not show it, so one more run begins with gradients of zeros. Parameters that the
 // step does not reach have one, too, because zero_grad() drops it. Returns whether this run does the
 // same work as the recording, as far as both can be compared.
-bool add_arrivals(const Subject& subject, Observed& seen) {
+bool add_arrivals(const Subject& subject, Observation& seen) {
   Recording& recording = seen.recording;
   std::set<const void*> reached;
   for (const LeafGradient& leaf : recording.gradients) {
@@ -276,7 +270,7 @@ bool add_arrivals(const Subject& subject, Observed& seen) {
     // The step can be recorded without gradients, but not with them.
     for (LeafGradient& leaf : recording.gradients) leaf.arrival = Arrival::kReads;
     audit.ended = cpu_allocation_serial();
-    seen.note_run(audit);
+    note_run(seen, audit);
     return false;
   }
   const bool same = difference_of_runs(recording, run, /*with_gradients=*/true).empty();
@@ -300,12 +294,12 @@ bool add_arrivals(const Subject& subject, Observed& seen) {
     return leaf.gradient.memory == Memory::kNone && leaf.arrival == Arrival::kAdded;
   });
   drop_made_leaves(subject, recording, run);
-  seen.note_run(audit);
+  note_run(seen, audit);
   return same;
 }
 
 // Says what differs in so many more runs without gradients; the text is empty if nothing does.
-std::string difference_of_next_runs(const Subject& subject, Observed& seen, int count) {
+std::string difference_of_next_runs(const Subject& subject, Observation& seen, int count) {
   for (int run = 0; run < count; ++run) {
     std::string text = difference_of_next_run(subject, seen);
     if (!text.empty()) return text;
@@ -313,9 +307,15 @@ std::string difference_of_next_runs(const Subject& subject, Observed& seen, int 
   return {};
 }
 
+size_t literals_of(const Recording& recording) {
+  return static_cast<size_t>(
+      std::count_if(recording.externals.begin(), recording.externals.end(),
+                    [](const External& external) { return external.is_constant; }));
+}
+
 // Runs the step until `runs` runs in a row were compared, and says what differs. `seen` is of the
 // first run. If the run with gradients cannot be compared, the row begins behind it.
-std::string difference_of_runs_after(const Subject& subject, Observed& seen, int runs) {
+std::string difference_of_runs_after(const Subject& subject, Observation& seen, int runs) {
   try {
     const bool same = add_arrivals(subject, seen);
     return difference_of_next_runs(subject, seen, same ? runs - 2 : runs);
@@ -326,9 +326,9 @@ std::string difference_of_runs_after(const Subject& subject, Observed& seen, int
 
 }  // namespace
 
-Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters, int runs,
-                       Surroundings* surroundings) {
+Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                         const std::vector<at::Tensor>& parameters, int runs,
+                         Surroundings* surroundings) {
   if (runs < 2) {
     throw InputError(fmt::format(
         "a step is recorded in at least 2 runs, which are compared; CaptureOptions::runs is {}",
@@ -337,7 +337,7 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   const Subject subject{step, inputs, device, parameters, surroundings};
   // The step may drop gradients without an operation that shows it, so they are put aside here.
   const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
-  Observed seen = watched_run(subject, {});
+  Observation seen = watched_run(subject, {});
   const OtherGradients none(targets_of(seen.recording), OtherGradients::Kind::kNone);
   // The recording has to know all writes from the start, and it has no gradients to add to.
   if (!seen.audit.writes.empty() || none.any()) {
@@ -354,7 +354,22 @@ Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Dev
   refuse_gradients_read_elsewhere(aside, seen.recording);
   refuse_gradients_read_elsewhere(none, seen.recording);
   seen.recording.held = surroundings != nullptr;
-  return std::move(seen.recording);
+  return seen;
+}
+
+bool repeats(const StepFunction& step, const Tensors& inputs, c10::Device device,
+             const std::vector<at::Tensor>& parameters, Observation seen, int count,
+             Surroundings* surroundings) {
+  const Subject subject{step, inputs, device, parameters, surroundings};
+  const OtherGradients aside(parameters, OtherGradients::Kind::kNone);
+  const OtherGradients none(targets_of(seen.recording), OtherGradients::Kind::kNone);
+  const size_t leaves = seen.recording.gradients.size(), literals = literals_of(seen.recording);
+  try {
+    return difference_of_next_runs(subject, seen, count).empty() &&
+           seen.recording.gradients.size() == leaves && literals_of(seen.recording) == literals;
+  } catch (const InputError&) {
+    return false;  // observe_step() says why.
+  }
 }
 
 }  // namespace reprise::runtime::internal::step

@@ -2,9 +2,17 @@
 #pragma once
 
 #include "reprise/runtime/capture.h"
+#include "runtime/step/audit.h"
 #include "runtime/step/record.h"
 
 namespace reprise::runtime::internal::step {
+
+// An Observation is a recording, with what its runs showed. The serial numbers of the audit are those
+// of the last run.
+struct Observation {
+  Recording recording;
+  Audit audit;
+};
 
 // Runs the step `runs` times, from 2 on, and returns a recording that can be replayed:
 //
@@ -25,8 +33,14 @@ namespace reprise::runtime::internal::step {
 // that the step may know although no operation reads them; the step may drop their gradients. Throws
 // InputError as capture() does, and when two runs do not do the same work. The runs are in
 // `surroundings`; null stands for none.
-Recording observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
-                       const std::vector<at::Tensor>& parameters, int runs,
-                       Surroundings* surroundings);
+Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                         const std::vector<at::Tensor>& parameters, int runs,
+                         Surroundings* surroundings);
+
+// Runs the step `count` more times without gradients, and says whether these runs do the work of the
+// recording and teach nothing new about it. The arguments are those of observe_step().
+bool repeats(const StepFunction& step, const Tensors& inputs, c10::Device device,
+             const std::vector<at::Tensor>& parameters, Observation seen, int count,
+             Surroundings* surroundings);
 
 }  // namespace reprise::runtime::internal::step
