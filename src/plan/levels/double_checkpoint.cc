@@ -26,8 +26,10 @@
 #include <chrono>
 #include <cmath>
 
+#include "plan/baselines/baselines.h"
 #include "plan/levels/choices.h"
 #include "plan/levels/judge.h"
+#include "plan/levels/lanes.h"
 #include "plan/levels/planner.h"
 
 namespace reprise::internal::levels {
@@ -47,13 +49,13 @@ size_t longest_period(size_t stages) {
 
 // Sweeps all stages and stores every `period`-th activation, which may move. With `keeps_last`, the
 // last block runs forward once.
-Choices every(size_t period, size_t stages, bool keeps_last, bool moves) {
+Choices every(size_t period, size_t stages, bool keeps_last) {
   Choices choices = keep_everything(stages);
   const size_t last = (stages - 1) / period * period;  // begin of the last block
   for (size_t k = 0; k < stages; ++k) {
     if (!keeps_last || k < last) choices.option[k] = kSwept;
     if (k % period == 0) choices.cut[k] = 1;
-    if (moves) choices.input_lane[k] = 0;
+    choices.input_lane[k] = 0;
   }
   return choices;
 }
@@ -65,11 +67,12 @@ Answer double_checkpoint_chain(const ChainProblem& problem) {
       Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(
                          kShare * static_cast<double>(problem.options.time_limit.count())));
   const size_t stages = problem.chain.stages.size(), longest = longest_period(stages);
+  // Where nothing can move, there is one level of checkpoints.
+  if (lanes_of(problem.options.machine).empty()) return baselines::periodic_chain(problem);
   Judge judge(problem, longest, "double_checkpoint");
-  const bool moves = !judge.carrier().lanes().empty();
   for (size_t period = 1; period <= longest && Clock::now() < deadline; ++period) {
     for (const bool keeps_last : {true, false}) {
-      judge.offer(every(period, stages, keeps_last, moves));
+      judge.offer(every(period, stages, keeps_last));
     }
   }
   return judge.answer();

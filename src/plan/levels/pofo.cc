@@ -33,6 +33,7 @@
 #include "plan/chain/cost_curve.h"
 #include "plan/levels/choices.h"
 #include "plan/levels/judge.h"
+#include "plan/levels/lanes.h"
 #include "plan/levels/planner.h"
 
 namespace reprise::internal::levels {
@@ -159,7 +160,8 @@ class Slots {
     const chain::KeepOption& row = judge_.model().options[i][0];
     const auto input = state.away ? static_cast<double>(judge_.model().x[i]) : 0.0;
     const double forward = room(state) - static_cast<double>(row.forward);
-    const double backward = room(state) - input - static_cast<double>(row.backward);
+    const double backward =
+        room(state) - input - static_cast<double>(row.backward) - weights_behind(i + 1);
     if (forward < input || backward < 0) return;
     const double wait_out = moves() ? std::max(0.0, bytes(state.out) - forward) / out_ : 0;
     const double wait_in = moves() ? std::max(0.0, bytes(state.in) - backward) / in_ : 0;
@@ -184,7 +186,7 @@ class Slots {
     const double forward = room(state) - most;
     if (forward < 0) return;
     const double wait_out = moves() ? std::max(0.0, bytes(state.out) - forward) / out_ : 0;
-    const double free = room(state) - input;
+    const double free = room(state) - input - weights_behind(end);
     double best = -1;
     for (const chain::CurvePoint& step : segments.curve(i, end - 1)) {
       const double idle = free - static_cast<double>(step.memory);
@@ -202,6 +204,17 @@ class Slots {
             .comes = input});
   }
 
+  // Returns the bytes of the weight gradients that are there before the backward of stage end - 1.
+  double weights_behind(size_t end) const {
+    return static_cast<double>(judge_.model().weights(end, stages() - 1));
+  }
+
+  // What is still to leave, or has come back already in mirrored time, is there at the loss.
+  bool fits_at_the_loss(const State& state) const {
+    return room(state) - static_cast<double>(judge_.model().loss[0]) >=
+           bytes(std::max(state.out, state.in));
+  }
+
   // The paper waits at the loss until both queues are empty.
   double at_the_loss(const State& state) const {
     if (!moves()) return state.time;
@@ -209,8 +222,10 @@ class Slots {
   }
 
   void offer_best() {
-    std::vector<size_t> order(states_.back().size());
-    for (size_t s = 0; s < order.size(); ++s) order[s] = s;
+    std::vector<size_t> order;
+    for (size_t s = 0; s < states_.back().size(); ++s) {
+      if (fits_at_the_loss(states_.back()[s])) order.push_back(s);
+    }
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return at_the_loss(states_.back()[a]) < at_the_loss(states_.back()[b]);
     });
@@ -248,6 +263,10 @@ class Slots {
 
 }  // namespace
 
-Answer pofo_chain(const ChainProblem& problem) { return Slots(problem).run(); }
+Answer pofo_chain(const ChainProblem& problem) {
+  // Where nothing can move, the paper's planner is that of persistent schedules.
+  if (lanes_of(problem.options.machine).empty()) return levels_chain(problem);
+  return Slots(problem).run();
+}
 
 }  // namespace reprise::internal::levels
