@@ -19,13 +19,15 @@
 // It is here to be compared with: `levels` rounds nothing, and decides for each value alone.
 //
 // Complexity: O(stages * states * kLongest), with at most kMostStates states at a boundary; beyond
-// them the slowest are dropped.
+// them the slowest are dropped. They are fewer where the time limit would not suffice.
 //
 // Assumes: every forward may run again. Not proven: nothing; the bound is that of `levels`.
 //
 // Tests: those of every planner; property/levels_test.cc (not faster than the bound, and `levels` is at
 // least as good but for the luck of its search).
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -40,10 +42,14 @@ namespace reprise::internal::levels {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int64_t kSlots = 50;
-constexpr size_t kLongest = 24;       // stages of a segment
-constexpr size_t kMostStates = 2000;  // at a boundary
-constexpr size_t kJudged = 40;        // states at the loss whose exact plans are built
+constexpr size_t kLongest = 24;           // stages of a segment
+constexpr size_t kMostStates = 2000;      // at a boundary
+constexpr size_t kFewestStates = 20;      // if the time runs out
+constexpr double kRecurrenceShare = 0.7;  // of the time limit, for the recurrence
+constexpr size_t kJudged = 40;            // states at the loss whose exact plans are built
 
 struct State {
   int64_t kept = 0, out = 0, in = 0;  // slots: A, dF, dB
@@ -57,7 +63,9 @@ struct State {
 class Slots {
  public:
   explicit Slots(const ChainProblem& problem)
-      : chain_(problem.chain), judge_(problem, std::min(kLongest, stages()), "pofo") {
+      : chain_(problem.chain),
+        limit_(static_cast<double>(problem.options.time_limit.count())),
+        judge_(problem, std::min(kLongest, stages()), "pofo") {
     unit_ = std::max<int64_t>(1, (judge_.memory() + kSlots - 1) / kSlots);
     const Machine& machine = problem.options.machine;
     if (const auto& lanes = judge_.carrier().lanes(); !lanes.empty()) {
@@ -67,11 +75,13 @@ class Slots {
   }
 
   Answer run() {
+    begin_ = Clock::now();
     if (judge_.memory() > 0) {
       states_.resize(stages() + 1);
       index_.resize(stages() + 1);
       add(0, {});
       for (size_t i = 0; i < stages(); ++i) {
+        keep_to_time(i);
         drop_slowest(i);
         for (size_t s = 0; s < states_[i].size(); ++s) {
           keep(i, s);
@@ -118,13 +128,21 @@ class Slots {
     }
   }
 
+  // Halves the number of states while the boundaries so far took more than their share of the time.
+  void keep_to_time(size_t boundary) {
+    const double used = std::chrono::duration<double, std::nano>(Clock::now() - begin_).count();
+    const double share =
+        kRecurrenceShare * static_cast<double>(boundary + 1) / static_cast<double>(stages());
+    if (used > share * limit_) most_ = std::max(kFewestStates, most_ / 2);
+  }
+
   void drop_slowest(size_t boundary) {
     std::vector<State>& all = states_[boundary];
     index_[boundary].clear();
-    if (all.size() <= kMostStates) return;
-    std::nth_element(all.begin(), all.begin() + kMostStates, all.end(),
+    if (all.size() <= most_) return;
+    std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(most_), all.end(),
                      [](const State& a, const State& b) { return a.time < b.time; });
-    all.resize(kMostStates);
+    all.resize(most_);
   }
 
   // What a piece of the chain adds to a state, in bytes and nanoseconds.
@@ -230,7 +248,10 @@ class Slots {
       return at_the_loss(states_.back()[a]) < at_the_loss(states_.back()[b]);
     });
     order.resize(std::min(order.size(), kJudged));
-    for (const size_t s : order) judge_.offer(choices_of_state(s));
+    for (const size_t s : order) {
+      judge_.offer(choices_of_state(s));
+      if (std::chrono::duration<double, std::nano>(Clock::now() - begin_).count() > limit_) return;
+    }
   }
 
   Choices choices_of_state(size_t s) const {
@@ -254,6 +275,9 @@ class Slots {
   }
 
   const Chain& chain_;
+  Clock::time_point begin_;  // of the recurrence
+  const double limit_;       // nanoseconds
+  size_t most_ = kMostStates;
   Judge judge_;
   int64_t unit_ = 1;                        // bytes of a slot
   double out_ = 0, in_ = 0;                 // bytes a nanosecond
