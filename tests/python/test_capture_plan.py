@@ -117,6 +117,7 @@ def test_a_device_without_graphs_runs_operation_by_operation() -> None:
     report = step.report()
     assert report.graphed == 0
     assert "cpu has no graphs" in report.no_device_graph
+    assert report.budget_bytes is not None
     assert report.measured_peak_bytes <= report.budget_bytes
     step.plan(budget="95%")
     step(x)
