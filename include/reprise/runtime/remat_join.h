@@ -16,7 +16,7 @@
 // gradient is the sum over the uses in this order, and a plan keeps the order
 // (Join::shared).
 //
-// Not handled: values that move to a disk, logs of measured steps, more than 6 branches.
+// Joins do not have values that move to a disk, logs of measured steps, or more than 6 branches.
 #pragma once
 
 #include <torch/nn/module.h>

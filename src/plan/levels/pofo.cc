@@ -145,7 +145,7 @@ class Slots {
     all.resize(most_);
   }
 
-  // What a piece of the chain adds to a state, in bytes and nanoseconds.
+  // A Piece is what a part of the chain adds to a state, in bytes and nanoseconds.
   struct Piece {
     size_t end = 0;  // the boundary behind it
     bool swept = false;
@@ -227,7 +227,7 @@ class Slots {
     return static_cast<double>(judge_.model().weights(end, stages() - 1));
   }
 
-  // What is still to leave, or has come back already in mirrored time, is there at the loss.
+  // Bytes that have still to leave, or have come back already in mirrored time, are there at the loss.
   bool fits_at_the_loss(const State& state) const {
     return room(state) - static_cast<double>(judge_.model().loss[0]) >=
            bytes(std::max(state.out, state.in));

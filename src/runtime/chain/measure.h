@@ -21,8 +21,8 @@ struct MeasuredChain {
   std::vector<std::string> stays = {};
   std::vector<TimeSpread> spread = {};
   int64_t processor_percent = 100;  // Profile::processor_percent
-  // Of the loss: the bytes of the gradients alone that it hands to the chain, and those that stay
-  // until the end of a step in which the chain's backward runs inside that of the loss.
+  // The loss has two counts: bytes of the gradients alone that it hands to the chain, and bytes that
+  // stay until the end of a step in which the chain's backward runs inside that of the loss.
   Bytes loss_gradient = {}, loss_resident = {};
 };
 

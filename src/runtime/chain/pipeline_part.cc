@@ -138,7 +138,8 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
   }
   planned_->memories = {nullptr};
   planned_->set_measured(std::move(measured));
-  key_ = key_of({{at::empty({0}, sample[0].options().requires_grad(false))}}, contents_of(only_branch(stages_), {}));
+  key_ = key_of({{at::empty({0}, sample[0].options().requires_grad(false))}},
+                contents_of(only_branch(stages_), {}));
 }
 
 Bytes PipelinePart::output_gradient_bytes() const {
@@ -206,7 +207,7 @@ PipelinePart::Way PipelinePart::way_of(const PartPlan& plan, int32_t first_stage
   starts.push_back(actions.size());
   Way way{.program = std::make_shared<const Program>(graph, actions)};
   way.forward_end = starts[plan.forward.size()];
-  // What an empty loss frees goes at once: the messages hold what is to be sent.
+  // An empty loss frees its values at once: the messages hold the bytes that are to be sent.
   way.backward_begin = has_loss_ ? way.forward_end : starts[plan.forward.size() + 1];
   return way;
 }

@@ -38,7 +38,7 @@ bool has_arenas(c10::Device device);
 // own allocator. On the CPU it is another source than on devices.
 const std::shared_ptr<BlockSource>& block_source(c10::Device device);
 
-// What arenas hold on a device other than the CPU. The device's allocator counts the memory of an
+// An ArenaCount counts the memory of arenas on a device other than the CPU. The device's allocator counts the memory of an
 // arena as one block, from the first step to the last. memory_count() counts the blocks in it
 // instead, as it does on the CPU.
 struct ArenaCount {

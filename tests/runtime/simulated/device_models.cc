@@ -84,6 +84,16 @@ DeviceModel make_device_model(const std::string& name, c10::Device device) {
   return model;
 }
 
+MeasureOptions once() {
+  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
+}
+
+std::string reports() {
+  std::string all;
+  for (const std::string& each : sim::take_reports()) all += each + "\n";
+  return all;
+}
+
 void seed_device(c10::Device device, uint64_t value) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   generator.set_current_seed(value);

@@ -34,6 +34,12 @@ DeviceModel make_device_model(const std::string& name, c10::Device device);
 
 void seed_device(c10::Device device, uint64_t value);
 
+// The least effort of measuring a model. The output does not outlive the loss.
+MeasureOptions once();
+
+// The reports of missing synchronisation since the last call, one a line.
+std::string reports();
+
 // Loss, gradients and buffers, on the host, and the random state of the device.
 Tensors everything(const DeviceModel& model, const at::Tensor& loss);
 

@@ -5,10 +5,6 @@
 namespace reprise::runtime::testing {
 namespace {
 
-MeasureOptions once() {
-  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
-}
-
 TEST(DeviceLimits, TheCpuCountsAndEnforcesBesideDevices) {
   EXPECT_TRUE(cpu_allocator_installed());
   const DeviceModel model = make_device_model("conv", c10::kCPU);

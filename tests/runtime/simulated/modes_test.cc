@@ -11,16 +11,6 @@ namespace {
 
 const std::vector<std::string> budgets = {"100%", "85%", "least"};
 
-MeasureOptions once() {
-  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
-}
-
-std::string reports() {
-  std::string all;
-  for (const std::string& each : sim::take_reports()) all += each + "\n";
-  return all;
-}
-
 // Both modes behind one face.
 struct Planned {
   DeviceModel model;

@@ -9,16 +9,6 @@
 namespace reprise::runtime::testing {
 namespace {
 
-MeasureOptions once() {
-  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
-}
-
-std::string reports() {
-  std::string all;
-  for (const std::string& each : sim::take_reports()) all += each + "\n";
-  return all;
-}
-
 // A host that is so fast that moving always pays.
 Machine fast_host() {
   Machine machine = parse_offload("host=1000GB/s");

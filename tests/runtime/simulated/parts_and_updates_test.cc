@@ -14,16 +14,6 @@ namespace {
 
 constexpr int kSteps = 3;
 
-MeasureOptions once() {
-  return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
-}
-
-std::string reports() {
-  std::string all;
-  for (const std::string& each : sim::take_reports()) all += each + "\n";
-  return all;
-}
-
 std::vector<std::shared_ptr<nn::Module>> modules_of(const DeviceModel& model) {
   std::vector<std::shared_ptr<nn::Module>> all;
   for (const Stage& stage : model.stages) {

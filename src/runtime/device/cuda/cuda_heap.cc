@@ -46,7 +46,7 @@ class Front final : public CUDAAllocator {
     if (!served_.give_back(data)) behind_.raw_delete(data);
   }
 
-  // What follows is passed on.
+  // The functions below pass their calls on.
   bool initialized() override { return behind_.initialized(); }
   void emptyCache(MempoolId_t pool) override { behind_.emptyCache(pool); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
