@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _core
-from ._arguments import Progress
-from ._fit import fake_tensors, fit
+from ._fit.fit import fake_tensors, fit
+from ._planning.arguments import Progress
 from ._program import made_by, name_of
 from .errors import BudgetError, Error, InputError
 
@@ -141,7 +141,7 @@ def _run_judge(chosen: argparse.Namespace) -> int:
             f'"{chosen.what}" is a file, and a file has no step to run; name a function in it, as '
             "in FILE.py:FUNCTION"
         )
-    from ._judge import judge  # It needs PyTorch, and fit() of a file does not.
+    from ._doctor.judge import judge  # It needs PyTorch, and fit() of a file does not.
 
     arguments = made_by(*named)
     options = {"compare": not chosen.no_compare, "repeats": chosen.repeats}

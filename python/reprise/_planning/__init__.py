@@ -1,0 +1,1 @@
+"""Problems, plans and their results, without PyTorch: what is read from files, planned, checked and shown."""
