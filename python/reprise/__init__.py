@@ -40,7 +40,8 @@ from .errors import BudgetError, Error, InputError, InternalError
 if TYPE_CHECKING:
     from . import nn
     from ._capture.alternatives import Alternative, alternatives
-    from ._capture.capture import CapturedStep, capture
+    from ._capture.capture import capture
+    from ._capture.captured_step import CapturedStep
     from ._capture.micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._chain.profiling import profile
     from ._chain.remat import Remat, remat
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 # when its name is first used.
 _RUNTIME = {
     "Alternative": "_capture.alternatives",
-    "CapturedStep": "_capture.capture",
+    "CapturedStep": "_capture.captured_step",
     "CompiledGraph": "_compile.backend",
     "MicroBatchedStep": "_capture.micro_batches",
     "ModeTried": "_modes.modes",

@@ -15,8 +15,9 @@ from .._step.memory import budget_for
 from .._step.modules import modules_of
 from .._torch import _runtime
 from ..errors import InputError
-from .capture import CapturedStep
+from .captured_step import CapturedStep
 from .recorded import RecordedFunction
+from .request import Request
 
 
 class PartsTried(NamedTuple):
@@ -48,13 +49,15 @@ class MicroBatchedStep(CapturedStep):
         body: Callable[..., Any] | None,
         budget: Budget,
         plan: dict[str, Any],
-        **capture: Any,
+        request: Request,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> None:
         self._numbers = list(numbers)
         self._body = body
         self._budget = budget
         self._first_plan = plan
-        super().__init__(budget=None, **capture)  # Each number of parts is recorded plain.
+        super().__init__(request, arguments, keywords)
 
     def _functions(self) -> list[Callable[..., Any]]:
         return super()._functions() + ([] if self._body is None else [self._body])
@@ -192,19 +195,22 @@ def micro_batches(
             "device_graph": device_graph,
             "observer": observer,
         },
-        step=part,
-        arguments=sample,
-        keywords=keywords,
-        modules=modules,
-        on_miss=on_miss,
-        outcomes=outcomes,
-        alternatives=alternatives,
-        optimizer=optimizer,
-        unguarded=unguarded,
-        lockstep=lockstep,
-        name=name,
-        observer=observer,
-        cache=cache,
-        process_group=process_group,
-        bucket_cap_mb=bucket_cap_mb,
+        Request(
+            step=part,
+            modules=modules,
+            on_miss=on_miss,
+            outcomes=outcomes,
+            alternatives=alternatives,
+            optimizer=optimizer,
+            budget=None,  # Each number of parts is recorded plain.
+            unguarded=tuple(unguarded),
+            lockstep=lockstep,
+            name=name,
+            observer=observer,
+            cache=cache,
+            process_group=process_group,
+            bucket_cap_mb=bucket_cap_mb,
+        ),
+        sample,
+        keywords,
     )

@@ -1,1 +1,1 @@
-"""Chain mode: stages that are measured, planned and run, branches that meet, and curves over budgets."""
+"""Chain mode: stages that are measured, planned and run; branches that meet; curves."""

@@ -14,7 +14,8 @@ import torch
 from torch.utils import checkpoint as checkpoints
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._capture.capture import CapturedStep, capture
+from .._capture.capture import capture
+from .._capture.captured_step import CapturedStep
 from .._compile.joint import storage_bytes
 from .._step.before import Before
 from .._step.memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak

@@ -1,1 +1,1 @@
-"""Will it fit? Training steps on fake tensors, their problems, and the answer for a list of memories."""
+"""Will it fit? Steps on fake tensors, their problems, and the answer for a list of memories."""

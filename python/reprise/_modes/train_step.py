@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .. import _core
-from .._capture.capture import CapturedStep
+from .._capture.captured_step import CapturedStep
 from .._planning.arguments import Budget, Observer
 from .._planning.html import table
 from .._step.before import Before

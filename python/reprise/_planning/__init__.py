@@ -1,1 +1,1 @@
-"""Problems, plans and their results, without PyTorch: what is read from files, planned, checked and shown."""
+"""Problems, plans and results, without PyTorch: what is read, planned, checked and shown."""
