@@ -10,8 +10,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
+from .._step.library import OUR_CODE
 from .._step.tree import Tree
 from .._torch import _runtime
 from ..errors import Error, InputError, StepMiss
@@ -19,7 +18,6 @@ from .chance import put_back, shared_generators
 from .watch import text_of
 
 LOCKSTEP = ("sparse", "always", "never")
-_OUR_CODE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 _NOTE = (
     "Reprise ran the function of a captured step beside its recording (lockstep) when this was "
     "raised. The step has changed nothing."
@@ -82,7 +80,7 @@ def _add_note(error: BaseException) -> None:
 def _place_of(error: BaseException) -> str:
     """Returns where the program raised the error, such as " at train.py:41"."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_OUR_CODE):
+        if not frame.filename.startswith(OUR_CODE):
             return f" at {os.path.basename(frame.filename)}:{frame.lineno}"
     return ""
 

@@ -13,14 +13,17 @@ _LIBRARIES = tuple(
     os.path.realpath(path) + os.sep
     for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
+# The folders of PyTorch and of this package, as they stand in the names of code objects.
+_HERE = os.path.dirname(os.path.dirname(__file__))
+OUR_CODE = (os.path.dirname(torch.__file__) + os.sep, _HERE + os.sep)
 
 
 def _folder(module: types.ModuleType) -> str:
     return os.path.dirname(os.path.realpath(module.__file__ or "")) + os.sep
 
 
-_REPRISE = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
-_PACKAGES: tuple[str, ...] = (_folder(torch), _REPRISE)
+_REPRISE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_PACKAGES: tuple[str, ...] = (_folder(torch), _REPRISE + os.sep)
 if "numpy" in sys.modules:
     _PACKAGES += (_folder(sys.modules["numpy"]),)
 

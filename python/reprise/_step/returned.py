@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from ..errors import InputError
+from .library import OUR_CODE
 
 # tolist() of more whole numbers than these is refused, because each is a read of its own.
 MOST_NUMBERS = 64
-_OUR_CODE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 _ADVICE = (
     "it is hardly ever the same twice, and a captured step would keep it. Compare inside PyTorch, "
     "because a boolean can be read (if loss > 3:), compute with the tensor itself, return the "
@@ -119,7 +119,7 @@ class Reads:
 def place() -> str:
     """Returns the line of the user's program that is running, such as "train.py:41"."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUR_CODE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OUR_CODE):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
