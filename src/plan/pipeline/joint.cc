@@ -124,7 +124,10 @@ PipelineAnswer joint(const PipelineProblem& problem) {
   const bool several = best.found() && best.plan()->parts.size() > problem.pipeline.devices.size();
   PipelineAnswer answer = best.answer(several ? bound_of_all(problem.pipeline) : costs.bound());
   if (several) answer.schedule_class = "all";
-  if (!best.found()) answer.lower_bound = Nanos(0);
+  if (!best.found()) {
+    answer.lower_bound = Nanos(0);
+    if (control.out_of_time()) answer.termination = Termination::kTimeLimit;
+  }
   answer.search_memory = costs.plans().memory();
   return answer;
 }
