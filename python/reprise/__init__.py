@@ -21,6 +21,8 @@ from ._doctor.doctor import doctor
 from ._doctor.judgement import JudgedStep, Judgement
 from ._fit.answer import Fit
 from ._fit.fit import fake_tensors, fit
+from ._fit.ranks import fit_ranks
+from ._fit.ranks_answer import RanksFit, RanksRow
 from ._fit.rows import FitBatch, FitRow, FitWay
 from ._planning.arguments import Progress
 from ._planning.chain import Chain, ChainInput, ChainLoss, Cost, Stage, StageOption
@@ -139,6 +141,8 @@ __all__ = [
     "ProblemId",
     "Profile",
     "Progress",
+    "RanksFit",
+    "RanksRow",
     "Realization",
     "Recomputed",
     "Remat",
@@ -171,6 +175,7 @@ __all__ = [
     "export",
     "fake_tensors",
     "fit",
+    "fit_ranks",
     "format_bytes",
     "format_duration",
     "frontier",

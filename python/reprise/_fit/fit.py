@@ -21,6 +21,7 @@ from .._planning.problems import text_of
 from ..errors import InputError
 from .answer import Fit
 from .case import USED_UP, Case, Cases
+from .rates import rate
 from .rows import FitBatch, FitRow, FitWay
 from .text import size
 
@@ -131,12 +132,12 @@ def fit(
         modules=modules,
         fixed_bytes=fixed,
         name=name,
-        operations=_rate(operations, ASSUMED_OPERATIONS, "operations"),
-        bandwidth=_rate(bandwidth, ASSUMED_BYTES, "bandwidth"),
+        operations=rate(operations, ASSUMED_OPERATIONS, "operations"),
+        bandwidth=rate(bandwidth, ASSUMED_BYTES, "bandwidth"),
         overhead_ns=_core.parse_duration(overhead)
         if isinstance(overhead, str)
         else int(overhead * 1e9),
-        link=None if link is None else _rate(link, 0.0, "link"),
+        link=None if link is None else rate(link, 0.0, "link"),
     )
     made: Callable[[int], Cases] = question.estimated if times == "estimated" else question.measured
     found, notes = _all_batches(question.batch, batches, made, search, times == "measured")
@@ -194,28 +195,6 @@ def _memories(given: Any) -> list[int]:
             raise InputError(f"a memory has at least one byte, not {one!r}")
         found.append(bytes)
     return list(dict.fromkeys(found))
-
-
-def _rate(given: float | str | None, default: float, what: str) -> float:
-    """Returns a number a second: a number, or a text such as "400T", "2TB" or "400 Tflop/s"."""
-    if given is None:
-        return default
-    if isinstance(given, str):
-        text = given.strip().lower().removesuffix("/s").rstrip()
-        for unit in ("flops", "flop", "b"):
-            text = text.removesuffix(unit).rstrip()
-        scale = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}.get(text[-1:], 1.0)
-        try:
-            number = float(text if scale == 1.0 else text[:-1]) * scale
-        except ValueError:
-            number = 0.0
-    else:
-        number = float(given)
-    if not 0 < number < 1e30:
-        raise InputError(
-            f'{what} is a number a second above 0, such as 2e12 or "2TB", not {given!r}'
-        )
-    return number
 
 
 def _of_problem(problem: Any, fixed_bytes: int, search: _Search) -> Fit:

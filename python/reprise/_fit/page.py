@@ -20,7 +20,7 @@ from .text import (
     verdict,
 )
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --panel: #f6f7f8; --ink: #1c2126;
   --soft: #59636e; --line: #dfe3e7; --grid: #e8ebee;
   --good: #1a7f4b; --bad: #b3261e; --c0: #7d8894; --c1: #9a86c9;
@@ -74,8 +74,8 @@ td small { color: var(--soft); display: block; font-size: 13px; }
 td.no { color: var(--soft); }
 td.best { font-weight: 620; }
 """
-_WIDTH = 1000
-_LEFT = 96
+WIDTH = 1000
+LEFT = 96
 _REST = "activations, temporaries"
 
 
@@ -85,7 +85,7 @@ def page(fit: FitRows) -> str:
     return (
         "<!doctype html>\n<html lang='en'>\n<head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>Will it fit? {title}</title>\n<style>{_STYLE}</style></head>\n<body><main>\n"
+        f"<title>Will it fit? {title}</title>\n<style>{STYLE}</style></head>\n<body><main>\n"
         f"<p class='eyebrow'>Reprise {_core.__version__}: will it fit?</p>\n<h1>{title}</h1>\n"
         f"<p class='lead'>{html.escape(_lead(fit))}</p>\n"
         f"<p class='note'>Sizes: {html.escape(fit.sizes)}. Times: {html.escape(fit.times)}.</p>\n"
@@ -170,14 +170,14 @@ def _memory(fit: FitRows) -> str:
         bars.append([*known, max(0, one.peak_bytes - sum(known))])
     memories = fit.memories()
     largest = max([sum(bar) for bar in bars] + [m for m in memories if m < 3 * max(map(sum, bars))])
-    ticks, scale = _axis(largest, (_WIDTH - _LEFT - 30))
+    ticks, scale = _axis(largest, (WIDTH - LEFT - 30))
     height = 34 * len(bars) + 62
     parts = [_grid(ticks, scale, 26, height - 30)]
     for index, (one, bar) in enumerate(zip(fit.batches, bars, strict=True)):
-        y, x = 34 + 34 * index, float(_LEFT)
+        y, x = 34 + 34 * index, float(LEFT)
         label = "step" if one.batch is None else f"batch {one.batch}"
         parts.append(
-            f"<text class='ink' x='{_LEFT - 10}' y='{y + 15}' text-anchor='end'>{label}</text>"
+            f"<text class='ink' x='{LEFT - 10}' y='{y + 15}' text-anchor='end'>{label}</text>"
         )
         for kind, bytes in enumerate(bar):
             width = bytes * scale
@@ -187,11 +187,11 @@ def _memory(fit: FitRows) -> str:
                 f"<title>{names[kind]}: {size_up(bytes)}</title></rect>"
             )
             x += width
-        end = min(x + 6, _WIDTH - 62)
+        end = min(x + 6, WIDTH - 62)
         parts.append(f"<text x='{end:.1f}' y='{y + 15}'>{size(sum(bar))}</text>")
     for memory in memories:
         if memory <= largest:
-            x = _LEFT + memory * scale
+            x = LEFT + memory * scale
             parts.append(
                 f"<line x1='{x:.1f}' x2='{x:.1f}' y1='20' y2='{height - 30}' stroke='var(--ink)' "
                 f"stroke-dasharray='4 3'/><text class='ink' x='{x:.1f}' y='14' "
@@ -201,7 +201,7 @@ def _memory(fit: FitRows) -> str:
     return (
         "<h2>Plain training against the memories</h2>\n<p class='note'>Each bar is the peak of "
         "plain training. A plan makes the last piece smaller. Gradients that are used up are "
-        f"never all there.</p>{legend}<div class='scroll'>{_svg(height, parts)}</div>\n"
+        f"never all there.</p>{legend}<div class='scroll'>{svg(height, parts)}</div>\n"
     )
 
 
@@ -225,14 +225,14 @@ def _speed(fit: FitRows) -> str:
     for tick in ticks:
         y = base - tick * scale
         parts.append(
-            f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - 10}' y1='{y:.1f}' y2='{y:.1f}'/>"
-            f"<text x='{_LEFT - 10}' y='{y + 4:.1f}' text-anchor='end'>{tick:g}</text>"
+            f"<line class='grid' x1='{LEFT}' x2='{WIDTH - 10}' y1='{y:.1f}' y2='{y:.1f}'/>"
+            f"<text x='{LEFT - 10}' y='{y + 4:.1f}' text-anchor='end'>{tick:g}</text>"
         )
-    group = (_WIDTH - 10 - _LEFT) / len(fit.batches)
+    group = (WIDTH - 10 - LEFT) / len(fit.batches)
     width = min(54.0, 0.8 * group / len(memories))
     for index, one in enumerate(fit.batches):
-        start = _LEFT + group * index + (group - width * len(memories)) / 2
-        middle = _LEFT + group * (index + 0.5)
+        start = LEFT + group * index + (group - width * len(memories)) / 2
+        middle = LEFT + group * (index + 0.5)
         parts.append(
             f"<text class='ink' x='{middle:.1f}' y='{base + 20}' text-anchor='middle'>"
             f"batch {one.batch}</text>"
@@ -255,7 +255,7 @@ def _speed(fit: FitRows) -> str:
     legend = _legend((size(m), f"--m{k % 6}") for k, m in enumerate(memories))
     return (
         "<h2>Rows a second, by batch and memory</h2>\n"
-        f"{legend}<div class='scroll'>{_svg(height, parts)}</div>\n"
+        f"{legend}<div class='scroll'>{svg(height, parts)}</div>\n"
     )
 
 
@@ -278,7 +278,7 @@ def _table_of_batches(fit: FitRows) -> str:
             f"<td class='figure'>{size_up(least)}</td>",
         ]
         body.append("".join(cells + [_cell(row, fit) for row in own]))
-    return _table(head, body)
+    return table(head, body)
 
 
 def _cell(row: FitRow, fit: FitRows) -> str:
@@ -312,7 +312,7 @@ def _ways(fit: FitRows) -> str:
     head = ["memory", "batch", "switch on", "smallest memory", "step", "no plan is below"]
     return (
         "<h2>All ways</h2>\n<details><summary>Every way that was looked at</summary>"
-        f"{_table(head, body)}</details>\n"
+        f"{table(head, body)}</details>\n"
     )
 
 
@@ -323,7 +323,7 @@ def _notes(fit: FitRows) -> str:
     return f"<h2>Notes</h2>\n<ul>{items}</ul>\n"
 
 
-def _table(head: Sequence[str], body: Sequence[str]) -> str:
+def table(head: Sequence[str], body: Sequence[str]) -> str:
     top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     rows = "".join(f"<tr>{row}</tr>" for row in body)
     inside = f"<thead><tr>{top}</tr></thead><tbody>{rows}</tbody>"
@@ -338,8 +338,8 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f"<ul class='legend'>{items}</ul>"
 
 
-def _svg(height: int, parts: Sequence[str]) -> str:
-    return f"<svg viewBox='0 0 {_WIDTH} {height}' role='img'>{''.join(parts)}</svg>"
+def svg(height: int, parts: Sequence[str]) -> str:
+    return f"<svg viewBox='0 0 {WIDTH} {height}' role='img'>{''.join(parts)}</svg>"
 
 
 def _axis(largest: float, length: float) -> tuple[list[float], float]:
@@ -354,7 +354,7 @@ def _axis(largest: float, length: float) -> tuple[list[float], float]:
 def _grid(ticks: list[float], scale: float, top: int, bottom: int) -> str:
     parts = []
     for tick in ticks:
-        x = _LEFT + tick * scale
+        x = LEFT + tick * scale
         parts.append(
             f"<line class='grid' x1='{x:.1f}' x2='{x:.1f}' y1='{top}' y2='{bottom}'/>"
             f"<text x='{x:.1f}' y='{bottom + 18}' text-anchor='middle'>{size(int(tick))}</text>"
