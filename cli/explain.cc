@@ -42,7 +42,7 @@ int run_explain(const ExplainArguments& arguments) {
   TextOptions options = text_options();
   options.rows = arguments.rows;
   std::optional<EnergyReport> energy;
-  if (const std::optional<Power> power = power_of(arguments.power)) {
+  if (const std::optional<Power> power = power_of(arguments.power, arguments.quiet)) {
     energy = EnergyReport{.use = energy_of(graph, plan.actions, *power, machine),
                           .plain = baseline_energy(graph, *power)};
   }

@@ -57,7 +57,7 @@ int run_energy_frontier(const FrontierArguments& arguments) {
   options.budget = Budget(arguments.budget);
   if (!arguments.output.empty()) require_writable(arguments.output);
   const Problem problem = load_problem(arguments.problem);
-  const Power power = *power_of(arguments.power);
+  const Power power = *power_of(arguments.power, arguments.search.quiet);
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
   const size_t most = arguments.points > 0 ? static_cast<size_t>(arguments.points) : 9;

@@ -122,7 +122,7 @@ int run_plan(const PlanArguments& arguments) {
     if (!path.empty()) require_writable(path);
   }
   const Problem problem = load_problem(arguments.problem);
-  const std::optional<Power> power = power_of(arguments.power);
+  const std::optional<Power> power = power_of(arguments.power, arguments.search.quiet);
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();

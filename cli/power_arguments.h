@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "output.h"
 #include "rapl.h"
 #include "reprise/io/json.h"
 #include "reprise/model/power.h"
@@ -19,10 +20,16 @@ inline CLI::Option* add_power_option(CLI::App& command, std::string& power) {
       ->type_name("POWER");
 }
 
-inline std::optional<Power> power_of(const std::string& text) {
+// A power that was measured is also said, unless `quiet`.
+inline std::optional<Power> power_of(const std::string& text, bool quiet) {
   if (text.empty()) return {};
   if (text == "rapl" || text.starts_with("rapl:")) {
-    return measure_power(text == "rapl" ? kPowercap : text.substr(5));
+    const Power power = measure_power(text == "rapl" ? kPowercap : text.substr(5));
+    if (!quiet) {
+      say("measured: static=" + format_power(power.static_mw) +
+          ",dynamic=" + format_power(power.dynamic_mw));
+    }
+    return power;
   }
   if (text.find('=') != std::string::npos) return parse_watts(text);
   return load_power(text);

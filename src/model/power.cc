@@ -158,7 +158,7 @@ std::string format_energy(Picojoules energy) {
 }
 
 std::string format_power(int64_t milliwatts) {
-  return fmt::format("{:g} W", static_cast<double>(milliwatts) / 1e3);
+  return fmt::format("{:g}W", static_cast<double>(milliwatts) / 1e3);
 }
 
 }  // namespace reprise

@@ -129,13 +129,14 @@ class EnergyTest(ProgramTest):
                      "-o", self.folder / "plan.json", "--json"]
         for _ in range(5):  # On a busy machine this process may not get to move the counters.
             with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE,
-                                  stderr=subprocess.DEVNULL, text=True) as process:
+                                  stderr=subprocess.PIPE, text=True) as process:
                 while process.poll() is None:
                     tick()
                     time.sleep(0.002)
-                text = process.stdout.read()
+                text, said = process.stdout.read(), process.stderr.read()
             if process.returncode == DONE:
                 break
+        self.assertRegex(said, r"(?m)^reprise: measured: static=[\d.]+W,dynamic=[\d.]+W$")
         energy = json.loads(text)["energy"]["plan"]
         watts = energy["background_pj"] / energy["time_ns"] / 1e3
         self.assertGreater(watts, 0)

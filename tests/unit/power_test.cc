@@ -121,6 +121,8 @@ TEST(Power, AmountsForPeople) {
   EXPECT_EQ(format_energy(Picojoules(1500)), "1.50 nJ");
   EXPECT_EQ(format_energy(Picojoules(12'300'000'000'000)), "12.3 J");
   EXPECT_EQ(format_energy(Picojoules(450'000'000'000)), "450 mJ");
+  EXPECT_EQ(format_power(20'000), "20W");
+  EXPECT_EQ(format_power(1'500), "1.5W");
   EXPECT_EQ(format_energy(Picojoules(2'000'000'000'000'000)), "2.00 kJ");
 }
 

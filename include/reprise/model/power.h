@@ -50,7 +50,7 @@ std::vector<std::vector<int64_t>> dynamic_power(const Graph& graph, const Power&
 
 // Prints three significant digits: "12.3 J", "450 mJ".
 std::string format_energy(Picojoules energy);
-// Prints a power as "20 W", "1.5 W".
+// Prints a power as parse_watts() reads it: "20W", "1.5W".
 std::string format_power(int64_t milliwatts);
 
 }  // namespace reprise
