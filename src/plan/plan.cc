@@ -167,7 +167,8 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "graph", "graphs", &PlannerInfo::plan_graph);
+  const char* usual = options.machine.channels.empty() ? "graph" : "graph_levels";
+  const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
   const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);

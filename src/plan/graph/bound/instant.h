@@ -49,6 +49,7 @@ struct Assumption {
 // | assume      | cases                              | 12    |
 // | Stretch     | stretches that add up              | 13    |
 // | pay         | pairs of instants                  | 14    |
+// | least_time_with_copies | values that are elsewhere | 15  |
 class Instant {
  public:
   using Amount = MaxFlow::Amount;
@@ -99,6 +100,31 @@ class Instant {
 
   // Returns the cheapest division at these prices, or nothing if there is none.
   std::optional<Paid> pay(const Prices& prices);
+  // Lemma 15: channels carry values to other memories and back. By value: the time that the channels
+  // need at least, out of the device and back.
+  struct Carriage {
+    std::vector<int64_t> out, in;
+  };
+  // The shares of the time before b, and from b on, that are asked of the channels, in 64ths. The rest is
+  // asked of the runs.
+  struct Shares {
+    int out = 0, in = 0;
+
+    bool operator==(const Shares&) const = default;
+  };
+  static constexpr int kWhole = 64;
+  // What the best cut does with the values that it does not make again.
+  struct Places {
+    std::vector<ValueIndex> here, away;
+    double price = 0;  // of a byte, in time
+  };
+
+  // Returns a time that no plan with copies within the budget that runs this variant here can go below,
+  // or nothing if no plan runs it. The stretch must follow another and have no end. It takes some dozens
+  // of cuts at most.
+  std::optional<Amount> least_time_with_copies(int64_t budget, const Carriage& carriage,
+                                               const Shares& shares, Places* places = nullptr);
+
   // The bytes that are left for L within a budget.
   Amount room(int64_t budget) const { return budget - base_; }
   // The time of the variant beyond the fastest one.
@@ -167,6 +193,13 @@ class Instant {
   void need(ValueIndex value, size_t from);
   void add_eithers();
   void add_charges();
+  // The times of first runs before b, from b on, and of those of which neither is known.
+  struct Spent {
+    int64_t before = 0, after = 0, either = 0;
+  };
+  Spent spent() const;
+  Line solve_with_copies(Amount price, Amount unit, const Carriage& carriage, const Shares& shares,
+                         Amount* total, Places* places);
   // Returns the cut at lambda = price / unit, or nothing if every cut has an infinite arc.
   std::optional<Line> solve(Amount price, Amount unit, Amount* total);
   Line current_line() const;

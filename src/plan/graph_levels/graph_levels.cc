@@ -1,0 +1,297 @@
+// This planner decides, for each value of a graph and each gap between two ops that touch it, whether the
+// value stays on the device, is made again, or moves to another memory and comes back in time.
+//
+// The question is that of O. Beaumont, L. Eyraud-Dubois, A. Shilova, "Efficient combination of
+// rematerialization and offloading for training DNNs", NeurIPS 2021, asked of graphs, for single values,
+// and with the copies' semantics of Reprise (docs/memories.md).
+//
+//   flow.h     a schedule and lanes -> the exact plan: who leaves where, who comes back when, its time
+//   improve.h  local search over schedules and lanes with flow.h as its judge (simulated annealing:
+//              S. Kirkpatrick et al., Science 220, 1983)
+//   graph/bound/with_copies.h   a time that no plan with copies beats, from single instants
+//
+// The search begins with plain training, where everything may move; with schedules of the planner
+// `graph` for several budgets, from the given one up to that of plain training, where everything that
+// they keep may move; and with what the cut of the bound keeps, moves and makes again. So the answer is
+// never slower than that of `graph` in kShareAlone of the time, and never slower than moving alone in
+// the order of flow.h.
+//
+// Complexity: a flow takes O(values of all runs + gaps * log gaps); there are up to kMostEvaluations.
+//
+// Does not handle: memories that no channel joins with the device directly; copies from one memory behind
+// the device to another; other orders of the ops than those of the planner `graph`. Not proven: the
+// search has no guarantee but the bound.
+//
+// Tests:
+//   oracle/graph_levels_test.cc: against every plan with copies of small graphs; bounds below the optimum
+//   property/graph_levels_test.cc: never slower than recomputing alone or moving alone; capacities
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/common/by_level.h"
+#include "plan/common/search_control.h"
+#include "plan/graph/bound/with_copies.h"
+#include "plan/graph/planner.h"
+#include "plan/graph/question.h"
+#include "plan/graph/schedule/ledger.h"
+#include "plan/graph/starts/starts.h"
+#include "plan/graph_levels/flow.h"
+#include "plan/graph_levels/improve.h"
+#include "plan/graph_levels/planner.h"
+#include "plan/levels/lanes.h"
+
+namespace reprise::internal::graph_levels {
+
+using bound::bound_with_copies;
+using bound::CopyBound;
+using common::SearchControl;
+using graph::find_schedule;
+using graph::GraphFinding;
+using graph::GraphSearchParams;
+using graph::search_graph;
+using schedule::Schedule;
+using schedule::ScheduleModel;
+
+namespace {
+
+constexpr double kShareAlone = 0.25;   // of the time, for the planner `graph`
+constexpr double kShareBound = 0.15;   // of what is left then, for the bound
+constexpr double kShareStarts = 0.25;  // of what is left then, for schedules of other budgets
+constexpr int kBudgets = 4;            // between the given one and that of plain training
+constexpr size_t kFinalists = 2;
+constexpr double kShareMoving = 0.1;   // of the search, for plans that make nothing again
+constexpr double kShareFirst = 0.4;    // of the rest, for a look at every start
+constexpr int64_t kTouchesEvaluated = 200'000'000;  // over all flows of a search
+constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 400'000;
+constexpr int64_t kEvaluationsForInterval = 4'000;
+
+bool found(const Answer& answer) {
+  return answer.termination == Termination::kOptimal ||
+         answer.termination == Termination::kFeasible;
+}
+
+int64_t time_of(const Graph& graph, const std::vector<Run>& runs) {
+  int64_t time = 0;
+  for (const Run& run : runs) {
+    time += graph.ops[static_cast<size_t>(run.op)]
+                .variants[static_cast<size_t>(run.variant)]
+                .time.count();
+  }
+  return time;
+}
+
+class Search {
+ public:
+  explicit Search(const GraphProblem& problem)
+      : problem_(problem),
+        control_(problem.options, "graph_levels"),
+        threads_(common::thread_count(problem.options.threads)),
+        model_(problem.graph),
+        changes_(model_),
+        carrier_(problem.graph, problem.options.machine),
+        bench_{model_,
+               changes_,
+               carrier_,
+               movable_intervals(model_),
+               problem.budget.count(),
+               0,
+               control_} {
+    const double rerun = std::max(1.0, changes_.total_rerun_time);
+    const auto peak = static_cast<double>(std::max<int64_t>(1, problem.baseline.peak.count()));
+    bench_.price = kPriceOfExcess * rerun / peak;
+  }
+
+  Answer run() {
+    control_.report(-1);
+    const Answer alone = without_copies();
+    SearchControl for_bound = control_.part(kShareBound);
+    bound_ = bound_with_copies(problem_.graph, problem_.budget, problem_.options.machine, for_bound);
+    bench_.price = std::max(bench_.price, kPriceOfExcess * bound_.places.price);
+    if (bound_.least_peak <= problem_.budget) {
+      if (!found(alone) || time_of(problem_.graph, alone.runs) > bound_.time.count()) {
+        collect();
+        improve_all();
+      }
+    }
+    return answer(alone);
+  }
+
+ private:
+  static constexpr double kPriceOfExcess = 4;
+
+  Answer without_copies() const {
+    GraphProblem alone = problem_;
+    alone.options.machine = {};
+    const auto limit = static_cast<double>(problem_.options.time_limit.count());
+    alone.options.time_limit = Nanos(static_cast<int64_t>(kShareAlone * limit));
+    return search_graph(alone);
+  }
+
+  void offer(Fates fates) {
+    if (std::optional<Candidate> start = evaluate(bench_, std::move(fates))) {
+      starts_.push_back(*std::move(start));
+    }
+  }
+
+  void collect() {
+    const std::vector<int8_t> lanes = lanes_for_long_gaps(bench_);
+    offer({model_.lean(), lanes});
+    if (bound_.instant >= 0) {
+      std::vector<char> kept(problem_.graph.values.size(), 0);
+      for (const ValueIndex value : bound_.places.here) kept[static_cast<size_t>(value)] = 1;
+      for (const ValueIndex value : bound_.places.away) kept[static_cast<size_t>(value)] = 1;
+      offer({starts::kept_at(model_, model_.lean(), bound_.instant, kept), lanes});
+    }
+    const SearchControl for_starts = control_.part(kShareStarts);
+    GraphSearchParams params;
+    params.bound.use.cases = params.bound.use.stretches = params.bound.use.pairs = false;
+    const int64_t low = problem_.budget.count();
+    const int64_t high = std::max(low, problem_.baseline.peak.count());
+    std::vector<Schedule> seeds;
+    for (int b = kBudgets - 1; b >= 0; --b) {
+      const Bytes budget(low + (high - low) / kBudgets * b);
+      SearchControl part = for_starts.part(1.0 / (b + 1));
+      const GraphFinding finding =
+          find_schedule(model_, budget, budget, threads_, seeds, part, params);
+      if (!finding.best) continue;
+      seeds = {finding.best->schedule};
+      offer({finding.best->schedule, lanes});
+    }
+  }
+
+  int64_t evaluations() const {
+    int64_t touches = 0;
+    for (const Op& op : problem_.graph.ops) {
+      touches += static_cast<int64_t>(2 + op.variants.front().reads.size() +
+                                      op.variants.front().writes.size());
+    }
+    const auto intervals = static_cast<int64_t>(bench_.movable.size());
+    return std::min(
+        std::clamp(kTouchesEvaluated / std::max<int64_t>(1, touches), kLeastEvaluations,
+                   kMostEvaluations),
+        std::max(kLeastEvaluations, kEvaluationsForInterval * intervals));
+  }
+
+  // Improves all of these at once on several threads, each with the same share of the time.
+  void improve_some(std::vector<Candidate>& candidates, double share, bool again = true) {
+    if (candidates.empty()) return;
+    const auto count = static_cast<double>(candidates.size());
+    const auto threads = std::min<size_t>(candidates.size(), static_cast<size_t>(threads_));
+    const SearchControl part = control_.part(share);
+    const double turns = std::ceil(count / static_cast<double>(threads));
+    Workbench bench{model_, changes_,       carrier_,     bench_.movable,
+                    bench_.budget, bench_.price, part};
+    const auto evaluations_of_each =
+        static_cast<int64_t>(share * static_cast<double>(evaluations()) / count);
+    const uint64_t seed = seed_;
+    seed_ += candidates.size();
+    common::for_each_by_level(
+        {candidates.size()}, static_cast<int>(threads),
+        [&](int, size_t c) {
+          const double turn = std::floor(static_cast<double>(c) / static_cast<double>(threads));
+          candidates[c] = improve(bench, std::move(candidates[c]),
+                                  {.evaluations = evaluations_of_each,
+                                   .share = 1 / (turns - turn),
+                                   .seed = seed + c,
+                                   .floor = bound_.time.count(),
+                                   .again = again});
+        },
+        [&](size_t) {
+          control_.report(-1);
+          return true;
+        });
+  }
+
+  void consider(const Candidate& candidate) {
+    if (!smallest_ || candidate.cost.peak < smallest_->cost.peak) smallest_ = candidate;
+    if (!bench_.fits(candidate)) return;
+    if (!best_ || candidate.cost.time < best_->cost.time) best_ = candidate;
+  }
+
+  bool done() const {
+    return control_.out_of_time() || (best_ && best_->cost.time <= bound_.time.count());
+  }
+
+  void improve_all() {
+    for (const Candidate& start : starts_) consider(start);
+    if (starts_.empty() || done()) return;
+    std::vector<Candidate> moving{starts_.front()};
+    improve_some(moving, kShareMoving, false);
+    consider(moving.front());
+    if (done()) return;
+    improve_some(starts_, kShareFirst);
+    for (const Candidate& start : starts_) consider(start);
+    const auto rank = [&](const Candidate& c) {
+      return std::pair(std::max<int64_t>(0, c.cost.peak - bench_.budget), c.cost.time);
+    };
+    std::stable_sort(starts_.begin(), starts_.end(),
+                     [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
+    if (done()) return;
+    starts_.resize(std::min(starts_.size(), kFinalists));
+    improve_some(starts_, 1);
+    for (const Candidate& start : starts_) consider(start);
+  }
+
+  Answer answer(const Answer& alone) {
+    Answer result;
+    result.lower_bound = bound_.time;
+    result.search_memory = alone.search_memory;
+    const bool recompute = found(alone);
+    if (!best_ && !recompute) {
+      const Bytes smallest = smallest_ ? Bytes(smallest_->cost.peak) : *alone.smallest_budget;
+      result.smallest_budget =
+          alone.smallest_budget ? std::min(smallest, *alone.smallest_budget) : smallest;
+      if (bound_.least_peak > problem_.budget) {
+        result.termination = Termination::kInfeasible;
+        result.blocking_op = problem_.graph.ops[static_cast<size_t>(bound_.blocking_op)].id;
+      }
+      return result;
+    }
+    const bool moved = best_ && (!recompute || best_->cost.time < time_of(problem_.graph, alone.runs));
+    int64_t time = 0;
+    if (moved) {
+      schedule::ScheduleLedger ledger(model_);
+      ledger.assign(best_->fates.schedule);
+      RunList runs;
+      ledger.list(runs.op_variants, runs.positions);
+      GraphFlow flow(model_, carrier_);
+      time = flow.build(runs, best_->fates.lanes, bench_.budget).time;
+      result.actions = flow.actions();
+    } else {
+      time = time_of(problem_.graph, alone.runs);
+      result.runs = alone.runs;
+    }
+    result.termination =
+        Nanos(time) == bound_.time ? Termination::kOptimal : Termination::kFeasible;
+    return result;
+  }
+
+  const GraphProblem& problem_;
+  SearchControl control_;
+  const int threads_;
+  const ScheduleModel model_;
+  const search::ScheduleMoves changes_;
+  const levels::Carrier carrier_;
+  Workbench bench_;
+  CopyBound bound_;
+  std::vector<Candidate> starts_;
+  std::optional<Candidate> best_, smallest_;
+  uint64_t seed_ = 1;
+};
+
+}  // namespace
+
+Answer graph_levels(const GraphProblem& problem) {
+  if (!levels::lanes_of(problem.options.machine).empty()) return Search(problem).run();
+  // Nothing can move. The answer and its bound are those of the planner `graph`.
+  GraphProblem alone = problem;
+  alone.options.machine = {};
+  Answer answer = search_graph(alone);
+  if (answer.schedule_class.empty()) answer.schedule_class = "all";
+  return answer;
+}
+
+}  // namespace reprise::internal::graph_levels
