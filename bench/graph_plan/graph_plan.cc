@@ -44,6 +44,10 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--threads", a.measure.threads, "Of the planners (0: as many as the machine has)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--channel", a.measure.channel,
+                 "Planners that move values have channels to a second memory: this multiple of the "
+                 "bandwidth that carries all saved bytes in the time of the forward")
+      ->check(CLI::Range(0.0, 1e3));
   app.add_flag("--quick", a.quick, "Small graphs, to see that it works; its times mean nothing");
   app.add_option("--write-graphs", a.graph_folder,
                  "Write the networks' graphs to this folder (JSON) and measure nothing");

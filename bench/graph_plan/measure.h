@@ -18,6 +18,10 @@ struct MeasureOptions {
   bool above_fixed = false;  // true: shares count what is above the graph's fixed bytes
   double time_limit = 10;    // seconds
   int threads = 0;
+  // Planners that move values get a machine with a second memory. Its channels have this multiple of the
+  // bandwidth that carries all that the forward saves for the backward in the time of the forward, in
+  // each direction; 0: there is no machine.
+  double channel = 0;
   std::function<void(const std::string&)> progress = {};
 };
 
@@ -30,6 +34,7 @@ struct Row {
   std::optional<double> peak = {};      // share of plain training's peak
   std::optional<double> time = {};      // over plain training's time
   std::optional<double> bound = {};     // the planner's own lower bound, over plain training's time
+  bool moves = false;                   // on a machine with a second memory
   std::optional<double> smallest = {};  // if infeasible: share of the least peak it found
 
   std::optional<double> gap() const {
@@ -40,10 +45,15 @@ struct Row {
 struct GraphResult {
   std::string name;
   size_t ops = 0;
+  double channel = 0;  // bytes per second; 0: there is no machine
   Bytes plain_peak;
   Nanos plain_time;
   std::vector<Row> rows;
 };
+
+// Returns the bandwidth that carries, in the time of plain training's forward, all values that the forward
+// writes and a later op of the loss or the backward reads.
+double whole_bandwidth(const Graph& graph);
 
 GraphResult measure(const Graph& graph, const MeasureOptions& options);
 

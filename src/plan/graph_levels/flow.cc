@@ -94,10 +94,7 @@ void GraphFlow::touch(ValueIndex value, int32_t run, int32_t position,
   const auto v = static_cast<size_t>(value);
   if (life_of_[v] < 0) return;
   Life& life = lives_[static_cast<size_t>(life_of_[v])];
-  const int32_t end = model_.first_interval(value + 1);
-  int32_t& at = cursor_[v];
-  while (at + 1 < end && model_.intervals()[static_cast<size_t>(at) + 1].begin < position) ++at;
-  const int8_t lane = at < end ? lanes[static_cast<size_t>(at)] : kStays;
+  const int8_t lane = lane_of(value, runs_.positions[static_cast<size_t>(life.last)], position, lanes);
   if (lane != kStays && run > life.last + 1 && model_.bytes(value) > 0) {
     int32_t& first = first_gap_[static_cast<size_t>(life.last) + 1];
     next_gap_.push_back(first);
@@ -105,6 +102,22 @@ void GraphFlow::touch(ValueIndex value, int32_t run, int32_t position,
     gaps_.push_back({.value = value, .life = life_of_[v], .last = life.last, .next = run, .lane = lane});
   }
   life.last = run;
+}
+
+// Returns the first lane of the intervals that a gap between two positions lies in.
+int8_t GraphFlow::lane_of(ValueIndex value, int32_t from, int32_t to,
+                          const std::vector<int8_t>& lanes) {
+  const int32_t end = model_.first_interval(value + 1);
+  int32_t& at = cursor_[static_cast<size_t>(value)];
+  int8_t lane = kStays;
+  while (at < end) {
+    const schedule::Interval& interval = model_.intervals()[static_cast<size_t>(at)];
+    const bool is_inside = interval.end > from || interval.end >= to;
+    if (is_inside && lane == kStays) lane = lanes[static_cast<size_t>(at)];
+    if (at + 1 == end || model_.intervals()[static_cast<size_t>(at) + 1].begin >= to) break;
+    ++at;
+  }
+  return lane;
 }
 
 // Adds the bytes of a life that is over. A run does not count what it takes.

@@ -10,7 +10,7 @@
 //     device         v v v v v v v v v v             v v          v leaves before d: wait, free
 //     channel in                             [ copy ]             it comes back: copy, wait
 //
-// - A gap may leave if its interval of the schedule (graph/schedule/schedule.h) has a lane.
+// - A gap may leave if an interval of the schedule (graph/schedule/schedule.h) that it lies in has a lane.
 // - It leaves before the first run that does not fit otherwise. Of several, the one leaves first whose
 //   value lies elsewhere already, and then the one whose next read is last. Bytes decide this, and no
 //   time does, so that the plan keeps to its budget for any durations.
@@ -80,6 +80,7 @@ class GraphFlow {
 
   void measure(const RunList& runs, const std::vector<int8_t>& lanes);
   void touch(ValueIndex value, int32_t run, int32_t position, const std::vector<int8_t>& lanes);
+  int8_t lane_of(ValueIndex value, int32_t from, int32_t to, const std::vector<int8_t>& lanes);
   void close(ValueIndex value, bool taken);
   FlowCost evict(int64_t budget);
   bool has_room(const Gap& gap);
@@ -92,7 +93,7 @@ class GraphFlow {
   const schedule::ScheduleModel& model_;
   const levels::Carrier& carrier_;
   RunList runs_;
-  std::vector<int32_t> cursor_;   // by value: the interval that its next read lies in, or an earlier one
+  std::vector<int32_t> cursor_;   // by value: the interval before its last touch
   std::vector<int32_t> life_of_;  // by value: position in lives_; -1: it is not live
   std::vector<Life> lives_;
   std::vector<Gap> gaps_;

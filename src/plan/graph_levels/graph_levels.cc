@@ -42,6 +42,7 @@
 #include "plan/graph_levels/improve.h"
 #include "plan/graph_levels/planner.h"
 #include "plan/levels/lanes.h"
+#include "reprise/check/simulate.h"
 
 namespace reprise::internal::graph_levels {
 
@@ -65,8 +66,8 @@ constexpr size_t kFinalists = 2;
 constexpr double kShareMoving = 0.1;   // of the search, for plans that make nothing again
 constexpr double kShareFirst = 0.4;    // of the rest, for a look at every start
 constexpr int64_t kTouchesEvaluated = 200'000'000;  // over all flows of a search
-constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 400'000;
-constexpr int64_t kEvaluationsForInterval = 4'000;
+constexpr int64_t kLeastEvaluations = 6'000, kMostEvaluations = 400'000;
+constexpr int64_t kEvaluationsForInterval = 400;
 
 bool found(const Answer& answer) {
   return answer.termination == Termination::kOptimal ||
@@ -95,8 +96,9 @@ class Search {
         bench_{model_,
                changes_,
                carrier_,
-               movable_intervals(model_),
-               problem.budget.count(),
+               movable_intervals(model_, true),
+               movable_intervals(model_, false),
+               problem.goal().count(),
                0,
                control_} {
     const double rerun = std::max(1.0, changes_.total_rerun_time);
@@ -110,17 +112,19 @@ class Search {
     SearchControl for_bound = control_.part(kShareBound);
     bound_ = bound_with_copies(problem_.graph, problem_.budget, problem_.options.machine, for_bound);
     bench_.price = std::max(bench_.price, kPriceOfExcess * bound_.places.price);
-    if (bound_.least_peak <= problem_.budget) {
-      if (!found(alone) || time_of(problem_.graph, alone.runs) > bound_.time.count()) {
-        collect();
-        improve_all();
-      }
+    const bool is_open = !found(alone) || peak_of(alone.runs) > problem_.goal() ||
+                         time_of(problem_.graph, alone.runs) > bound_.time.count();
+    if (bound_.least_peak <= problem_.budget && is_open) {
+      collect();
+      improve_all();
+      use_reserve();
     }
     return answer(alone);
   }
 
  private:
   static constexpr double kPriceOfExcess = 4;
+  static constexpr double kDearByte = 1e9;  // in time: the smallest variants are the cheapest
 
   Answer without_copies() const {
     GraphProblem alone = problem_;
@@ -139,6 +143,8 @@ class Search {
   void collect() {
     const std::vector<int8_t> lanes = lanes_for_long_gaps(bench_);
     offer({model_.lean(), lanes});
+    const Schedule small = starts::cheapest_variants(model_, kDearByte);
+    if (small != model_.lean()) offer({small, lanes});
     if (bound_.instant >= 0) {
       std::vector<char> kept(problem_.graph.values.size(), 0);
       for (const ValueIndex value : bound_.places.here) kept[static_cast<size_t>(value)] = 1;
@@ -148,7 +154,7 @@ class Search {
     const SearchControl for_starts = control_.part(kShareStarts);
     GraphSearchParams params;
     params.bound.use.cases = params.bound.use.stretches = params.bound.use.pairs = false;
-    const int64_t low = problem_.budget.count();
+    const int64_t low = bench_.budget;
     const int64_t high = std::max(low, problem_.baseline.peak.count());
     std::vector<Schedule> seeds;
     for (int b = kBudgets - 1; b >= 0; --b) {
@@ -183,7 +189,7 @@ class Search {
     const SearchControl part = control_.part(share);
     const double turns = std::ceil(count / static_cast<double>(threads));
     Workbench bench{model_, changes_,       carrier_,     bench_.movable,
-                    bench_.budget, bench_.price, part};
+                    bench_.others, bench_.budget, bench_.price, part};
     const auto evaluations_of_each =
         static_cast<int64_t>(share * static_cast<double>(evaluations()) / count);
     const uint64_t seed = seed_;
@@ -211,6 +217,13 @@ class Search {
     if (!best_ || candidate.cost.time < best_->cost.time) best_ = candidate;
   }
 
+  // A plan at all is worth more than the reserve.
+  void use_reserve() {
+    if (best_ || !smallest_ || bench_.budget == problem_.budget.count()) return;
+    bench_.budget = problem_.budget.count();
+    if (const auto again = evaluate(bench_, smallest_->fates)) consider(*again);
+  }
+
   bool done() const {
     return control_.out_of_time() || (best_ && best_->cost.time <= bound_.time.count());
   }
@@ -235,6 +248,18 @@ class Search {
     for (const Candidate& start : starts_) consider(start);
   }
 
+  Bytes peak_of(const std::vector<Run>& runs) const {
+    return simulate(problem_.graph, with_frees(problem_.graph, runs)).peak;
+  }
+
+  // Plans that leave the reserve come first, and then faster ones.
+  bool is_better(const Candidate& candidate, const std::vector<Run>& runs) const {
+    const Bytes goal = problem_.goal();
+    const bool leaves = Bytes(candidate.cost.peak) <= goal, other_leaves = peak_of(runs) <= goal;
+    if (leaves != other_leaves) return leaves;
+    return candidate.cost.time < time_of(problem_.graph, runs);
+  }
+
   Answer answer(const Answer& alone) {
     Answer result;
     result.lower_bound = bound_.time;
@@ -250,7 +275,7 @@ class Search {
       }
       return result;
     }
-    const bool moved = best_ && (!recompute || best_->cost.time < time_of(problem_.graph, alone.runs));
+    const bool moved = best_ && (!recompute || is_better(*best_, alone.runs));
     int64_t time = 0;
     if (moved) {
       schedule::ScheduleLedger ledger(model_);

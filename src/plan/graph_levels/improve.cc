@@ -26,7 +26,7 @@ constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
 constexpr int kDraws = 12;                        // until an interval with a wanted fate is found
 constexpr size_t kMostRow = 64;                   // ops that are treated alike at once
 // Shares of proposals.
-constexpr double kRows = 0.1, kOps = 0.08, kSecond = 0.3;
+constexpr double kRows = 0.1, kOps = 0.15, kSecond = 0.3;
 
 class Climb {
  public:
@@ -147,8 +147,10 @@ class Climb {
   }
 
   void change_lane() {
-    if (bench_.movable.empty()) return;
-    const int32_t g = bench_.movable[below(bench_.movable.size())];
+    const bool any = bench_.movable.empty() || below(8) == 0;
+    const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
+    if (from.empty()) return;
+    const int32_t g = from[below(from.size())];
     set_lane(g, lane(g) == kStays ? some_lane() : kStays);
   }
 
@@ -191,9 +193,16 @@ class Climb {
     const auto at = static_cast<size_t>(now_.at);
     const auto end = static_cast<int32_t>(model_.plain().size());
     const int32_t position = at < runs_.positions.size() ? runs_.positions[at] : end;
+    if (position < end && changes_.first_variants[static_cast<size_t>(position)].size() > 1 &&
+        below(3) == 0) {
+      const auto& variants = changes_.first_variants[static_cast<size_t>(position)];
+      return ledger_.set_variant(position, variants[below(variants.size())]);
+    }
     if (below(2) == 0) return give_up(position);
-    for (int draw = 0; draw < kDraws && !bench_.movable.empty(); ++draw) {
-      const int32_t g = bench_.movable[below(bench_.movable.size())];
+    const bool any = bench_.movable.empty() || below(8) == 0;
+    const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
+    for (int draw = 0; draw < kDraws && !from.empty(); ++draw) {
+      const int32_t g = from[below(from.size())];
       const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
       if (lane(g) != kStays || interval.begin > position || interval.end < position) continue;
       return set_lane(g, some_lane());
@@ -308,11 +317,11 @@ class Climb {
 
 }  // namespace
 
-std::vector<int32_t> movable_intervals(const ScheduleModel& model) {
+std::vector<int32_t> movable_intervals(const ScheduleModel& model, bool with_ops) {
   std::vector<int32_t> movable;
   for (size_t g = 0; g < model.intervals().size(); ++g) {
     const Interval& interval = model.intervals()[g];
-    if (interval.end - interval.begin > 1 && model.bytes(interval.value) > 0) {
+    if (model.bytes(interval.value) > 0 && with_ops == (interval.end - interval.begin > 1)) {
       movable.push_back(static_cast<int32_t>(g));
     }
   }

@@ -34,7 +34,8 @@ struct Workbench {
   const schedule::ScheduleModel& model;
   const search::ScheduleMoves& changes;
   const levels::Carrier& carrier;
-  std::vector<int32_t> movable;  // the intervals that can have a lane
+  std::vector<int32_t> movable;  // the intervals with ops between their ends
+  std::vector<int32_t> others;   // the others, between whose ends there may be re-runs
   int64_t budget = 0;
   double price = 0;  // the time that a byte above the budget counts for, while a search goes on
   const common::SearchControl& control;
@@ -42,8 +43,8 @@ struct Workbench {
   bool fits(const Candidate& candidate) const { return candidate.cost.peak <= budget; }
 };
 
-// Lists the intervals of values with bytes that have ops between their ends.
-std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model);
+// Lists the intervals of values with bytes that have ops between their ends, or those that have none.
+std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model, bool with_ops);
 
 // Gives a lane to each interval of `movable` that is longer in time than both of its copies, and whose
 // copies are not mostly latency.
