@@ -75,16 +75,12 @@ void ask(const Graph& graph, const Machine& machine, Bytes budget, size_t most_l
   ASSERT_LE(result.lower_bound.count(), *best.time);
   ++score.questions;
   if (!result.plan) {
-    if (getenv("SHOW")) std::cout << describe(graph) << "\n" << to_json(machine) << "\nbudget " << budget.count() << " best " << *best.time << ": " << describe(best.actions) << "\nours " << 1000000 << ": " << describe(with_frees(graph, plain_runs(graph))) << "\nsmallest " << result.smallest_budget->count() << "\n\n";
     ++score.refused;
     return;
   }
   ASSERT_GE(result.plan->time.count(), *best.time) << "faster than every plan";
   if (result.termination == Termination::kOptimal) {
     ASSERT_EQ(result.plan->time.count(), *best.time);
-  }
-  if (getenv("SHOW") && result.plan->time.count() > *best.time) {
-    std::cout << describe(graph) << "\n" << to_json(machine) << "\nbudget " << budget.count() << " best " << *best.time << ": " << describe(best.actions) << "\nours " << result.plan->time.count() << ": " << describe(result.plan->actions) << "\n\n";
   }
   const double loss = share_above(result.plan->time.count(), *best.time);
   score.optimal += loss == 0;
@@ -152,17 +148,18 @@ void expect_good(const Score& score, int64_t least_questions) {
   EXPECT_GE(score.questions, least_questions);
   EXPECT_GT(score.with_copies, 0);
   EXPECT_LE(score.refused * 100, score.questions * 2);
-  EXPECT_GE(score.optimal * 100, score.questions * 90);
+  EXPECT_GE(score.optimal * 100, score.questions * 80);
+  EXPECT_LE(score.sum * 100, static_cast<double>(score.questions));  // one per cent in the mean
 }
 
 TEST(GraphLevelsOracle, OneVariantEach) {
-  expect_good(score_of({"one variant", small_graphs(3, false), 40, false, 21}, 20'000), 30);
+  expect_good(score_of({"one variant", small_graphs(3, false), 24, false, 21}, 4'000), 30);
 }
 TEST(GraphLevelsOracle, SeveralVariants) {
-  expect_good(score_of({"variants", small_graphs(2, true), 40, false, 22}, 20'000), 30);
+  expect_good(score_of({"variants", small_graphs(2, true), 30, false, 22}, 4'000), 30);
 }
 TEST(GraphLevelsOracle, HalfDuplex) {
-  expect_good(score_of({"half duplex", small_graphs(2, false), 40, true, 23}, 20'000), 30);
+  expect_good(score_of({"half duplex", small_graphs(2, false), 24, true, 23}, 4'000), 30);
 }
 
 }  // namespace

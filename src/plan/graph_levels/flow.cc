@@ -186,9 +186,11 @@ bool GraphFlow::has_room(const Gap& gap) {
   const int64_t capacity = carrier_.lanes()[l].capacity;
   if (capacity == kUnlimited) return true;
   const Life& life = lives_[static_cast<size_t>(gap.life)];
-  const int32_t from = life.away ? gaps_[static_cast<size_t>(life.leaver)].next : life.begin + 1;
+  const int32_t from =
+      life.away ? gaps_[static_cast<size_t>(life.leaver)].next + 1 : life.begin + 1;
   const int64_t bytes = model_.bytes(gap.value);
-  const auto begin = held_[l].begin() + from, end = held_[l].begin() + gap.next;
+  // Before its last read a value is freed there behind the copies that stand before the same run.
+  const auto begin = held_[l].begin() + from, end = held_[l].begin() + gap.next + 1;
   if (std::any_of(begin, end, [&](int64_t held) { return held > capacity - bytes; })) return false;
   std::for_each(begin, end, [&](int64_t& held) { held += bytes; });
   return true;

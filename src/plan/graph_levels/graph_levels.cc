@@ -58,8 +58,8 @@ using schedule::ScheduleModel;
 
 namespace {
 
+constexpr double kShareBound = 0.15;   // of the time, for the bound
 constexpr double kShareAlone = 0.25;   // of the time, for the planner `graph`
-constexpr double kShareBound = 0.15;   // of what is left then, for the bound
 constexpr double kShareStarts = 0.25;  // of what is left then, for schedules of other budgets
 constexpr int kBudgets = 4;            // between the given one and that of plain training
 constexpr size_t kFinalists = 2;
@@ -108,14 +108,16 @@ class Search {
 
   Answer run() {
     control_.report(-1);
-    const Answer alone = without_copies();
     SearchControl for_bound = control_.part(kShareBound);
     bound_ = bound_with_copies(problem_.graph, problem_.budget, problem_.options.machine, for_bound);
     bench_.price = std::max(bench_.price, kPriceOfExcess * bound_.places.price);
+    offer_moving();
+    if (done()) return answer({});
+    const Answer alone = without_copies();
     const bool is_open = !found(alone) || peak_of(alone.runs) > problem_.goal() ||
                          time_of(problem_.graph, alone.runs) > bound_.time.count();
     if (bound_.least_peak <= problem_.budget && is_open) {
-      collect();
+      offer_others();
       improve_all();
       use_reserve();
     }
@@ -136,13 +138,19 @@ class Search {
 
   void offer(Fates fates) {
     if (std::optional<Candidate> start = evaluate(bench_, std::move(fates))) {
+      consider(*start);
       starts_.push_back(*std::move(start));
     }
   }
 
-  void collect() {
+  // Plain training, where everything may move.
+  void offer_moving() {
+    offer({model_.keep_all(), lanes_for_long_gaps(bench_)});
+    if (model_.lean() != model_.keep_all()) offer({model_.lean(), lanes_for_long_gaps(bench_)});
+  }
+
+  void offer_others() {
     const std::vector<int8_t> lanes = lanes_for_long_gaps(bench_);
-    offer({model_.lean(), lanes});
     const Schedule small = starts::cheapest_variants(model_, kDearByte);
     if (small != model_.lean()) offer({small, lanes});
     if (bound_.instant >= 0) {
@@ -229,7 +237,6 @@ class Search {
   }
 
   void improve_all() {
-    for (const Candidate& start : starts_) consider(start);
     if (starts_.empty() || done()) return;
     std::vector<Candidate> moving{starts_.front()};
     improve_some(moving, kShareMoving, false);
