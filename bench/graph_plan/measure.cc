@@ -54,8 +54,8 @@ Row planned(const Graph& graph, const Baseline& plain, const std::string& planne
     row.smallest = ratio(result.smallest_budget->count() - fixed, whole);
   }
   if (!result.plan) return row;
-  for (const Violation& v : verify(graph, *result.plan, result.budget, problem_id(graph),
-                                   ask.machine)) {
+  for (const Violation& v :
+       verify(graph, *result.plan, result.budget, problem_id(graph), ask.machine)) {
     throw InternalError("invalid plan: " + v.message);
   }
   row.peak = ratio(result.plan->peak.count() - fixed, whole);

@@ -54,8 +54,7 @@ struct Label {
 
 class Exhaustive {
  public:
-  Exhaustive(const Graph& graph, const Machine& machine, int64_t budget, size_t most,
-             Copies copies)
+  Exhaustive(const Graph& graph, const Machine& machine, int64_t budget, size_t most, Copies copies)
       : graph_(graph),
         machine_(machine),
         budget_(budget),
@@ -143,9 +142,8 @@ class Exhaustive {
 
   bool done(const State& state) const {
     return std::all_of(state.ran.begin(), state.ran.end(), [](char ran) { return ran != 0; }) &&
-           std::all_of(graph_.results.begin(), graph_.results.end(), [&](ValueIndex v) {
-             return state.device[static_cast<size_t>(v)] == kHere;
-           });
+           std::all_of(graph_.results.begin(), graph_.results.end(),
+                       [&](ValueIndex v) { return state.device[static_cast<size_t>(v)] == kHere; });
   }
 
   void add(Label label) {

@@ -15,7 +15,7 @@ namespace reprise::testing {
 // Says which copies a plan may have.
 enum class Copies {
   kAroundTheLoss,  // activations and saved values, out before the loss and back behind it
-  kAnywhere,       // every value that is no input, at any time; it stays elsewhere when it comes back
+  kAnywhere,  // every value that is no input, at any time; it stays elsewhere when it comes back
 };
 
 struct BestWithCopies {

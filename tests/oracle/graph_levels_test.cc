@@ -31,8 +31,7 @@ PlanOptions on(const Machine& machine, Bytes budget) {
 }
 
 internal::bound::CopyBound bound_of(const Graph& graph, const Machine& machine, Bytes budget) {
-  internal::common::SearchControl control =
-      internal::common::SearchControl({}, "test").untimed();
+  internal::common::SearchControl control = internal::common::SearchControl({}, "test").untimed();
   return internal::bound::bound_with_copies(graph, budget, machine, control);
 }
 
@@ -115,8 +114,7 @@ Score score_of(const Case& question, size_t most_labels) {
   for (int number = 0; number < test_scale(question.graphs); ++number) {
     Graph graph = random_graph(random, question.options);
     for (Op& op : graph.ops) op.random = false;  // The oracle knows no order of random numbers.
-    const Machine machine =
-        random_machine(random, {.most_memories = 2, .shared = question.shared});
+    const Machine machine = random_machine(random, {.most_memories = 2, .shared = question.shared});
     if (graph.values.size() > 20) continue;
     SCOPED_TRACE("seed " + std::to_string(question.seed) + ", graph " + std::to_string(number) +
                  ": " + describe(graph) + to_json(machine));

@@ -90,49 +90,49 @@ std::optional<Candidate> moving_alone(const Graph& graph, const Machine& machine
 
 TEST(GraphLevels, NeverSlowerThanRecomputingOrMovingAndPlansHold) {
   int64_t moved = 0, faster = 0, only_by_moving = 0, compared = 0;
-  for_questions(5, [&](const Graph& graph, const Machine& machine, Bytes budget,
-                       std::mt19937_64& random) {
-    const PlanResult alone = plan(graph, on({}, budget));
-    const PlanResult result = plan(graph, on(machine, budget));
-    ASSERT_EQ(result.planner, "graph_levels");
-    ASSERT_EQ(alone.planner, "graph");
-    const auto moving = moving_alone(graph, machine, budget);
-    if (!result.plan) {
-      ASSERT_FALSE(alone.plan || moving);
-      ASSERT_TRUE(result.smallest_budget);
-      ASSERT_GT(*result.smallest_budget, budget);
-      return;
-    }
-    const Plan& found = *result.plan;
-    const std::vector<Violation> violations =
-        verify(graph, found, budget, problem_id(graph), machine);
-    ASSERT_TRUE(violations.empty()) << violations.front().message;
-    ASSERT_EQ(run_events(graph, machine, found.actions).time, found.time.count());
-    ASSERT_LE(result.lower_bound, found.time);
-    if (moving) {
-      ASSERT_LE(found.time.count(), moving->cost.time);
-      ++compared;
-    }
-    moved += moves_values(found);
-    only_by_moving += !alone.plan;
-    if (alone.plan) {
-      ASSERT_LE(found.time, alone.plan->time);
-      faster += found.time < alone.plan->time;
-      ASSERT_LE(result.lower_bound, alone.plan->time);
-    }
-    for (int timing = 0; timing < 5; ++timing) {
-      const EventResult late =
-          run_events(graph, machine, found.actions, [&](size_t, int64_t usual) {
-            return usual * static_cast<int64_t>(random() % 40) / 8;
-          });
-      ASSERT_LE(late.peaks[0], budget.count());
-      for (size_t m = 1; m < machine.memories.size(); ++m) {
-        if (machine.memories[m].capacity) {
-          ASSERT_LE(late.peaks[m], machine.memories[m].capacity->count());
+  for_questions(
+      5, [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64& random) {
+        const PlanResult alone = plan(graph, on({}, budget));
+        const PlanResult result = plan(graph, on(machine, budget));
+        ASSERT_EQ(result.planner, "graph_levels");
+        ASSERT_EQ(alone.planner, "graph");
+        const auto moving = moving_alone(graph, machine, budget);
+        if (!result.plan) {
+          ASSERT_FALSE(alone.plan || moving);
+          ASSERT_TRUE(result.smallest_budget);
+          ASSERT_GT(*result.smallest_budget, budget);
+          return;
         }
-      }
-    }
-  });
+        const Plan& found = *result.plan;
+        const std::vector<Violation> violations =
+            verify(graph, found, budget, problem_id(graph), machine);
+        ASSERT_TRUE(violations.empty()) << violations.front().message;
+        ASSERT_EQ(run_events(graph, machine, found.actions).time, found.time.count());
+        ASSERT_LE(result.lower_bound, found.time);
+        if (moving) {
+          ASSERT_LE(found.time.count(), moving->cost.time);
+          ++compared;
+        }
+        moved += moves_values(found);
+        only_by_moving += !alone.plan;
+        if (alone.plan) {
+          ASSERT_LE(found.time, alone.plan->time);
+          faster += found.time < alone.plan->time;
+          ASSERT_LE(result.lower_bound, alone.plan->time);
+        }
+        for (int timing = 0; timing < 5; ++timing) {
+          const EventResult late =
+              run_events(graph, machine, found.actions, [&](size_t, int64_t usual) {
+                return usual * static_cast<int64_t>(random() % 40) / 8;
+              });
+          ASSERT_LE(late.peaks[0], budget.count());
+          for (size_t m = 1; m < machine.memories.size(); ++m) {
+            if (machine.memories[m].capacity) {
+              ASSERT_LE(late.peaks[m], machine.memories[m].capacity->count());
+            }
+          }
+        }
+      });
   std::cout << "compared with moving alone " << compared << ", moved " << moved
             << ", faster than recomputing " << faster << ", possible only by moving "
             << only_by_moving << "\n";
@@ -145,40 +145,40 @@ TEST(GraphLevels, NeverSlowerThanRecomputingOrMovingAndPlansHold) {
 // The peak that a flow counts is that of its plan, and so is the time.
 TEST(GraphLevels, AFlowCostsWhatItsPlanCosts) {
   int64_t moved = 0;
-  for_questions(40, [&](const Graph& graph, const Machine& machine, Bytes budget,
-                        std::mt19937_64& random) {
-    const internal::schedule::ScheduleModel model(graph);
-    const internal::levels::Carrier carrier(graph, machine);
-    internal::schedule::ScheduleLedger ledger(model);
-    internal::schedule::Schedule schedule = model.lean();
-    for (size_t g = 0; g < schedule.intervals.size(); ++g) {
-      if (model.intervals()[g].must_keep) continue;
-      schedule.intervals[g] = static_cast<internal::schedule::Keeping>(random() % 3);
-    }
-    if (carrier.lanes().empty() || !ledger.assign(schedule)) return;
-    std::vector<int8_t> lanes(model.intervals().size());
-    for (int8_t& lane : lanes) {
-      lane = static_cast<int8_t>(random() % (carrier.lanes().size() + 1)) - 1;
-    }
-    internal::graph_levels::RunList runs;
-    ledger.list(runs.op_variants, runs.positions);
-    internal::graph_levels::GraphFlow flow(model, carrier);
-    const auto cost = flow.build(runs, lanes, budget.count());
-    const std::vector<Action> actions = flow.actions();
-    const Timeline timeline = simulate(graph, actions, machine);
-    ASSERT_EQ(timeline.time.count(), cost.time);
-    ASSERT_LE(timeline.peak.count(), std::max(cost.peak, budget.count()));
-    if (cost.peak > budget.count()) {
-      ASSERT_EQ(timeline.peak.count(), cost.peak);
-    }
-    ASSERT_EQ(run_events(graph, machine, actions).time, cost.time);
-    for (size_t m = 1; m < machine.memories.size(); ++m) {
-      if (machine.memories[m].capacity) {
-        ASSERT_LE(timeline.peaks[m], *machine.memories[m].capacity);
-      }
-    }
-    moved += flow.moves();
-  });
+  for_questions(
+      40, [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64& random) {
+        const internal::schedule::ScheduleModel model(graph);
+        const internal::levels::Carrier carrier(graph, machine);
+        internal::schedule::ScheduleLedger ledger(model);
+        internal::schedule::Schedule schedule = model.lean();
+        for (size_t g = 0; g < schedule.intervals.size(); ++g) {
+          if (model.intervals()[g].must_keep) continue;
+          schedule.intervals[g] = static_cast<internal::schedule::Keeping>(random() % 3);
+        }
+        if (carrier.lanes().empty() || !ledger.assign(schedule)) return;
+        std::vector<int8_t> lanes(model.intervals().size());
+        for (int8_t& lane : lanes) {
+          lane = static_cast<int8_t>(random() % (carrier.lanes().size() + 1)) - 1;
+        }
+        internal::graph_levels::RunList runs;
+        ledger.list(runs.op_variants, runs.positions);
+        internal::graph_levels::GraphFlow flow(model, carrier);
+        const auto cost = flow.build(runs, lanes, budget.count());
+        const std::vector<Action> actions = flow.actions();
+        const Timeline timeline = simulate(graph, actions, machine);
+        ASSERT_EQ(timeline.time.count(), cost.time);
+        ASSERT_LE(timeline.peak.count(), std::max(cost.peak, budget.count()));
+        if (cost.peak > budget.count()) {
+          ASSERT_EQ(timeline.peak.count(), cost.peak);
+        }
+        ASSERT_EQ(run_events(graph, machine, actions).time, cost.time);
+        for (size_t m = 1; m < machine.memories.size(); ++m) {
+          if (machine.memories[m].capacity) {
+            ASSERT_LE(timeline.peaks[m], *machine.memories[m].capacity);
+          }
+        }
+        moved += flow.moves();
+      });
   EXPECT_GT(moved, 50);
 }
 
@@ -203,8 +203,7 @@ TEST(GraphLevels, BoundsAreMonotone) {
 }
 
 TEST(GraphLevels, TheSameQuestionHasTheSamePlan) {
-  for_questions(1, [&](const Graph& graph, const Machine& machine, Bytes budget,
-                       std::mt19937_64&) {
+  for_questions(1, [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64&) {
     PlanOptions options = on(machine, budget);
     options.time_limit = search_limit(60'000);
     const PlanResult one = plan(graph, options), two = plan(graph, options);

@@ -94,12 +94,14 @@ void GraphFlow::touch(ValueIndex value, int32_t run, int32_t position,
   const auto v = static_cast<size_t>(value);
   if (life_of_[v] < 0) return;
   Life& life = lives_[static_cast<size_t>(life_of_[v])];
-  const int8_t lane = lane_of(value, runs_.positions[static_cast<size_t>(life.last)], position, lanes);
+  const int8_t lane =
+      lane_of(value, runs_.positions[static_cast<size_t>(life.last)], position, lanes);
   if (lane != kStays && run > life.last + 1 && model_.bytes(value) > 0) {
     int32_t& first = first_gap_[static_cast<size_t>(life.last) + 1];
     next_gap_.push_back(first);
     first = static_cast<int32_t>(gaps_.size());
-    gaps_.push_back({.value = value, .life = life_of_[v], .last = life.last, .next = run, .lane = lane});
+    gaps_.push_back(
+        {.value = value, .life = life_of_[v], .last = life.last, .next = run, .lane = lane});
   }
   life.last = run;
 }

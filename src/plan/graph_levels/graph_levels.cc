@@ -26,6 +26,7 @@
 //   oracle/graph_levels_test.cc: against every plan with copies of small graphs; bounds below the optimum
 //   property/graph_levels_test.cc: never slower than recomputing alone or moving alone; capacities
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -62,11 +63,16 @@ constexpr double kShareBound = 0.15;   // of the time, for the bound
 constexpr double kShareAlone = 0.25;   // of the time, for the planner `graph`
 constexpr double kShareStarts = 0.25;  // of what is left then, for schedules of other budgets
 constexpr int kBudgets = 4;            // between the given one and that of plain training
-constexpr size_t kFinalists = 2;
-constexpr double kShareMoving = 0.1;   // of the search, for plans that make nothing again
-constexpr double kShareFirst = 0.4;    // of the rest, for a look at every start
+constexpr size_t kFinalists = 2;       // candidates of a round
+constexpr size_t kPool = 8;            // candidates that are kept between rounds
+constexpr double kShareRound = 0.6;    // of the flows, for each round
+constexpr std::array<double, 4> kHeats = {2, 4, 1, 8};  // of the rounds in turn
+constexpr size_t kPatience = 3;       // rounds that bring next to nothing, until the search ends
+constexpr int64_t kGain = 5'000;      // a gain that is a smaller part of the time counts as none
+constexpr double kShareMoving = 0.1;  // of the search, for plans that make nothing again
+constexpr double kShareFirst = 0.4;   // of the rest, for a look at every start
 constexpr int64_t kTouchesEvaluated = 200'000'000;  // over all flows of a search
-constexpr int64_t kLeastEvaluations = 6'000, kMostEvaluations = 400'000;
+constexpr int64_t kLeastEvaluations = 3'000, kMostEvaluations = 400'000;
 constexpr int64_t kEvaluationsForInterval = 400;
 
 bool found(const Answer& answer) {
@@ -109,7 +115,8 @@ class Search {
   Answer run() {
     control_.report(-1);
     SearchControl for_bound = control_.part(kShareBound);
-    bound_ = bound_with_copies(problem_.graph, problem_.budget, problem_.options.machine, for_bound);
+    bound_ =
+        bound_with_copies(problem_.graph, problem_.budget, problem_.options.machine, for_bound);
     bench_.price = std::max(bench_.price, kPriceOfExcess * bound_.places.price);
     offer_moving();
     if (done()) return answer({});
@@ -137,6 +144,7 @@ class Search {
   }
 
   void offer(Fates fates) {
+    if (!starts_.empty() && control_.out_of_time()) return;
     if (std::optional<Candidate> start = evaluate(bench_, std::move(fates))) {
       consider(*start);
       starts_.push_back(*std::move(start));
@@ -183,40 +191,59 @@ class Search {
                                       op.variants.front().writes.size());
     }
     const auto intervals = static_cast<int64_t>(bench_.movable.size());
-    return std::min(
-        std::clamp(kTouchesEvaluated / std::max<int64_t>(1, touches), kLeastEvaluations,
-                   kMostEvaluations),
-        std::max(kLeastEvaluations, kEvaluationsForInterval * intervals));
+    return std::min(std::clamp(kTouchesEvaluated / std::max<int64_t>(1, touches), kLeastEvaluations,
+                               kMostEvaluations),
+                    std::max(kLeastEvaluations, kEvaluationsForInterval * intervals));
   }
 
-  // Improves all of these at once on several threads, each with the same share of the time.
-  void improve_some(std::vector<Candidate>& candidates, double share, bool again = true) {
+  std::pair<int64_t, int64_t> rank(const Candidate& c) const {
+    return {std::max<int64_t>(0, c.cost.peak - bench_.budget), c.cost.time};
+  }
+  // A candidate that is less above the budget is a gain, and one that is faster by more than a small part.
+  static bool gains(const std::pair<int64_t, int64_t>& before,
+                    const std::pair<int64_t, int64_t>& after) {
+    if (before.first != after.first) return after.first < before.first;
+    return before.second - after.second > before.second / kGain;
+  }
+  void sort() {
+    std::stable_sort(starts_.begin(), starts_.end(),
+                     [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
+  }
+
+  struct Round {
+    double evaluations = 1;  // a share of evaluations()
+    double heat = 1;
+    bool again = true;
+  };
+  // Improves all of these at once on several threads, within a share of the time that is left.
+  void improve_some(std::vector<Candidate>& candidates, double share, const Round& round) {
     if (candidates.empty()) return;
     const auto count = static_cast<double>(candidates.size());
     const auto threads = std::min<size_t>(candidates.size(), static_cast<size_t>(threads_));
     const SearchControl part = control_.part(share);
     const double turns = std::ceil(count / static_cast<double>(threads));
-    Workbench bench{model_, changes_,       carrier_,     bench_.movable,
+    Workbench bench{model_,        changes_,      carrier_,     bench_.movable,
                     bench_.others, bench_.budget, bench_.price, part};
     const auto evaluations_of_each =
-        static_cast<int64_t>(share * static_cast<double>(evaluations()) / count);
+        static_cast<int64_t>(round.evaluations * static_cast<double>(evaluations()) / count);
     const uint64_t seed = seed_;
     seed_ += candidates.size();
     common::for_each_by_level(
         {candidates.size()}, static_cast<int>(threads),
-        [&](int, size_t c) {
+        [&](int thread, size_t c) {
           const double turn = std::floor(static_cast<double>(c) / static_cast<double>(threads));
           candidates[c] = improve(bench, std::move(candidates[c]),
                                   {.evaluations = evaluations_of_each,
                                    .share = 1 / (turns - turn),
                                    .seed = seed + c,
                                    .floor = bound_.time.count(),
-                                   .again = again});
+                                   .again = round.again,
+                                   .heat = round.heat,
+                                   .report = [&, thread] {
+                                     if (thread == 0) control_.report(-1);
+                                   }});
         },
-        [&](size_t) {
-          control_.report(-1);
-          return true;
-        });
+        [](size_t) { return true; });
   }
 
   void consider(const Candidate& candidate) {
@@ -239,20 +266,28 @@ class Search {
   void improve_all() {
     if (starts_.empty() || done()) return;
     std::vector<Candidate> moving{starts_.front()};
-    improve_some(moving, kShareMoving, false);
+    improve_some(moving, kShareMoving, {.evaluations = kShareMoving, .again = false});
     consider(moving.front());
     if (done()) return;
-    improve_some(starts_, kShareFirst);
+    improve_some(starts_, kShareFirst, {.evaluations = kShareFirst});
     for (const Candidate& start : starts_) consider(start);
-    const auto rank = [&](const Candidate& c) {
-      return std::pair(std::max<int64_t>(0, c.cost.peak - bench_.budget), c.cost.time);
-    };
-    std::stable_sort(starts_.begin(), starts_.end(),
-                     [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
-    if (done()) return;
-    starts_.resize(std::min(starts_.size(), kFinalists));
-    improve_some(starts_, 1);
-    for (const Candidate& start : starts_) consider(start);
+    sort();
+    for (size_t round = 0, idle = 0; idle < kPatience && !done(); ++round) {
+      const auto before = rank(starts_.front());
+      std::vector<Candidate> some;
+      for (const Candidate& start : starts_) {
+        if (some.size() == kFinalists) break;
+        if (some.empty() || rank(some.back()) != rank(start)) some.push_back(start);
+      }
+      improve_some(some, 1, {.evaluations = kShareRound, .heat = kHeats[round % kHeats.size()]});
+      for (Candidate& candidate : some) {
+        consider(candidate);
+        starts_.push_back(std::move(candidate));
+      }
+      sort();
+      starts_.resize(std::min(starts_.size(), kPool));
+      idle = gains(before, rank(starts_.front())) ? 0 : idle + 1;
+    }
   }
 
   Bytes peak_of(const std::vector<Run>& runs) const {

@@ -21,7 +21,7 @@ using schedule::ScheduleModel;
 
 namespace {
 
-constexpr double kHot = 1, kCold = 1e-3;          // temperatures, in mean times of an op
+constexpr double kCooling = 1e-3;                 // the last temperature, as a share of the first
 constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
 constexpr int kDraws = 12;                        // until an interval with a wanted fate is found
 constexpr size_t kMostRow = 64;                   // ops that are treated alike at once
@@ -54,11 +54,12 @@ class Climb {
       if (bench_.fits(best_) && best_.cost.time <= effort_.floor) break;
       if (e % kEvaluationsBetweenLooks == 0) {
         if (control_.out_of_time()) break;
+        effort_.report();
         clock = control_.share_over(begin);
       }
       const double done =
           std::max(clock, static_cast<double>(e) / static_cast<double>(effort_.evaluations));
-      const double heat = mean * kHot * std::pow(kCold / kHot, done);
+      const double heat = mean * effort_.heat * std::pow(kCooling, done);
       step(heat);
     }
     return std::move(best_);
@@ -98,9 +99,7 @@ class Climb {
     }
   }
 
-  Keeping keeping(int32_t g) const {
-    return ledger_.schedule().intervals[static_cast<size_t>(g)];
-  }
+  Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[static_cast<size_t>(g)]; }
   int8_t lane(int32_t g) const { return lanes_[static_cast<size_t>(g)]; }
 
   void set_keeping(int32_t g, Keeping keeping_now) {
@@ -223,18 +222,16 @@ class Climb {
          ++d) {
       const auto source = static_cast<size_t>(from + d), target = static_cast<size_t>(to + d);
       if (changes_.kind[source] != changes_.kind[target]) break;
-      const std::vector<ValueIndex>& of =
-          model_.graph().ops[source].variants.front().writes;
-      const std::vector<ValueIndex>& for_these =
-          model_.graph().ops[target].variants.front().writes;
+      const std::vector<ValueIndex>& of = model_.graph().ops[source].variants.front().writes;
+      const std::vector<ValueIndex>& for_these = model_.graph().ops[target].variants.front().writes;
       for (size_t k = 0; k < of.size(); ++k) copy_value(of[k], for_these[k], exchange);
     }
   }
 
   void copy_value(ValueIndex from, ValueIndex to, bool exchange) {
     const int32_t source = model_.first_interval(from), target = model_.first_interval(to);
-    const int32_t count = std::min(model_.first_interval(from + 1) - source,
-                                   model_.first_interval(to + 1) - target);
+    const int32_t count =
+        std::min(model_.first_interval(from + 1) - source, model_.first_interval(to + 1) - target);
     for (int32_t k = 0; k < count; ++k) {
       const int32_t there = source + k, here = target + k;
       const Keeping keeping_there = keeping(there), keeping_here = keeping(here);
@@ -268,8 +265,8 @@ class Climb {
         const std::vector<Choice>& choices = model_.graph().choices;
         if (choices.empty()) return;
         const size_t c = below(choices.size());
-        return ledger_.set_realization(
-            static_cast<int32_t>(c), static_cast<int32_t>(below(choices[c].realizations.size())));
+        return ledger_.set_realization(static_cast<int32_t>(c),
+                                       static_cast<int32_t>(below(choices[c].realizations.size())));
       }
       case 3: {
         if (changes_.patient.empty()) return;
@@ -332,7 +329,8 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
   const ScheduleModel& model = bench.model;
   std::vector<int64_t> begins{0};  // by position, in the time of plain training
   for (const Run& run : model.plain()) {
-    begins.push_back(begins.back() + model.op_variant(model.op_variant_of(run.op, run.variant)).time);
+    begins.push_back(begins.back() +
+                     model.op_variant(model.op_variant_of(run.op, run.variant)).time);
   }
   std::vector<int8_t> lanes(model.intervals().size(), kStays);
   if (bench.carrier.lanes().empty()) return lanes;
@@ -345,8 +343,8 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
     const Interval& interval = model.intervals()[static_cast<size_t>(g)];
     const int64_t copies = bench.carrier.out_time(0, interval.value) / 2 +
                            bench.carrier.in_time(0, interval.value) / 2;
-    const int64_t gap = begins[static_cast<size_t>(interval.end)] -
-                        begins[static_cast<size_t>(interval.begin) + 1];
+    const int64_t gap =
+        begins[static_cast<size_t>(interval.end)] - begins[static_cast<size_t>(interval.begin) + 1];
     if (gap / 2 >= copies && copies >= latency) lanes[static_cast<size_t>(g)] = 0;
   }
   return lanes;

@@ -2,8 +2,9 @@
 // flow of each change, and keeps what is not much worse. So its judge is the exact plan.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "plan/common/search_control.h"
@@ -56,11 +57,13 @@ std::optional<Candidate> evaluate(const Workbench& bench, Fates fates);
 // An Effort limits a search. If the flows are done before the time is, equal arguments give equal
 // results.
 struct Effort {
-  int64_t evaluations = 0;  // flows to build
-  double share = 1;         // of the time that is left to the workbench's control
-  uint64_t seed = 0;        // searches with different seeds go different ways
-  int64_t floor = 0;        // a time that no plan beats: the search ends there
-  bool again = true;        // false: only lanes change, and nothing more is made again
+  int64_t evaluations = 0;               // flows to build
+  double share = 1;                      // of the time that is left to the workbench's control
+  uint64_t seed = 0;                     // searches with different seeds go different ways
+  int64_t floor = 0;                     // a time that no plan beats: the search ends there
+  bool again = true;                     // false: only lanes change, and nothing more is made again
+  double heat = 1;                       // the first temperature, in mean times of an op
+  std::function<void()> report = [] {};  // is called now and then; may throw
 };
 
 // Searches from a candidate. Where that fits, the result fits and is not slower.

@@ -131,8 +131,8 @@ std::optional<Instant::Amount> Instant::least_time_with_copies(int64_t budget,
   Amount best = std::max(total, Amount{0});
   Amount price = 0, unit = 1;
   std::pair<Amount, Amount> best_price{0, 1};
-  for (int cuts = 0; cuts < kMostCuts && large.bytes > room && small.bytes <= room &&
-                     small.cost > large.cost;
+  for (int cuts = 0;
+       cuts < kMostCuts && large.bytes > room && small.bytes <= room && small.cost > large.cost;
        ++cuts) {
     price = small.cost - large.cost;
     unit = large.bytes - small.bytes;

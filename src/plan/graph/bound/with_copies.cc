@@ -145,12 +145,13 @@ class Bounding {
     values_.clear();
     Shares at = shares_;
     int64_t best = value_at(instants, at);
-    if (best == std::numeric_limits<int64_t>::max()) return;  // no plan; consider_own_needs() says so
+    if (best == std::numeric_limits<int64_t>::max())
+      return;  // no plan; consider_own_needs() says so
     for (int step = kFirstStep; step > 0 && !control_.out_of_time();) {
       bool better = false;
-      for (const auto& [out, in] : {std::pair(1, 1), std::pair(-1, -1), std::pair(1, 0),
-                                    std::pair(0, 1), std::pair(-1, 0), std::pair(0, -1),
-                                    std::pair(1, -1), std::pair(-1, 1)}) {
+      for (const auto& [out, in] :
+           {std::pair(1, 1), std::pair(-1, -1), std::pair(1, 0), std::pair(0, 1), std::pair(-1, 0),
+            std::pair(0, -1), std::pair(1, -1), std::pair(-1, 1)}) {
         const Shares next{std::clamp(at.out + out * step, 0, Instant::kWhole),
                           std::clamp(at.in + in * step, 0, Instant::kWhole)};
         if (next == at || control_.out_of_time()) continue;
@@ -181,7 +182,7 @@ class Bounding {
   const int64_t budget_;
   const Instant::Carriage carriage_;
   SearchControl& control_;
-  Shares shares_{kFirstStep, kFirstStep};        // the best of the highest instant so far
+  Shares shares_{kFirstStep, kFirstStep};          // the best of the highest instant so far
   std::map<std::pair<int, int>, int64_t> values_;  // of one instant, by shares
   CopyBound best_;
 };

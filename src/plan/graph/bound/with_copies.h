@@ -11,11 +11,12 @@
 namespace reprise::internal::bound {
 
 struct CopyBound {
-  Nanos time;        // no valid plan within the budget takes less
-  Bytes least_peak;  // no valid plan has a smaller peak
-  OpIndex blocking_op = 0;   // the op that needs it
-  OpIndex instant = -1;      // the op with the highest bound; -1: none is above the time of all first runs
-  Instant::Places places;    // what the best cut does there
+  Nanos time;               // no valid plan within the budget takes less
+  Bytes least_peak;         // no valid plan has a smaller peak
+  OpIndex blocking_op = 0;  // the op that needs it
+  OpIndex instant =
+      -1;  // the op with the highest bound; -1: none is above the time of all first runs
+  Instant::Places places;  // what the best cut does there
 };
 
 // The times that the channels of a machine need at least for each value. Several channels count as one
