@@ -30,8 +30,18 @@ Machine machine_with(double bytes_per_second) {
   return machine;
 }
 
-Row planned(const Graph& graph, const Baseline& plain, const std::string& planner, double share,
+double bandwidth_of(const Chain& chain) {
+  double bytes = 0, seconds = 0;
+  for (const Stage& stage : chain.stages) {
+    bytes += static_cast<double>((stage.options.front().saved + stage.output).count());
+    seconds += static_cast<double>(stage.options.front().forward.time.count()) / 1e9;
+  }
+  return bytes / std::max(seconds, 1e-9);
+}
+
+Row planned(const Problem& problem, const Baseline& plain, const std::string& planner, double share,
             const MeasureOptions& options, double channel) {
+  const Graph& graph = problem.graph;
   const int64_t fixed = options.above_fixed ? graph.fixed.count() : 0;
   const int64_t whole = plain.peak.count() - fixed;
   PlanOptions ask;
@@ -42,20 +52,21 @@ Row planned(const Graph& graph, const Baseline& plain, const std::string& planne
   const bool moves = channel > 0 && find_planner(planner).moves;
   if (moves) ask.machine = machine_with(channel);
   const double start = processor_time();
-  const PlanResult result = plan(graph, ask);
+  const bool as_chain = problem.chain && find_planner(planner).plan_graph == nullptr;
+  const PlanResult result = as_chain ? plan(*problem.chain, ask) : plan(graph, ask);
+  const ProblemId id = as_chain ? problem_id(*problem.chain) : problem_id(graph);
   Row row{.planner = planner, .budget = share, .termination = to_string(result.termination)};
   row.processor_seconds = processor_time() - start;
   row.seconds = static_cast<double>(result.search.wall.count()) / 1e9;
   row.moves = moves;
-  if (result.proof == Proof::kAllPlans) {
+  if (result.proof == Proof::kAllPlans || result.schedule_class == "all+copies") {
     row.bound = ratio(result.lower_bound.count(), plain.time.count());
   }
   if (result.smallest_budget) {
     row.smallest = ratio(result.smallest_budget->count() - fixed, whole);
   }
   if (!result.plan) return row;
-  for (const Violation& v :
-       verify(graph, *result.plan, result.budget, problem_id(graph), ask.machine)) {
+  for (const Violation& v : verify(graph, *result.plan, result.budget, id, ask.machine)) {
     throw InternalError("invalid plan: " + v.message);
   }
   row.peak = ratio(result.plan->peak.count() - fixed, whole);
@@ -65,7 +76,9 @@ Row planned(const Graph& graph, const Baseline& plain, const std::string& planne
 
 }  // namespace
 
-double whole_bandwidth(const Graph& graph) {
+double whole_bandwidth(const Problem& problem) {
+  if (problem.chain) return bandwidth_of(*problem.chain);
+  const Graph& graph = problem.graph;
   std::vector<char> from_forward(graph.values.size(), 0), saved(graph.values.size(), 0);
   double seconds = 0;
   for (const Run& run : plain_runs(graph)) {
@@ -88,16 +101,17 @@ double whole_bandwidth(const Graph& graph) {
   return bytes / std::max(seconds, 1e-9);
 }
 
-GraphResult measure(const Graph& graph, const MeasureOptions& options) {
+GraphResult measure(const Problem& problem, const MeasureOptions& options) {
+  const Graph& graph = problem.graph;
   const Baseline plain = baseline(graph);
   GraphResult result{graph.name, graph.ops.size(), 0, plain.peak, plain.time, {}};
-  if (options.channel > 0) result.channel = options.channel * whole_bandwidth(graph);
+  if (options.channel > 0) result.channel = options.channel * whole_bandwidth(problem);
   for (const double share : options.budgets) {
     for (const std::string& planner : options.planners) {
       if (options.progress) {
         options.progress(fmt::format("{}: {:.0f} %, {}", graph.name, 100 * share, planner));
       }
-      result.rows.push_back(planned(graph, plain, planner, share, options, result.channel));
+      result.rows.push_back(planned(problem, plain, planner, share, options, result.channel));
     }
   }
   return result;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "reprise/model/chain.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/units.h"
 
@@ -51,10 +52,17 @@ struct GraphResult {
   std::vector<Row> rows;
 };
 
-// Returns the bandwidth that carries, in the time of plain training's forward, all values that the forward
-// writes and a later op of the loss or the backward reads.
-double whole_bandwidth(const Graph& graph);
+// A problem is a graph, or a chain with the graph that it is lowered to. Planners of chains plan the chain.
+struct Problem {
+  Graph graph;
+  std::optional<Chain> chain = {};
+};
 
-GraphResult measure(const Graph& graph, const MeasureOptions& options);
+// Returns the bandwidth that carries, in the time of plain training's forward, all values that the forward
+// writes and a later op of the loss or the backward reads. For a chain: what the first option of every
+// stage saves, and all outputs.
+double whole_bandwidth(const Problem& problem);
+
+GraphResult measure(const Problem& problem, const MeasureOptions& options);
 
 }  // namespace reprise::bench

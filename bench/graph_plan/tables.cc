@@ -58,14 +58,15 @@ std::string percent(const std::optional<double>& value) {
   return value ? fmt::format("{:.2f}", 100 * (*value - 1)) : std::string("none");
 }
 
-// Compares the planner that moves values with the planner `graph`, over all graphs.
+// Compares the planners that move values with the planner `graph`, over all graphs.
 std::string moves_table(const std::vector<GraphResult>& results) {
   std::string text =
       "## With a second memory\n\nTimes are above plain training's, in %. The last column is the "
       "share "
       "of the time above plain training that moving takes off recomputing.\n\n"
-      "| graph | channel, GB/s | budget | `graph` | `graph_levels` | bound | gap, % | gone, % |\n"
-      "|---|--:|--:|--:|--:|--:|--:|--:|\n";
+      "| graph | channel, GB/s | budget | `graph` | planner | with moves | bound | gap, % | gone, "
+      "% |\n"
+      "|---|--:|--:|--:|---|--:|--:|--:|--:|\n";
   double gone = 0, gap = 0;
   int shares = 0, gaps = 0;
   for (const GraphResult& result : results) {
@@ -78,9 +79,10 @@ std::string moves_table(const std::vector<GraphResult>& results) {
       if (gap_here) gap += *gap_here, ++gaps;
       if (gap_here) *gap_here *= 100;
       fmt::format_to(std::back_inserter(text),
-                     "| {} | {:.1f} | {:.2f} | {} | {} | {} | {} | {} |\n", result.name,
+                     "| {} | {:.1f} | {:.2f} | {} | {} | {} | {} | {} | {} |\n", result.name,
                      result.channel / 1e9, row.budget, alone == nullptr ? "" : percent(alone->time),
-                     percent(row.time), percent(row.bound), number(gap_here, 2),
+                     row.planner, percent(row.time), row.time ? percent(row.bound) : "",
+                     number(gap_here, 2),
                      share ? fmt::format("{:.0f}", 100 * *share) : std::string());
     }
   }
