@@ -150,6 +150,54 @@ void expect_good(const Score& score, int64_t least_questions) {
   EXPECT_LE(score.sum * 100, static_cast<double>(score.questions));  // one per cent in the mean
 }
 
+// Counts how near the bound is to the best of all plans, over several budgets of a graph.
+void expect_bounds_below(const Graph& graph, std::mt19937_64& random, Score& score) {
+  const Machine machine = random_machine(random, {.most_memories = 2, .shared = random() % 2 == 0});
+  SCOPED_TRACE(to_json(machine));
+  const int64_t plain = baseline(graph).peak.count();
+  const int64_t least = bound_of(graph, machine, Bytes(0)).least_peak.count();
+  for (const int percent : {0, 20, 40, 60, 80}) {
+    const Bytes budget(least + std::max<int64_t>(0, plain - least) * percent / 100);
+    SCOPED_TRACE("budget " + std::to_string(budget.count()));
+    const BestWithCopies best =
+        best_plan_with_copies(graph, machine, budget.count(), 2'000, Copies::kAnywhere);
+    if (!best.finished || !best.time) continue;
+    const internal::bound::CopyBound bound = bound_of(graph, machine, budget);
+    ASSERT_LE(bound.time.count(), *best.time) << "the bound is above the optimum";
+    ++score.questions;
+    score.bound_exact += bound.time.count() == *best.time;
+    score.gap += share_above(*best.time, bound.time.count());
+  }
+}
+
+// Without the planner there is time for many more questions about the bound alone.
+TEST(GraphLevelsOracle, NoPlanIsBelowTheBound) {
+  std::mt19937_64 random(24);
+  Score score;
+  for (int number = 0; number < test_scale(45); ++number) {
+    Graph graph = random_graph(random, small_graphs(3, number % 2 == 0));
+    for (Op& op : graph.ops) op.random = false;
+    if (graph.values.size() > 20) continue;
+    SCOPED_TRACE("graph " + std::to_string(number) + ": " + describe(graph));
+    expect_bounds_below(graph, random, score);
+    if (::testing::Test::HasFailure()) break;
+  }
+  RandomChainOptions options;
+  options.founding_model = true;
+  options.min_stages = options.max_stages = 2;
+  options.random_stages = false;
+  options.max_time = 200;
+  for (int number = 0; number < test_scale(20); ++number) {
+    const Chain chain = random_chain(random, options);
+    SCOPED_TRACE("chain " + std::to_string(number) + ": " + describe(chain));
+    expect_bounds_below(lower(chain), random, score);
+    if (::testing::Test::HasFailure()) break;
+  }
+  print("bounds", score);
+  EXPECT_GT(score.questions, 100);
+  EXPECT_GT(score.bound_exact, 20);
+}
+
 TEST(GraphLevelsOracle, OneVariantEach) {
   expect_good(score_of({"one variant", small_graphs(3, false), 24, false, 21}, 4'000), 30);
 }
