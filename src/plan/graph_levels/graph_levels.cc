@@ -170,6 +170,9 @@ class Search {
     const SearchControl for_starts = control_.part(kShareStarts);
     GraphSearchParams params;
     params.bound.use.cases = params.bound.use.stretches = params.bound.use.pairs = false;
+    params.search.use.later_courses = false;
+    params.search.patience = 1;  // A start need not be the best of its budget.
+    params.search.least_patience_of_small = params.search.most_patience_of_small = 2;
     const int64_t low = bench_.budget;
     const int64_t high = std::max(low, problem_.baseline.peak.count());
     std::vector<Schedule> seeds;
