@@ -68,6 +68,9 @@ constexpr size_t kPool = 8;            // candidates that are kept between round
 constexpr double kShareRound = 0.6;    // of the flows, for each round
 constexpr std::array<double, 4> kHeats = {1, 4, 2, 8};  // of the rounds in turn
 constexpr size_t kPatience = 3;       // rounds that bring next to nothing, until the search ends
+constexpr size_t kLongPatience = 9;   // the same, far from the bound
+constexpr int64_t kFar = 100;         // as a part of the bound
+constexpr size_t kSmall = 100;        // intervals
 constexpr int64_t kGain = 5'000;      // a gain that is a smaller part of the time counts as none
 constexpr double kShareMoving = 0.1;  // of the search, for plans that make nothing again
 constexpr double kShareFirst = 0.4;   // of the rest, for a look at every start
@@ -266,22 +269,31 @@ class Search {
     return control_.out_of_time() || (best_ && best_->cost.time <= bound_.time.count());
   }
 
+  // Far from the bound it is worthwhile to go on for longer, if the graph is not small.
+  size_t patience() const {
+    const bool is_far =
+        !best_ || best_->cost.time - bound_.time.count() > bound_.time.count() / kFar;
+    return is_far && bench_.movable.size() > kSmall ? kLongPatience : kPatience;
+  }
+
   void improve_all() {
     if (starts_.empty() || done()) return;
     std::vector<Candidate> moving{starts_.front()};
     improve_some(moving, kShareMoving, {.evaluations = kShareMoving, .again = false});
     consider(moving.front());
     if (done()) return;
+    const std::vector<Candidate> fresh = starts_;
     improve_some(starts_, kShareFirst, {.evaluations = kShareFirst});
     for (const Candidate& start : starts_) consider(start);
     sort();
-    for (size_t round = 0, idle = 0; idle < kPatience && !done(); ++round) {
+    for (size_t round = 0, idle = 0; idle < patience() && !done(); ++round) {
       const auto before = rank(starts_.front());
       std::vector<Candidate> some;
       for (const Candidate& start : starts_) {
         if (some.size() == kFinalists) break;
         if (some.empty() || rank(some.back()) != rank(start)) some.push_back(start);
       }
+      if (round % 2 == 1) some.push_back(fresh[round / 2 % fresh.size()]);
       improve_some(some, 1, {.evaluations = kShareRound, .heat = kHeats[round % kHeats.size()]});
       for (Candidate& candidate : some) {
         consider(candidate);
