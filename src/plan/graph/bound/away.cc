@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/graph/bound/amounts.h"
 #include "plan/graph/bound/instant.h"
 
 namespace reprise::internal::bound {
@@ -22,12 +23,8 @@ namespace {
 
 // The numerator and the denominator of lambda stay below this. With kWhole, finite capacities add up to
 // less than kInfinite.
-constexpr MaxFlow::Amount kLargestRate = MaxFlow::Amount{1} << 50;
-constexpr int kMostCuts = 40;
-
-MaxFlow::Amount rounded_up(MaxFlow::Amount a, MaxFlow::Amount b) {
-  return a <= 0 ? -(-a / b) : (a + b - 1) / b;
-}
+constexpr MaxFlow::Amount kLargestRateOfCopies = MaxFlow::Amount{1} << 50;
+constexpr int kMostCutsOfCopies = 40;
 
 }  // namespace
 
@@ -125,18 +122,18 @@ std::optional<Instant::Amount> Instant::least_time_with_copies(int64_t budget,
   if (room < 0) return std::nullopt;  // Everything else can be elsewhere, or is made again.
   Amount total = 0;
   // With a price that is too high for any byte, nothing that can be elsewhere stays here.
-  Line small = solve_with_copies(kLargestRate, 1, carriage, shares, &total, nullptr);
+  Line small = solve_with_copies(kLargestRateOfCopies, 1, carriage, shares, &total, nullptr);
   if (total >= MaxFlow::kInfinite) return std::nullopt;
   Line large = solve_with_copies(0, 1, carriage, shares, &total, nullptr);
   Amount best = std::max(total, Amount{0});
   Amount price = 0, unit = 1;
   std::pair<Amount, Amount> best_price{0, 1};
-  for (int cuts = 0;
-       cuts < kMostCuts && large.bytes > room && small.bytes <= room && small.cost > large.cost;
+  for (int cuts = 0; cuts < kMostCutsOfCopies && large.bytes > room && small.bytes <= room &&
+                     small.cost > large.cost;
        ++cuts) {
     price = small.cost - large.cost;
     unit = large.bytes - small.bytes;
-    while (price >= kLargestRate || unit >= kLargestRate) {
+    while (price >= kLargestRateOfCopies || unit >= kLargestRateOfCopies) {
       price >>= 1;
       unit = (unit >> 1) + (unit & 1);
     }

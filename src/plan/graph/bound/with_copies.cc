@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/common/graph_facts.h"
+#include "plan/graph/bound/amounts.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/plan.h"
 
@@ -24,14 +25,9 @@ namespace {
 constexpr size_t kMostInstants = 24;  // that are looked at
 constexpr int kFirstStep = 16;        // of the search for shares, in 64ths
 
-int64_t narrow(Instant::Amount amount) {
-  constexpr Instant::Amount kLargest = std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(std::min(amount, kLargest));
-}
-
-class Bounding {
+class CopyBounding {
  public:
-  Bounding(const Graph& graph, Bytes budget, const Machine& machine, SearchControl& control)
+  CopyBounding(const Graph& graph, Bytes budget, const Machine& machine, SearchControl& control)
       : graph_(graph),
         facts_(graph),
         budget_(budget.count()),
@@ -216,7 +212,7 @@ Instant::Carriage carriage_of(const Graph& graph, const Machine& machine) {
 
 CopyBound bound_with_copies(const Graph& graph, Bytes budget, const Machine& machine,
                             SearchControl& control) {
-  return Bounding(graph, budget, machine, control).run();
+  return CopyBounding(graph, budget, machine, control).run();
 }
 
 }  // namespace reprise::internal::bound
