@@ -19,9 +19,9 @@ struct MeasureOptions {
   bool above_fixed = false;  // true: shares count what is above the graph's fixed bytes
   double time_limit = 10;    // seconds
   int threads = 0;
-  // Planners that move values get a machine with a second memory. Its channels have this multiple of the
-  // bandwidth that carries all that the forward saves for the backward in the time of the forward, in
-  // each direction; 0: there is no machine.
+  // Planners that move values get a machine with a second memory. Its channels have this multiple
+  // of the bandwidth that carries all that the forward saves for the backward in the time of the
+  // forward, in each direction; 0: there is no machine.
   double channel = 0;
   std::function<void(const std::string&)> progress = {};
 };
@@ -52,15 +52,16 @@ struct GraphResult {
   std::vector<Row> rows;
 };
 
-// A problem is a graph, or a chain with the graph that it is lowered to. Planners of chains plan the chain.
+// A problem is a graph, or a chain with the graph that it is lowered to. Planners of chains plan
+// the chain.
 struct Problem {
   Graph graph;
   std::optional<Chain> chain = {};
 };
 
-// Returns the bandwidth that carries, in the time of plain training's forward, all values that the forward
-// writes and a later op of the loss or the backward reads. For a chain: what the first option of every
-// stage saves, and all outputs.
+// Returns the bandwidth that carries, in the time of plain training's forward, all values that the
+// forward writes and a later op of the loss or the backward reads. For a chain: what the first
+// option of every stage saves, and all outputs.
 double whole_bandwidth(const Problem& problem);
 
 GraphResult measure(const Problem& problem, const MeasureOptions& options);

@@ -43,8 +43,8 @@ int64_t GraphFlow::level_at(size_t run) const {
   return run == 0 ? during_[0] : std::max(during_[run], after_[run - 1]);
 }
 
-// Sums up the bytes of every run as if all values stayed, and finds the gaps. Index n stands for the
-// end of the step.
+// Sums up the bytes of every run as if all values stayed, and finds the gaps. Index n stands for
+// the end of the step.
 void GraphFlow::measure(const RunList& runs, const std::vector<int8_t>& lanes) {
   const size_t n = runs.op_variants.size();
   const size_t values = model_.graph().values.size();
@@ -181,8 +181,8 @@ FlowCost GraphFlow::evict(int64_t budget) {
   return cost;
 }
 
-// Returns whether the value fits into the memory of its lane from its first copy to the end of the gap.
-// If it does, its bytes are taken there.
+// Returns whether the value fits into the memory of its lane from its first copy to the end of the
+// gap. If it does, its bytes are taken there.
 bool GraphFlow::has_room(const Gap& gap) {
   const auto l = static_cast<size_t>(gap.lane);
   const int64_t capacity = carrier_.lanes()[l].capacity;
@@ -253,8 +253,8 @@ void GraphFlow::send(size_t g, int32_t run, int64_t now) {
   gap.out_end = free = plus(std::max(free, now), carrier_.out_time(lane, gap.value));
 }
 
-// Goes through the actions in the order in which actions() writes them, and decides before which run
-// each copy out stands. Returns the time of the compute stream.
+// Goes through the actions in the order in which actions() writes them, and decides before which
+// run each copy out stands. Returns the time of the compute stream.
 int64_t GraphFlow::follow(const RunList& runs) {
   const std::vector<Lane>& lanes = carrier_.lanes();
   const auto n = static_cast<int32_t>(runs.op_variants.size());

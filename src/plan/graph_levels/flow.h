@@ -1,8 +1,8 @@
-// A GraphFlow turns the runs of a schedule, and a wish which values may move, into an exact plan with
-// copies.
+// A GraphFlow turns the runs of a schedule, and a wish which values may move, into an exact plan
+// with copies.
 //
-// A gap lies between two runs that touch the same value while it lives. While no run touches it, the
-// value may be elsewhere:
+// A gap lies between two runs that touch the same value while it lives. While no run touches it,
+// the value may be elsewhere:
 //
 //     runs           a       b       c       d       e
 //     value v        written                         read         the gap from a to e
@@ -10,16 +10,17 @@
 //     device         v v v v v v v v v v             v v          v leaves before d: wait, free
 //     channel in                             [ copy ]             it comes back: copy, wait
 //
-// - A gap may leave if an interval of the schedule (graph/schedule/schedule.h) that it lies in has a lane.
-// - It leaves before the first run that does not fit otherwise. Of several, the one leaves first whose
-//   value lies elsewhere already, and then the one whose next read is last. Bytes decide this, and no
-//   time does, so that the plan keeps to its budget for any durations.
-// - A value that leaves is copied out behind the run that writes it, as soon as the channel is free for
-//   it. The one that has to leave first goes first.
-// - Gaps end in the order of their reads. Each copy back stands as early as the bytes allow, behind the
-//   frees of the run before. A gap that need not leave at all stays.
-// - A value that leaves several times is sent out once. What lies elsewhere is freed there at the last
-//   read behind a gap.
+// - A gap may leave if an interval of the schedule (graph/schedule/schedule.h) that it lies in has
+//   a lane.
+// - It leaves before the first run that does not fit otherwise. Of several, the one leaves first
+//   whose value lies elsewhere already, and then the one whose next read is last. Bytes decide
+//   this, and no time does, so that the plan keeps to its budget for any durations.
+// - A value that leaves is copied out behind the run that writes it, as soon as the channel is free
+//   for it. The one that has to leave first goes first.
+// - Values come back in the order of their reads. Each copy back stands as early as the bytes allow,
+//   behind the frees of the run before. A value that need not leave at all stays.
+// - A value that leaves several times is sent out once. What lies elsewhere is freed there at the
+//   last read behind a gap.
 //
 // The end of the step reads the results, as a run without time would.
 #pragma once
@@ -52,9 +53,9 @@ class GraphFlow {
   // Both arguments must outlive the flow.
   GraphFlow(const schedule::ScheduleModel& model, const levels::Carrier& carrier);
 
-  // Builds the flow. `lanes` has a lane or kStays for each interval. Where no gap is left that could
-  // leave, the peak is above the budget. The cost is O(values of all runs + gaps * log gaps + the runs
-  // between copies back and their reads).
+  // Builds the flow. `lanes` has a lane or kStays for each interval. Where no gap is left that
+  // could leave, the peak is above the budget. The cost is O(values of all runs + gaps * log gaps +
+  // the runs between copies back and their reads).
   FlowCost build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget);
   // Writes the last flow as a plan's actions.
   std::vector<Action> actions() const;

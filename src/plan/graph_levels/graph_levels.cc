@@ -1,29 +1,31 @@
-// This planner decides, for each value of a graph and each gap between two ops that touch it, whether the
-// value stays on the device, is made again, or moves to another memory and comes back in time.
+// This planner decides, for each value of a graph and each gap between two ops that touch it,
+// whether the value stays on the device, is made again, or moves to another memory and comes back
+// in time.
 //
 // The question is that of O. Beaumont, L. Eyraud-Dubois, A. Shilova, "Efficient combination of
-// rematerialization and offloading for training DNNs", NeurIPS 2021, asked of graphs, for single values,
-// and with the copies' semantics of Reprise (docs/memories.md).
+// rematerialization and offloading for training DNNs", NeurIPS 2021, asked of graphs, for single
+// values, and with the copies' semantics of Reprise (docs/memories.md).
 //
-//   flow.h     a schedule and lanes -> the exact plan: who leaves where, who comes back when, its time
+//   flow.h     a schedule and lanes -> the exact plan: what leaves where, what comes back when
 //   improve.h  local search over schedules and lanes with flow.h as its judge (simulated annealing:
 //              S. Kirkpatrick et al., Science 220, 1983)
 //   graph/bound/with_copies.h   a time that no plan with copies beats, from single instants
 //
 // The search begins with plain training, where everything may move; with schedules of the planner
-// `graph` for several budgets, from the given one up to that of plain training, where everything that
-// they keep may move; and with what the cut of the bound keeps, moves and makes again. So the answer is
-// never slower than that of `graph` in kShareAlone of the time, and never slower than moving alone in
-// the order of flow.h.
+// `graph` for several budgets, from the given one up to that of plain training, where everything
+// that they keep may move; and with what the cut of the bound keeps, moves and makes again. So the
+// answer is never slower than that of `graph` in kShareAlone of the time, and never slower than
+// moving alone in the order of flow.h.
 //
-// Complexity: a flow takes O(values of all runs + gaps * log gaps); there are up to kMostEvaluations.
+// Complexity: a flow takes O(values of all runs + gaps * log gaps); there are up to
+// kMostEvaluations.
 //
-// Does not handle: memories that no channel joins with the device directly; copies from one memory behind
-// the device to another; other orders of the ops than those of the planner `graph`. Not proven: the
-// search has no guarantee but the bound.
+// Does not handle: memories that no channel joins with the device directly; copies from one memory
+// behind the device to another; other orders of the ops than those of the planner `graph`. Not
+// proven: the search has no guarantee but the bound.
 //
 // Tests:
-//   oracle/graph_levels_test.cc: against every plan with copies of small graphs; bounds below the optimum
+//   oracle/graph_levels_test.cc: against every plan with copies of small graphs; the bound
 //   property/graph_levels_test.cc: never slower than recomputing alone or moving alone; capacities
 #include <algorithm>
 #include <array>
@@ -205,7 +207,8 @@ class Search {
   std::pair<int64_t, int64_t> rank(const Candidate& c) const {
     return {std::max<int64_t>(0, c.cost.peak - bench_.budget), c.cost.time};
   }
-  // A candidate that is less above the budget is a gain, and one that is faster by more than a small part.
+  // A candidate that is less above the budget is a gain, and one that is faster by more than a
+  // small part.
   static bool gains(const std::pair<int64_t, int64_t>& before,
                     const std::pair<int64_t, int64_t>& after) {
     if (before.first != after.first) return after.first < before.first;

@@ -1,6 +1,7 @@
 #include "plan/graph_levels/improve.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <optional>
 #include <random>
@@ -23,8 +24,11 @@ namespace {
 
 constexpr double kCooling = 1e-3;                 // the last temperature, as a share of the first
 constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
-constexpr int kDraws = 12;                        // until an interval with a wanted fate is found
-constexpr size_t kMostRow = 64;                   // ops that are treated alike at once
+// The clock sets the temperature only where it is ahead of the flows by this share of the time. So a
+// search that ends before its time does not depend on it.
+constexpr double kHeadStart = 0.1;
+constexpr int kDraws = 12;       // until an interval with a wanted fate is found
+constexpr size_t kMostRow = 64;  // ops that are treated alike at once
 // Shares of proposals.
 constexpr double kRows = 0.1, kOps = 0.15, kSecond = 0.3;
 
@@ -55,7 +59,7 @@ class Climb {
       if (e % kEvaluationsBetweenLooks == 0) {
         if (control_.out_of_time()) break;
         effort_.report();
-        clock = control_.share_over(begin);
+        clock = (control_.share_over(begin) - kHeadStart) / (1 - kHeadStart);
       }
       const double done =
           std::max(clock, static_cast<double>(e) / static_cast<double>(effort_.evaluations));
@@ -100,6 +104,7 @@ class Climb {
   }
 
   Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[static_cast<size_t>(g)]; }
+  bool must_keep(int32_t g) const { return model_.intervals()[static_cast<size_t>(g)].must_keep; }
   int8_t lane(int32_t g) const { return lanes_[static_cast<size_t>(g)]; }
 
   void set_keeping(int32_t g, Keeping keeping_now) {
@@ -236,7 +241,7 @@ class Climb {
       const int32_t there = source + k, here = target + k;
       const Keeping keeping_there = keeping(there), keeping_here = keeping(here);
       const int8_t lane_there = lane(there), lane_here = lane(here);
-      if (!model_.intervals()[static_cast<size_t>(here)].must_keep) {
+      if (!must_keep(here) && !must_keep(there)) {
         set_keeping(here, keeping_there);
         if (exchange) set_keeping(there, keeping_here);
       }

@@ -1,5 +1,5 @@
-// improve() is the local search of this room. It changes what happens to single values, builds the exact
-// flow of each change, and keeps what is not much worse. So its judge is the exact plan.
+// improve() is the local search of this room. It changes what happens to single values, builds the
+// exact flow of each change, and keeps what is not much worse. So its judge is the exact plan.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace reprise::internal::graph_levels {
 
-// What happens to each value of a graph: a schedule says what is kept and what is made again, and each
-// interval may have a lane for its gaps.
+// What happens to each value of a graph: a schedule says what is kept and what is made again, and
+// each interval may have a lane for its gaps.
 struct Fates {
   schedule::Schedule schedule;
   std::vector<int8_t> lanes;  // by interval: a lane, or kStays
@@ -30,7 +30,8 @@ struct Candidate {
   FlowCost cost;
 };
 
-// Searches work with these objects, and all must outlive them. Several searches may share a workbench.
+// Searches work with these objects, and all must outlive them. Several searches may share a
+// workbench.
 struct Workbench {
   const schedule::ScheduleModel& model;
   const search::ScheduleMoves& changes;
@@ -44,11 +45,12 @@ struct Workbench {
   bool fits(const Candidate& candidate) const { return candidate.cost.peak <= budget; }
 };
 
-// Lists the intervals of values with bytes that have ops between their ends, or those that have none.
+// Lists the intervals of values with bytes that have ops between their ends, or those that have
+// none.
 std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model, bool with_ops);
 
-// Gives a lane to each interval of `movable` that is longer in time than both of its copies, and whose
-// copies are not mostly latency.
+// Gives a lane to each interval of `movable` that is longer in time than both of its copies, and
+// whose copies are not mostly latency.
 std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench);
 
 // Returns the cost of the fates; nothing if the schedule cannot run.

@@ -1,4 +1,5 @@
-// The cuts of an instant where values may also be elsewhere (docs/planners/graph_bound.md, Lemma 15).
+// The cuts of an instant where values may also be elsewhere (docs/planners/graph_bound.md, Lemma
+// 15).
 //
 // | symbol          | here                                                    |
 // |-----------------|---------------------------------------------------------|
@@ -21,8 +22,8 @@ using common::runs_once;
 
 namespace {
 
-// The numerator and the denominator of lambda stay below this. With kWhole, finite capacities add up to
-// less than kInfinite.
+// The numerator and the denominator of lambda stay below this. With kWhole, finite capacities add
+// up to less than kInfinite.
 constexpr MaxFlow::Amount kLargestRateOfCopies = MaxFlow::Amount{1} << 50;
 constexpr int kMostCutsOfCopies = 40;
 
