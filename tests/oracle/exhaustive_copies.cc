@@ -204,7 +204,8 @@ class Exhaustive {
   void drop(size_t parent, size_t v) {
     Label label = child(parent);
     label.state.device[v] = kAbsent;
-    label.state.given_up = std::min(label.state.given_up, bytes(v));
+    // A value that only another variant reads is given up in any case, and copies back come later.
+    if (!anywhere_) label.state.given_up = std::min(label.state.given_up, bytes(v));
     label.actions.push_back({ActionKind::kFree, id(v), ""});
     add(std::move(label));
   }
