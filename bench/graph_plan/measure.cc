@@ -104,8 +104,14 @@ double whole_bandwidth(const Problem& problem) {
 GraphResult measure(const Problem& problem, const MeasureOptions& options) {
   const Graph& graph = problem.graph;
   const Baseline plain = baseline(graph);
-  GraphResult result{graph.name, graph.ops.size(), 0, plain.peak, plain.time, {}};
+  GraphResult result{graph.name, graph.ops.size(), 0, 1, plain.peak, plain.time, {}};
   if (options.channel > 0) result.channel = options.channel * whole_bandwidth(problem);
+  if (options.channel > 0) {
+    PlanOptions ask;
+    ask.time_limit = Nanos(static_cast<int64_t>(options.time_limit * 1e9));
+    ask.threads = options.threads;
+    result.unlimited = ratio(plan(graph, ask).plan->time.count(), plain.time.count());
+  }
   for (const double share : options.budgets) {
     for (const std::string& planner : options.planners) {
       if (options.progress) {

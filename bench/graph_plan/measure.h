@@ -47,6 +47,8 @@ struct GraphResult {
   std::string name;
   size_t ops = 0;
   double channel = 0;  // bytes per second; 0: there is no machine
+  double unlimited =
+      1;  // time without a budget, over plain training's; known if there is a machine
   Bytes plain_peak;
   Nanos plain_time;
   std::vector<Row> rows;
