@@ -224,6 +224,7 @@ Chain small_chain() {
 TEST(GraphLevels, AFastChannelMakesEveryBudgetFree) {
   const Graph graph = lower(small_chain());
   PlanOptions options = on(parse_offload("host=100GB/s"), Bytes(20'000'000));
+  options.time_limit = search_limit(1000);
   const PlanResult result = plan(graph, options);
   ASSERT_TRUE(result.plan);
   EXPECT_EQ(result.termination, Termination::kOptimal);
