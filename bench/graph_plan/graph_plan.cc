@@ -11,6 +11,7 @@
 #include "networks.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
 #include "tables.h"
 
 namespace reprise::bench {
@@ -25,7 +26,8 @@ struct Arguments {
 };
 
 void declare(CLI::App& app, Arguments& a) {
-  app.add_option("files", a.files, "Graphs or profiles of graphs (JSON) instead of the networks");
+  app.add_option("files", a.files,
+                 "Graphs, chains or profiles of them (JSON) instead of the networks");
   app.add_option("--networks", a.networks, "Separated by commas; gpt<layers> for any depth")
       ->delimiter(',')
       ->capture_default_str();
@@ -44,6 +46,10 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--threads", a.measure.threads, "Of the planners (0: as many as the machine has)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--channel", a.measure.channel,
+                 "Planners that move values have channels to a second memory: this multiple of the "
+                 "bandwidth that carries all saved bytes in the time of the forward")
+      ->check(CLI::Range(0.0, 1e3));
   app.add_flag("--quick", a.quick, "Small graphs, to see that it works; its times mean nothing");
   app.add_option("--write-graphs", a.graph_folder,
                  "Write the networks' graphs to this folder (JSON) and measure nothing");
@@ -51,12 +57,19 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--json", a.json_output, "All figures go to this file, too");
 }
 
-Graph graph_of(const std::string& file) {
-  Problem problem = load_problem(file);
-  Graph* graph = std::get_if<Graph>(&problem.model);
-  if (graph == nullptr) throw InputError(file + " holds no graph");
-  graph->name = file;
-  return std::move(*graph);
+Problem problem_of(const std::string& file) {
+  reprise::Problem problem = load_problem(file);
+  Problem found;
+  if (Graph* graph = std::get_if<Graph>(&problem.model)) {
+    found.graph = std::move(*graph);
+  } else if (Chain* chain = std::get_if<Chain>(&problem.model)) {
+    found.graph = lower(*chain);
+    found.chain = std::move(*chain);
+  } else {
+    throw InputError(file + " holds no graph and no chain");
+  }
+  found.graph.name = file;
+  return found;
 }
 
 class Bench {
@@ -66,9 +79,9 @@ class Bench {
   int run() {
     if (!a_.graph_folder.empty()) return write_graphs();
     if (a_.files.empty()) {
-      for (const std::string& name : a_.networks) measure_one(make_network(name));
+      for (const std::string& name : a_.networks) measure_one({make_network(name)});
     } else {
-      for (const std::string& file : a_.files) measure_one(graph_of(file));
+      for (const std::string& file : a_.files) measure_one(problem_of(file));
     }
     if (a_.output.empty()) std::cout << markdown(info_, results_);
     return failed_ ? 1 : 0;
@@ -83,11 +96,11 @@ class Bench {
   }
 
   // A graph that fails leaves the other graphs' figures alone.
-  void measure_one(const Graph& graph) {
+  void measure_one(const Problem& problem) {
     try {
-      results_.push_back(measure(graph, a_.measure));
+      results_.push_back(measure(problem, a_.measure));
     } catch (const std::exception& e) {
-      std::cerr << graph.name << ": " << e.what() << "\n";
+      std::cerr << problem.graph.name << ": " << e.what() << "\n";
       failed_ = true;
     }
     // The results are written after every graph, so that an interrupted run keeps what it has.

@@ -41,12 +41,68 @@ struct Sum {
   double gap = 0, worst_gap = 0, seconds = 0, slowest = 0;
 };
 
+// The share of the time above that without a budget which a plan with moves takes off one without.
+std::optional<double> share_gone(const GraphResult& result, const Row* alone, const Row& moving) {
+  if (alone == nullptr || !alone->time || !moving.time) return std::nullopt;
+  const double above = *alone->time - result.unlimited;
+  if (above <= 1e-4) return std::nullopt;
+  return (*alone->time - std::max(result.unlimited, *moving.time)) / above;
+}
+
+const Row* row_of(const GraphResult& result, const std::string& planner, double budget) {
+  for (const Row& row : result.rows) {
+    if (row.planner == planner && row.budget == budget) return &row;
+  }
+  return nullptr;
+}
+
+std::string percent(const std::optional<double>& value) {
+  return value ? fmt::format("{:.2f}", 100 * (*value - 1)) : std::string("none");
+}
+
+// Compares the planners that move values with the planner `graph`, over all graphs.
+std::string moves_table(const std::vector<GraphResult>& results) {
+  std::string text =
+      "## With a second memory\n\nTimes are above plain training's, in %. The column \"no limit\" "
+      "is "
+      "what `graph` finds without a budget. The last column is the share of the time above that "
+      "which "
+      "moving takes off recomputing.\n\n"
+      "| graph | channel, GB/s | no limit | budget | `graph` | planner | with moves | bound | gap, "
+      "% | "
+      "gone, % |\n"
+      "|---|--:|--:|--:|--:|---|--:|--:|--:|--:|\n";
+  double gone = 0, gap = 0;
+  int shares = 0, gaps = 0;
+  for (const GraphResult& result : results) {
+    for (const Row& row : result.rows) {
+      if (!row.moves) continue;
+      const Row* alone = row_of(result, "graph", row.budget);
+      const std::optional<double> share = share_gone(result, alone, row);
+      std::optional<double> gap_here = row.gap();
+      if (share) gone += *share, ++shares;
+      if (gap_here) gap += *gap_here, ++gaps;
+      if (gap_here) *gap_here *= 100;
+      fmt::format_to(std::back_inserter(text),
+                     "| {} | {:.1f} | {} | {:.2f} | {} | {} | {} | {} | {} | {} |\n", result.name,
+                     result.channel / 1e9, percent(result.unlimited), row.budget,
+                     alone == nullptr ? "" : percent(alone->time), row.planner, percent(row.time),
+                     row.time ? percent(row.bound) : "", number(gap_here, 2),
+                     share ? fmt::format("{:.0f}", 100 * *share) : std::string());
+    }
+  }
+  fmt::format_to(std::back_inserter(text),
+                 "\nThe mean of the last column is {:.0f} %, and the mean gap is {:.2f} %.\n\n",
+                 100 * gone / std::max(1, shares), 100 * gap / std::max(1, gaps));
+  return text;
+}
+
 // Sums up the planner that has a bound, over all graphs.
 std::string summary(const std::vector<GraphResult>& results) {
   std::map<double, Sum, std::greater<>> sums;
   for (const GraphResult& result : results) {
     for (const Row& row : result.rows) {
-      if (!row.bound) continue;
+      if (!row.bound || row.moves) continue;
       Sum& sum = sums[row.budget];
       ++sum.rows;
       sum.infeasible += row.termination == "infeasible";
@@ -101,6 +157,9 @@ std::string markdown(const RunInfo& info, const std::vector<GraphResult>& result
       "- Machine: {}\n- {} build\n\n",
       as_code_block(info.command), info.processor, info.build);
   text += summary(results);
+  const bool moves = std::any_of(results.begin(), results.end(),
+                                 [](const GraphResult& result) { return result.channel > 0; });
+  if (moves) text += moves_table(results);
   for (const GraphResult& result : results) text += table(result);
   return text;
 }

@@ -138,6 +138,8 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   return result;
 }
 
+constexpr const char* kGraphsOnAMachine = "graph_levels";
+
 // A graph without operations has one plan, and needs no search.
 Answer empty_answer(const Graph& graph, Bytes budget) {
   internal::common::Candidates candidates(graph, budget);
@@ -167,7 +169,8 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const PlannerInfo& planner = chosen_planner(options, "graph", "graphs", &PlannerInfo::plan_graph);
+  const char* usual = options.machine.channels.empty() ? "graph" : kGraphsOnAMachine;
+  const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
   const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
   const Baseline plain = baseline(graph);
@@ -183,8 +186,12 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
 PlanResult plan(const Join& join, const PlanOptions& options) {
   validate(join);
   check_options(options);
-  if (!options.planner.empty() && find_planner(options.planner).plan_graph != nullptr) {
-    PlanResult result = plan(lower(join), options);
+  PlanOptions of_graph = options;
+  if (options.planner.empty() && !options.machine.channels.empty()) {
+    of_graph.planner = kGraphsOnAMachine;
+  }
+  if (!of_graph.planner.empty() && find_planner(of_graph.planner).plan_graph != nullptr) {
+    PlanResult result = plan(lower(join), of_graph);
     if (result.plan) result.plan->problem = problem_id(join);
     return result;
   }

@@ -6,6 +6,7 @@
 #include "plan/chain/planner.h"
 #include "plan/chain_slots/planner.h"
 #include "plan/graph/planner.h"
+#include "plan/graph_levels/planner.h"
 #include "plan/join/planner.h"
 #include "plan/levels/planner.h"
 #include "plan/pipeline/planner.h"
@@ -75,6 +76,14 @@ constexpr PlannerInfo kPlanners[] = {
      .source = "Jain et al., Checkmate, arXiv 1910.02653; bound: docs/planners/graph.md",
      .plan_graph = internal::graph::search_graph,
      .graph_frontier = internal::graph::graph_frontier},
+    {.name = "graph_levels",
+     .summary = "keeps, makes again or moves each value of a graph, with a proven bound",
+     .schedule_class = "all+copies",
+     .proof = Proof::kAllPlans,
+     .source = "Beaumont et al., Efficient combination of rematerialization and offloading for "
+               "training DNNs, NeurIPS 2021; bound: docs/planners/graph_levels.md",
+     .plan_graph = internal::graph_levels::graph_levels,
+     .moves = true},
     {.name = "interleaved",
      .summary = "pipelines: 1f1b with several parts on each device",
      .schedule_class = "cuts",

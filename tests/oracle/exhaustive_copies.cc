@@ -54,8 +54,12 @@ struct Label {
 
 class Exhaustive {
  public:
-  Exhaustive(const Graph& graph, const Machine& machine, int64_t budget, size_t most)
-      : graph_(graph), machine_(machine), budget_(budget), most_(most) {
+  Exhaustive(const Graph& graph, const Machine& machine, int64_t budget, size_t most, Copies copies)
+      : graph_(graph),
+        machine_(machine),
+        budget_(budget),
+        most_(most),
+        anywhere_(copies == Copies::kAnywhere) {
     while (graph.ops[loss_].phase == Phase::kForward) ++loss_;
     out_ = find_channel(machine, 0, 1);
     in_ = find_channel(machine, 1, 0);
@@ -98,7 +102,7 @@ class Exhaustive {
     return sum;
   }
   bool movable(size_t v) const {
-    return graph_.values[v].kind == ValueKind::kActivation ||
+    return anywhere_ || graph_.values[v].kind == ValueKind::kActivation ||
            graph_.values[v].kind == ValueKind::kSaved;
   }
   bool is_result(size_t v) const {
@@ -137,7 +141,9 @@ class Exhaustive {
   }
 
   bool done(const State& state) const {
-    return std::all_of(state.ran.begin(), state.ran.end(), [](char ran) { return ran != 0; });
+    return std::all_of(state.ran.begin(), state.ran.end(), [](char ran) { return ran != 0; }) &&
+           std::all_of(graph_.results.begin(), graph_.results.end(),
+                       [&](ValueIndex v) { return state.device[static_cast<size_t>(v)] == kHere; });
   }
 
   void add(Label label) {
@@ -180,23 +186,26 @@ class Exhaustive {
     }
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const State state = labels_[parent].state;
-      if (graph_.values[v].kind == ValueKind::kInput || is_result(v)) continue;
+      if (graph_.values[v].kind == ValueKind::kInput || (is_result(v) && !anywhere_)) continue;
+      if (is_result(v) && state.device[v] == kComing) arrive(parent, v);
       if (state.step == kDrop && state.device[v] == kHere && state.host[v] == kAbsent)
         drop(parent, v);
       if (!movable(v) || !needed_[v]) continue;
-      const bool before_loss = !state.ran[loss_];
+      const bool before_loss = anywhere_ || !state.ran[loss_];
+      const bool behind_loss = anywhere_ || state.ran[loss_];
       if (before_loss && state.step <= kOut && state.device[v] == kHere && !state.sent[v]) {
         send(parent, v);
       }
       if (state.device[v] == kHere && state.host[v] != kAbsent) evict(parent, v);
-      if (!before_loss && state.device[v] == kAbsent && state.host[v] != kAbsent) fetch(parent, v);
+      if (behind_loss && state.device[v] == kAbsent && state.host[v] != kAbsent) fetch(parent, v);
     }
   }
 
   void drop(size_t parent, size_t v) {
     Label label = child(parent);
     label.state.device[v] = kAbsent;
-    label.state.given_up = std::min(label.state.given_up, bytes(v));
+    // A value that only another variant reads is given up in any case, and copies back come later.
+    if (!anywhere_) label.state.given_up = std::min(label.state.given_up, bytes(v));
     label.actions.push_back({ActionKind::kFree, id(v), ""});
     add(std::move(label));
   }
@@ -226,6 +235,26 @@ class Exhaustive {
     label.actions.push_back({ActionKind::kWait, id(v), "", host()});
     label.actions.push_back({ActionKind::kFree, id(v), ""});
     add(std::move(label));
+  }
+
+  // Waits for a result that nothing reads any more.
+  void arrive(size_t parent, size_t v) {
+    Label label = child(parent);
+    label.state.step = kRest;
+    wait(v, label);
+    add(std::move(label));
+  }
+
+  void wait(size_t v, Label& label) {
+    label.times.now = std::max(label.times.now, label.times.to_device[v]);
+    label.state.device[v] = kHere;
+    label.actions.push_back({ActionKind::kWait, id(v), "", device()});
+    if (anywhere_) {
+      label.state.host[v] = kHere;  // Its copy out was over before the copy back began.
+      return;
+    }
+    label.state.host[v] = kAbsent;
+    label.actions.push_back({ActionKind::kFree, id(v), "", host()});
   }
 
   void fetch(size_t parent, size_t v) {
@@ -263,11 +292,7 @@ class Exhaustive {
       const auto v = static_cast<size_t>(read);
       if (state.device[v] == kAbsent) return;
       if (state.device[v] == kHere) continue;
-      label.times.now = std::max(label.times.now, label.times.to_device[v]);
-      state.device[v] = kHere;
-      state.host[v] = kAbsent;
-      label.actions.push_back({ActionKind::kWait, id(v), "", device()});
-      label.actions.push_back({ActionKind::kFree, id(v), "", host()});
+      wait(v, label);
     }
     int64_t during = level(state) + variant.workspace.count();
     for (const ValueIndex write : variant.writes) during += bytes(static_cast<size_t>(write));
@@ -283,10 +308,14 @@ class Exhaustive {
     label.actions.push_back({ActionKind::kRun, op.id, variant.name});
     const std::vector<char> still = needed(state);
     for (size_t v = 0; v < still.size(); ++v) {
-      const bool here = state.device[v] == kHere && state.host[v] == kAbsent;
+      const bool here = state.device[v] == kHere &&
+                        (state.host[v] == kAbsent || (anywhere_ && state.host[v] == kHere));
       if (!here || still[v] || graph_.values[v].kind == ValueKind::kInput) continue;
       state.device[v] = kAbsent;
       label.actions.push_back({ActionKind::kFree, id(v), ""});
+      if (state.host[v] == kAbsent) continue;
+      state.host[v] = kAbsent;
+      label.actions.push_back({ActionKind::kFree, id(v), "", host()});
     }
     add(std::move(label));
   }
@@ -302,10 +331,12 @@ class Exhaustive {
     // which a plan of least time does before its last run or not at all: such a plan is not made.
     const State& state = labels_[last].state;
     for (size_t v = 0; v < state.device.size(); ++v) {
-      if (graph_.values[v].kind == ValueKind::kInput || is_result(v)) continue;
-      if (state.host[v] != kAbsent) best.actions.clear();
+      if (graph_.values[v].kind == ValueKind::kInput) continue;
+      if (state.host[v] == kAbsent || (is_result(v) && !anywhere_)) continue;
+      if (!anywhere_ || state.host[v] == kComing) best.actions.clear();
+      if (best.actions.empty()) return best;
+      best.actions.push_back({ActionKind::kFree, id(v), "", host()});
     }
-    if (best.actions.empty()) return best;
     for (size_t v = 0; v < state.device.size(); ++v) {
       if (graph_.values[v].kind == ValueKind::kInput || is_result(v)) continue;
       if (state.device[v] == kHere) best.actions.push_back({ActionKind::kFree, id(v), ""});
@@ -317,6 +348,7 @@ class Exhaustive {
   const Machine& machine_;
   int64_t budget_;
   size_t most_;
+  const bool anywhere_;
   int32_t out_ = 0, in_ = 0;
   bool shared_ = false;
   size_t loss_ = 0;           // the first op behind the forward
@@ -330,8 +362,8 @@ class Exhaustive {
 }  // namespace
 
 BestWithCopies best_plan_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
-                                     size_t most_labels) {
-  return Exhaustive(graph, machine, budget, most_labels).run();
+                                     size_t most_labels, Copies copies) {
+  return Exhaustive(graph, machine, budget, most_labels, copies).run();
 }
 
 }  // namespace reprise::testing

@@ -12,6 +12,12 @@
 
 namespace reprise::testing {
 
+// Says which copies a plan may have.
+enum class Copies {
+  kAroundTheLoss,  // activations and saved values, out before the loss and back behind it
+  kAnywhere,  // every value that is no input, at any time; it stays elsewhere when it comes back
+};
+
 struct BestWithCopies {
   bool finished = false;             // else the search gave up at `most_labels`
   std::optional<int64_t> time = {};  // none if no plan fits
@@ -19,12 +25,12 @@ struct BestWithCopies {
 };
 
 // Over plans that run ops any number of times (those that run once in order), free values at any
-// time, and copy activations and saved values to memory 1 before the loss and back behind it; a value
-// is copied out at most once. The machine has two memories, with a channel each way. The graph has at most 24 values that
-// are no inputs, no choices, no reuses and nothing consumed. A* over labels (the time of the compute
-// stream, when channels are free, when copies arrive), where a label is dropped if another one of
-// the same state is nowhere later.
+// time, and copy values to memory 1 and back; a value is copied out at most once. The machine has
+// two memories, with a channel each way. The graph has at most 24 values that are no inputs, no
+// choices, no reuses and nothing consumed. A* over labels (the time of the compute stream, when
+// channels are free, when copies arrive), where a label is dropped if another one of the same state
+// is nowhere later.
 BestWithCopies best_plan_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
-                                     size_t most_labels);
+                                     size_t most_labels, Copies copies = Copies::kAroundTheLoss);
 
 }  // namespace reprise::testing

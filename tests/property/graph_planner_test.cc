@@ -81,7 +81,7 @@ TEST(GraphPlanner, AllowingMoreIsNeverSlower) {
 
 TEST_P(GraphPlanners, PlansFitAndAreVerified) {
   for (GraphFamily family : graph_families()) {
-    family.graphs /= 5;
+    family.graphs /= 5 * GetParam().fewer;
     for_graphs(family, [](const Graph& graph, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
       const Bytes budget(static_cast<int64_t>(random() % (plain + 2)));
@@ -99,7 +99,7 @@ TEST_P(GraphPlanners, PlansFitAndAreVerified) {
 TEST_P(GraphPlanners, LeaveAReserveWhereSomePlanDoes) {
   int left = 0;
   for (GraphFamily family : graph_families()) {
-    family.graphs /= 10;
+    family.graphs /= 10 * GetParam().fewer;
     for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
       // The budget may be above plain training's peak, for a planner that has no other plan.
@@ -143,7 +143,7 @@ TEST_P(GraphPlanners, AGraphWithoutOperationsHasOnePlan) {
 
 TEST_P(GraphPlanners, WithEnoughMemoryNothingRunsTwice) {
   for (GraphFamily family : graph_families()) {
-    family.graphs /= 5;
+    family.graphs /= 5 * GetParam().fewer;
     for_graphs(family, [](const Graph& graph, std::mt19937_64&) {
       const Baseline plain = baseline(graph);
       const PlanResult result = plan(graph, with(GetParam().name, plain.peak));
@@ -155,7 +155,7 @@ TEST_P(GraphPlanners, WithEnoughMemoryNothingRunsTwice) {
 
 TEST_P(GraphPlanners, TheSameQuestionHasTheSameAnswer) {
   for (GraphFamily family : graph_families()) {
-    family.graphs /= 20;
+    family.graphs /= 20 * GetParam().fewer;
     for_graphs(family, [](const Graph& graph, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
       const Bytes budget(static_cast<int64_t>(plain - random() % (plain / 4 + 1)));
@@ -172,7 +172,7 @@ TEST_P(GraphPlanners, TheSameQuestionHasTheSameAnswer) {
 
 TEST_P(GraphPlanners, StopsInTimeWithoutAWrongAnswer) {
   for (GraphFamily family : graph_families()) {
-    family.graphs /= 10;
+    family.graphs /= 10 * GetParam().fewer;
     for_graphs(family, [](const Graph& graph, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
       PlanOptions ask = with(GetParam().name, Bytes(static_cast<int64_t>(random() % (plain + 2))));

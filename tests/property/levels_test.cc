@@ -233,7 +233,10 @@ TEST(Levels, PlannersThatDoNotMoveRefuseAMachine) {
   PlanOptions options = on(parse_offload("host=1GB/s"), Bytes(20'000'000));
   options.planner = "chain";
   EXPECT_THROW(plan(chain, options), InputError);
-  EXPECT_THROW(plan(lower(chain), PlanOptions{.machine = options.machine}), InputError);
+  for (const char* planner : {"graph", "dtr", "keep_all"}) {
+    options.planner = planner;
+    EXPECT_THROW(plan(lower(chain), options), InputError) << planner;
+  }
 }
 
 }  // namespace

@@ -322,9 +322,11 @@ std::string describe(const std::vector<Action>& actions) {
   std::string text;
   for (const Action& action : actions) {
     text += text.empty() ? "[" : ", ";
-    text += action.kind == ActionKind::kRun
-                ? fmt::format(R"(["run", "{}", "{}"])", action.id, action.variant)
-                : fmt::format(R"(["free", "{}"])", action.id);
+    text += fmt::format(R"(["{}", "{}")", to_string(action.kind), action.id);
+    for (const std::string& part : {action.variant, action.at, action.to}) {
+      if (!part.empty()) text += fmt::format(R"(, "{}")", part);
+    }
+    text += "]";
   }
   return text + "]";
 }

@@ -12,8 +12,8 @@ namespace reprise {
 
 struct PlanOptions {
   Budget budget = {};  // default: no limit; shares are of plain training's peak
-  // Empty: "chain" for chains, "levels" for chains on a machine with channels, "graph" for graphs,
-  // "join" for joins.
+  // Empty: "chain" for chains, "graph" for graphs, "join" for joins. On a machine with channels:
+  // "levels" for chains, "graph_levels" for graphs and joins.
   std::string planner{};
   // The schedule class to search and to prove, for planners that have several. An empty text stands
   // for the largest class that the time limit allows.

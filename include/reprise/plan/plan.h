@@ -55,7 +55,7 @@ PlanResult plan(const Graph& graph, const PlanOptions& options = {});
 // The backwards of a join run in the order that the planner chooses, and the plan is one of
 // lower(join, interleaving_of(join, actions)). The plan's baseline is plain training in that order;
 // the result's baseline, and shares of a budget, are those of lower(join). A planner of graphs may
-// be named, too: it plans lower(join).
+// be named, too: it plans lower(join). On a machine with channels, one is the default.
 PlanResult plan(const Join& join, const PlanOptions& options = {});
 
 // Both functions ignore options.budget. They throw InputError for a planner without a curve. The

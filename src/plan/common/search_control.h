@@ -22,6 +22,12 @@ class SearchControl {
 
   bool out_of_time() const { return Clock::now() >= end_; }
 
+  // Returns the share of the time from `begin` to the end of the search that is over.
+  double share_over(std::chrono::steady_clock::time_point begin) const {
+    const std::chrono::duration<double> over = Clock::now() - begin, all = end_ - begin;
+    return all.count() <= 0 ? 1 : std::min(1.0, over / all);
+  }
+
   // Returns the same search with only this share (0..1) of the time that is left.
   SearchControl part(double share) const {
     SearchControl control = *this;

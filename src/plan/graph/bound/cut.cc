@@ -3,6 +3,7 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/graph/bound/amounts.h"
 #include "plan/graph/bound/instant.h"
 
 namespace reprise::internal::bound {
@@ -12,10 +13,6 @@ namespace {
 // are below 2^63. So the finite capacities add up to less than kInfinite.
 constexpr MaxFlow::Amount kLargestRate = MaxFlow::Amount{1} << 56;
 constexpr int kMostCuts = 60;
-
-MaxFlow::Amount rounded_up(MaxFlow::Amount a, MaxFlow::Amount b) {
-  return a <= 0 ? -(-a / b) : (a + b - 1) / b;
-}
 
 MaxFlow::Amount common_divisor(MaxFlow::Amount a, MaxFlow::Amount b) {
   while (b != 0) std::tie(a, b) = std::tuple(b, a % b);

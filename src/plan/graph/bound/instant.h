@@ -12,10 +12,10 @@
 
 namespace reprise::internal::bound {
 
-// A fact that is known of a plan: a value is live while some op runs, or it is not. The op runs exactly
-// once in every plan, or it is an op of the plan's realization of a choice; then it is known to be
-// one from `first` to `last`. Values that the op takes do not count as live, nor do those that it
-// writes.
+// A fact that is known of a plan: a value is live while some op runs, or it is not. The op runs
+// exactly once in every plan, or it is an op of the plan's realization of a choice; then it is
+// known to be one from `first` to `last`. Values that the op takes do not count as live, nor do
+// those that it writes.
 struct Assumption {
   ValueIndex value;
   OpIndex first, last;
@@ -37,18 +37,19 @@ struct Assumption {
 // every plan within the budget for every lambda, and the best lambda is found exactly.
 // docs/planners/graph_bound.md proves it:
 //
-// | function    | claims                             | lemma |
-// |-------------|------------------------------------|-------|
-// | force       | what has run by the time of b      | 2     |
-// | making      | how a value can come to be after b | 4     |
-// | need        | what is needed after b             | 5     |
-// | add_charges | what re-runs cost                  | 6     |
-// | add_eithers | a value, or one in its place       | 7     |
-// | least_time  | the cut                            | 8     |
-// | least_peak  | the least peak                     | 9     |
-// | assume      | cases                              | 12    |
-// | Stretch     | stretches that add up              | 13    |
-// | pay         | pairs of instants                  | 14    |
+// | function               | claims                             | lemma |
+// |------------------------|------------------------------------|-------|
+// | force                  | what has run by the time of b      | 2     |
+// | making                 | how a value can come to be after b | 4     |
+// | need                   | what is needed after b             | 5     |
+// | add_charges            | what re-runs cost                  | 6     |
+// | add_eithers            | a value, or one in its place       | 7     |
+// | least_time             | the cut                            | 8     |
+// | least_peak             | the least peak                     | 9     |
+// | assume                 | cases                              | 12    |
+// | Stretch                | stretches that add up              | 13    |
+// | pay                    | pairs of instants                  | 14    |
+// | least_time_with_copies | values that are elsewhere          | 15    |
 class Instant {
  public:
   using Amount = MaxFlow::Amount;
@@ -99,6 +100,31 @@ class Instant {
 
   // Returns the cheapest division at these prices, or nothing if there is none.
   std::optional<Paid> pay(const Prices& prices);
+  // Lemma 15: channels carry values to other memories and back. By value: the time that the
+  // channels need at least, out of the device and back.
+  struct Carriage {
+    std::vector<int64_t> out, in;
+  };
+  // The shares of the time before b, and from b on, that are asked of the channels, in 64ths. The
+  // rest is asked of the runs.
+  struct Shares {
+    int out = 0, in = 0;
+
+    bool operator==(const Shares&) const = default;
+  };
+  static constexpr int kWhole = 64;
+  // What the best cut does with the values that it does not make again.
+  struct Places {
+    std::vector<ValueIndex> here, away;
+    double price = 0;  // of a byte, in time
+  };
+
+  // Returns a time that no plan with copies within the budget that runs this variant here can go
+  // below, or nothing if no plan runs it. The stretch must follow another and have no end. It takes
+  // some dozens of cuts at most.
+  std::optional<Amount> least_time_with_copies(int64_t budget, const Carriage& carriage,
+                                               const Shares& shares, Places* places = nullptr);
+
   // The bytes that are left for L within a budget.
   Amount room(int64_t budget) const { return budget - base_; }
   // The time of the variant beyond the fastest one.
@@ -167,6 +193,13 @@ class Instant {
   void need(ValueIndex value, size_t from);
   void add_eithers();
   void add_charges();
+  // The times of first runs before b, from b on, and of those of which neither is known.
+  struct Spent {
+    int64_t before = 0, after = 0, either = 0;
+  };
+  Spent spent() const;
+  Line solve_with_copies(Amount price, Amount unit, const Carriage& carriage, const Shares& shares,
+                         Amount* total, Places* places);
   // Returns the cut at lambda = price / unit, or nothing if every cut has an infinite arc.
   std::optional<Line> solve(Amount price, Amount unit, Amount* total);
   Line current_line() const;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "plan/graph/bound/amounts.h"
+
 namespace reprise::internal::bound {
 
 using common::can_be_first;
@@ -12,11 +14,6 @@ using common::runs_once;
 using common::SearchControl;
 
 namespace {
-
-int64_t narrow(Instant::Amount amount) {
-  constexpr Instant::Amount kMost = std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(std::min(amount, kMost));
-}
 
 Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& ops) {
   Nanos time;

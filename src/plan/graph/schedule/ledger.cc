@@ -49,6 +49,19 @@ bool ScheduleLedger::assign(const Schedule& schedule) {
   return runs;
 }
 
+void ScheduleLedger::list(std::vector<int32_t>& op_variants,
+                          std::vector<int32_t>& positions) const {
+  op_variants.clear();
+  positions.clear();
+  for (size_t p = 0; p < positions_.size(); ++p) {
+    for (const int32_t op_variant : positions_[p].op_variants) {
+      if (op_variant == model_.end_op_variant()) continue;
+      op_variants.push_back(op_variant);
+      positions.push_back(static_cast<int32_t>(p));
+    }
+  }
+}
+
 std::vector<Run> ScheduleLedger::runs() const {
   std::vector<Run> runs;
   for (const Position& position : positions_) {

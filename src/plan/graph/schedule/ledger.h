@@ -47,6 +47,9 @@ class ScheduleLedger {
   std::vector<int64_t> levels() const;
   int64_t run_count() const { return run_count_; }
   std::vector<Run> runs() const;
+  // Lists the op variants that run, in order, with the position of each. Replaces what the lists
+  // held.
+  void list(std::vector<int32_t>& op_variants, std::vector<int32_t>& positions) const;
   // Returns whether the value is held while the runs of a position run, and none of them touches
   // it.
   bool passes(ValueIndex value, int32_t position) const;
