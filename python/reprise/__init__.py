@@ -39,10 +39,12 @@ from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
     from . import nn
+    from ._advice import AdvisedGraph, compile_advice
     from ._alternatives import Alternative, alternatives
     from ._backend import CompiledGraph, backend
     from ._capture import CapturedStep, capture
     from ._judge import judge
+    from ._knapsack import knapsack
     from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._modes import ModeTried
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 # when its name is first used.
 _RUNTIME = {
     "Alternative": "_alternatives",
+    "AdvisedGraph": "_advice",
     "CapturedStep": "_capture",
     "CompiledGraph": "_backend",
     "MicroBatchedStep": "_micro_batches",
@@ -76,6 +79,8 @@ _RUNTIME = {
     "TrainStep": "_train_step",
     "alternatives": "_alternatives",
     "backend": "_backend",
+    "compile_advice": "_advice",
+    "knapsack": "_knapsack",
     "capture": "_capture",
     "install_cpu_allocator": "_memory",
     "judge": "_judge",
@@ -96,6 +101,7 @@ _RUNTIME = {
 
 __all__ = [
     "Action",
+    "AdvisedGraph",
     "Alternative",
     "Baseline",
     "BudgetError",
@@ -165,6 +171,7 @@ __all__ = [
     "alternatives",
     "backend",
     "capture",
+    "compile_advice",
     "doctor",
     "explain",
     "export",
@@ -175,6 +182,7 @@ __all__ = [
     "frontier",
     "install_cpu_allocator",
     "judge",
+    "knapsack",
     "live_bytes",
     "load",
     "load_state",
