@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ._alternatives import Alternative, alternatives
     from ._backend import CompiledGraph, backend
     from ._capture import CapturedStep, capture
+    from ._clipping import clipped_backward
     from ._judge import judge
     from ._knapsack import knapsack
     from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
@@ -79,6 +80,7 @@ _RUNTIME = {
     "TrainStep": "_train_step",
     "alternatives": "_alternatives",
     "backend": "_backend",
+    "clipped_backward": "_clipping",
     "compile_advice": "_advice",
     "knapsack": "_knapsack",
     "capture": "_capture",
@@ -171,6 +173,7 @@ __all__ = [
     "alternatives",
     "backend",
     "capture",
+    "clipped_backward",
     "compile_advice",
     "doctor",
     "explain",

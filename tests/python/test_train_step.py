@@ -229,6 +229,32 @@ def test_what_python_says_runs_online_when_it_changes() -> None:
     assert "was 0.1 and is 0.3" in step.last_miss
 
 
+def test_gradients_that_a_recording_cannot_take_run_online() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+
+    def clipping(net: Any) -> Any:
+        def function(x: Any, y: Any) -> Any:
+            loss: Any = F.cross_entropy(net(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+            return loss
+
+        return function
+
+    step = reprise.train_step(clipping(model), *data[0], budget="2 GiB")
+    for x, y in data:  # Gradients are added up, and clipped together at each step.
+        state = torch.get_rng_state()
+        expected = clipping(plain)(x, y)
+        torch.set_rng_state(state)
+        assert torch.equal(step(x, y), expected)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
+    assert step.calls == {"graph": 1, "online": 3}
+    assert "has a gradient already" in step.last_miss
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam])
 def test_an_optimizer_of_the_step(kind: Any) -> None:
     """NAdam's step is not one that a recording can hold."""
