@@ -75,7 +75,7 @@ def clipped_backward(
 
     with _hooked(parameters, scaled):
         value = loss()
-        value.backward()
+        torch.autograd.backward(value)
     return value, total
 
 
@@ -85,7 +85,7 @@ def _hooked(
 ) -> Iterator[None]:
     """Calls a function with the position and the gradient of each parameter."""
     hooks = [
-        one.register_hook(lambda gradient, at=at: call(at, gradient))
+        one.register_hook(lambda gradient, at=at: call(at, gradient))  # type: ignore[no-untyped-call]
         for at, one in enumerate(parameters)
     ]
     try:

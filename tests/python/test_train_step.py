@@ -250,6 +250,7 @@ def test_gradients_that_a_recording_cannot_take_run_online() -> None:
         torch.set_rng_state(state)
         assert torch.equal(step(x, y), expected)
         for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert one.grad is not None and other.grad is not None
             assert torch.equal(one.grad, other.grad)
     assert step.calls == {"graph": 1, "online": 3}
     assert "has a gradient already" in step.last_miss
