@@ -90,8 +90,11 @@ def compile_advice(
     checked_budget(budget)
     fixed = bytes_of(fixed_bytes)
     nanoseconds(time_limit)
+    own: Callable[[fx.GraphModule, Any], fx.GraphModule] | None = functorch.joint_custom_pass
 
-    def advise(module: fx.GraphModule, _inputs: Any) -> fx.GraphModule:
+    def advise(module: fx.GraphModule, inputs: Any) -> fx.GraphModule:
+        if own is not None:
+            module = own(module, inputs)
         if functorch.cse:  # The partitioner does so, too: the plan is for the graph that it sees.
             module.graph.eliminate_dead_code()
             module.graph = fx_graph_cse(module.graph)
@@ -116,7 +119,10 @@ def compile_advice(
             )
         return module
 
-    with functorch.patch(joint_custom_pass=advise, enable_autograd_cache=False):
+    # PyTorch's cache of compiled graphs does not know the plan, and its knob can overrule the tags.
+    with functorch.patch(
+        joint_custom_pass=advise, enable_autograd_cache=False, activation_memory_budget=1.0
+    ):
         yield
 
 

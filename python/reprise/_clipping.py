@@ -21,7 +21,8 @@ def clipped_backward(
     again, already multiplied. So no gradient waits for the others, and a step that was captured
     with its optimizer frees each one as soon as it is used. Gradients have the bits of
     `loss().backward()` and `torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)`, if
-    there are none before. They are added to those that are there, which are not clipped.
+    there are none before; that was tested on CPUs. They are added to those that are there, which
+    are not clipped.
 
     Forward and backward run twice, which takes twice the time. Where the memory of all gradients is
     there, call `clip_grad_norm_()` in the captured step.

@@ -1,10 +1,10 @@
 """The forward and the backward that PyTorch's own partitioner makes of a tagged joint graph.
 
 PyTorch's partitioner (`min_cut_rematerialization_partition`) chooses what the forward saves. Tags
-on the nodes decide that choice. Everything else follows from its code, which is the same in PyTorch
-2.11 to 2.14: the forward keeps the order of the joint graph, and the backward makes what was not
-saved shortly before its first use. `Stock` works that order out, so that its peak can be counted
-before anything runs.
+on the nodes decide that choice. The order follows from its code: the forward keeps the order of the
+joint graph, and the backward makes what was not saved shortly before its first use
+(`reordering_to_mimic_autograd_engine`, the same in PyTorch 2.11 to 2.14). `Stock` works that order
+out, so that its peak can be counted before anything runs.
 """
 
 from __future__ import annotations

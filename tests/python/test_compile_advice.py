@@ -105,6 +105,28 @@ def test_inductor_follows_the_advice() -> None:
         torch.testing.assert_close(one.grad, other.grad)
 
 
+def test_a_pass_of_the_user_s_runs_first_and_the_knob_is_not_looked_at() -> None:
+    torch._dynamo.reset()
+    seen: list[Any] = []
+    model, inputs = perceptron()
+
+    def own(module: Any, _: Any) -> Any:
+        seen.append(module)
+        return module
+
+    planned = WithLoss(model)
+    step = torch.compile(planned, backend="aot_eager")
+    with (
+        functorch.patch(joint_custom_pass=own, activation_memory_budget=0.0),
+        reprise.compile_advice(budget="70%", observer=seen.append, time_limit=1.0),
+    ):
+        reprise.install_cpu_allocator()
+        _, peak = train(step, planned, inputs)
+    module, graph = seen
+    assert isinstance(module, torch.fx.GraphModule)
+    assert abs(peak - (graph.plan.peak_bytes - bytes_of(planned, inputs))) <= 512
+
+
 def test_outside_of_the_context_pytorch_decides() -> None:
     torch._dynamo.reset()
     seen: list[reprise.AdvisedGraph] = []
