@@ -280,6 +280,34 @@ def test_an_optimizer_of_the_step(kind: Any) -> None:
         assert_same(state_of(model, optimizers[1]), wanted)
 
 
+def test_gradients_before_a_step_with_its_optimizer_run_online() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+
+    def adding(net: nn.Module) -> Step:
+        def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+            loss: Any = F.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        return function
+
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (plain, model)]
+    step = reprise.train_step(adding(model), *data[0], optimizer=optimizers[1], budget="2 GiB")
+    for number, (x, y) in enumerate(data):
+        for net, train in ((plain, adding(plain)), (model, step)):
+            torch.manual_seed(number)
+            if number == 1:  # Gradients of another batch, which the update takes, too.
+                adding(net)(*data[0])
+            train(x, y)
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+        torch.manual_seed(9)
+        assert_same(state_of(model, optimizers[1]), state_of(plain, optimizers[0]))
+    assert step.calls == {"graph": 2, "online": 1}
+
+
 def test_a_step_that_updates_its_parameters_runs_online() -> None:
     plain = network()
     model = copy.deepcopy(plain)
