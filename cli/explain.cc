@@ -5,13 +5,16 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "command.h"
 #include "machine_arguments.h"
 #include "output.h"
 #include "plan_of.h"
+#include "power_arguments.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
+#include "reprise/report/energy.h"
 #include "reprise/report/json.h"
 #include "reprise/report/text.h"
 
@@ -23,6 +26,7 @@ struct ExplainArguments {
   std::string problem;
   std::string plan;
   MachineArguments machine;
+  std::string power;
   size_t rows = 12;
   bool json = false;
   bool quiet = false;
@@ -37,7 +41,17 @@ int run_explain(const ExplainArguments& arguments) {
   const Explanation explanation = explain(graph, plan, machine);
   TextOptions options = text_options();
   options.rows = arguments.rows;
-  print(arguments.json ? explanation_json(explanation) : explanation_text(explanation, options));
+  std::optional<EnergyReport> energy;
+  if (const std::optional<Power> power = power_of(arguments.power, arguments.quiet)) {
+    energy = EnergyReport{.use = energy_of(graph, plan.actions, *power, machine),
+                          .plain = baseline_energy(graph, *power)};
+  }
+  if (arguments.json) {
+    print(explanation_json(explanation, energy ? &*energy : nullptr));
+  } else {
+    print(explanation_text(explanation, options));
+    if (energy) print("\n" + energy_text(*energy, options));
+  }
   const size_t faults = verify(graph, plan, plan.budget, machine).size();
   if (faults > 0 && !arguments.quiet) {
     say(fmt::format("this plan is not valid ({} violation{}); see `reprise check`", faults,
@@ -59,6 +73,7 @@ void add_explain(CLI::App& app, Handler& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000).description(""));
   add_machine_options(*command, arguments->machine);
+  add_power_option(*command, arguments->power);
   command->add_flag("--json", arguments->json, "everything, as JSON");
   command->add_flag("--quiet,-q", arguments->quiet, "no messages but errors");
   command->footer("Example:\n  reprise explain densenet121.json plan.json");

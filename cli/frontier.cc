@@ -8,9 +8,12 @@
 
 #include "command.h"
 #include "output.h"
+#include "power_arguments.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
+#include "reprise/plan/energy.h"
 #include "reprise/plan/registry.h"
+#include "reprise/report/energy.h"
 #include "reprise/report/svg.h"
 #include "reprise/report/text.h"
 #include "search_arguments.h"
@@ -26,6 +29,8 @@ struct FrontierArguments {
   int points = 0;  // 0: all
   std::vector<std::string> marks;
   bool json = false;
+  std::string budget;
+  std::string power;
   SearchArguments search;
 };
 
@@ -46,7 +51,32 @@ std::string picture(const Chain* chain, const Frontier& curve, const Baseline& p
   return frontier_svg(curve, plain, periodic, options);
 }
 
+// Time against energy within one budget.
+int run_energy_frontier(const FrontierArguments& arguments) {
+  PlanOptions options = search_options(arguments.search);
+  options.budget = Budget(arguments.budget);
+  if (!arguments.output.empty()) require_writable(arguments.output);
+  const Problem problem = load_problem(arguments.problem);
+  const Power power = *power_of(arguments.power, arguments.search.quiet);
+  StatusLine status(arguments.search.quiet);
+  options.observer = status.observer();
+  const size_t most = arguments.points > 0 ? static_cast<size_t>(arguments.points) : 9;
+  const std::vector<EnergyPoint> points = std::visit(
+      [&](const auto& model) { return energy_curve(model, power, options, most); }, problem.model);
+  status.wipe();
+  if (points.empty()) {
+    complain("no plan was found within this budget; `reprise plan` says which is the smallest");
+    return kInfeasible;
+  }
+  const EnergyUse plain = baseline_energy(problem.graph(), power);
+  const std::string json = energy_curve_json(points, plain);
+  if (!arguments.output.empty()) write_output(arguments.output, json);
+  print(arguments.json ? json : energy_curve_text(points, plain, text_options()));
+  return kDone;
+}
+
 int run_frontier(const FrontierArguments& arguments) {
+  if (!arguments.power.empty()) return run_energy_frontier(arguments);
   PlanOptions options = search_options(arguments.search);
   if (!options.planner.empty()) find_planner(options.planner);
   if (!arguments.output.empty()) require_writable(arguments.output);
@@ -97,10 +127,19 @@ void add_frontier(CLI::App& app, Handler& action) {
       ->type_name("BUDGET")
       ->needs(svg);
   command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
+  CLI::Option* power = add_power_option(*command, arguments->power);
+  power->excludes(svg);
+  CLI::Option* budget =
+      command
+          ->add_option("--budget,-b", arguments->budget,
+                       "with --power: the budget within which time and energy are compared")
+          ->type_name("BYTES")
+          ->needs(power);
+  power->needs(budget);
   add_search_options(*command, arguments->search, "60s");
   command->footer(
-      "Example:\n  reprise frontier densenet121.json -o frontier.json --svg frontier.svg --mark "
-      "60%");
+      "Examples:\n  reprise frontier densenet121.json -o frontier.json --svg frontier.svg --mark "
+      "60%\n  reprise frontier densenet121.json --budget 60% --power static=20W,dynamic=45W");
   command->callback(
       [arguments, &action] { action = [arguments] { return run_frontier(*arguments); }; });
 }

@@ -3,12 +3,17 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "command.h"
 #include "machine_arguments.h"
 #include "output.h"
+#include "power_arguments.h"
 #include "report_page.h"
+#include "reprise/model/errors.h"
+#include "reprise/plan/energy.h"
 #include "reprise/plan/registry.h"
+#include "reprise/report/energy.h"
 #include "reprise/report/json.h"
 #include "reprise/report/text.h"
 #include "search_arguments.h"
@@ -23,12 +28,35 @@ struct PlanArguments {
   std::string output;
   std::string report;
   bool json = false;
+  std::string objective = "time";
+  std::string power;
   MachineArguments machine;
   SearchArguments search;
 };
 
-PlanResult search(const Problem& problem, const PlanOptions& options) {
-  return std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
+struct Found {
+  PlanResult result;
+  std::optional<EnergyReport> energy;  // with a plan, if the power is known
+};
+
+Found search(const Problem& problem, const PlanOptions& options, const std::optional<Power>& power,
+             bool for_energy) {
+  Found found;
+  if (for_energy) {
+    const EnergyPlan best = std::visit(
+        [&](const auto& model) { return plan_for_energy(model, *power, options); }, problem.model);
+    found.result = best.result;
+    if (found.result.plan) found.energy = energy_report(best);
+    return found;
+  }
+  found.result = std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
+  if (power && found.result.plan) {
+    const Graph graph = problem.graph(*found.result.plan);
+    found.energy =
+        EnergyReport{.use = energy_of(graph, found.result.plan->actions, *power, options.machine),
+                     .plain = baseline_energy(graph, *power)};
+  }
+  return found;
 }
 
 // Exit 3: the smallest feasible budget stands in the message as a plain decimal number.
@@ -53,13 +81,16 @@ int report_no_time(const PlanResult& result) {
   return kOutOfTime;
 }
 
-void report_plan(const PlanArguments& arguments, const PlanResult& result) {
+void report_plan(const PlanArguments& arguments, const Found& found) {
+  const PlanResult& result = found.result;
+  const EnergyReport* energy = found.energy ? &*found.energy : nullptr;
   const std::string json = to_json(*result.plan);
   if (arguments.output.empty()) {
     print(json);
   } else {
     write_output(arguments.output, json);
-    print(arguments.json ? result_json(result) : plan_text(result, text_options()));
+    print(arguments.json ? result_json(result, energy) : plan_text(result, text_options()));
+    if (energy != nullptr && !arguments.json) print("\n" + energy_text(*energy, text_options()));
   }
   if (arguments.search.quiet) return;
   const Baseline& plain = result.baseline;
@@ -71,21 +102,32 @@ void report_plan(const PlanArguments& arguments, const PlanResult& result) {
                   percent(result.plan->peak.count(), plain.peak.count()),
                   format_duration(result.plan->time),
                   percent(result.plan->time.count(), plain.time.count()) - 100));
+  if (energy == nullptr) return;
+  say(fmt::format("energy {} ({:+.1f} %)", format_energy(energy->use.total()),
+                  percent(energy->use.total().count(), energy->plain.total().count()) - 100));
 }
 
 int run_plan(const PlanArguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
   options.machine = machine_of(arguments.machine);
+  const bool for_energy = arguments.objective == "energy";
+  if (for_energy && arguments.power.empty()) {
+    throw InputError(
+        "--objective energy needs what the device draws, like --power "
+        "static=20W,dynamic=45W");
+  }
   if (!options.planner.empty()) find_planner(options.planner);
   for (const std::string& path : {arguments.output, arguments.report}) {
     if (!path.empty()) require_writable(path);
   }
   const Problem problem = load_problem(arguments.problem);
+  const std::optional<Power> power = power_of(arguments.power, arguments.search.quiet);
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
-  PlanResult result = search(problem, options);
+  Found found = search(problem, options, power, for_energy);
+  PlanResult& result = found.result;
   status.wipe();
   // The plan is bound to the file that was read, and not to the file that would be written for it.
   if (result.plan) result.plan->problem = problem.id;
@@ -95,7 +137,7 @@ int run_plan(const PlanArguments& arguments) {
       ReportInput page{.problem = problem, .plan = *result.plan, .machine = options.machine};
       write_output(arguments.report, report_page(page, kCurveLimit, arguments.search.quiet));
     }
-    report_plan(arguments, result);
+    report_plan(arguments, found);
     return kDone;
   }
   if (arguments.json) print(result_json(result));
@@ -122,6 +164,12 @@ void add_plan(CLI::App& app, Handler& action) {
       ->add_option("--report", arguments->report, "page to look at, as `reprise report` writes it")
       ->type_name("FILE");
   command->add_flag("--json", arguments->json, "the result on standard output as JSON");
+  command
+      ->add_option("--objective", arguments->objective,
+                   "what the plan has the least of: time (default), or energy")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"time", "energy"}).description(""));
+  add_power_option(*command, arguments->power);
   add_machine_options(*command, arguments->machine);
   add_search_options(*command, arguments->search, "10s");
   command->footer(

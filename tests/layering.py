@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails with file:line when an #include goes against the arrows of the design, when a type has two definitions,
-or when modules of the Python package import each other in a circle.
+"""Fails with file:line when an #include or an import of the Python package goes against the arrows of the
+design, when a type has two definitions, or when modules of the Python package import each other in a circle.
 
 The floors of the house, from the ground up (src/README.md has a paragraph for each room):
 
@@ -11,6 +11,9 @@ may use; the table itself may have no circle. LibTorch's headers stand only in t
 application, and where their users stand; torch/torch.h, which takes 20 s to compile, only in tests, bench and
 examples. A path inside src is spelled whole, "room/subroom/x.h". Two headers of one namespace may not define a
 type of the same name: the linker would merge two classes of different layout.
+
+PYTHON_ROOMS does for the folders of the Python package what ROOMS does for those of src. Modules that stand
+directly in the package, as the gate to PyTorch does, may be used from everywhere.
 
 An import of a Python module counts wherever it stands: at the top, inside a function, for types only, or as the
 text in importlib.import_module(".name", ...).
@@ -70,6 +73,22 @@ ROOMS = {
     "runtime/modes": ("runtime/device",),
     "runtime/saved": (),
     "runtime/nn": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/chain"),
+}
+
+# These are the folders of the Python package. Each has the folders whose modules it may import.
+PYTHON_ROOMS = {
+    "_planning": (),
+    "_step": ("_planning",),
+    "_capture": ("_planning", "_step"),
+    "_chain": ("_planning", "_step"),
+    "_compile": ("_planning", "_step"),
+    "_pipeline": ("_planning", "_step"),
+    "_saved": ("_planning",),
+    "nn": ("_step",),
+    "_modes": ("_planning", "_step", "_capture", "_chain"),
+    "_doctor": ("_planning", "_step", "_capture", "_chain", "_compile"),
+    "_fit": ("_planning", "_step", "_capture", "_compile"),
+    "integrations": ("_planning", "_step", "_modes"),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -229,14 +248,26 @@ def python_imports(text, package, modules, module):
     return found
 
 
+def wrong_python_room(module, other):
+    """Says why a module may not import another room's module, or returns None. Both are dotted names."""
+    mine, theirs = module.split(".")[1:2], other.split(".")[1:2]
+    if mine == theirs or not mine or not theirs or mine[0] not in PYTHON_ROOMS or theirs[0] not in PYTHON_ROOMS:
+        return None
+    if theirs[0] in PYTHON_ROOMS[mine[0]]:
+        return None
+    return f"{other}: the room {mine[0]} does not use {theirs[0]} (PYTHON_ROOMS in tests/layering.py)"
+
+
 def check_python(root):
-    """Returns faults: circles between modules of the package. A stub stands for its extension."""
+    """Returns faults: imports against PYTHON_ROOMS, and circles between modules of the package. A stub stands
+    for its extension."""
     package = pathlib.PurePosixPath(PYTHON_PACKAGE).name
     files = {".".join(file.relative_to((root / PYTHON_PACKAGE).parent).with_suffix("").parts).removesuffix(".__init__"):
              file for file in sorted((root / PYTHON_PACKAGE).rglob("*.py*")) if file.suffix in (".py", ".pyi")}
     imports = {module: dict(reversed(python_imports(file.read_text(encoding="utf-8"), package, files, module)))
                for module, file in files.items()}
-    faults = []
+    faults = [f"{files[module].relative_to(root)}:{line}: {fault}" for module, names in imports.items()
+              for name, line in names.items() if (fault := wrong_python_room(module, name))]
     while found := circle(imports):
         last, first = found[-2:]
         line = imports[last].pop(first)
@@ -310,6 +341,10 @@ def self_test():
         "python/reprise/folder/other.py": "from .elsewhere import x\n",
         "python/reprise/folder/loop.py": "from .. import _l\n",
         "python/reprise/_l.py": "import os\nfrom .folder import loop\n",
+        # _saved may not use _fit. _fit may use _planning.
+        "python/reprise/_fit/m.py": "from .._planning import n\n",
+        "python/reprise/_planning/n.py": "import os\n",
+        "python/reprise/_saved/o.py": "import os\nfrom .._fit.m import x\n",
         "python/reprise/py.typed": "",
     }
     wrong = {
@@ -318,7 +353,7 @@ def self_test():
         "tests/unit/k.cc:1", "src/plan/graph/o.cc:2", "src/plan/graph/bound/p.h:1", "src/plan/graph/search/n.h:2",
         "src/runtime/step/s.cc:1", "src/runtime/step/q.h:2",
         "python/reprise/_c.py:2", "python/reprise/_e.py:4", "python/reprise/_g.py:2", "python/reprise/_j.py:1",
-        "python/reprise/folder/loop.py:1",
+        "python/reprise/folder/loop.py:1", "python/reprise/_saved/o.py:2",
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
@@ -340,8 +375,8 @@ def main():
         return 2
     if sys.argv[1] == "--self-test":
         return self_test()
-    rooms = circle(ROOMS)
-    faults = [f"tests/layering.py: the rooms use each other in a circle: {' -> '.join(rooms)}"] if rooms else []
+    faults = [f"tests/layering.py: the rooms use each other in a circle: {' -> '.join(found)}"
+              for found in (circle(ROOMS), circle(PYTHON_ROOMS)) if found]
     faults += check(pathlib.Path(sys.argv[1]))
     print("\n".join(faults) or "every include and import goes the right way, and every type has one definition")
     return 1 if faults else 0

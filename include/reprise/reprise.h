@@ -1,6 +1,7 @@
 // Everything of the core: plan on values and files, without a framework.
 #pragma once
 
+#include "reprise/check/energy.h"      // IWYU pragma: export
 #include "reprise/check/explain.h"     // IWYU pragma: export
 #include "reprise/check/pipeline.h"    // IWYU pragma: export
 #include "reprise/check/simulate.h"    // IWYU pragma: export
@@ -15,9 +16,11 @@
 #include "reprise/model/machine.h"     // IWYU pragma: export
 #include "reprise/model/pipeline.h"    // IWYU pragma: export
 #include "reprise/model/plan.h"        // IWYU pragma: export
+#include "reprise/model/power.h"       // IWYU pragma: export
 #include "reprise/model/units.h"       // IWYU pragma: export
 #include "reprise/pack/pack.h"         // IWYU pragma: export
 #include "reprise/pack/plan_blocks.h"  // IWYU pragma: export
+#include "reprise/plan/energy.h"       // IWYU pragma: export
 #include "reprise/plan/pipeline.h"     // IWYU pragma: export
 #include "reprise/plan/plan.h"         // IWYU pragma: export
 #include "reprise/plan/registry.h"     // IWYU pragma: export

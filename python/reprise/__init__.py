@@ -13,92 +13,95 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import Progress
-from ._chain import Chain, ChainInput, ChainLoss, Cost, Stage, StageOption
-from ._checking import Timeline, TimelineStep, Violation, simulate, verify
+from ._capture.explanation import StepExplanation
+from ._chain.frontier import frontier
 from ._core import __version__, format_bytes, format_duration, parse_bytes
-from ._curve import Frontier, FrontierPoint, Svg
-from ._diagnosis import Diagnosis, Finding, Trial
-from ._doctor import doctor
-from ._explanation import Explanation, Holder, Recomputed, explain
-from ._export import Export, ExportedLayer, export
-from ._files import load
-from ._fit import fake_tensors, fit
-from ._fit_answer import Fit
-from ._fit_rows import FitBatch, FitRow, FitWay
-from ._frontier import frontier
-from ._graph import Choice, Graph, Op, Realization, Value, Variant
-from ._judgement import JudgedStep, Judgement
-from ._measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
-from ._plan import Action, Baseline, Plan, ProblemId
-from ._planning import Planner, plan, planners
-from ._report import report_html
-from ._result import PlanResult, SearchCost
-from ._step_explanation import StepExplanation
+from ._doctor.diagnosis import Diagnosis, Finding, Trial
+from ._doctor.doctor import doctor
+from ._doctor.judgement import JudgedStep, Judgement
+from ._fit.answer import Fit
+from ._fit.fit import fake_tensors, fit
+from ._fit.ranks import fit_ranks
+from ._fit.ranks_answer import RanksFit, RanksRow
+from ._fit.rows import FitBatch, FitRow, FitWay
+from ._planning.arguments import Progress
+from ._planning.chain import Chain, ChainInput, ChainLoss, Cost, Stage, StageOption
+from ._planning.checking import Timeline, TimelineStep, Violation, simulate, verify
+from ._planning.curve import Frontier, FrontierPoint, Svg
+from ._planning.explanation import Explanation, Holder, Recomputed, explain
+from ._planning.export import Export, ExportedLayer, export
+from ._planning.files import load
+from ._planning.graph import Choice, Graph, Op, Realization, Value, Variant
+from ._planning.measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
+from ._planning.plan import Action, Baseline, Plan, ProblemId
+from ._planning.planning import Planner, plan, planners
+from ._planning.report import report_html
+from ._planning.result import PlanResult, SearchCost
 from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
     from . import nn
-    from ._advice import AdvisedGraph, compile_advice
-    from ._alternatives import Alternative, alternatives
-    from ._backend import CompiledGraph, backend
-    from ._capture import CapturedStep, capture
-    from ._clipping import clipped_backward
-    from ._judge import judge
-    from ._knapsack import knapsack
-    from ._memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
-    from ._micro_batches import MicroBatchedStep, PartsTried, micro_batches
-    from ._modes import ModeTried
-    from ._online import Online, OnlineReport, online
-    from ._pipeline import PipelinedStep, PipelineReport, pipeline
-    from ._profiling import profile
-    from ._remat import Remat, remat
-    from ._remat_join import RematJoin, remat_join
-    from ._saved_state import SavedState, StateWriting, load_state, save_state
-    from ._step_report import StepReport
-    from ._train_step import TrainStep, train_step
+    from ._capture.alternatives import Alternative, alternatives
+    from ._capture.capture import capture
+    from ._capture.captured_step import CapturedStep
+    from ._capture.clipping import clipped_backward
+    from ._capture.micro_batches import MicroBatchedStep, PartsTried, micro_batches
+    from ._chain.profiling import profile
+    from ._chain.remat import Remat, remat
+    from ._chain.remat_join import RematJoin, remat_join
+    from ._compile.advice import AdvisedGraph, compile_advice
+    from ._compile.backend import CompiledGraph, backend
+    from ._compile.knapsack import knapsack
+    from ._doctor.judge import judge
+    from ._modes.modes import ModeTried
+    from ._modes.online import Online, OnlineReport, online
+    from ._modes.train_step import TrainStep, train_step
+    from ._pipeline.pipeline import PipelinedStep, PipelineReport, pipeline
+    from ._saved.state import SavedState, StateWriting, load_state, save_state
+    from ._step.memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
+    from ._step.report import StepReport
 
 # The names that need PyTorch, each with its module; `nn` is a module itself. A module is loaded
 # when its name is first used.
 _RUNTIME = {
-    "Alternative": "_alternatives",
-    "AdvisedGraph": "_advice",
-    "CapturedStep": "_capture",
-    "CompiledGraph": "_backend",
-    "MicroBatchedStep": "_micro_batches",
-    "ModeTried": "_modes",
-    "Online": "_online",
-    "OnlineReport": "_online",
-    "PartsTried": "_micro_batches",
-    "PipelineReport": "_pipeline",
-    "PipelinedStep": "_pipeline",
-    "Remat": "_remat",
-    "RematJoin": "_remat_join",
-    "SavedState": "_saved_state",
-    "StateWriting": "_saved_state",
-    "StepReport": "_step_report",
-    "TrainStep": "_train_step",
-    "alternatives": "_alternatives",
-    "backend": "_backend",
-    "clipped_backward": "_clipping",
-    "compile_advice": "_advice",
-    "knapsack": "_knapsack",
-    "capture": "_capture",
-    "install_cpu_allocator": "_memory",
-    "judge": "_judge",
-    "live_bytes": "_memory",
-    "load_state": "_saved_state",
-    "micro_batches": "_micro_batches",
+    "AdvisedGraph": "_compile.advice",
+    "Alternative": "_capture.alternatives",
+    "CapturedStep": "_capture.captured_step",
+    "CompiledGraph": "_compile.backend",
+    "MicroBatchedStep": "_capture.micro_batches",
+    "ModeTried": "_modes.modes",
+    "Online": "_modes.online",
+    "OnlineReport": "_modes.online",
+    "PartsTried": "_capture.micro_batches",
+    "PipelineReport": "_pipeline.pipeline",
+    "PipelinedStep": "_pipeline.pipeline",
+    "Remat": "_chain.remat",
+    "RematJoin": "_chain.remat_join",
+    "SavedState": "_saved.state",
+    "StateWriting": "_saved.state",
+    "StepReport": "_step.report",
+    "TrainStep": "_modes.train_step",
+    "alternatives": "_capture.alternatives",
+    "backend": "_compile.backend",
+    "capture": "_capture.capture",
+    "clipped_backward": "_capture.clipping",
+    "compile_advice": "_compile.advice",
+    "install_cpu_allocator": "_step.memory",
+    "judge": "_doctor.judge",
+    "knapsack": "_compile.knapsack",
+    "live_bytes": "_step.memory",
+    "load_state": "_saved.state",
+    "micro_batches": "_capture.micro_batches",
     "nn": "nn",
-    "online": "_online",
-    "peak_bytes": "_memory",
-    "pipeline": "_pipeline",
-    "profile": "_profiling",
-    "remat": "_remat",
-    "remat_join": "_remat_join",
-    "reset_peak": "_memory",
-    "save_state": "_saved_state",
-    "train_step": "_train_step",
+    "online": "_modes.online",
+    "peak_bytes": "_step.memory",
+    "pipeline": "_pipeline.pipeline",
+    "profile": "_chain.profiling",
+    "remat": "_chain.remat",
+    "remat_join": "_chain.remat_join",
+    "reset_peak": "_step.memory",
+    "save_state": "_saved.state",
+    "train_step": "_modes.train_step",
 }
 
 __all__ = [
@@ -146,6 +149,8 @@ __all__ = [
     "ProblemId",
     "Profile",
     "Progress",
+    "RanksFit",
+    "RanksRow",
     "Realization",
     "Recomputed",
     "Remat",
@@ -180,6 +185,7 @@ __all__ = [
     "export",
     "fake_tensors",
     "fit",
+    "fit_ranks",
     "format_bytes",
     "format_duration",
     "frontier",

@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _core
-from ._arguments import Progress
-from ._fit import fake_tensors, fit
+from ._fit.answer import Fit
+from ._fit.fit import fake_tensors, fit
+from ._fit.ranks import fit_ranks
+from ._fit.ranks_answer import RanksFit
+from ._planning.arguments import Progress
 from ._program import made_by, name_of
 from .errors import BudgetError, Error, InputError
 
@@ -22,13 +25,17 @@ WHAT is MODULE:FUNCTION or FILE.py:FUNCTION. The function takes no arguments. It
 its sample, and returns them: `return step, x, y`; or a dict of the arguments of reprise.fit(), for
 example `{"step": step, "sample": (x, y), "optimizer": optimizer}`. It is called where new tensors
 are fake: they take no memory, so the model may have any size. WHAT may also be the file of a
-problem that was measured (reprise profile -o FILE, or captured.profile().save(FILE))."""
+problem that was measured (reprise profile -o FILE, or captured.profile().save(FILE)).
+
+With --ranks, WHAT is the file of a chain: how long does a step take on so many devices of this
+memory, as replicas of pipelines?"""
 
 _FIT_EXAMPLES = """\
 examples:
   python -m reprise fit train.py:make --memory 80GB,24GB,8GB --flops 400T --bandwidth 2TB
   python -m reprise fit models.llama:make_7b --memory 80GB --batch 1,2,4 --html fit.html
-  python -m reprise fit profile.json --memory 2GB,1GB"""
+  python -m reprise fit profile.json --memory 2GB,1GB
+  python -m reprise fit chain.json --memory 80GB --ranks 8,64,512,4096 --micro-batches 4096"""
 
 _JUDGE = """\
 Say what your checkpointing takes: its bits against plain training, its measured peak, and what it
@@ -114,6 +121,21 @@ def _add_fit(commands: Any) -> None:
     parser.add_argument("--threads", type=int, default=0, help="threads of a search (0: all cores)")
     parser.add_argument("--html", metavar="FILE", help="write the page to this file")
     parser.add_argument("--json", metavar="FILE", help="write all numbers to this file")
+    parser.add_argument(
+        "--ranks", metavar="N", help="of a chain: numbers of devices, for example 8,64,512"
+    )
+    parser.add_argument(
+        "--micro-batches", type=int, metavar="N", help="with --ranks: of a step, over all replicas"
+    )
+    parser.add_argument(
+        "--depths", metavar="N", help="with --ranks: parts of a pipeline (powers of two up to 64)"
+    )
+    parser.add_argument(
+        "--network", metavar="RATE", help="with --ranks: bytes a second between replicas (--link)"
+    )
+    parser.add_argument(
+        "--latency", default="10us", metavar="TIME", help="with --ranks: of a message (10us)"
+    )
     parser.add_argument("--quiet", action="store_true", help="do not say what is being done")
     parser.set_defaults(run=_run_fit)
 
@@ -141,7 +163,7 @@ def _run_judge(chosen: argparse.Namespace) -> int:
             f'"{chosen.what}" is a file, and a file has no step to run; name a function in it, as '
             "in FILE.py:FUNCTION"
         )
-    from ._judge import judge  # It needs PyTorch, and fit() of a file does not.
+    from ._doctor.judge import judge  # It needs PyTorch, and fit() of a file does not.
 
     arguments = made_by(*named)
     options = {"compare": not chosen.no_compare, "repeats": chosen.repeats}
@@ -150,7 +172,42 @@ def _run_judge(chosen: argparse.Namespace) -> int:
     return 0 if found.well else 1
 
 
+def _run_ranks(chosen: argparse.Namespace) -> int:
+    if "," in chosen.memory:
+        raise InputError(f'with --ranks all devices have one memory, not "{chosen.memory}"')
+    if chosen.micro_batches is None:
+        raise InputError("--ranks needs --micro-batches N, the micro-batches of a step")
+    if name_of(chosen.what) is not None:
+        raise InputError(
+            "--ranks needs the file of a chain (reprise.profile(stages, sample)), not "
+            f'"{chosen.what}"'
+        )
+    found = fit_ranks(
+        chosen.what,
+        ranks=_numbers(chosen.ranks, "--ranks"),
+        memory=chosen.memory,
+        micro_batches=chosen.micro_batches,
+        depths=None if chosen.depths is None else _numbers(chosen.depths, "--depths"),
+        link=chosen.link or "25GB",
+        network=chosen.network,
+        latency=chosen.latency,
+        time_limit=chosen.time_limit,
+        observer=None if chosen.quiet else _say,
+    )
+    return _give(found, chosen)
+
+
+def _give(found: Fit | RanksFit, chosen: argparse.Namespace) -> int:
+    for file in (chosen.html, chosen.json):
+        if file is not None:
+            found.save(file if file is chosen.html else _json_name(file))
+    _show(found)
+    return 0
+
+
 def _run_fit(chosen: argparse.Namespace) -> int:
+    if chosen.ranks is not None:
+        return _run_ranks(chosen)
     options: dict[str, Any] = {
         "memory": [one for one in chosen.memory.split(",") if one.strip()],
         "batches": None if chosen.batch is None else _numbers(chosen.batch, "--batch"),
@@ -176,11 +233,7 @@ def _run_fit(chosen: argparse.Namespace) -> int:
             *arguments.pop("sample"),
             **({"name": named[1]} | options | arguments),
         )
-    for file in (chosen.html, chosen.json):
-        if file is not None:
-            found.save(file if file is chosen.html else _json_name(file))
-    _show(found)
-    return 0
+    return _give(found, chosen)
 
 
 def _json_name(file: str) -> str:

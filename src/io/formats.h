@@ -15,6 +15,7 @@
 #include "reprise/model/machine.h"
 #include "reprise/model/pipeline.h"
 #include "reprise/model/plan.h"
+#include "reprise/model/power.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/runlog.h"
 
@@ -25,6 +26,7 @@ inline constexpr const char* kGraphFormat = "reprise.graph";
 inline constexpr const char* kJoinFormat = "reprise.join";
 inline constexpr const char* kPlanFormat = "reprise.plan";
 inline constexpr const char* kMachineFormat = "reprise.machine";
+inline constexpr const char* kPowerFormat = "reprise.power";
 inline constexpr const char* kPipelineFormat = "reprise.pipeline";
 inline constexpr const char* kPipelinePlanFormat = "reprise.pipeline_plan";
 inline constexpr const char* kFrontierFormat = "reprise.frontier";
@@ -42,6 +44,7 @@ Join read_join(const Element& root);
 std::variant<Chain, Graph> read_model(const Element& root);  // The key "format" says which it is.
 Plan read_plan(const Element& root);
 Machine read_machine(const Element& root);
+Power read_power(const Element& root);
 Pipeline read_pipeline(const Element& root);
 PipelinePlan read_pipeline_plan(const Element& root);
 Frontier read_frontier(const Element& root);

@@ -1,6 +1,7 @@
 #include "reprise/report/json.h"
 
 #include "io/writer.h"
+#include "report/energy_json.h"
 
 namespace reprise {
 
@@ -55,7 +56,7 @@ void write_moves(Writer& writer, const Explanation& explanation) {
 
 }  // namespace
 
-std::string result_json(const PlanResult& result) {
+std::string result_json(const PlanResult& result, const EnergyReport* energy) {
   Writer writer;
   writer.open_object()
       .field("termination", to_string(result.termination))
@@ -76,11 +77,12 @@ std::string result_json(const PlanResult& result) {
       .field("wall_ns", result.search.wall)
       .field("memory_bytes", result.search.memory)
       .close();
+  if (energy != nullptr) report::write_energy(writer, *energy);
   writer.close();
   return writer.take();
 }
 
-std::string explanation_json(const Explanation& explanation) {
+std::string explanation_json(const Explanation& explanation, const EnergyReport* energy) {
   const Timeline& timeline = explanation.timeline;
   Writer writer;
   writer.open_object()
@@ -114,6 +116,7 @@ std::string explanation_json(const Explanation& explanation) {
   }
   writer.close();
   if (!explanation.channels.empty()) write_moves(writer, explanation);
+  if (energy != nullptr) report::write_energy(writer, *energy);
   writer.close();
   return writer.take();
 }

@@ -128,10 +128,10 @@ std::string pipeline_text(const Pipeline& pipeline, const PipelinePlan& plan,
 }
 
 std::string explain_no_plan(const PipelineResult& result, const Pipeline& pipeline) {
-  if (result.termination != Termination::kInfeasible) {
-    return "out of time: no plan within the budgets was found, and none was proven impossible.";
-  }
-  std::string text = "infeasible: no plan fits the devices.";
+  std::string text =
+      result.termination == Termination::kInfeasible
+          ? "infeasible: no plan fits the devices."
+          : "out of time: no plan within the budgets was found, and none was proven impossible.";
   for (size_t d = 0; d < pipeline.devices.size(); ++d) {
     if (pipeline.devices[d].name != result.blocking_device) continue;
     text += fmt::format("\n{} has {} bytes ({})", printable(result.blocking_device),

@@ -268,6 +268,7 @@ void quantities(std::string_view bytes) {
   };
   refuse([&] { return parse_bytes(bytes).count(); });
   refuse([&] { return parse_duration(bytes).count(); });
+  refuse([&] { return parse_watts(bytes).static_mw; });
   refuse([&] { return Budget(bytes).resolve(Bytes(1'000'000)).count(); });
 }
 
@@ -279,6 +280,7 @@ std::span<const Target> targets() {
       {"graph", load<parse_graph>},
       {"plan", load<parse_plan>},
       {"machine", load<parse_machine>},
+      {"power", load<parse_power>},
       {"frontier", load<parse_frontier>},
       {"pipeline", plan_small_pipeline},
       {"pipeline_plan", check_pipeline_plan},

@@ -26,6 +26,8 @@ class DocumentationTest(ProgramTest):
                 self.run_program("report", chain, plan, "--runlog", path)
             elif kind == "reprise.machine":
                 self.run_program("plan", CHAINS / "uniform8.json", "--budget", "60%", "--machine", path)
+            elif kind == "reprise.power":
+                self.run_program("plan", CHAINS / "gpt_like.json", "--budget", "60%", "--power", path)
             elif kind == "reprise.pipeline":
                 pipeline = path = self.write("pipeline.json", example)
                 self.run_program("pipeline", path)
@@ -33,7 +35,7 @@ class DocumentationTest(ProgramTest):
                 self.run_program("check", pipeline, path, expect=BROKEN)
             elif kind == "reprise.plan":  # an excerpt: read, and judged incomplete
                 self.run_program("check", CHAINS / "uniform8.json", path, expect=BROKEN)
-        self.assertEqual(len(seen), 10)
+        self.assertEqual(len(seen), 11)
 
     def test_command_examples(self):
         """Runs commands in the order of the pages: later ones use files of earlier ones."""

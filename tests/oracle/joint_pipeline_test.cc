@@ -80,13 +80,23 @@ TEST(JointPipelines, AreNeverWorseThanAnyRow) {
   EXPECT_GT(alone, 0);
 }
 
-// Every choice of cuts, each with the best ways of its parts.
+Nanos forward_time(const Chain& chain) {
+  Nanos time(0);
+  for (const Stage& stage : chain.stages) time += stage.forward.time;
+  return time;
+}
+
+// Every choice of cuts, each with the best ways of its parts. In every other question the links are
+// so slow that messages last longer than the work of a stage.
 TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
   std::mt19937_64 random(5);
   int questions = 0, equal = 0;
   double worst = 1;
   for (int number = 0; number < test_scale(40); ++number) {
-    const Pipeline pipeline = random_pipeline(random, heterogeneous());
+    Pipeline pipeline = random_pipeline(random, heterogeneous());
+    if (number % 2 == 1) {
+      for (Link& link : pipeline.links) link.latency += forward_time(pipeline.chain);
+    }
     SCOPED_TRACE("number " + std::to_string(number) + ": " + to_json(pipeline));
     const Budget budget(std::to_string(50 + 10 * (number % 5)) + "%");
     const auto stages = static_cast<int64_t>(pipeline.chain.stages.size());
@@ -110,7 +120,9 @@ TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
     worst = std::max(
         worst, static_cast<double>(*joint) / static_cast<double>(std::max<int64_t>(1, *least)));
 
-    EXPECT_LE(static_cast<double>(*joint), 1.05 * static_cast<double>(*least));
+    const double allowed =
+        number % 2 == 1 ? 1.1 : 1.05;  // The orders weigh more where links are slow.
+    EXPECT_LE(static_cast<double>(*joint), allowed * static_cast<double>(*least));
   }
   std::cout << questions << " questions: " << equal << " as good as all cuts, worst ratio " << worst
             << "\n";

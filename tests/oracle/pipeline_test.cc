@@ -143,6 +143,22 @@ TEST(PipelineSchedules, HaveTheMicroBatchesInFlightOfTheirPapers) {
   EXPECT_EQ(flight("1f1b"), (std::vector<int64_t>{4, 3, 2, 1}));
 }
 
+// Device d runs (v - 1) p + 2 (p - 1 - d) + 1 forwards before its first backward (Narayanan et al.).
+TEST(PipelineSchedules, InterleavedPartsBeginWithTheForwardsOfTheirPaper) {
+  const Pipeline pipeline = equal_stages(4, 8, Nanos(10), Nanos(20), Nanos(0), 2);
+  const PipelineResult result = plan(pipeline, {.planner = "interleaved", .parts_per_device = 2});
+  std::vector<int64_t> first;
+  for (const DevicePlan& device : result.plan->devices) {
+    int64_t forwards = 0;
+    for (const PipelineAction& action : device.order) {
+      if (action.kind == PipelineActionKind::kBackward) break;
+      forwards += action.kind == PipelineActionKind::kForward;
+    }
+    first.push_back(forwards);
+  }
+  EXPECT_EQ(first, (std::vector<int64_t>{11, 9, 7, 5}));
+}
+
 // Part 0 has a micro-batch in flight for each part, and the others fewer: 10 bytes for each.
 TEST(PipelineSchedules, HaveTheBytesOfTheirMicroBatches) {
   const Pipeline pipeline = equal_stages(4, 8, Nanos(10), Nanos(20), Nanos(0));

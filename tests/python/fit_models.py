@@ -10,7 +10,7 @@ import pytest
 from conftest import SOURCE
 
 torch = pytest.importorskip("torch")
-from reprise._fake_step import mode_of, record  # noqa: E402 - They need torch.
+from reprise._fit.fake_step import mode_of, record  # noqa: E402 - They need torch.
 from torch import nn  # noqa: E402
 
 _SPECIFICATION = importlib.util.spec_from_file_location(

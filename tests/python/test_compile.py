@@ -257,4 +257,4 @@ def test_sizes_that_are_not_known_are_refused() -> None:
 
 def test_an_installed_package_answers_to_its_name() -> None:
     text = (pathlib.Path(SOURCE) / "pyproject.toml").read_text()
-    assert 'torch_dynamo_backends"]\nreprise = "reprise._backend:backend"' in text
+    assert 'torch_dynamo_backends"]\nreprise = "reprise._compile.backend:backend"' in text

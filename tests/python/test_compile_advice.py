@@ -165,7 +165,7 @@ def test_wrong_arguments_are_refused_at_once(options: dict[str, Any], text: str)
 
 
 def test_the_knapsack_is_exact() -> None:
-    from reprise._knapsack import best_subset
+    from reprise._compile.knapsack import best_subset
 
     numbers = random.Random(7)
     for _ in range(300):
@@ -188,7 +188,7 @@ def test_the_knapsack_is_exact() -> None:
 def test_a_knapsack_with_more_states_than_it_keeps_still_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from reprise import _knapsack
+    from reprise._compile import knapsack as _knapsack
 
     monkeypatch.setattr(_knapsack, "_STATES", 4)
     numbers = random.Random(3)

@@ -17,8 +17,8 @@ from fit_models import (  # noqa: E402
     recorded,
     step_of,
 )
-from reprise._fake_step import mode_of, record  # noqa: E402 - They need torch.
-from reprise._fit_problem import Work, one_part, whole_step, with_updates  # noqa: E402
+from reprise._fit.fake_step import mode_of, record  # noqa: E402 - They need torch.
+from reprise._fit.problem import Work, one_part, whole_step, with_updates  # noqa: E402
 from torch import nn  # noqa: E402
 
 

@@ -17,7 +17,7 @@ from fit_models import (  # noqa: E402
     perceptron,
     step_of,
 )
-from reprise._roofline import Machine, bytes_moved, operations, time_ns  # noqa: E402
+from reprise._fit.roofline import Machine, bytes_moved, operations, time_ns  # noqa: E402
 from torch import nn  # noqa: E402
 
 

@@ -160,11 +160,11 @@ def test_what_one_rank_refuses_all_refuse(tmp_path: pathlib.Path) -> None:
 
 def dies(rank: int, path: str, call: int) -> None:
     """Rank 0 writes no further than a call of its own; the process then ends at once."""
-    from reprise import _saved_ranks
+    from reprise._saved import ranks
 
     whole, optimizer = make("ddp")
     calls = 0
-    write = _saved_ranks._core.write_file  # type: ignore[attr-defined]
+    write = ranks._core.write_file  # type: ignore[attr-defined]
 
     def counted(*arguments: Any) -> None:
         nonlocal calls
@@ -175,9 +175,9 @@ def dies(rank: int, path: str, call: int) -> None:
 
     class Core:
         write_file = staticmethod(counted)
-        read_file = staticmethod(_saved_ranks._core.read_file)  # type: ignore[attr-defined]
+        read_file = staticmethod(ranks._core.read_file)  # type: ignore[attr-defined]
 
-    _saved_ranks._core = Core  # type: ignore[assignment,attr-defined]
+    ranks._core = Core  # type: ignore[assignment,attr-defined]
     try:
         reprise.save_state(path, model=whole, optimizer=optimizer, step=9)
     except (reprise.InputError, RuntimeError):

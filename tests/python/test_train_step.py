@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reprise
 import torch
-from reprise._modes import Works, choose
+from reprise._modes.modes import Works, choose
 from torch import nn
 
 F: Any = nn.functional

@@ -15,6 +15,7 @@
 #include "reprise/model/machine.h"
 #include "reprise/model/pipeline.h"
 #include "reprise/model/plan.h"
+#include "reprise/model/power.h"
 #include "reprise/model/profile.h"
 #include "reprise/model/runlog.h"
 
@@ -29,6 +30,7 @@ Frontier parse_frontier(std::string_view text, const std::string& name = "<text>
 Profile parse_profile(std::string_view text, const std::string& name = "<text>");
 RunLog parse_run_log(std::string_view text, const std::string& name = "<text>");
 Machine parse_machine(std::string_view text, const std::string& name = "<text>");
+Power parse_power(std::string_view text, const std::string& name = "<text>");
 Pipeline parse_pipeline(std::string_view text, const std::string& name = "<text>");
 PipelinePlan parse_pipeline_plan(std::string_view text, const std::string& name = "<text>");
 // Returns the format of a file's text, such as "reprise.chain".
@@ -60,6 +62,7 @@ Plan load_plan(const std::filesystem::path& path);
 Frontier load_frontier(const std::filesystem::path& path);
 RunLog load_run_log(const std::filesystem::path& path);
 Machine load_machine(const std::filesystem::path& path);
+Power load_power(const std::filesystem::path& path);
 Pipeline load_pipeline(const std::filesystem::path& path);
 PipelinePlan load_pipeline_plan(const std::filesystem::path& path);
 
@@ -72,6 +75,7 @@ std::string to_json(const Frontier& frontier);
 std::string to_json(const Profile& profile);
 std::string to_json(const RunLog& log);
 std::string to_json(const Machine& machine);
+std::string to_json(const Power& power);
 std::string to_json(const Pipeline& pipeline);
 std::string to_json(const PipelinePlan& plan);
 

@@ -11,12 +11,13 @@
 #include "reprise/check/verify.h"
 #include "reprise/plan/plan.h"
 #include "reprise/plan/registry.h"
+#include "reprise/report/energy.h"
 
 namespace reprise {
 
-// The JSON leaves out the plan's actions.
-std::string result_json(const PlanResult& result);
-std::string explanation_json(const Explanation& explanation);
+// The JSON leaves out the plan's actions. It has the key "energy" if `energy` is given.
+std::string result_json(const PlanResult& result, const EnergyReport* energy = nullptr);
+std::string explanation_json(const Explanation& explanation, const EnergyReport* energy = nullptr);
 std::string violations_json(const std::vector<Violation>& violations, const Plan& plan,
                             Bytes budget);
 std::string planners_json(std::span<const PlannerInfo> planners);

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .._arguments import Budget
-from .._modules import modules_of
+from .._planning.arguments import Budget
+from .._step.modules import modules_of
 from ..errors import InputError
 from .steps import Mode, StepsReport, by_kind
 

@@ -22,9 +22,9 @@ from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResul
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils._pytree import tree_map_only
 
-from .._arguments import Budget as BudgetArgument
-from .._arguments import checked_budget
-from .._library import is_installed
+from .._planning.arguments import Budget as BudgetArgument
+from .._planning.arguments import checked_budget
+from .._step.library import is_installed
 from ..errors import InputError
 from .steps import Mode, StepsByKind, StepsReport, by_kind
 

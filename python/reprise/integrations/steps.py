@@ -16,12 +16,21 @@ from typing import Any, Literal
 import torch
 
 from .. import _core
-from .._arguments import Budget, Observer, checked_budget
-from .._html import fields_html
-from .._layer_step import LayerStep
-from .._modes import ModeTried, OnlineStep, Sample, Wanted, Works, chain_mode, choose, graph_mode
-from .._modules import modules_of
-from .._tree import flatten
+from .._modes.layer_step import LayerStep
+from .._modes.modes import (
+    ModeTried,
+    OnlineStep,
+    Sample,
+    Wanted,
+    Works,
+    chain_mode,
+    choose,
+    graph_mode,
+)
+from .._planning.arguments import Budget, Observer, checked_budget
+from .._planning.html import fields_html
+from .._step.modules import modules_of
+from .._step.tree import flatten
 from ..errors import InputError
 
 __all__ = ["Mode", "StepsByKind", "StepsReport", "by_kind"]

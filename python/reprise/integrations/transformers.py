@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from .._arguments import Budget, checked_budget
+from .._planning.arguments import Budget, checked_budget
 from ..errors import InputError
 from .steps import Mode, StepsByKind, StepsReport, by_kind
 

@@ -23,6 +23,8 @@
 //    other steps are done for the rest, and for the whole graph if the rest brings no plan.
 // 2. The bound of graph/bound/bound.h is computed and raised by graph/bound/split.h. If its peak is
 //    above the budget, there is no plan.
+//    For a large graph, schedules with segments are looked at before, as all else may take all of
+//    the time.
 // 3. The starts are the rows of graph/starts/table.h. All of them use the variants that suit the
 //    price of a byte. Each is repaired at its peaks until it fits.
 // 4. Starts that do not fit are annealed at a high price of memory. Without a plan, the peak alone
@@ -46,6 +48,7 @@
 // (costs are the simulator's), oracle/graph_carry_test.cc, and property/graph_planner_test.cc,
 // which runs on every planner of graphs.
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "plan/baselines/baselines.h"
@@ -119,15 +122,14 @@ std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int t
 }
 
 // The best schedule without the variants that cannot be part of a plan.
-std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const SolvedGraph* start,
-                                          const GraphProblem& problem, int threads,
-                                          SearchControl& control, const GraphSearchParams& params,
-                                          std::vector<Run>& runs) {
+GraphFinding find_possible(const PossibleGraph& possible, const SolvedGraph* start,
+                           const GraphProblem& problem, int threads, SearchControl& control,
+                           const GraphSearchParams& params, std::vector<Run>& runs) {
   const ScheduleModel model(possible.graph);
   GraphFinding found = find_schedule(model, problem.budget, problem.goal(), threads,
                                      start ? start->in(model) : std::vector<Schedule>{}, control,
                                      params, params.share_for_first);
-  if (!found.best) return std::nullopt;
+  if (!found.best) return found;
   for (const Run& run : runs_of(model, found.best->schedule)) {
     runs.push_back(possible.runs[run.op][run.variant]);
   }
@@ -149,9 +151,15 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
   std::optional<GraphFinding> found;
   const std::unique_ptr<const SolvedGraph> start = find_exact(problem, threads, control, params);
   std::optional<PossibleGraph> possible;
-  if (params.use.impossible) possible = leave_out_impossible(graph, problem.budget, control);
+  if (params.use.impossible) {
+    possible =
+        leave_out_impossible(graph, problem.budget, control.part(params.share_for_impossible));
+  }
+  int64_t smallest_possible = std::numeric_limits<int64_t>::max();
   if (possible) {
     found = find_possible(*possible, start.get(), problem, threads, control, params, runs);
+    smallest_possible = found->smallest.peak;
+    if (!found->best) found.reset();
   }
   if (!found) {
     const ScheduleModel model(graph);
@@ -172,7 +180,7 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
   if (candidates.fits()) answer = candidates.answer(found->bound.time, false);
   answer.search_memory = found->memory;
   if (!candidates.fits()) {
-    answer.smallest_budget = Bytes(found->smallest.peak);
+    answer.smallest_budget = Bytes(std::min(found->smallest.peak, smallest_possible));
     if (found->bound.least_peak > problem.budget) {
       answer.termination = Termination::kInfeasible;
       answer.blocking_op = graph.ops[found->bound.blocking_op].id;

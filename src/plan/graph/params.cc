@@ -14,6 +14,7 @@ namespace {
 constexpr Switch kSwitches[] = {
     REPRISE_SWITCH("graph", use, exact_first),
     REPRISE_SWITCH("graph", use, impossible),
+    REPRISE_SWITCH("graph", use, segments_first),
     REPRISE_SWITCH("graph", use, dtr),
     REPRISE_SWITCH("bound", bound.use, instants),
     REPRISE_SWITCH("bound", bound.use, few_instants),

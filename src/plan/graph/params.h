@@ -16,9 +16,10 @@
 namespace reprise::internal::graph {
 
 struct GraphSwitches {
-  bool exact_first = true;  // first without alternatives of other bits; that schedule is a seed
-  bool impossible = true;   // variants that no plan within the budget can use are left out
-  bool dtr = true;          // where the plan is not near the bound, also what dtr.cc finds
+  bool exact_first = true;     // first without alternatives of other bits; that schedule is a seed
+  bool impossible = true;      // variants that no plan within the budget can use are left out
+  bool segments_first = true;  // a large graph has plans with segments before it has a bound
+  bool dtr = true;             // where the plan is not near the bound, also what dtr.cc finds
 
   bool operator==(const GraphSwitches&) const = default;
 };
@@ -33,11 +34,12 @@ struct FrontierParams {
 
 struct GraphSearchParams {
   GraphSwitches use;
-  double share_for_exact = 0.5;   // for the graph without alternatives of other bits
-  double share_for_first = 0.5;   // for a first plan without the variants that are impossible
-  double share_for_bound = 0.3;   // for single instants
-  double share_for_cases = 0.1;   // for cases, stretches and pairs
-  double share_for_starts = 0.4;  // for the starts, once there is a plan
+  double share_for_exact = 0.5;       // for the graph without alternatives of other bits
+  double share_for_impossible = 0.3;  // for variants that no plan within the budget can use
+  double share_for_first = 0.5;       // for a first plan without the variants that are impossible
+  double share_for_bound = 0.3;       // for single instants
+  double share_for_cases = 0.1;       // for cases, stretches and pairs
+  double share_for_starts = 0.4;      // for the starts, once there is a plan
   bound::BoundParams bound;
   starts::StartParams starts;
   search::SearchParams search;

@@ -11,13 +11,17 @@
 #include "plan/graph/possible.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <ranges>
 #include <utility>
 
 #include "plan/common/graph_facts.h"
 #include "plan/graph/bound/instant.h"
+#include "plan/graph/schedule/ledger.h"
+#include "plan/graph/starts/starts.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
@@ -29,8 +33,14 @@ using common::GraphFacts;
 using common::runs_once;
 using common::SearchControl;
 using common::takes;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
 
 namespace {
+
+constexpr size_t kLargeGraph = 2'000;  // ops
+constexpr auto kNeverRun = std::numeric_limits<Instant::Amount>::max();
 
 class LeavingOut {
  public:
@@ -41,8 +51,10 @@ class LeavingOut {
       if (value.kind == ValueKind::kInput) always_ += value.bytes.count();
     }
     for (const Op& op : graph.ops) possible_.emplace_back(op.variants.size(), 1);
-    beside_.assign(graph.ops.size(), 0);
-    look_at_plain_training();
+    beside_.assign(graph.ops.size(), kNeverRun);
+    look_at(plain_runs(graph));
+    look_at_segments();
+    look_at_other_realizations();
   }
 
   // Finds the variants that are impossible. False if there are none.
@@ -119,20 +131,38 @@ class LeavingOut {
     return bytes;
   }
 
-  // Notes what plain training holds beside each op. If that leaves room for a variant, the variant
-  // is possible, and no cut is needed.
-  void look_at_plain_training() {
-    const std::vector<Run> runs = plain_runs(graph_);
+  // Notes what a valid plan holds beside each op, where that is less than in the plans before. If it
+  // leaves room for a variant, the variant is possible, and no cut is needed.
+  void look_at(const std::vector<Run>& runs) {
     const std::vector<Action> actions = with_frees(graph_, runs);
     const Timeline timeline = simulate(graph_, actions);
     auto run = runs.begin();
     for (size_t k = 0; k < actions.size(); ++k) {
       if (actions[k].kind != ActionKind::kRun) continue;
       const Variant& variant = graph_.ops[run->op].variants[run->variant];
-      beside_[run->op] = timeline.steps[k].during.count() - own(variant);
+      const Instant::Amount beside = timeline.steps[k].during.count() - own(variant);
+      beside_[run->op] = std::min(beside_[run->op], beside);
       ++run;
     }
-    // For ops of other realizations, the memory beside the realization that runs is taken.
+  }
+
+  // Some plans with segments need little memory. With them, few ops of a large graph are left for
+  // which a cut has to tell.
+  void look_at_segments() {
+    if (graph_.ops.size() < kLargeGraph) return;
+    const ScheduleModel model(graph_);
+    const int32_t loss = starts::position_of_loss(model);
+    const auto root = static_cast<int32_t>(std::sqrt(static_cast<double>(loss)));
+    for (const int32_t segments : {root / 2, root, 2 * root}) {
+      ScheduleLedger ledger(model);
+      const Schedule schedule = starts::schedule_of_segments(model, model.lean(), segments);
+      if (ledger.assign(schedule)) look_at(ledger.runs());
+    }
+  }
+
+  // For ops of other realizations, the memory beside the realization that runs is taken.
+  void look_at_other_realizations() {
+    std::ranges::replace(beside_, kNeverRun, 0);
     for (const Choice& choice : graph_.choices) {
       const auto beside = [&](OpIndex op) { return beside_[op]; };
       const Instant::Amount most =

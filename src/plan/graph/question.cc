@@ -27,6 +27,7 @@ using schedule::ScheduleModel;
 using search::GraphSearch;
 using starts::cheapest_variants;
 using starts::kStarts;
+using starts::schedules_of_segments;
 using starts::Start;
 using starts::StartParams;
 using starts::StartQuestion;
@@ -99,6 +100,10 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal,
                            const std::vector<Schedule>& seeds, SearchControl& control,
                            const GraphSearchParams& params, double share_for_first) {
   GraphSearch search(model, goal.count(), threads, control, params.search);
+  // The bound and the starts of a large graph may take all of the time. Segments are found at once.
+  if (params.use.segments_first && search.is_large()) {
+    search.walk(schedules_of_segments(model, model.lean()));
+  }
   SearchControl first = control.part(params.share_for_bound);
   GraphFinding found;
   found.bound = bound_graph(model.graph(), budget, first, params.bound);

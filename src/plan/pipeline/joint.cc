@@ -49,6 +49,20 @@ void consider_rows(const PipelineProblem& problem, BestPlan& best) {
   }
 }
 
+// Asks the other rows again, with the cuts of the best plan. Where links are slow, their orders, which
+// have other micro-batches in flight, may be faster than those of order_rules.h.
+void consider_rows_with_cuts_of_best(const PipelineProblem& problem, BestPlan& best) {
+  while (best.found() && best.plan()->parts.size() == problem.pipeline.devices.size()) {
+    const Nanos before = best.time();
+    PipelineOptions options = problem.options;
+    for (size_t q = 1; q < best.plan()->parts.size(); ++q) {
+      options.cuts.push_back(best.plan()->parts[q].first_stage);
+    }
+    consider_rows({problem.pipeline, problem.budgets, options}, best);
+    if (best.time() >= before) return;
+  }
+}
+
 void search_cuts(PartCosts& costs, common::SearchControl& control, BestPlan& best) {
   for (const OrderRule& rule : all_rules(costs.pipeline(), costs.parts())) {
     costs.set_rule(rule);
@@ -102,12 +116,18 @@ PipelineAnswer joint(const PipelineProblem& problem) {
   PartCosts costs(problem, Pieces::kAll, control);
   if (costs.complete()) {
     search_cuts(costs, control, best);
-    if (costs.given_cuts().empty()) move_cuts(costs, control, best);
+    if (costs.given_cuts().empty()) {
+      move_cuts(costs, control, best);
+      consider_rows_with_cuts_of_best(problem, best);
+    }
   }
   const bool several = best.found() && best.plan()->parts.size() > problem.pipeline.devices.size();
   PipelineAnswer answer = best.answer(several ? bound_of_all(problem.pipeline) : costs.bound());
   if (several) answer.schedule_class = "all";
-  if (!best.found()) answer.lower_bound = Nanos(0);
+  if (!best.found()) {
+    answer.lower_bound = Nanos(0);
+    if (control.out_of_time()) answer.termination = Termination::kTimeLimit;
+  }
   answer.search_memory = costs.plans().memory();
   return answer;
 }

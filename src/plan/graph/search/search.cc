@@ -116,9 +116,7 @@ void GraphSearch::repair(const std::vector<Schedule>& schedules, bool counts_as_
   }
 }
 
-void GraphSearch::consider(const std::vector<Schedule>& schedules, const SearchControl& control) {
-  if (!params_.use.most_promising || !is_large()) return repair(schedules, true, control);
-  // A repair takes many walks. So of a large graph only the most promising schedules are repaired.
+std::vector<FoundSchedule> GraphSearch::walk(const std::vector<Schedule>& schedules) {
   std::vector<std::optional<FoundSchedule>> found(schedules.size());
   for (const auto& walker : walkers_) walker->start(++seed_);
   in_parallel(walkers_.size(), [&](size_t w) {
@@ -127,12 +125,21 @@ void GraphSearch::consider(const std::vector<Schedule>& schedules, const SearchC
     }
   });
   for (const auto& walker : walkers_) collect(*walker, true);
-  std::erase_if(found, [](const auto& start) { return !start; });
-  std::stable_sort(found.begin(), found.end(),
-                   [&](const auto& a, const auto& b) { return rank(*a) < rank(*b); });
+  std::vector<FoundSchedule> walked;
+  for (std::optional<FoundSchedule>& one : found) {
+    if (one) walked.push_back(*std::move(one));
+  }
+  return walked;
+}
+
+void GraphSearch::consider(const std::vector<Schedule>& schedules, const SearchControl& control) {
+  if (!params_.use.most_promising || !is_large()) return repair(schedules, true, control);
+  // A repair takes many walks. So of a large graph only the most promising schedules are repaired.
+  std::vector<FoundSchedule> found = walk(schedules);
+  std::ranges::stable_sort(found, {}, [&](const FoundSchedule& one) { return rank(one); });
   std::vector<Schedule> promising;
   for (size_t k = 0; k < std::min(found.size(), params_.repairs); ++k) {
-    promising.push_back(std::move(found[k]->schedule));
+    promising.push_back(std::move(found[k].schedule));
   }
   consider_for_budget(promising, control);
 }

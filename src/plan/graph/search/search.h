@@ -31,10 +31,15 @@ class GraphSearch {
   // Returns whether the best schedule is so near the bound that no more effort is worthwhile. Never
   // true of a small graph.
   bool is_near(int64_t bound) const;
+  // Returns whether the graph is so large that less is tried for it.
+  bool is_large() const { return moves_.intervals.size() >= params_.large_graph; }
   // The time that a byte above the budget counts for.
   double price_of_excess() const { return params_.price_of_excess * rate_; }
   // Returns the bytes of all schedules that the search holds.
   Bytes memory() const;
+
+  // Takes schedules as they are, and returns those that can run with their costs.
+  std::vector<FoundSchedule> walk(const std::vector<schedule::Schedule>& schedules);
 
   // Takes schedules as they are, and repairs them: drops at their peaks until they fit or nothing
   // is left to drop. Once there is a plan, repairs end when `control` is out of time, as the rest
@@ -84,7 +89,6 @@ class GraphSearch {
   int64_t steps_of_a_round() const;
 
   SearchGoal goal_of(double price) const;
-  bool is_large() const { return moves_.intervals.size() >= params_.large_graph; }
 
   const SearchParams params_;
   const schedule::ScheduleModel& model_;

@@ -154,11 +154,16 @@ int32_t position_of_loss(const ScheduleModel& model) {
   return static_cast<int32_t>(at - plain.begin());
 }
 
+Schedule schedule_of_segments(const ScheduleModel& model, const Schedule& base, int32_t segments) {
+  const int32_t loss = position_of_loss(model);
+  return kept_at(model, base, loss, between_segments(model, loss, segments));
+}
+
 std::vector<Schedule> schedules_of_segments(const ScheduleModel& model, const Schedule& base) {
   std::vector<Schedule> schedules{base};
   const int32_t loss = position_of_loss(model);
   for (int32_t segments = 2; segments <= loss; segments += 1 + segments / 3) {
-    schedules.push_back(kept_at(model, base, loss, between_segments(model, loss, segments)));
+    schedules.push_back(schedule_of_segments(model, base, segments));
   }
   return schedules;
 }

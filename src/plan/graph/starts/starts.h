@@ -26,8 +26,12 @@ schedule::Schedule kept_or_put_off(const schedule::ScheduleModel& model,
 // The first op that is not forward; the number of ops if all are.
 int32_t position_of_loss(const schedule::ScheduleModel& model);
 
-// `base` as it is; then, for more and more segments of equally many forward ops, the schedule that
-// keeps what forward ops read across the bounds of the segments.
+// `base`, but it keeps only what forward ops read across the bounds of so many segments of equally
+// many forward ops.
+schedule::Schedule schedule_of_segments(const schedule::ScheduleModel& model,
+                                        const schedule::Schedule& base, int32_t segments);
+
+// `base` as it is; then the schedules of more and more segments.
 std::vector<schedule::Schedule> schedules_of_segments(const schedule::ScheduleModel& model,
                                                       const schedule::Schedule& base);
 

@@ -1,0 +1,1 @@
+"""Graph mode: captured steps, what they watch, their optimizer and their parts along the batch."""

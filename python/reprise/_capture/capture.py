@@ -1,0 +1,137 @@
+"""Graph mode: the whole training step of any model is recorded, planned and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .._planning.arguments import Budget, Observer
+from .._planning.document import Path
+from .._step.modules import modules_of, with_optimizers
+from .captured_step import CapturedStep
+from .request import Request
+
+
+def capture(
+    step: Callable[..., Any],
+    *sample: Any,
+    modules: list[torch.nn.Module] | None = None,
+    on_miss: str = "refuse",
+    outcomes: int = 4,
+    alternatives: Sequence[str] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    budget: Budget = None,
+    unguarded: Sequence[str] = (),
+    lockstep: str = "sparse",
+    name: str = "step",
+    observer: Observer | None = None,
+    cache: Path | None = None,
+    process_group: Any = None,
+    bucket_cap_mb: float | None = None,
+    **keywords: Any,
+) -> CapturedStep:
+    """Records a whole training step of any model: forward, loss and backward.
+
+    The function runs twice, and each of its operations runs a few times more. It runs again if it
+    calls modules that it does not show, and in a few other cases. Parameters, gradients, buffers
+    and the random state are left as they were.
+
+    Args:
+        step: The function. Its inputs and what it returns may be tensors, numbers and texts in
+            tuples, lists, dicts and dataclasses. The optimizer's step is no part of it.
+        *sample: The arguments that the function is recorded with.
+        modules: The modules whose train flags, parameters and buffers are compared at each call,
+            beside those of all modules that the function calls. None stands for the modules that
+            the function shows: in its closure, its defaults, the globals that it names, or as the
+            object that it is a method of.
+        on_miss: The answer to a call with other shapes, types, flags or numbers. "refuse" raises
+            InputError; "recapture" captures and plans again.
+        outcomes: The number of outcomes that "recapture" keeps beside each other. A step may read
+            booleans and whole numbers out of tensors (`if mask.all()`, `int(lengths.max())`, the
+            size of `x[mask]`). Each list of numbers that it reads is an outcome, with a recording
+            and a plan of its own. The outcome that ran least recently makes room for another one.
+        alternatives: The kinds of alternatives that the planner may use, by the names of
+            `alternatives()` that are `in_graph`. None stands for all that leave the same bits but
+            "tiles", and an empty list for none. A kind with the exactness "rounding" is used only
+            if it is named here.
+        optimizer: An SGD, Adam, AdamW, Adagrad or RMSprop of `torch.optim` whose step becomes part
+            of this one. It updates each parameter as soon as the gradient is complete and nothing
+            in the step needs the parameter any more. The gradient is then freed: `.grad` is None
+            before and after the step. The bits are those of `optimizer.step()` behind the step.
+            Clip by the norm of all gradients inside the function: behind `loss.backward()`, where
+            gradients wait for each other, or by `clipped_backward()`, where none waits. If a step
+            fails half-way, the exception names the parameters that were updated.
+        budget: All CPU bytes of tensors while the step is captured, for a step that does not fit
+            plain. It is recorded and measured in online mode: tensors are evicted when memory runs
+            short, and made again. It is a number of bytes, a text such as "8 GiB", or "auto" for
+            what the machine has free; a share is refused, because the peak of plain training is
+            not known. None stands for plain training's memory. It needs the CPU and PyTorch 2.13
+            or newer. Predicted times are some per cent shorter then.
+        unguarded: The names of Python state that may change without an effect on the step, as
+            messages and `guards()` write them: "calls" or "trainer.log". The names stand for all
+            that is inside them, too. They are neither compared before a call, nor refused if the
+            step changes them itself. The replay does not change them.
+        lockstep: The calls at which the function runs beside its recording and is compared with it,
+            operator by operator, so that a change of state that no guard sees is found: "sparse"
+            for the first two calls after a capture and then the calls 10, 100, 1,000, ...,
+            "always", or "never". Operators compute nothing in such a run, so it takes the time of
+            the function's own code and autograd. What the function changes in Python, such as a
+            counter in `unguarded`, changes at these calls as in plain training.
+        name: The name of the graph in reports.
+        observer: A function that is called with `Progress`.
+        cache: A folder in which measured costs are kept. A program that starts again on the same
+            machine captures the same step without measuring it again. It may be shared by several
+            programs. An entry that is damaged is ignored with a `RuntimeWarning`.
+        process_group: A group of `torch.distributed`, such as `torch.distributed.group.WORLD`. The
+            gradients of parameters are averaged over its ranks while the backward runs, with the
+            bits of `DistributedDataParallel`. All ranks capture, plan and call the step together.
+            At the capture, parameters and buffers get the bits that they have on rank 0; buffers
+            are not copied after that. A rank that fails lets all others fail within the timeout of
+            the group. A step of a group reads no numbers out of tensors, and `on_miss` is "refuse".
+        bucket_cap_mb: The gradients are averaged in buckets of so many MiB. None stands for the
+            sizes of `DistributedDataParallel`: 1 MiB for the first bucket, then 25 MiB.
+        **keywords: The keyword arguments that the function is recorded with.
+
+    Returns:
+        The captured step. Call it in the training loop in place of the function.
+
+    Raises:
+        BudgetError: The step cannot be captured within `budget`.
+        PeerError: Another process of the group has failed, or does not answer in time.
+        InputError: The step cannot be replayed, because it uses numbers out of tensors that are
+            not whole, because sizes depend on data in other ways than by a mask, or because
+            parameters are written. The message names the operation and the line of the program.
+            The step is also refused if each call changes what it reads from Python
+            (`self.calls += 1`), or draws from a generator of Python or NumPy.
+
+    Examples:
+        >>> def train(x, y):
+        ...     loss = nn.functional.cross_entropy(plain(x), y)
+        ...     loss.backward()
+        ...     return loss
+        >>> step = reprise.capture(train, x, y)
+        >>> loss = step(x, y)
+    """
+    watched = modules_of(step) if modules is None else modules
+    return CapturedStep(
+        Request(
+            step=step,
+            modules=with_optimizers(watched, step),
+            on_miss=on_miss,
+            outcomes=outcomes,
+            alternatives=alternatives,
+            optimizer=optimizer,
+            budget=budget,
+            unguarded=tuple(unguarded),
+            lockstep=lockstep,
+            name=name,
+            observer=observer,
+            cache=cache,
+            process_group=process_group,
+            bucket_cap_mb=bucket_cap_mb,
+        ),
+        sample,
+        keywords,
+    )

@@ -1,0 +1,444 @@
+"""A captured step: it is planned, called in place of the function, and captured again on a miss."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .._planning.arguments import Budget, Observer, plan_options
+from .._planning.document import Path
+from .._planning.explanation import explain
+from .._planning.graph import Graph
+from .._planning.html import fields_html
+from .._planning.measured import Profile, RunLog
+from .._planning.plan import Plan
+from .._planning.report import report_html
+from .._planning.result import PlanResult, result_of
+from .._step.memory import budget_for
+from .._step.modules import called_modules, outermost
+from .._step.process_group import telling
+from .._step.report import StepReport
+from .._step.tree import Tree, flatten, rebuild
+from .._torch import _runtime
+from ..errors import InputError, StepMiss
+from .explanation import StepExplanation
+from .guards import Guards
+from .recorded import RecordedFunction
+from .request import Request
+
+
+class CapturedStep:
+    """A training step that was recorded. Made by `capture()`.
+
+    It is called like the function, and it does what the function does. Afterwards the gradients of
+    all leaf tensors that the step reads are in `.grad`, and buffers and the random state are as
+    after the function. The tensors that it returns have no history. Numbers of Python, such as a
+    dropout probability, are those of the capture. `guards()` lists what is compared before each
+    call, so that a change of such a number is noticed.
+    """
+
+    def __init__(
+        self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        self._request = request
+        self._modules = request.modules
+        self._differences: list[str] = []
+        self._plan_options: dict[str, Any] | None = None
+        self._capture(*flatten((arguments, keywords), "the sample"))
+
+    def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Records the step for these tensors in this structure, and keeps the recording."""
+        if not tensors:
+            raise InputError("a captured step needs at least one input tensor")
+        recorded = RecordedFunction(self._request.step, tree, self._modules)
+        native, guards = self._record_all(
+            recorded, tensors, self._request.options(tensors[0].device)
+        )
+        # Nothing can fail any more. If something failed above, the recording before stays whole.
+        recorded.after_run = None
+        self._device, self._recorded, self._native = tensors[0].device, recorded, native
+        self._guards = guards
+        self._inputs = len(tensors)
+        self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
+        self._structure()
+        self._follow(recorded)
+        self._warn_of_cache()
+
+    def _follow(self, recorded: RecordedFunction) -> None:
+        """Tells the function when it is compared with its recording, and with which result."""
+        # The runtime holds the function, and Python's collector does not see that.
+        alive, structures = weakref.ref(self._native), self._structures
+
+        def comparing() -> bool:
+            native = alive()
+            return native is not None and native.comparing()
+
+        def structure() -> Tree | None:
+            native = alive()
+            return None if native is None else structures.get(native.outcomes()[0])
+
+        recorded.comparing, recorded.recorded = comparing, structure
+
+    def _record_all(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> tuple[_runtime.CapturedStep, Guards]:
+        """Records the step. It is recorded again if it calls modules that it does not show."""
+        with called_modules() as called:
+            native, guards = self._record(recorded, tensors, options)
+        if not self._take_hidden(called):
+            return native, guards
+        del native, guards, called
+        return self._record(recorded, tensors, options)
+
+    def _take_hidden(self, called: list[torch.nn.Module]) -> bool:
+        """Takes over modules that were called and are not known. Returns whether there are any."""
+        known = {id(part) for module in self._modules for part in module.modules()}
+        hidden = [module for module in called if id(module) not in known]
+        self._modules = [*self._modules, *outermost(hidden)]
+        return bool(hidden)
+
+    def _capture_outcome(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Records what the step does for the numbers that it reads now, beside other outcomes."""
+        guards = Guards(self._functions(), self._modules, self._request.unguarded, self._guards)
+        self._recorded.after_run = guards.after_run
+        try:
+            with called_modules() as called, guards.recording():
+                self._native.capture_outcome(tensors)
+        finally:
+            self._recorded.after_run = None
+        try:
+            guards.settle()
+        except InputError:
+            self._native.forget_outcome()
+            raise
+        self._structure()
+        self._warn_of_cache()
+        if self._take_hidden(called):
+            self._capture(tensors, tree)  # The modules are part of what every outcome is for.
+        else:
+            self._guards = guards
+
+    def _warn_of_cache(self) -> None:
+        """Warns if something was wrong with the cache at the capture."""
+        if warning := self._native.cache_use()[1]:
+            warnings.warn(warning, RuntimeWarning, stacklevel=4)
+
+    def _structure(self) -> Tree:
+        """Returns the structure of what the outcome that ran last returns."""
+        numbers = self._native.outcomes()
+        if numbers[0] not in self._structures:  # It was captured since the last call.
+            for number in self._structures.keys() - numbers:
+                del self._structures[number]
+            assert self._recorded.outputs is not None
+            self._structures[numbers[0]] = self._recorded.outputs
+        return self._structures[numbers[0]]
+
+    def _record(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> tuple[_runtime.CapturedStep, Guards]:
+        """Records the step once, and watches what it reads from Python."""
+        guards = Guards(self._functions(), self._modules, self._request.unguarded)
+        recorded.after_run = guards.after_run
+        with guards.recording():
+            native = self._make(recorded, tensors, options | {"modules": self._modules})
+        with telling(native):
+            guards.settle()
+        return native, guards
+
+    def _functions(self) -> list[Callable[..., Any]]:
+        """Returns the user's functions that a call stands for."""
+        return [self._request.step]
+
+    def _make(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> _runtime.CapturedStep:
+        """Makes the recording. It is planned, too, if a plan was asked for before."""
+        native = _runtime.CapturedStep(recorded, tensors, **options)
+        if self._plan_options is not None:
+            native.plan(**self._plan_options)
+        return native
+
+    def plan(
+        self,
+        *,
+        budget: Budget = None,
+        planner: str = "graph",
+        time_limit: float | str = 10.0,
+        threads: int = 0,
+        enforce: bool = True,
+        arena: bool = True,
+        device_graph: bool = False,
+        observer: Observer | None = None,
+    ) -> PlanResult:
+        """Plans the step for a budget.
+
+        Args:
+            budget: All device bytes during the step: parameters, gradients, optimizer state,
+                inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
+                a share such as "60%" of plain training's peak, "auto" for what the device has
+                free, or None for the budget of the capture, and without that no limit.
+            planner: The name of a planner of graphs.
+            time_limit: The time for all searches together: seconds, or a text such as "10s".
+            threads: The number of threads. 0 stands for as many as the machine has.
+            enforce: Whether, on the CPU, a request beyond the budget raises BudgetError.
+            arena: Whether all memory of the step lies in one arena from the second step on: on the
+                CPU, and on CUDA devices.
+            device_graph: Whether the step runs as a CUDA graph from the second step on, where it
+                can: the device starts all operations with one request. `report()` says whether it
+                does, and why not. It takes an arena, and the copies of the inputs count in the
+                budget.
+            observer: A function that is called with `Progress`.
+
+        Returns:
+            The answer of the planner. Its plan is now in force.
+
+        Raises:
+            BudgetError: No plan fits. The plan before stays in force.
+            InputError: An argument is wrong.
+
+        Examples:
+            >>> result = step.plan(budget="80%")
+        """
+        options = plan_options(
+            budget=budget_for(budget, self._device),
+            planner=planner,
+            time_limit=time_limit,
+            threads=threads,
+            enforce=enforce,
+            arena=arena,
+            device_graph=device_graph,
+            observer=observer or self._request.observer,
+        )
+        result = result_of(self._native.plan(**options))
+        self._plan_options = options
+        return result
+
+    def use(
+        self,
+        plan: Plan,
+        *,
+        budget: Budget = None,
+        enforce: bool = True,
+        arena: bool = True,
+        device_graph: bool = False,
+    ) -> None:
+        """Takes a plan from elsewhere.
+
+        Args:
+            plan: A plan for the problem `graph`.
+            budget: As for `plan()`. None stands for the plan's own budget.
+            enforce: As for `plan()`.
+            arena: As for `plan()`.
+            device_graph: As for `plan()`.
+
+        Raises:
+            InputError: The plan is not valid. The message names all violations.
+        """
+        limit = plan.budget_bytes if budget is None else budget_for(budget, self._device)
+        self._native.use(
+            plan.to_json(),
+            budget=limit,
+            enforce=enforce,
+            arena=arena,
+            device_graph=device_graph,
+        )
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Runs one training step. If nothing was planned, the step is planned as by `plan()`.
+
+        After an exception buffers, the random state and gradients are as before the step. Gradients
+        that the step itself drops first may be gone.
+
+        Args:
+            *arguments: The arguments of the function. Tensors may have other values than those of
+                the capture, and nothing else may differ.
+            **keywords: The keyword arguments of the function.
+
+        Returns:
+            The value that the function returns.
+
+        Raises:
+            BudgetError: A request for memory was refused.
+            InputError: The inputs, a module or a setting differ from those of the capture, or
+                lockstep finds that the function does something else. With `on_miss="recapture"` the
+                step is captured and planned again instead; for a difference that lockstep finds, a
+                RuntimeWarning says which calls may have computed what the function did not say.
+        """
+        with telling(self._native):
+            return self._call(arguments, keywords)
+
+    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        tensors, tree = flatten((arguments, keywords), "the input")
+        if tree != self._recorded.inputs:
+            self._miss("its inputs have another structure or other numbers", tensors, tree)
+        if difference := self._guards.difference():
+            self._miss(difference, tensors, tree)
+        if not self._native.refresh():
+            self._miss("a module has other children, parameters or buffers", tensors, tree)
+        outputs = self._run(tensors, tree)
+        if outputs is None:  # The step reads other numbers out of tensors than it did so far.
+            self._capture_outcome(tensors, tree)
+            outputs = self._run(tensors, tree)
+        if outputs is None:
+            raise InputError(
+                "the step cannot be captured: a number that it reads out of a tensor changes from "
+                "run to run, although the inputs and the random state are the same"
+            )
+        return rebuild(self._structure(), outputs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets the calls inside add the gradients of this rank alone, as `no_sync()` of DDP does.
+
+        They are added to `.grad`, and nothing is sent. The next call outside adds its own and
+        averages the sum. All ranks do the same.
+
+        Raises:
+            InputError: The step was captured without `process_group`, or with an optimizer, which
+                uses its gradients up at each call.
+        """
+        self._native.synchronize(False)
+        try:
+            yield
+        finally:
+            self._native.synchronize(True)
+
+    def _run(self, tensors: list[torch.Tensor], tree: Tree) -> list[torch.Tensor] | None:
+        """Runs the recording. Captures the step again if lockstep finds a difference."""
+        try:
+            return self._native.run(tensors)
+        except StepMiss as miss:
+            if not self._request.recapture or not miss.of_function:
+                raise
+            self._differences.append(str(miss))
+            warnings.warn(f"{miss}. The step is captured again", RuntimeWarning, stacklevel=3)
+        self._capture(tensors, tree)
+        try:
+            return self._native.run(tensors)
+        except StepMiss as miss:
+            if not miss.of_function:
+                raise
+            raise InputError(
+                "the step cannot be captured, because it does something else right after a "
+                f"capture: {miss}"
+            ) from miss
+
+    def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Refuses a call that differs from the capture, or captures the step again for it."""
+        if not self._request.recapture:
+            raise StepMiss(f"the step was captured for something else: {difference}")
+        self._capture(tensors, tree)
+
+    @property
+    def graph(self) -> Graph:
+        """The recorded step as a problem."""
+        return Graph.from_json(self._native.graph())
+
+    @property
+    def planned(self) -> PlanResult:
+        """The plan in force. Reading it raises InputError while nothing is planned."""
+        return result_of(self._native.planned())
+
+    def guards(self) -> list[str]:
+        """Returns the names of the state that is compared before each call.
+
+        The names of Python state are those of the program, such as `model.drop.p` or
+        `schedule['scale']`. Settings of PyTorch stand behind them, such as "deterministic
+        algorithms".
+        """
+        return [*self._guards.names(), *self._native.guards()]
+
+    def explain(self) -> StepExplanation:
+        """Says what the step depends on, who notices a change of it, and what its plan does.
+
+        The answer names the state that is compared before each call, the numbers that the step
+        reads out of tensors, and the state that is reached and not compared.
+
+        Examples:
+            >>> text = str(step.explain())
+        """
+        report, plan = self.report(), None
+        with contextlib.suppress(InputError):  # Nothing is planned yet.
+            plan = self.planned.plan
+        return StepExplanation(
+            compared=self._guards.by_kind() | {"settings": tuple(self._native.guards())},
+            inputs=self._inputs,
+            input_constants=len(self._recorded.inputs.constants()),
+            host_reads=tuple(self.host_reads()),
+            unwatched=self._guards.unwatched(),
+            unguarded=self._request.unguarded,
+            lockstep=self._request.lockstep,
+            steps=report.steps,
+            lockstep_steps=report.compared,
+            plan=None if plan is None else explain(self.profile(), plan),
+        )
+
+    def host_reads(self) -> list[str]:
+        """Returns the booleans and whole numbers that the step reads out of tensors, in order.
+
+        They are those of the outcome that ran last. Each call reads them again, in their place, and
+        compares them. An entry is a text such as "True, a number that the step reads out of a
+        tensor at train.py:41".
+        """
+        return self._native.host_reads()
+
+    @property
+    def found_in_cache(self) -> bool:
+        """Whether the last capture took its measured costs from `cache=`."""
+        return self._native.cache_use()[0]
+
+    @property
+    def outcomes(self) -> int:
+        """The number of outcomes that are kept, one for each list of numbers that was read."""
+        return len(self._native.outcomes())
+
+    @property
+    def differences(self) -> list[str]:
+        """The differences that lockstep found and that led to a new capture, in words."""
+        return list(self._differences)
+
+    def profile(self) -> Profile:
+        """Returns the measured graph, and how it was measured."""
+        return Profile.from_json(self._native.profile())
+
+    def save_report(self, path: Path) -> None:
+        """Writes the plan in force to a file as an HTML page, as `report_html()` does.
+
+        Raises:
+            InputError: Nothing is planned yet, or the file cannot be written.
+        """
+        plan = self.planned.plan
+        assert plan is not None
+        report_html(self.profile(), plan, run_log=self.run_log(), path=path)
+
+    def log_steps(self, steps: int = 5) -> None:
+        """Measures the next steps run by run, for `run_log()` and for the report.
+
+        Args:
+            steps: The number of steps to measure.
+        """
+        self._native.log_steps(steps)
+
+    def run_log(self) -> RunLog | None:
+        """Returns the measured times and bytes of the runs of the plan in force.
+
+        Returns:
+            The run log, or None if no step of this plan was measured.
+        """
+        text = self._native.run_log()
+        return None if text is None else RunLog.from_json(text)
+
+    def report(self) -> StepReport:
+        """Returns the peaks, the budget and the arena of the last step."""
+        return StepReport(**self._native.report())
+
+    def __repr__(self) -> str:
+        return f"CapturedStep({self._request.name!r}, {self.report()})"
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.report())

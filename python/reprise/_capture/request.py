@@ -1,0 +1,77 @@
+"""The request of a capture: the function, and how it is recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .._planning.arguments import Budget, Observer, observe
+from .._planning.document import Path
+from .._step.memory import budget_for
+from .._step.process_group import cap_in_bytes, name_of_group
+from ..errors import InputError
+from .lockstep import check_lockstep
+from .optimizer import ParameterSteps
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The arguments of `capture()` but for the sample, whose memory nobody may hold, checked.
+
+    Raises:
+        InputError: An argument has a value that no capture knows.
+    """
+
+    step: Callable[..., Any]
+    modules: list[torch.nn.Module]
+    on_miss: str
+    outcomes: int
+    alternatives: Sequence[str] | None
+    optimizer: torch.optim.Optimizer | None
+    budget: Budget
+    unguarded: tuple[str, ...]
+    lockstep: str
+    name: str
+    observer: Observer | None
+    cache: Path | None
+    process_group: Any
+    bucket_cap_mb: float | None
+
+    def __post_init__(self) -> None:
+        check_lockstep(self.lockstep)
+        if self.on_miss not in ("refuse", "recapture"):
+            raise InputError(f'on_miss is "refuse" or "recapture", not {self.on_miss!r}')
+        outcomes = self.outcomes
+        if isinstance(outcomes, bool) or not isinstance(outcomes, int) or outcomes < 1:
+            raise InputError(f"outcomes is a number of captures from 1 on, not {outcomes!r}")
+
+    @property
+    def recapture(self) -> bool:
+        """Says whether a miss captures the step again."""
+        return self.on_miss == "recapture"
+
+    @functools.cached_property
+    def _updates(self) -> ParameterSteps | None:
+        return None if self.optimizer is None else ParameterSteps(self.optimizer)
+
+    def options(self, device: torch.device) -> dict[str, Any]:
+        """Returns the options of the runtime for a step on a device."""
+        group = name_of_group(self.process_group)
+        return {
+            "recapture": self.recapture,
+            "outcomes": self.outcomes,
+            "alternatives": self.alternatives,
+            "optimizer": self._updates,
+            "lockstep": self.lockstep,
+            "budget": budget_for(self.budget, device),
+            "name": self.name,
+            "observer": observe(self.observer),
+            "cache": "" if self.cache is None else os.fspath(self.cache),
+            "group": group,
+            "bucket_cap": cap_in_bytes(self.bucket_cap_mb, group),
+        }

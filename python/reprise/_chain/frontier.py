@@ -1,0 +1,67 @@
+"""The frontier of a problem or of a model: the best time of every budget."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .. import _core
+from .._planning.arguments import Observer
+from .._planning.curve import Frontier
+from .._planning.plan import Baseline
+from .._planning.planning import search_options
+from .._planning.problems import text_of
+from .._planning.records import decode
+from ..errors import InputError
+
+
+def frontier(
+    problem: Any,
+    sample: Any = None,
+    *,
+    planner: str = "",
+    schedule_class: str = "",
+    time_limit: float | str = 60.0,
+    threads: int = 0,
+    allow: str = "bitwise",
+    observer: Observer | None = None,
+    loss: Any = None,
+) -> Frontier:
+    """Finds the best time of every budget.
+
+    A graph, or a chain whose whole curve takes too long, is planned at single budgets instead.
+    Between two points of such a frontier, a plan with a time between theirs may exist.
+
+    Args:
+        problem: A problem, as for `plan()`; or, with a `sample`, a model, as for `remat()`. A model
+            is measured first.
+        sample: An input of the model, or a tuple of its inputs.
+        planner: As for `plan()`.
+        schedule_class: As for `plan()`.
+        time_limit: As for `plan()`.
+        threads: As for `plan()`.
+        allow: As for `plan()`.
+        observer: As for `plan()`.
+        loss: The loss of the model, as for `remat()`.
+
+    Raises:
+        InputError: The problem or another argument is wrong, or there is a `loss` without a
+            `sample`.
+
+    Examples:
+        >>> curve = reprise.frontier(chain)
+        >>> picture = curve.svg(marks=("60%",))
+    """
+    if sample is not None:
+        from .. import _torch  # noqa: F401 - It says what is missing before anything else fails.
+        from .profiling import profile
+
+        problem = profile(problem, sample, loss=loss, observer=observer)
+    elif loss is not None:
+        raise InputError("`loss` belongs to a model, which needs a `sample` input")
+    text, name = text_of(problem, "problem")
+    options = search_options(planner, schedule_class, time_limit, threads, allow, observer)
+    found, baseline = _core.frontier(text, name, **options)
+    curve: Frontier = decode(Frontier, json.loads(found))
+    object.__setattr__(curve, "baseline", Baseline(*baseline))
+    return curve

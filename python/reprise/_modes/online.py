@@ -1,0 +1,138 @@
+"""Online mode: any step inside a budget, without recording it first."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+import torch
+
+from .. import _core
+from .._planning.arguments import Budget
+from .._planning.html import fields_html
+from .._step.memory import budget_for
+from .._torch import _runtime
+
+
+@dataclass(frozen=True)
+class OnlineReport:
+    """The report of the last step in online mode that came to its end.
+
+    Attributes:
+        budget_bytes: The budget, or None for no limit.
+        measured_peak_bytes: The most bytes that were live. They are never more than the budget.
+        time_ns: The time of the step, with all that online mode did.
+        calls: The number of operations of the step.
+        evictions: The number of times that memory was taken from a tensor.
+        evicted_bytes: The sum of these bytes.
+        reruns: The number of operations that ran again.
+        rerun_cost: The modelled cost of the re-runs, over that of the step's operations.
+        kept_values: The number of tensors that the step made and that could not be evicted.
+        steps: The number of steps that came to their end so far.
+    """
+
+    budget_bytes: int | None
+    measured_peak_bytes: int
+    time_ns: int
+    calls: int
+    evictions: int
+    evicted_bytes: int
+    reruns: int
+    rerun_cost: float
+    kept_values: int
+    steps: int
+
+    def __str__(self) -> str:
+        if self.steps == 0:
+            return "not run yet"
+        budget = "none" if self.budget_bytes is None else _core.format_bytes(self.budget_bytes)
+        return (
+            f"step {self.steps}: peak {_core.format_bytes(self.measured_peak_bytes)}, "
+            f"budget {budget}, {_core.format_duration(self.time_ns)}; {self.evictions} evictions, "
+            f"{self.reruns} of {self.calls} operations ran again"
+        )
+
+    def _repr_html_(self) -> str:
+        return fields_html(self)
+
+
+class Online(contextlib.ContextDecorator):
+    """Runs training steps in online mode. Made by `online()`.
+
+    Each `with` block, or each call of a decorated function, is one step.
+    """
+
+    def __init__(self, budget: Budget, heuristic: str, smallest: int) -> None:
+        self._native = _runtime.Online(
+            budget=budget_for(budget, torch.device("cpu")), heuristic=heuristic, smallest=smallest
+        )
+
+    def __enter__(self) -> Online:
+        self._native.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        if error is not None:
+            self._native.fail(str(error))  # It raises the reason if there is a better one.
+            return False
+        try:
+            self._native.end()
+        except BaseException:
+            self._native.undo()
+            raise
+        return False
+
+    def report(self) -> OnlineReport:
+        """Returns the peak, the evictions, the re-runs and the time of the last step."""
+        return OnlineReport(**self._native.report())
+
+    def __repr__(self) -> str:
+        return f"Online({self.report()})"
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.report())
+
+
+def online(*, budget: Budget = None, heuristic: str = "dtr", smallest: int = 512) -> Online:
+    """Returns a context manager in which any training step stays inside a budget.
+
+    The step runs as it is written: forward, backward, and more if you like. When memory runs short,
+    tensors are evicted that can be made again, and they are made again before an operation reads
+    them (Dynamic Tensor Rematerialization). Loss, gradients, buffers and the random state are equal
+    to those of plain training to the last bit. Branches and sizes may depend on data.
+
+    After an exception, parameters, buffers, gradients and the random state are as before the step.
+    Gradients that the step drops before it reads their parameters may be gone.
+
+    It works on the CPU, with PyTorch 2.13 or newer. One step runs at a time in a process, and it
+    runs on one thread; its operations may use more.
+
+    Args:
+        budget: All CPU bytes of tensors during the step: parameters, gradients, optimizer state,
+            inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
+            "auto" for what the machine has free, or None for no limit. A share such as "60%" is
+            refused, because the peak of plain training is not known.
+        heuristic: The way to choose what is evicted: "dtr", "dtr_eq", "local", "lru" or "size".
+        smallest: Tensors of fewer bytes are not evicted.
+
+    Returns:
+        The context manager. It may be used for many steps, and as a decorator of the step.
+
+    Raises:
+        InputError: An argument is wrong, or PyTorch is older than 2.13.
+
+    Examples:
+        >>> online = reprise.online(budget="700 MiB")
+        >>> with online:
+        ...     loss = nn.functional.cross_entropy(plain(x), y)
+        ...     loss.backward()
+        >>> evictions = online.report().evictions
+    """
+    return Online(budget, heuristic, smallest)

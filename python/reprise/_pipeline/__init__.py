@@ -1,0 +1,1 @@
+"""Pipelines: parts of a model that ranks of a process group train together."""

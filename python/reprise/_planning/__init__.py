@@ -1,0 +1,1 @@
+"""Problems, plans and results, without PyTorch: what is read, planned, checked and shown."""

@@ -1,0 +1,175 @@
+"""Numbers that a step reads out of tensors only to return them, such as `loss.item()`.
+
+A number that is not whole is hardly ever the same twice, so a captured step must not depend on it.
+While a step is recorded, `item()` gives such a number as a `ReturnedNumber`, which refuses whatever
+would use its value. If the step returns it, and keeps it nowhere, the step does not depend on it:
+its tensor becomes a result of the step, and each call reads the number from the new result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..errors import InputError
+from .library import OUR_CODE
+
+# tolist() of more whole numbers than these is refused, because each is a read of its own.
+MOST_NUMBERS = 64
+_ADVICE = (
+    "it is hardly ever the same twice, and a captured step would keep it. Compare inside PyTorch, "
+    "because a boolean can be read (if loss > 3:), compute with the tensor itself, return the "
+    "number and use it behind the step, or leave the step alone with it"
+)
+_USES = (
+    "__abs__", "__add__", "__array__", "__bool__", "__bytes__", "__ceil__", "__complex__",
+    "__copy__", "__deepcopy__", "__divmod__", "__eq__", "__float__", "__floor__", "__floordiv__",
+    "__format__", "__ge__", "__gt__", "__hash__", "__index__", "__int__", "__le__", "__lt__",
+    "__mod__", "__mul__", "__ne__", "__neg__", "__pos__", "__pow__", "__radd__", "__rdivmod__",
+    "__reduce_ex__", "__repr__", "__rfloordiv__", "__rmod__", "__rmul__", "__round__", "__rpow__",
+    "__rsub__", "__rtruediv__", "__str__", "__sub__", "__truediv__", "__trunc__",
+)  # fmt: skip
+
+
+class ReturnedNumber:
+    """A number that may be handed on and returned, and that nothing may look at.
+
+    Attributes:
+        tensor: A tensor with the number, as it was when it was read.
+        place: Where the program read it, such as "train.py:41".
+    """
+
+    __slots__ = ("__weakref__", "_reads", "place", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, place: str, reads: Reads) -> None:
+        self.tensor = tensor
+        self.place = place
+        self._reads = reads
+
+    @property  # type: ignore[misc] # isinstance(number, float) is true, as in plain training.
+    def __class__(self) -> type:
+        return float
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._reads.refuse(self.place)
+
+
+def _refusing(number: ReturnedNumber, *_arguments: Any) -> Any:
+    raise number._reads.refuse(number.place)
+
+
+for _name in _USES:
+    setattr(ReturnedNumber, _name, _refusing)
+
+
+class Reads:
+    """The numbers that one run of a step has read."""
+
+    def __init__(self) -> None:
+        self._numbers: list[tuple[weakref.ref[ReturnedNumber], str]] = []
+        self._refused: InputError | None = None
+
+    def add(self, tensor: torch.Tensor) -> ReturnedNumber:
+        """Returns the number in a tensor of one element."""
+        number = ReturnedNumber(tensor.detach().clone(), place(), self)
+        self._numbers.append((weakref.ref(number), number.place))
+        return number
+
+    def refuse(self, place: str) -> InputError:
+        """Returns the exception for a number that is used. It is raised behind the run, too."""
+        self._refused = self._refused or InputError(
+            f"the step cannot be captured: it uses the number that item() or tolist() reads at "
+            f"{place}, which is not whole: {_ADVICE}"
+        )
+        return self._refused
+
+    def explain(self, error: TypeError) -> None:
+        """Raises InputError for an error that one of the numbers may have caused."""
+        alive = [place for number, place in self._numbers if number() is not None]
+        if alive:
+            raise self.refuse(alive[-1]) from error
+
+    def settle(self) -> None:
+        """Ends the run, whose result was taken apart and is gone.
+
+        Raises:
+            InputError: A number was used, or the program still holds one.
+        """
+        if self._refused is not None:
+            raise self._refused
+        if any(number() is not None for number, _ in self._numbers):
+            gc.collect()
+        for number, place in self._numbers:
+            if number() is not None:
+                raise InputError(
+                    f"the step cannot be captured: it keeps the number that item() or tolist() "
+                    f"reads at {place}, in an attribute or a list for example, which a captured "
+                    "step does not do again. Return the number, and keep it behind the step"
+                )
+
+
+def place() -> str:
+    """Returns the line of the user's program that is running, such as "train.py:41"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OUR_CODE):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _nested(flat: list[Any], sizes: tuple[int, ...]) -> Any:
+    if not sizes:
+        return flat[0]
+    inner = len(flat) // sizes[0] if sizes[0] else 0
+    return [_nested(flat[i * inner : (i + 1) * inner], sizes[1:]) for i in range(sizes[0])]
+
+
+@contextlib.contextmanager
+def returned_numbers() -> Iterator[Reads]:
+    """While the scope lasts, `item()` and `tolist()` of this thread note what they read.
+
+    Numbers that are not whole are given as `ReturnedNumber`. Whole numbers and booleans are read
+    one by one, which the runtime notes.
+    """
+    owner = threading.get_ident()
+    reads = Reads()
+    before = {name: torch.Tensor.__dict__.get(name) for name in ("item", "tolist")}
+    item: Callable[[torch.Tensor], Any] = torch.Tensor.item
+    tolist: Callable[[torch.Tensor], Any] = torch.Tensor.tolist
+
+    def read_item(self: torch.Tensor) -> Any:
+        if threading.get_ident() != owner or not self.is_floating_point() or self.numel() != 1:
+            return item(self)
+        if getattr(self, "constant", None) is not None:
+            return item(self)  # A fake tensor whose number is known, as that of a step count.
+        return reads.add(self)
+
+    def read_list(self: torch.Tensor) -> Any:
+        if threading.get_ident() != owner or self.layout != torch.strided:
+            return tolist(self)
+        if self.numel() > MOST_NUMBERS:
+            raise InputError(
+                f"the step cannot be captured: it reads {self.numel()} numbers by tolist() at "
+                f"{place()}, and it can be captured with at most {MOST_NUMBERS}. Read them before "
+                "the step, or compute with the tensor itself"
+            )
+        flat = [read_item(one) for one in self.detach().reshape(-1).unbind()]
+        return _nested(flat, tuple(self.shape))
+
+    setattr(torch.Tensor, "item", read_item)  # noqa: B010 - These are no methods of ours.
+    setattr(torch.Tensor, "tolist", read_list)  # noqa: B010
+    try:
+        yield reads
+    finally:
+        for name, function in before.items():
+            if function is None:
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, function)

@@ -1,0 +1,30 @@
+// Arguments and answers that captured steps and chains of stages have in common.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "reprise/model/runlog.h"
+#include "reprise/model/units.h"
+#include "reprise/runtime/alternatives.h"
+
+namespace reprise::python {
+
+// Returns the budget of a report, or nothing if there is no limit.
+std::optional<int64_t> limit_or_none(Bytes budget);
+
+// Returns the options for a list of names: these kinds and no others, however exact they are. Without a
+// list, all kinds that leave the same bits are allowed.
+runtime::AlternativeOptions alternatives_of(const std::optional<std::vector<std::string>>& names);
+
+// Returns the kinds of alternatives: name, description, exactness, and whether graph mode and chain
+// mode have them.
+std::vector<std::tuple<std::string, std::string, std::string, bool, bool>> list_alternatives();
+
+// Returns the run log as JSON, or nothing if no step was measured.
+std::optional<std::string> text_of(const std::optional<RunLog>& log);
+
+}  // namespace reprise::python

@@ -1,0 +1,258 @@
+#include "captured_step.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../errors.h"
+#include "../results.h"
+#include "arguments.h"
+#include "mirror.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/capture.h"
+#include "reprise/runtime/micro_batches.h"
+
+namespace reprise::python {
+namespace {
+
+namespace rt = reprise::runtime;
+using rt::Tensors;
+using Text = std::string;
+
+rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
+                                 int64_t time_limit_ns, int threads, bool enforce, bool arena,
+                                 bool device_graph, const ObserverArgument& observer) {
+  return {.budget = budget_of(budget),
+          .planner = planner,
+          .time_limit = Nanos(time_limit_ns),
+          .threads = threads,
+          .enforce = enforce,
+          .arena = arena,
+          .device_graph = device_graph,
+          .observer = observer_of(observer)};
+}
+
+rt::Lockstep lockstep_of(const Text& name) {
+  if (name == "always") return rt::Lockstep::kAlways;
+  return name == "never" ? rt::Lockstep::kNever : rt::Lockstep::kSparse;
+}
+
+// Calls a reprise._capture.optimizer.ParameterSteps. Every member takes the GIL.
+class PythonOptimizer final : public rt::ParameterOptimizer {
+ public:
+  explicit PythonOptimizer(py::object steps) : steps_(std::move(steps)) {}
+  ~PythonOptimizer() override {
+    const py::gil_scoped_acquire gil;
+    steps_ = py::object();
+  }
+
+  Text name() const override { return call<Text>("name"); }
+  Tensors parameters() const override { return call<Tensors>("parameters"); }
+  void step(size_t parameter) override {
+    const py::gil_scoped_acquire gil;
+    steps_.attr("step")(parameter);
+  }
+  bool has_state(size_t parameter) const override { return call<bool>("has_state", parameter); }
+  Text memory_key(size_t parameter) const override { return call<Text>("memory_key", parameter); }
+  std::unique_ptr<rt::ParameterOptimizer> twin(size_t parameter,
+                                               const at::Tensor& stand_in) const override {
+    const py::gil_scoped_acquire gil;
+    return std::make_unique<PythonOptimizer>(steps_.attr("twin")(parameter, stand_in));
+  }
+
+ private:
+  template <class Result, class... Arguments>
+  Result call(const char* method, Arguments... arguments) const {
+    const py::gil_scoped_acquire gil;
+    return steps_.attr(method)(arguments...).template cast<Result>();
+  }
+
+  py::object steps_;
+};
+
+class CapturedStep {
+ public:
+  CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
+               bool recapture, int outcomes, const std::optional<std::vector<Text>>& alternatives,
+               const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
+               const Text& name, const ObserverArgument& observer, const Text& cache,
+               const Text& group, int64_t bucket_cap) {
+    rt::CaptureOptions options =
+        capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
+                        name, observer, cache, group, bucket_cap);
+    py::gil_scoped_release no_gil;
+    step_ =
+        std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
+  }
+
+  // Runs micro_batches(). Returns the step, the number of its parts, and each number that was tried with
+  // its result.
+  static py::tuple in_parts(const rt::PartFunction& part, const rt::BodyFunction& body,
+                            const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
+                            const std::vector<py::object>& modules, bool recapture, int outcomes,
+                            const std::optional<std::vector<Text>>& alternatives,
+                            const py::object& optimizer, const Text& lockstep,
+                            const BudgetArgument& budget, const Text& name,
+                            const ObserverArgument& observer, const Text& cache, const Text& group,
+                            int64_t bucket_cap) {
+    auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
+    const rt::MicroBatchOptions options{
+        .body = body,
+        .parts = std::move(parts),
+        .capture =
+            step->capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep,
+                                  budget, name, observer, cache, group, bucket_cap),
+        .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
+                             plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
+                             plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
+                             plan["device_graph"].cast<bool>(),
+                             plan["observer"].cast<ObserverArgument>())};
+    std::optional<rt::MicroBatches> found;
+    {
+      py::gil_scoped_release no_gil;
+      found.emplace(rt::micro_batches(part, sample, options));
+      step->step_ = std::make_unique<rt::CapturedStep>(std::move(found->step));
+    }
+    py::list tried;
+    for (const rt::PartsTried& one : found->tried) {
+      tried.append(py::make_tuple(one.parts, dict_of(one.result)));
+    }
+    return py::make_tuple(std::move(step), found->chosen.parts, tried);
+  }
+
+  py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
+                int threads, bool enforce, bool arena, bool device_graph,
+                const ObserverArgument& observer) {
+    {
+      py::gil_scoped_release no_gil;
+      step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
+                               device_graph, observer));
+    }
+    return planned();
+  }
+  void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
+           bool device_graph) {
+    py::gil_scoped_release no_gil;
+    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, device_graph, {}));
+  }
+  std::optional<Tensors> run(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    return step_->run_captured(inputs);
+  }
+  void capture_outcome(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    step_->capture_outcome(inputs);
+  }
+  void forget_outcome() { step_->forget_outcome(); }
+  std::vector<int64_t> outcomes() const { return step_->outcomes(); }
+  std::vector<std::string> guards() const { return step_->guards(); }
+  std::vector<Text> host_reads() const { return step_->host_reads(); }
+  bool comparing() const { return step_ && step_->comparing(); }
+  void synchronize(bool averages) { step_->synchronize(averages); }
+  void tell_failure(const Text& reason) { step_->tell_failure(reason); }
+  bool refresh() { return mirrors_.refresh(); }
+  py::dict planned() const { return dict_of(step_->planned()); }
+  py::tuple cache_use() const {
+    const rt::CacheUse use = step_->cache_use();
+    return py::make_tuple(use.found, use.warning);
+  }
+  Text graph() const { return to_json(step_->graph()); }
+  Text profile() const { return to_json(step_->profile()); }
+  void log_steps(int64_t steps) { step_->log_steps(steps); }
+  std::optional<Text> run_log() const { return text_of(step_->run_log()); }
+  py::dict report() const {
+    const rt::CapturedStepReport report = step_->last_step();
+    py::dict found;
+    found["budget_bytes"] = limit_or_none(report.budget);
+    found["predicted_peak_bytes"] = report.predicted_peak.count();
+    found["measured_peak_bytes"] = report.measured_peak.count();
+    found["arena_height_bytes"] = report.arena_height.count();
+    found["arena_live_bytes"] = report.arena_live_bytes.count();
+    found["served"] = report.served;
+    found["fallbacks"] = report.fallbacks;
+    found["steps"] = report.steps;
+    found["plans"] = report.plans;
+    found["compared"] = report.compared;
+    found["graphed"] = report.graphed;
+    found["no_device_graph"] = report.no_device_graph;
+    return found;
+  }
+
+ private:
+  CapturedStep() = default;
+
+  rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
+                                     int outcomes,
+                                     const std::optional<std::vector<Text>>& alternatives,
+                                     const py::object& optimizer, const Text& lockstep,
+                                     const BudgetArgument& budget, const Text& name,
+                                     const ObserverArgument& observer, const Text& cache,
+                                     const Text& group, int64_t bucket_cap) {
+    rt::CaptureOptions options;
+    options.budget = budget_of(budget);
+    if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
+    options.alternatives = alternatives_of(alternatives);
+    for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
+    if (recapture) options.on_miss = rt::OnMiss::kRecapture;
+    options.outcomes = outcomes;
+    options.lockstep = lockstep_of(lockstep);
+    options.runs = 2;  // Guards compare the state of Python before each call.
+    options.cache = cache;
+    options.group = group;
+    options.bucket_cap = Bytes(bucket_cap);
+    options.measure.name = name;
+    options.measure.observer = observer_of(observer);
+    return options;
+  }
+
+  Mirrors mirrors_;
+  std::unique_ptr<rt::CapturedStep> step_;
+};
+
+}  // namespace
+
+void bind_captured_step(py::module_& m) {
+  py::class_<CapturedStep>(m, "CapturedStep")
+      .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
+                    const std::optional<std::vector<Text>>&, const py::object&, const Text&,
+                    const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
+                    const Text&, int64_t>(),
+           py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
+           py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
+           py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
+           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"))
+      .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
+                  py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
+                  py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
+                  py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
+                  py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"),
+                  py::arg("group"), py::arg("bucket_cap"))
+      .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
+           py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
+           py::arg("device_graph"), py::arg("observer"))
+      .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
+           py::arg("enforce"), py::arg("arena"), py::arg("device_graph"))
+      .def("run", &CapturedStep::run, py::arg("inputs"))
+      .def("capture_outcome", &CapturedStep::capture_outcome, py::arg("inputs"))
+      .def("forget_outcome", &CapturedStep::forget_outcome)
+      .def("outcomes", &CapturedStep::outcomes)
+      .def("guards", &CapturedStep::guards)
+      .def("host_reads", &CapturedStep::host_reads)
+      .def("comparing", &CapturedStep::comparing)
+      .def("synchronize", &CapturedStep::synchronize, py::arg("averages"))
+      .def("tell_failure", &CapturedStep::tell_failure, py::arg("reason"))
+      .def("refresh", &CapturedStep::refresh)
+      .def("planned", &CapturedStep::planned)
+      .def("cache_use", &CapturedStep::cache_use)
+      .def("graph", &CapturedStep::graph)
+      .def("profile", &CapturedStep::profile)
+      .def("log_steps", &CapturedStep::log_steps, py::arg("steps"))
+      .def("run_log", &CapturedStep::run_log)
+      .def("report", &CapturedStep::report);
+}
+
+}  // namespace reprise::python

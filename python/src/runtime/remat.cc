@@ -1,0 +1,188 @@
+#include "remat.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../errors.h"
+#include "../results.h"
+#include "arguments.h"
+#include "mirror.h"
+#include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/remat.h"
+#include "reprise/runtime/remat_join.h"
+#include "stage_arguments.h"
+
+namespace reprise::python {
+namespace {
+
+namespace rt = reprise::runtime;
+using rt::Tensors;
+using Text = std::string;
+
+using LossArgument = std::optional<rt::Loss>;
+
+Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& sample,
+                    const LossArgument& loss, const std::optional<std::vector<Text>>& alternatives,
+                    const Text& name, bool output_held, const ObserverArgument& observer) {
+  Mirrors mirrors;
+  rt::RematOptions options;
+  if (loss) options.loss = *loss;
+  options.measure.alternatives = alternatives_of(alternatives);
+  options.measure.name = name;
+  options.measure.output_held = output_held;
+  options.measure.observer = observer_of(observer);
+  const std::vector<rt::Stage> stages = stages_of(arguments, mirrors);
+  py::gil_scoped_release no_gil;
+  // Without a limit the model is measured and planned as plain training, and it is never run.
+  return to_json(rt::remat(stages, sample, options)->profile());
+}
+
+py::dict fields_of(const rt::StepReport& report) {
+  py::dict found;
+  found["budget_bytes"] = limit_or_none(report.budget);
+  found["predicted_peak_bytes"] = report.predicted_peak.count();
+  found["measured_peak_bytes"] = report.measured_peak.count();
+  found["steps"] = report.steps;
+  found["plans"] = report.plans;
+  found["moved_out_bytes"] = report.moved_out.count();
+  found["moved_in_bytes"] = report.moved_in.count();
+  found["waited_ns"] = report.waited.count();
+  return found;
+}
+
+class Remat {
+ public:
+  Remat(const std::vector<StageArgument>& arguments, const BudgetArgument& budget,
+        const Text& planner, int64_t time_limit_ns, const LossArgument& loss,
+        const std::optional<std::vector<Text>>& alternatives, const Text& name, bool output_held,
+        bool enforce, const Text& offload, const std::optional<Text>& machine,
+        const ObserverArgument& observer) {
+    rt::RematOptions options{.budget = budget_of(budget),
+                             .planner = planner,
+                             .time_limit = Nanos(time_limit_ns),
+                             .enforce = enforce,
+                             .offload = {.to = offload},
+                             .observer = observer_of(observer)};
+    if (machine) options.offload.machine = parse_machine(*machine, "machine");
+    if (loss) options.loss = *loss;
+    options.measure.alternatives = alternatives_of(alternatives);
+    options.measure.name = name;
+    options.measure.output_held = output_held;
+    model_ = std::make_shared<rt::Remat>(stages_of(arguments, mirrors_), std::move(options));
+  }
+
+  Tensors forward(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    return model_->forward(inputs);
+  }
+  void plan_for(const Tensors& inputs) {
+    py::gil_scoped_release no_gil;
+    model_->plan_for(inputs);
+  }
+  void set_budget(const BudgetArgument& budget) { model_->set_budget(budget_of(budget)); }
+  bool refresh() { return mirrors_.refresh(); }
+  py::dict planned() const { return dict_of(model_->plan()); }
+  Text chain() const { return to_json(model_->chain()); }
+  Text profile() const { return to_json(model_->profile()); }
+  void log_steps(int64_t steps) { model_->log_steps(steps); }
+  std::optional<Text> run_log() const { return text_of(model_->run_log()); }
+  py::dict report() const { return fields_of(model_->last_step()); }
+  // The memories of the plan as JSON, or nothing if there is the device alone.
+  std::optional<Text> machine() const {
+    if (model_->machine().channels.empty()) return std::nullopt;
+    return to_json(model_->machine());
+  }
+
+ private:
+  Mirrors mirrors_;
+  std::shared_ptr<rt::Remat> model_;
+};
+
+using BranchArgument = std::pair<Text, std::vector<StageArgument>>;
+
+class RematJoin {
+ public:
+  RematJoin(const std::vector<BranchArgument>& branches, const std::vector<StageArgument>& tail,
+            const BudgetArgument& budget, int64_t time_limit_ns, const LossArgument& loss,
+            const std::optional<std::vector<Text>>& alternatives, const Text& name,
+            bool output_held, bool enforce, const ObserverArgument& observer) {
+    rt::RematOptions options{.budget = budget_of(budget),
+                             .time_limit = Nanos(time_limit_ns),
+                             .enforce = enforce,
+                             .observer = observer_of(observer)};
+    if (loss) options.loss = *loss;
+    options.measure.alternatives = alternatives_of(alternatives);
+    options.measure.name = name;
+    options.measure.output_held = output_held;
+    std::vector<rt::StageBranch> stages;
+    for (const auto& [branch, own] : branches) stages.push_back({branch, stages_of(own, mirrors_)});
+    model_ = std::make_shared<rt::RematJoin>(std::move(stages), stages_of(tail, mirrors_),
+                                             std::move(options));
+  }
+
+  Tensors forward(const std::vector<Tensors>& inputs) {
+    py::gil_scoped_release no_gil;
+    return model_->forward(inputs);
+  }
+  void plan_for(const std::vector<Tensors>& inputs) {
+    py::gil_scoped_release no_gil;
+    model_->plan_for(inputs);
+  }
+  void set_budget(const BudgetArgument& budget) { model_->set_budget(budget_of(budget)); }
+  bool refresh() { return mirrors_.refresh(); }
+  py::dict planned() const { return dict_of(model_->plan()); }
+  Text join() const { return to_json(model_->join()); }
+  py::dict report() const { return fields_of(model_->last_step()); }
+
+ private:
+  Mirrors mirrors_;
+  std::shared_ptr<rt::RematJoin> model_;
+};
+
+}  // namespace
+
+void bind_remat(py::module_& m) {
+  py::class_<Remat>(m, "Remat")
+      .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
+                    const LossArgument&, const std::optional<std::vector<Text>>&, const Text&, bool,
+                    bool, const Text&, const std::optional<Text>&, const ObserverArgument&>(),
+           py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
+           py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
+           py::arg("output_held"), py::arg("enforce"), py::arg("offload"), py::arg("machine"),
+           py::arg("observer"))
+      .def("machine", &Remat::machine)
+      .def("forward", &Remat::forward, py::arg("inputs"))
+      .def("plan_for", &Remat::plan_for, py::arg("inputs"))
+      .def("set_budget", &Remat::set_budget, py::arg("budget"))
+      .def("refresh", &Remat::refresh)
+      .def("planned", &Remat::planned)
+      .def("chain", &Remat::chain)
+      .def("profile", &Remat::profile)
+      .def("log_steps", &Remat::log_steps, py::arg("steps"))
+      .def("run_log", &Remat::run_log)
+      .def("report", &Remat::report);
+  py::class_<RematJoin>(m, "RematJoin")
+      .def(py::init<const std::vector<BranchArgument>&, const std::vector<StageArgument>&,
+                    const BudgetArgument&, int64_t, const LossArgument&,
+                    const std::optional<std::vector<Text>>&, const Text&, bool, bool,
+                    const ObserverArgument&>(),
+           py::arg("branches"), py::arg("tail"), py::kw_only(), py::arg("budget"),
+           py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
+           py::arg("output_held"), py::arg("enforce"), py::arg("observer"))
+      .def("forward", &RematJoin::forward, py::arg("inputs"))
+      .def("plan_for", &RematJoin::plan_for, py::arg("inputs"))
+      .def("set_budget", &RematJoin::set_budget, py::arg("budget"))
+      .def("refresh", &RematJoin::refresh)
+      .def("planned", &RematJoin::planned)
+      .def("join", &RematJoin::join)
+      .def("report", &RematJoin::report);
+  m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"), py::kw_only(),
+        py::arg("loss"), py::arg("alternatives"), py::arg("name"), py::arg("output_held"),
+        py::arg("observer"));
+}
+
+}  // namespace reprise::python
