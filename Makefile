@@ -152,6 +152,18 @@ test-models: build $(WITH_MODELS)/installed ## train 40 models of Transformers, 
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers
 	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" tests/packaging/packaging_test.py
 
+WITH_WHEEL_TOOLS := .venv-wheel
+$(WITH_WHEEL_TOOLS)/installed: requirements-wheel.txt | ready
+	@echo "Installing what $< names into $(@D)"
+	@.venv$(SUFFIX)/bin/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: wheel
+wheel: ready $(WITH_WHEEL_TOOLS)/installed ## build a manylinux wheel into build/wheels and test it in empty environments
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv$(SUFFIX)/bin/python packaging/wheel.py \
+	  .venv$(SUFFIX)/bin/python $(WITH_WHEEL_TOOLS) build/wheels
+
 .PHONY: test-full
 test-full: build build/asan-ubsan/build.ninja $(ASAN_RUNTIME)/build.ninja build/tsan/build.ninja ## test, with every random case, sanitizers, mutants, packaging, fuzzing (long)
 	@cd $(BUILD) && REPRISE_TEST_FULL=1 $(CTEST)

@@ -44,11 +44,14 @@ if TYPE_CHECKING:
     from ._capture.alternatives import Alternative, alternatives
     from ._capture.capture import capture
     from ._capture.captured_step import CapturedStep
+    from ._capture.clipping import clipped_backward
     from ._capture.micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._chain.profiling import profile
     from ._chain.remat import Remat, remat
     from ._chain.remat_join import RematJoin, remat_join
+    from ._compile.advice import AdvisedGraph, compile_advice
     from ._compile.backend import CompiledGraph, backend
+    from ._compile.knapsack import knapsack
     from ._doctor.judge import judge
     from ._modes.modes import ModeTried
     from ._modes.online import Online, OnlineReport, online
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 # The names that need PyTorch, each with its module; `nn` is a module itself. A module is loaded
 # when its name is first used.
 _RUNTIME = {
+    "AdvisedGraph": "_compile.advice",
     "Alternative": "_capture.alternatives",
     "CapturedStep": "_capture.captured_step",
     "CompiledGraph": "_compile.backend",
@@ -80,8 +84,11 @@ _RUNTIME = {
     "alternatives": "_capture.alternatives",
     "backend": "_compile.backend",
     "capture": "_capture.capture",
+    "clipped_backward": "_capture.clipping",
+    "compile_advice": "_compile.advice",
     "install_cpu_allocator": "_step.memory",
     "judge": "_doctor.judge",
+    "knapsack": "_compile.knapsack",
     "live_bytes": "_step.memory",
     "load_state": "_saved.state",
     "micro_batches": "_capture.micro_batches",
@@ -99,6 +106,7 @@ _RUNTIME = {
 
 __all__ = [
     "Action",
+    "AdvisedGraph",
     "Alternative",
     "Baseline",
     "BudgetError",
@@ -170,6 +178,8 @@ __all__ = [
     "alternatives",
     "backend",
     "capture",
+    "clipped_backward",
+    "compile_advice",
     "doctor",
     "explain",
     "export",
@@ -181,6 +191,7 @@ __all__ = [
     "frontier",
     "install_cpu_allocator",
     "judge",
+    "knapsack",
     "live_bytes",
     "load",
     "load_state",

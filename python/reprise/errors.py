@@ -41,21 +41,31 @@ class InputError(Error, ValueError):
 class StepMiss(InputError):
     """A captured step was called for something else than it was captured for.
 
-    The inputs, the Python state that the step reads, the numbers that it reads out of tensors, or
-    what its function does are not those of a capture. Nothing was changed.
+    The inputs, the Python state that the step reads, the numbers that it reads out of tensors, what
+    its function does, or the gradients that are there before are not those of a capture. Nothing
+    was changed.
 
     Attributes:
         of_reads: Whether only numbers differ that the step reads out of tensors.
         of_function: Whether lockstep has found that the function does something else.
+        of_gradients: Whether there are gradients before the step, which has to be without.
     """
 
     of_reads: bool
     of_function: bool
+    of_gradients: bool
 
-    def __init__(self, message: str, of_reads: bool = False, of_function: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        of_reads: bool = False,
+        of_function: bool = False,
+        of_gradients: bool = False,
+    ) -> None:
         super().__init__(message)
         self.of_reads = of_reads
         self.of_function = of_function
+        self.of_gradients = of_gradients
 
 
 class PeerError(Error, RuntimeError):

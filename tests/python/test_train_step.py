@@ -229,6 +229,33 @@ def test_what_python_says_runs_online_when_it_changes() -> None:
     assert "was 0.1 and is 0.3" in step.last_miss
 
 
+def test_gradients_that_a_recording_cannot_take_run_online() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+
+    def clipping(net: Any) -> Any:
+        def function(x: Any, y: Any) -> Any:
+            loss: Any = F.cross_entropy(net(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+            return loss
+
+        return function
+
+    step = reprise.train_step(clipping(model), *data[0], budget="2 GiB")
+    for x, y in data:  # Gradients are added up, and clipped together at each step.
+        state = torch.get_rng_state()
+        expected = clipping(plain)(x, y)
+        torch.set_rng_state(state)
+        assert torch.equal(step(x, y), expected)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert one.grad is not None and other.grad is not None
+            assert torch.equal(one.grad, other.grad)
+    assert step.calls == {"graph": 1, "online": 3}
+    assert "has a gradient already" in step.last_miss
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam])
 def test_an_optimizer_of_the_step(kind: Any) -> None:
     """NAdam's step is not one that a recording can hold."""
@@ -251,6 +278,34 @@ def test_an_optimizer_of_the_step(kind: Any) -> None:
         torch.manual_seed(number)
         assert torch.equal(step(x, y), expected)
         assert_same(state_of(model, optimizers[1]), wanted)
+
+
+def test_gradients_before_a_step_with_its_optimizer_run_online() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+
+    def adding(net: nn.Module) -> Step:
+        def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+            loss: Any = F.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        return function
+
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (plain, model)]
+    step = reprise.train_step(adding(model), *data[0], optimizer=optimizers[1], budget="2 GiB")
+    for number, (x, y) in enumerate(data):
+        for net, train in ((plain, adding(plain)), (model, step)):
+            torch.manual_seed(number)
+            if number == 1:  # Gradients of another batch, which the update takes, too.
+                adding(net)(*data[0])
+            train(x, y)
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+        torch.manual_seed(9)
+        assert_same(state_of(model, optimizers[1]), state_of(plain, optimizers[0]))
+    assert step.calls == {"graph": 2, "online": 1}
 
 
 def test_a_step_that_updates_its_parameters_runs_online() -> None:

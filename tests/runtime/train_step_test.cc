@@ -113,6 +113,30 @@ TEST_F(TrainStepTest, OtherInputsRunOnlineAndAreRecordedIfTheyComeAgain) {
   EXPECT_EQ(step.last_step().mode, StepMode::kGraph);
 }
 
+TEST_F(TrainStepTest, GradientsThatARecordingCannotTakeRunOnline) {
+  StepSubject mine, plain;
+  // Gradients are added up over the calls, and halved together at each of them.
+  const auto halving = [](StepSubject& subject) -> StepFunction {
+    return [&subject, function = subject.function()](const Tensors& in) {
+      Tensors result = function(in);
+      at::NoGradGuard no_grad;
+      for (const at::Tensor& one : subject.net->parameters()) one.grad().mul_(0.5);
+      return result;
+    };
+  };
+  TrainStep step = train_step(halving(mine), rows(512), within(mine, Budget()));
+  const StepFunction expected = halving(plain);
+  for (uint64_t k = 0; k < 3; ++k) {
+    at::manual_seed(k);
+    const Bits wanted = plain.bits(expected(rows(512))[0].detach());
+    at::manual_seed(k);
+    ASSERT_EQ(difference(wanted, mine.bits(step.run(rows(512)))), "") << k << step.explain();
+  }
+  EXPECT_EQ(step.last_step().graph_steps, 1);
+  EXPECT_EQ(step.last_step().online_steps, 2);
+  EXPECT_NE(step.last_miss().find("has a gradient already"), std::string::npos);
+}
+
 TEST_F(TrainStepTest, OtherInputsThatHaveNoRoomBesideTheRecordingAreRecordedAtOnce) {
   StepSubject mine, plain;
   TrainStep step = train_step(mine.function(), rows(512), within(mine, "90%"));

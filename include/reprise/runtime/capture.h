@@ -92,8 +92,8 @@ struct CaptureOptions {
   // per_parameter(optimizer) makes the optimizer's step a part of this one. Each parameter is
   // updated when its gradient is complete and nothing in the step needs the parameter any more, and
   // the gradient is freed there. The result is equal to the last bit to that of the optimizer's own
-  // step behind this one. Gradients must not be there before, and are not there afterwards. So
-  // nothing can look at all of them, as clipping by their common norm does.
+  // step behind this one. Gradients must not be there before, and are not there afterwards. A function
+  // that looks at all of them, as clipping by their common norm does, makes them wait for each other.
   std::shared_ptr<ParameterOptimizer> optimizer = {};
   // The name of a process group of c10d, in its registry (ProcessGroup::getGroupName()). If there is
   // one, the gradients of parameters are averaged over its ranks, as DistributedDataParallel averages

@@ -60,8 +60,9 @@ def capture(
             of this one. It updates each parameter as soon as the gradient is complete and nothing
             in the step needs the parameter any more. The gradient is then freed: `.grad` is None
             before and after the step. The bits are those of `optimizer.step()` behind the step.
-            Clipping by the norm of all gradients is not possible. If a step fails half-way, the
-            exception names the parameters that were updated.
+            Clip by the norm of all gradients inside the function: behind `loss.backward()`, where
+            gradients wait for each other, or by `clipped_backward()`, where none waits. If a step
+            fails half-way, the exception names the parameters that were updated.
         budget: All CPU bytes of tensors while the step is captured, for a step that does not fit
             plain. It is recorded and measured in online mode: tensors are evicted when memory runs
             short, and made again. It is a number of bytes, a text such as "8 GiB", or "auto" for

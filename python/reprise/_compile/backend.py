@@ -7,17 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
 from torch import fx
 
-from .. import _core
 from .._planning.arguments import Budget, checked_budget
 from .._planning.graph import Graph
 from .._planning.planning import plan
 from .._planning.result import PlanResult
 from ..errors import BudgetError, InputError
 from .joint import problem_of, take_apart
-from .node_costs import estimated_cost, measured_costs
+from .request import bytes_of, costs_of, name_of_graph, refusal
 from .split import split
 
 _log = logging.getLogger("reprise")
@@ -116,16 +114,12 @@ def _checked(options: dict[str, Any]) -> _Options:
             )
     chosen = _Options(**options)
     checked_budget(chosen.budget)
-    _bytes(chosen.fixed_bytes)
-    for key, values in (
-        ("compiler", ("aot_eager", "inductor")),
-        ("times", ("measured", "estimated")),
-    ):
-        if getattr(chosen, key) not in values:
-            raise InputError(
-                f'the option "{key}" is {values[0]!r} or {values[1]!r}, '
-                f"not {getattr(chosen, key)!r}"
-            )
+    bytes_of(chosen.fixed_bytes)
+    costs_of(chosen.times)
+    if chosen.compiler not in ("aot_eager", "inductor"):
+        raise InputError(
+            f"the option \"compiler\" is 'aot_eager' or 'inductor', not {chosen.compiler!r}"
+        )
     return chosen
 
 
@@ -174,7 +168,8 @@ def _with_inductor(
 
 def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
     """Returns the function that PyTorch calls with a joint graph, for its forward and backward."""
-    costs = measured_costs() if options.times == "measured" else estimated_cost
+    costs = costs_of(options.times)
+    fixed = bytes_of(options.fixed_bytes)
 
     def partition(
         joint_module: fx.GraphModule,
@@ -185,7 +180,7 @@ def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule
         **_: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         joint = take_apart(joint_module, num_fwd_outputs)
-        problem = problem_of(joint, costs, name=_name(), fixed_bytes=_bytes(options.fixed_bytes))
+        problem = problem_of(joint, costs, name=name_of_graph(), fixed_bytes=fixed)
         result = plan(
             problem,
             budget=options.budget,
@@ -196,7 +191,7 @@ def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule
             options.observer(CompiledGraph(problem, result))
         if result.plan is None:
             raise BudgetError(
-                _refusal(problem, result),
+                refusal(problem, result, result.smallest_budget_bytes),
                 budget=result.budget_bytes or 0,
                 requested=result.smallest_budget_bytes or 0,
             )
@@ -206,31 +201,3 @@ def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule
         )
 
     return partition
-
-
-def _name() -> str:
-    context = torch._guards.CompileContext.try_get()
-    return f"graph {context.compile_id}" if context is not None else "graph"
-
-
-def _bytes(given: int | str) -> int:
-    """Returns the option `fixed_bytes` in bytes."""
-    if isinstance(given, str):
-        return _core.parse_bytes(given)
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**63:
-        return given
-    raise InputError(
-        f'the option "fixed_bytes" is a number of bytes or a text such as "2 GiB", not {given!r}'
-    )
-
-
-def _refusal(problem: Graph, result: PlanResult) -> str:
-    known = result.smallest_budget_bytes
-    smallest = (
-        "" if known is None else f"; the smallest budget is {_core.format_bytes(known)} ({known} B)"
-    )
-    return (
-        f"{problem.name}: no plan fits a budget of "
-        f"{_core.format_bytes(result.budget_bytes or 0)}{smallest}; "
-        f"without recomputation the graph takes {_core.format_bytes(result.baseline.peak_bytes)}"
-    )

@@ -149,6 +149,8 @@ class TrainStep:
         self.last_miss = str(miss)
         if miss.of_function:  # Calls before this one may have done what was recorded.
             warnings.warn(str(miss), RuntimeWarning, stacklevel=3)
+        if miss.of_gradients:  # A recording of this call would have to be without them, too.
+            return self._ran("online", beside, beside(*arguments, **keywords))
         captured = self._runner
         assert isinstance(captured, CapturedStep)
         tensors, tree = flatten((arguments, keywords), "the input")

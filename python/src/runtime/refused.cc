@@ -53,7 +53,7 @@ void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const rt::StepMiss& miss) {
-    set_error("StepMiss", miss.what(), miss.of_reads(), miss.of_function());
+    set_error("StepMiss", miss.what(), miss.of_reads(), miss.of_function(), miss.of_gradients());
   } catch (const rt::PeerError& error) {
     set_error("PeerError", error.what());
   } catch (const Refused& refused) {

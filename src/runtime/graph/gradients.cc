@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "reprise/runtime/miss.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -32,10 +33,11 @@ void begin_gradients(const Recording& recording, const Tensors& inputs) {
   };
   for (const LeafGradient& leaf : recording.gradients) {
     if (!is_there(leaf, Arrival::kReads)) continue;
-    throw InputError(
+    throw StepMiss(
         "a parameter has a gradient already, and the captured step does more with it than to add "
         "one (several backward passes, clipping, functions of yours): it was captured without. Set "
-        "gradients to None before the step: optimizer.zero_grad()");
+        "gradients to None before the step: optimizer.zero_grad()",
+        StepMiss::Kind::kGradients);
   }
   for (const LeafGradient& leaf : recording.gradients) {
     if (is_there(leaf, Arrival::kReplaced)) target_of(leaf, inputs).mutable_grad() = at::Tensor();

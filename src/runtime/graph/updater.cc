@@ -9,6 +9,7 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "reprise/runtime/miss.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/with_gradient.h"
 
@@ -82,12 +83,12 @@ void Updater::begin() {
   }
   for (size_t p = 0; p < now.size(); ++p) {
     if (!now[p].grad().defined()) continue;
-    throw InputError(fmt::format(
-        "parameter {} of the optimizer ({}) has a gradient already, and this step uses gradients "
-        "up "
-        "one by one: accumulation and clipping need them all. Call zero_grad() before, or capture "
-        "without the optimizer",
-        p, shape_text(now[p])));
+    throw StepMiss(
+        fmt::format("parameter {} of the optimizer ({}) has a gradient already, and this step uses "
+                    "gradients up one by one: it adds to none. Call zero_grad() before, or capture "
+                    "without the optimizer and call its step() behind the captured one",
+                    p, shape_text(now[p])),
+        StepMiss::Kind::kGradients);
   }
   if (memory_keys() != memory_keys_) {
     throw InputError(

@@ -279,6 +279,8 @@ struct TrainStep::State {
     } catch (const StepMiss& miss) {
       if (!online) throw;
       last_miss = miss.what();
+      // A recording of this call would have to be without these gradients, too.
+      if (miss.of_gradients()) return run_online(inputs);
       of_reads = miss.of_reads();
     }
     if (!comes_again(kind_of(inputs), of_reads) || recordings_left == 0) {
