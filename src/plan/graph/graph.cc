@@ -72,13 +72,18 @@ using search::FoundSchedule;
 
 namespace {
 
+// A class of schedules in which every op has its first run at its place in plain training.
+constexpr const char* kInTurn = "in_turn";
+
+bool is_in_turn(const GraphProblem& problem) { return problem.options.schedule_class == kInTurn; }
+
 // A graph with the schedule that was found for it.
 struct SolvedGraph {
   Graph graph;
   ScheduleModel model;
   std::optional<FoundSchedule> found;
 
-  explicit SolvedGraph(Graph of) : graph(std::move(of)), model(graph) {}
+  SolvedGraph(Graph of, bool in_turn) : graph(std::move(of)), model(graph, in_turn) {}
 
   // The schedule as one of another graph, which has these ops and more.
   std::vector<Schedule> in(const ScheduleModel& other) const {
@@ -107,7 +112,8 @@ std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int t
   if (std::ranges::all_of(problem.graph.ops, is_exact)) return nullptr;
   std::unique_ptr<SolvedGraph> start;
   try {
-    start = std::make_unique<SolvedGraph>(restrict_exactness(problem.graph, Exactness::kBitwise));
+    start = std::make_unique<SolvedGraph>(restrict_exactness(problem.graph, Exactness::kBitwise),
+                                          is_in_turn(problem));
   } catch (const InputError&) {
     return nullptr;  // some op has no other variant
   }
@@ -123,7 +129,7 @@ std::optional<GraphFinding> find_possible(const PossibleGraph& possible, const S
                                           const GraphProblem& problem, int threads,
                                           SearchControl& control, const GraphSearchParams& params,
                                           std::vector<Run>& runs) {
-  const ScheduleModel model(possible.graph);
+  const ScheduleModel model(possible.graph, is_in_turn(problem));
   GraphFinding found = find_schedule(model, problem.budget, problem.goal(), threads,
                                      start ? start->in(model) : std::vector<Schedule>{}, control,
                                      params, params.share_for_first);
@@ -154,7 +160,7 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
     found = find_possible(*possible, start.get(), problem, threads, control, params, runs);
   }
   if (!found) {
-    const ScheduleModel model(graph);
+    const ScheduleModel model(graph, is_in_turn(problem));
     found = find_schedule(model, problem.budget, problem.goal(), threads,
                           start ? start->in(model) : std::vector<Schedule>{}, control, params);
     // A plan at all is worth more than the reserve.
@@ -171,6 +177,7 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
   answer.lower_bound = found->bound.time;
   if (candidates.fits()) answer = candidates.answer(found->bound.time, false);
   answer.search_memory = found->memory;
+  if (is_in_turn(problem)) answer.schedule_class = kInTurn;
   if (!candidates.fits()) {
     answer.smallest_budget = Bytes(found->smallest.peak);
     if (found->bound.least_peak > problem.budget) {
