@@ -101,7 +101,9 @@ def results(network: Network, run: Callable[[], torch.Tensor]) -> list[bytes]:
     return [loss, *found]
 
 
-def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) -> None:
+def compare(
+    name: str, small: bool, repeats: int, shares: list[float], say: Callable[[str], None]
+) -> None:
     torch.manual_seed(0)
     network = NETWORKS[name](small)
     step = plain(network)
@@ -112,7 +114,7 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
     say(f"Plain training has a peak of {peak / 1e6:.1f} MB and takes {seconds * 1e3:.0f} ms.\n")
     say("| budget | peak | without plans | re-runs | planned | re-runs | planning | gradients |")
     say("|--:|--:|--:|--:|--:|--:|--:|---|")
-    for share in SHARES:
+    for share in shares:
         budget = int(peak * share)
         modes = [
             reprise.online(budget=budget, plan_after=0),
@@ -169,6 +171,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)} (default: all)")
     parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of plain's peak")
     parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
     options = parser.parse_args()
     for name in options.networks:
@@ -193,7 +196,7 @@ def main() -> None:
     say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
     say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
     for name in options.networks or NETWORKS:
-        compare(name, options.small, options.repeats, say)
+        compare(name, options.small, options.repeats, options.shares, say)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")

@@ -64,7 +64,7 @@ TEST(GraphPlanner, OpsRunInTurnInTheClassOfThatName) {
   };
   int planned = 0, put_off = 0;
   for (GraphFamily family : graph_families()) {
-    family.graphs /= 5;
+    family.graphs = (family.graphs + 19) / 20;
     for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
       const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
       const Bytes budget(static_cast<int64_t>(plain / 2 + random() % (plain / 2 + 2)));
@@ -81,8 +81,8 @@ TEST(GraphPlanner, OpsRunInTurnInTheClassOfThatName) {
       EXPECT_TRUE(in_order(graph, *result.plan));
     });
   }
-  EXPECT_GT(planned, 25);
-  EXPECT_GT(put_off, 5);  // without the class
+  EXPECT_GT(planned, 15);
+  EXPECT_GT(put_off, 2);  // without the class
 }
 
 // A variant that is allowed in addition makes no plan slower, and none is used where it is not
