@@ -38,9 +38,10 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
   arguments.time_limit = default_limit;
   command.add_option("--planner", arguments.planner, "see `reprise planners`")->type_name("NAME");
   command
-      .add_option("--class", arguments.schedule_class,
-                  "of schedules to search: persistent, or persistent+dropped-inputs (default: the "
-                  "larger one as far as time allows)")
+      .add_option(
+          "--class", arguments.schedule_class,
+          "of schedules to search; of chains: persistent, or persistent+dropped-inputs "
+          "(default: the larger one as far as time allows); of graphs: in_turn (default: all)")
       ->type_name("NAME");
   command
       .add_option("--time-limit", arguments.time_limit,

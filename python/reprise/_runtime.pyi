@@ -371,7 +371,17 @@ def profile(
 class Online:
     """Runs training steps in online mode."""
 
-    def __init__(self, *, budget: int | str | None, heuristic: str, smallest: int) -> None: ...
+    def __init__(
+        self,
+        *,
+        budget: int | str | None,
+        heuristic: str,
+        smallest: int,
+        plan_after: int,
+        plans: int,
+        time_limit_ns: int,
+        planning_share: float,
+    ) -> None: ...
     def begin(self) -> None:
         """Begins a step on this thread."""
 

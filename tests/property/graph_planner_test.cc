@@ -47,6 +47,44 @@ void expect_sound_refusal(const Graph& graph, const PlanResult& result) {
   EXPECT_TRUE(found(enough));
 }
 
+// In the class in_turn no op is put off: the first runs stand in the order of plain training.
+TEST(GraphPlanner, OpsRunInTurnInTheClassOfThatName) {
+  const auto in_order = [](const Graph& graph, const Plan& plan) {
+    std::vector<bool> ran(graph.ops.size(), false);
+    OpIndex last = -1;
+    for (const Action& action : plan.actions) {
+      if (action.kind != ActionKind::kRun) continue;
+      const OpIndex op = find_op(graph, action.id);
+      if (ran[op]) continue;
+      if (op < last) return false;
+      ran[op] = true;
+      last = op;
+    }
+    return true;
+  };
+  int planned = 0, put_off = 0;
+  for (GraphFamily family : graph_families()) {
+    family.graphs = (family.graphs + 19) / 20;
+    for_graphs(family, [&](const Graph& graph, std::mt19937_64& random) {
+      const auto plain = static_cast<uint64_t>(baseline(graph).peak.count());
+      const Bytes budget(static_cast<int64_t>(plain / 2 + random() % (plain / 2 + 2)));
+      PlanOptions options = with("graph", budget);
+      SCOPED_TRACE("budget " + std::to_string(budget.count()));
+      const PlanResult all = plan(graph, options);
+      put_off += all.plan && !in_order(graph, *all.plan);
+      options.schedule_class = "in_turn";
+      const PlanResult result = plan(graph, options);
+      EXPECT_EQ(result.schedule_class, "in_turn");
+      if (!result.plan) return;
+      ++planned;
+      expect_sound_plan(graph, result);
+      EXPECT_TRUE(in_order(graph, *result.plan));
+    });
+  }
+  EXPECT_GT(planned, 15);
+  EXPECT_GT(put_off, 2);  // without the class
+}
+
 // A variant that is allowed in addition makes no plan slower, and none is used where it is not
 // allowed.
 TEST(GraphPlanner, AllowingMoreIsNeverSlower) {

@@ -216,6 +216,42 @@ def test_numbers_and_pointers_may_be_read() -> None:
         assert (array == 3).all()
 
 
+def test_steps_that_repeat_are_planned() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
+    dropout = nn.Dropout(0.1)
+    x = torch.randn(512, 64)
+
+    def run(layers: int) -> dict[str, np.ndarray]:
+        torch.manual_seed(1)
+        model.zero_grad()
+        dropout(model[:layers](x)).square().mean().backward()
+        return state_of(model)
+
+    reprise.reset_peak()
+    expected = {layers: run(layers) for layers in (8, 6)}
+    model.zero_grad()
+    online = reprise.online(
+        budget=int(0.6 * reprise.peak_bytes()), plan_after=1, time_limit=0.1, planning_share=1e9
+    )
+    planned = []
+    for layers in (8, 8, 6, 6, 8):
+        with online:
+            found = run(layers)
+        assert_same(found, expected[layers])
+        report = online.report()
+        assert report.budget_bytes is not None and report.measured_peak_bytes <= report.budget_bytes
+        assert report.planned == (report.why_not_planned == "")
+        assert report.planned == (report.matched_calls == report.planned_calls == report.calls)
+        planned.append(report.planned)
+    assert planned == [False, True, False, True, True]
+    assert "as planned" in str(report)
+    assert report.planning_time_ns == 0
+    with pytest.raises(reprise.InputError, match="plan_after"):
+        reprise.online(plan_after=-1)
+    with pytest.raises(reprise.InputError, match="time limit"):
+        reprise.online(time_limit=-1.0)
+
+
 def test_a_captured_step_is_no_part_of_it() -> None:
     model = nn.Linear(4, 4)
 

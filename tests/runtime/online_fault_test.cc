@@ -146,7 +146,9 @@ TEST_F(OnlineTest, AThousandStepsOfChangingShapesLeaveNothingBehind) {
     most = std::max(most, peak());
   }
   zero();
-  Online online({.budget = Bytes(live() + (most - live()) * 7 / 10)});
+  Online online({.budget = Bytes(live() + (most - live()) * 7 / 10),
+                 .time_limit = Nanos(10'000'000),
+                 .planning_share = 1});
   for (int step = 0; step < 1000; ++step) {
     subject.prepare(step);
     zero();

@@ -83,18 +83,20 @@ TEST_P(OnlineModels, BitsOfPlainTrainingAndNeverAboveTheBudget) {
     return Bytes(static_cast<int64_t>(share * static_cast<double>(plain.peak)));
   };
   int64_t unused = 0;
-  EXPECT_EQ(train_online(row.make, plain, {.budget = bytes(2)}, &unused), kSteps);
+  EXPECT_EQ(train_online(row.make, plain, {.budget = bytes(2), .plan_after = 0}, &unused), kSteps);
   EXPECT_EQ(unused, 0);
   for (const double share : {0.8, 0.6, 0.5, 0.4}) {
     if (share < row.smallest_share) continue;
     int64_t evictions = 0;
-    EXPECT_EQ(train_online(row.make, plain, {.budget = bytes(share)}, &evictions), kSteps) << share;
+    const OnlineOptions options{.budget = bytes(share), .plan_after = 0};
+    EXPECT_EQ(train_online(row.make, plain, options, &evictions), kSteps) << share;
     EXPECT_GT(evictions, 0) << share;
   }
   // The other heuristics need not reach every budget.
   for (const OnlineHeuristic& heuristic : online_heuristics()) {
     int64_t evictions = 0;
-    train_online(row.make, plain, {.budget = bytes(0.8), .heuristic = heuristic.name}, &evictions);
+    train_online(row.make, plain,
+                 {.budget = bytes(0.8), .heuristic = heuristic.name, .plan_after = 0}, &evictions);
     EXPECT_GT(evictions, 0) << heuristic.name;
   }
 }
@@ -356,6 +358,10 @@ TEST_F(OnlineTest, WhatCannotBeOnlineIsRefused) {
   EXPECT_THROW(Online({.budget = "50%"}), InputError);
   EXPECT_THROW(Online({.heuristic = "best"}), InputError);
   EXPECT_THROW(Online({.smallest = Bytes(-1)}), InputError);
+  EXPECT_THROW(Online({.plan_after = -1}), InputError);
+  EXPECT_THROW(Online({.plans = -1}), InputError);
+  EXPECT_THROW(Online({.time_limit = Nanos(-1)}), InputError);
+  EXPECT_THROW(Online({.planning_share = -0.5}), InputError);
   Online online, other;
   EXPECT_THROW(online.end(), InputError);
   EXPECT_THROW(online.undo(), InputError);

@@ -32,6 +32,16 @@ struct OnlineOptions {
   std::string heuristic = "dtr";  // a name of online_heuristics()
   Bytes smallest{512};            // Smaller tensors are not evicted.
 
+  // A step whose operations were seen so many times is planned when it ends, and the steps that repeat
+  // them follow the plan. 0: no step is planned, and neither is one without a budget. A number of 2
+  // plans nothing that never comes again.
+  int plan_after = 2;
+  int plans = 8;                    // plans that are kept; the one that was followed last stays
+  Nanos time_limit{1'000'000'000};  // of one search for a plan, on the thread of the step
+  // Behind the first search, another one begins only if searches have taken no more than this part of
+  // the time of all steps.
+  double planning_share = 0.25;
+
   bool operator==(const OnlineOptions&) const = default;
 };
 
@@ -47,6 +57,14 @@ struct OnlineReport {
   double rerun_cost = 0;    // modelled cost of the re-runs, over that of the step's operations
   int64_t kept_values = 0;  // tensors that the step made and that could not be evicted
   int64_t steps = 0;        // that came to their end so far
+
+  // The step followed a plan from its begin to its end.
+  bool planned = false;
+  int64_t matched_calls = 0;  // operations from the first one on that were as in a plan
+  int64_t planned_calls = 0;  // operations of the plan that was followed last; 0: there was no plan
+  int64_t unplanned_evictions = 0;   // that the plan did not foresee, while one was followed
+  std::string why_not_planned = {};  // empty if it was, or if steps are not planned
+  Nanos planning_time;               // behind the step, not part of `time`
 
   bool operator==(const OnlineReport&) const = default;
 };
@@ -64,6 +82,12 @@ struct OnlineReport {
 //   For that, the memory from before the step that the step writes is copied to host memory, which no
 //   budget counts: with the optimizer inside, parameters and optimizer state. Gradients that the
 //   step drops before it reads their parameters may be gone.
+// - A step whose operations, shapes and dependences were seen before follows a plan that was made of
+//   the trace (OnlineOptions::plan_after): what to keep, what to evict first, and what to make again
+//   when. Several plans are kept, so steps with branches are planned on each branch that was seen. At
+//   the first operation that is not the planned one, the step goes on with another plan of the same
+//   beginning, or without a plan. All promises hold in any case; a plan changes the time alone. Plans
+//   are made from measured times, so evictions of planned steps may differ from run to run.
 // - A step runs on the thread that began it, and one step at a time in a process. Operators may use
 //   more threads; what these take in parallel is not made room for.
 //

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from .. import _core
-from .._planning.arguments import Budget
+from .._planning.arguments import Budget, nanoseconds
 from .._planning.html import fields_html
 from .._step.memory import budget_for
 from .._torch import _runtime
@@ -31,6 +31,13 @@ class OnlineReport:
         rerun_cost: The modelled cost of the re-runs, over that of the step's operations.
         kept_values: The number of tensors that the step made and that could not be evicted.
         steps: The number of steps that came to their end so far.
+        planned: The step followed a plan from its begin to its end.
+        matched_calls: The number of operations, from the first one on, that were as in a plan.
+        planned_calls: The number of operations of the plan that was followed last; 0 without one.
+        unplanned_evictions: The number of evictions that the plan did not foresee.
+        why_not_planned: Why the step was not planned, or not to its end; "" if it was, or if steps
+            are not planned.
+        planning_time_ns: The time of planning, behind the step. It is no part of `time_ns`.
     """
 
     budget_bytes: int | None
@@ -43,6 +50,12 @@ class OnlineReport:
     rerun_cost: float
     kept_values: int
     steps: int
+    planned: bool
+    matched_calls: int
+    planned_calls: int
+    unplanned_evictions: int
+    why_not_planned: str
+    planning_time_ns: int
 
     def __str__(self) -> str:
         if self.steps == 0:
@@ -51,8 +64,15 @@ class OnlineReport:
         return (
             f"step {self.steps}: peak {_core.format_bytes(self.measured_peak_bytes)}, "
             f"budget {budget}, {_core.format_duration(self.time_ns)}; {self.evictions} evictions, "
-            f"{self.reruns} of {self.calls} operations ran again"
+            f"{self.reruns} of {self.calls} operations ran again{self._planned()}"
         )
+
+    def _planned(self) -> str:
+        if self.planned:
+            return "; as planned"
+        if not self.why_not_planned:
+            return ""
+        return f"; not planned: {self.why_not_planned}"
 
     def _repr_html_(self) -> str:
         return fields_html(self)
@@ -64,9 +84,24 @@ class Online(contextlib.ContextDecorator):
     Each `with` block, or each call of a decorated function, is one step.
     """
 
-    def __init__(self, budget: Budget, heuristic: str, smallest: int) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        heuristic: str,
+        smallest: int,
+        plan_after: int,
+        plans: int,
+        time_limit: float | str,
+        planning_share: float,
+    ) -> None:
         self._native = _runtime.Online(
-            budget=budget_for(budget, torch.device("cpu")), heuristic=heuristic, smallest=smallest
+            budget=budget_for(budget, torch.device("cpu")),
+            heuristic=heuristic,
+            smallest=smallest,
+            plan_after=plan_after,
+            plans=plans,
+            time_limit_ns=nanoseconds(time_limit),
+            planning_share=planning_share,
         )
 
     def __enter__(self) -> Online:
@@ -100,13 +135,28 @@ class Online(contextlib.ContextDecorator):
         return fields_html(self.report())
 
 
-def online(*, budget: Budget = None, heuristic: str = "dtr", smallest: int = 512) -> Online:
+def online(
+    *,
+    budget: Budget = None,
+    heuristic: str = "dtr",
+    smallest: int = 512,
+    plan_after: int = 2,
+    plans: int = 8,
+    time_limit: float | str = 1.0,
+    planning_share: float = 0.25,
+) -> Online:
     """Returns a context manager in which any training step stays inside a budget.
 
     The step runs as it is written: forward, backward, and more if you like. When memory runs short,
     tensors are evicted that can be made again, and they are made again before an operation reads
     them (Dynamic Tensor Rematerialization). Loss, gradients, buffers and the random state are equal
     to those of plain training to the last bit. Branches and sizes may depend on data.
+
+    A step that does what an earlier one did is planned: once the same operations on the same shapes
+    were seen `plan_after` times, the step is planned when it ends, and the steps that repeat it
+    follow the plan. Steps with branches follow a plan on each branch that was seen. At the first
+    operation that is not the planned one, the step goes on with another plan of the same beginning,
+    or without one. Plans change the time alone.
 
     After an exception, parameters, buffers, gradients and the random state are as before the step.
     Gradients that the step drops before it reads their parameters may be gone.
@@ -121,6 +171,14 @@ def online(*, budget: Budget = None, heuristic: str = "dtr", smallest: int = 512
             refused, because the peak of plain training is not known.
         heuristic: The way to choose what is evicted: "dtr", "dtr_eq", "local", "lru" or "size".
         smallest: Tensors of fewer bytes are not evicted.
+        plan_after: How often the same operations must have been seen before they are planned.
+            With 0 no step is planned, and neither is one without a budget.
+        plans: The number of plans that are kept. The one that was not followed for the longest time
+            makes room for a new one.
+        time_limit: The time of each search for a plan, on this thread: seconds, or a text such as
+            "2s".
+        planning_share: Behind the first search, another one begins only if searches have taken no
+            more than this part of the time of all steps.
 
     Returns:
         The context manager. It may be used for many steps, and as a decorator of the step.
@@ -135,4 +193,4 @@ def online(*, budget: Budget = None, heuristic: str = "dtr", smallest: int = 512
         ...     loss.backward()
         >>> evictions = online.report().evictions
     """
-    return Online(budget, heuristic, smallest)
+    return Online(budget, heuristic, smallest, plan_after, plans, time_limit, planning_share)

@@ -23,9 +23,15 @@ struct Thrown : std::runtime_error {
 
 class Online {
  public:
-  Online(const BudgetArgument& budget, const std::string& heuristic, int64_t smallest)
-      : online_(
-            {.budget = budget_of(budget), .heuristic = heuristic, .smallest = Bytes(smallest)}) {}
+  Online(const BudgetArgument& budget, const std::string& heuristic, int64_t smallest,
+         int plan_after, int plans, int64_t time_limit_ns, double planning_share)
+      : online_({.budget = budget_of(budget),
+                 .heuristic = heuristic,
+                 .smallest = Bytes(smallest),
+                 .plan_after = plan_after,
+                 .plans = plans,
+                 .time_limit = Nanos(time_limit_ns),
+                 .planning_share = planning_share}) {}
 
   void begin() { online_.begin(); }
   void end() {
@@ -59,6 +65,12 @@ class Online {
     found["rerun_cost"] = report.rerun_cost;
     found["kept_values"] = report.kept_values;
     found["steps"] = report.steps;
+    found["planned"] = report.planned;
+    found["matched_calls"] = report.matched_calls;
+    found["planned_calls"] = report.planned_calls;
+    found["unplanned_evictions"] = report.unplanned_evictions;
+    found["why_not_planned"] = report.why_not_planned;
+    found["planning_time_ns"] = report.planning_time.count();
     return found;
   }
 
@@ -76,8 +88,11 @@ std::vector<std::pair<std::string, std::string>> heuristics() {
 
 void bind_online(py::module_& m) {
   py::class_<Online>(m, "Online")
-      .def(py::init<const BudgetArgument&, const std::string&, int64_t>(), py::kw_only(),
-           py::arg("budget"), py::arg("heuristic"), py::arg("smallest"))
+      .def(
+          py::init<const BudgetArgument&, const std::string&, int64_t, int, int, int64_t, double>(),
+          py::kw_only(), py::arg("budget"), py::arg("heuristic"), py::arg("smallest"),
+          py::arg("plan_after"), py::arg("plans"), py::arg("time_limit_ns"),
+          py::arg("planning_share"))
       .def("begin", &Online::begin)
       .def("end", &Online::end)
       .def("undo", &Online::undo)

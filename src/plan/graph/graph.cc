@@ -75,13 +75,18 @@ using search::FoundSchedule;
 
 namespace {
 
+// A class of schedules in which every op has its first run at its place in plain training.
+constexpr const char* kInTurn = "in_turn";
+
+bool is_in_turn(const GraphProblem& problem) { return problem.options.schedule_class == kInTurn; }
+
 // A graph with the schedule that was found for it.
 struct SolvedGraph {
   Graph graph;
   ScheduleModel model;
   std::optional<FoundSchedule> found;
 
-  explicit SolvedGraph(Graph of) : graph(std::move(of)), model(graph) {}
+  SolvedGraph(Graph of, bool in_turn) : graph(std::move(of)), model(graph, in_turn) {}
 
   // The schedule as one of another graph, which has these ops and more.
   std::vector<Schedule> in(const ScheduleModel& other) const {
@@ -110,7 +115,8 @@ std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int t
   if (std::ranges::all_of(problem.graph.ops, is_exact)) return nullptr;
   std::unique_ptr<SolvedGraph> start;
   try {
-    start = std::make_unique<SolvedGraph>(restrict_exactness(problem.graph, Exactness::kBitwise));
+    start = std::make_unique<SolvedGraph>(restrict_exactness(problem.graph, Exactness::kBitwise),
+                                          is_in_turn(problem));
   } catch (const InputError&) {
     return nullptr;  // some op has no other variant
   }
@@ -125,7 +131,7 @@ std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int t
 GraphFinding find_possible(const PossibleGraph& possible, const SolvedGraph* start,
                            const GraphProblem& problem, int threads, SearchControl& control,
                            const GraphSearchParams& params, std::vector<Run>& runs) {
-  const ScheduleModel model(possible.graph);
+  const ScheduleModel model(possible.graph, is_in_turn(problem));
   GraphFinding found = find_schedule(model, problem.budget, problem.goal(), threads,
                                      start ? start->in(model) : std::vector<Schedule>{}, control,
                                      params, params.share_for_first);
@@ -162,7 +168,7 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
     if (!found->best) found.reset();
   }
   if (!found) {
-    const ScheduleModel model(graph);
+    const ScheduleModel model(graph, is_in_turn(problem));
     found = find_schedule(model, problem.budget, problem.goal(), threads,
                           start ? start->in(model) : std::vector<Schedule>{}, control, params);
     // A plan at all is worth more than the reserve.
@@ -179,6 +185,7 @@ Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params
   answer.lower_bound = found->bound.time;
   if (candidates.fits()) answer = candidates.answer(found->bound.time, false);
   answer.search_memory = found->memory;
+  if (is_in_turn(problem)) answer.schedule_class = kInTurn;
   if (!candidates.fits()) {
     answer.smallest_budget = Bytes(std::min(found->smallest.peak, smallest_possible));
     if (found->bound.least_peak > problem.budget) {

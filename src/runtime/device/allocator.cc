@@ -75,6 +75,7 @@ class CountingAllocator final : public c10::Allocator {
     returned_ -= reused;
     count_.live += fresh;
     count_.peak = std::max(count_.peak, count_.live);
+    recent_peak_ = std::max(recent_peak_, count_.live);
     ++count_.allocations;
     if (returned && at::get_thread_num() != 0) {
       workers_ += fresh;
@@ -97,6 +98,11 @@ class CountingAllocator final : public c10::Allocator {
     returned_by_this_thread();
     count_.peak = count_.live;
     count_.allocations = 0;
+  }
+  int64_t take_recent_peak() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    returned_by_this_thread();
+    return std::exchange(recent_peak_, count_.live);
   }
   int64_t take_workers_peak() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -184,6 +190,7 @@ class CountingAllocator final : public c10::Allocator {
   std::unordered_map<void*, CountedBlock> blocks_;
   uint64_t serial_ = 0;
   MemoryCount count_;
+  int64_t recent_peak_ = 0;                 // since the last take_recent_peak()
   std::array<int64_t, 256> returned_by_{};  // bytes, by thread of the parallel operation
   int64_t returned_ = 0;                    // the sum of returned_by_
   int64_t workers_ = 0,
@@ -277,6 +284,8 @@ namespace internal::device {
 
 RoomMakerScope::RoomMakerScope(RoomMaker& maker) : before_(std::exchange(room_maker, &maker)) {}
 RoomMakerScope::~RoomMakerScope() { room_maker = before_; }
+
+int64_t take_recent_cpu_peak() { return allocator().take_recent_peak(); }
 
 }  // namespace internal::device
 

@@ -29,4 +29,8 @@ class RoomMakerScope {
   RoomMaker* before_;
 };
 
+// Returns the most bytes of the CPU that were live at once since the last call of this function. It
+// leaves memory_count() as it is.
+int64_t take_recent_cpu_peak();
+
 }  // namespace reprise::runtime::internal::device

@@ -44,21 +44,34 @@ size_t Evictor::best_candidate() {
   return best;
 }
 
+// Returns the bytes that this frees.
+int64_t Evictor::evict(Value& value) {
+  ++evictions_;
+  evicted_bytes_ += value.bytes;
+  values_.evict(value);
+  scorer_.evicted(value);
+  return counted_bytes(value.bytes);
+}
+
 std::string Evictor::make_room(int64_t bytes) {
+  int64_t freed = 0;
+  while (follower_ != nullptr && freed < bytes) {
+    Value* const released = follower_->next_to_evict();
+    if (released == nullptr) break;
+    freed += evict(*released);
+  }
+  if (freed >= bytes) return {};
   const int64_t before = memory_count(c10::kCPU).live;
   values_.sweep();
-  int64_t freed = before - memory_count(c10::kCPU).live;
+  freed += before - memory_count(c10::kCPU).live;
+  if (freed < bytes && follower_ != nullptr) follower_->missing(bytes - freed);
   if (freed < bytes) find_candidates();
   while (freed < bytes) {
     const size_t best = best_candidate();
     if (best == candidates_.size()) return what_is_held();
     Value& value = *candidates_[best].value;
     candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(best));
-    ++evictions_;
-    evicted_bytes_ += value.bytes;
-    freed += counted_bytes(value.bytes);
-    values_.evict(value);
-    scorer_.evicted(value);
+    freed += evict(value);
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/online/follower.h"
 #include "runtime/online/heuristics.h"
 #include "runtime/online/remaker.h"
 #include "runtime/online/values.h"
@@ -15,6 +16,9 @@ class Evictor {
  public:
   Evictor(Values& values, Scorer& scorer, const Clock& clock, int64_t smallest)
       : values_(values), scorer_(scorer), clock_(clock), smallest_(smallest) {}
+
+  // From now on, what the plan of a follower releases is evicted before all else.
+  void follow(Follower* follower) { follower_ = follower; }
 
   // Evicts the values with the least scores until so many bytes are free. Returns an empty text, or
   // what holds the memory that is left.
@@ -29,6 +33,7 @@ class Evictor {
     double base;
   };
 
+  int64_t evict(Value& value);
   bool may_be_evicted(const Value& value) const;
   void find_candidates();
   size_t best_candidate();
@@ -38,6 +43,7 @@ class Evictor {
   Scorer& scorer_;
   const Clock& clock_;
   const int64_t smallest_;
+  Follower* follower_ = nullptr;
   std::vector<Candidate> candidates_;
   int64_t evictions_ = 0, evicted_bytes_ = 0;
 };

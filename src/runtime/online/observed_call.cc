@@ -202,7 +202,7 @@ class Writer {
     const bool makeable = call_.repeatable && !is_statistic(old);
     if (makeable && !old->can_be_made()) old->maker = old->blank_call;
     const ValuePtr next = values_.renew(old);
-    fresh_.push_back(next);
+    call_.fresh.push_back(next);
     if (makeable) {
       call_.record->made.push_back({.value = next, .previous = old.get()});
       next->maker = call_.record;
@@ -228,7 +228,7 @@ class Writer {
     const c10::Storage& storage = tensor.storage();
     if (storage.nbytes() == 0) return;
     const ValuePtr value = values_.add(storage);
-    fresh_.push_back(value);
+    call_.fresh.push_back(value);
     if (call_.repeatable && is_of_allocator(storage) && !call_.accumulates) {
       call_.record->made.push_back({.value = value, .result = result, .item = item});
       (call_.facts.gives_blank_memory ? value->blank_call : value->maker) = call_.record;
@@ -247,7 +247,7 @@ class Writer {
     record->cost = modelled_cost(*record);
     clock_.now += record->cost;
     clock_.first_runs += record->cost;
-    for (const ValuePtr& value : fresh_) {
+    for (const ValuePtr& value : call_.fresh) {
       value->used = clock_.now;
       if (!value->can_be_made() && !value->blank_call && !value->outside) ++counts_.kept_values;
       values_.pin(*value);  // and unpin: it tells from now on when somebody takes its pointer
@@ -268,7 +268,6 @@ class Writer {
   Values& values_;
   Clock& clock_;
   CallCounts& counts_;
-  c10::SmallVector<ValuePtr, 4> fresh_;
 };
 
 }  // namespace

@@ -36,6 +36,7 @@ struct ObservedCall final : at::ObserverContext {
   c10::SmallVector<ValuePtr, 2> exposed;     // absent operands of which only the shape is asked for
   c10::SmallVector<ValuePtr, 2> written;     // that the kernel writes over
   c10::SmallVector<ValuePtr, 2> statistics;  // those of a batch norm among them
+  c10::SmallVector<ValuePtr, 4> fresh;       // that it has made, by writes in place, too
   std::unique_ptr<state::RandomState> random;  // before the kernel, if it may draw
 };
 

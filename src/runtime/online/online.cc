@@ -7,6 +7,7 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/online/plans.h"
 #include "runtime/online/session.h"
 
 namespace reprise::runtime {
@@ -14,6 +15,7 @@ namespace reprise::runtime {
 using internal::online::check_options;
 using internal::online::Heuristic;
 using internal::online::heuristic_named;
+using internal::online::Plans;
 using internal::online::Session;
 
 namespace {
@@ -28,7 +30,7 @@ Nanos now() {
 
 struct Online::State {
   explicit State(OnlineOptions given)
-      : options(std::move(given)), heuristic(heuristic_named(options.heuristic)) {}
+      : options(std::move(given)), heuristic(heuristic_named(options.heuristic)), plans(options) {}
 
   Session& session() {
     if (!current) throw InputError("no step in online mode is under way: begin() comes first");
@@ -37,6 +39,7 @@ struct Online::State {
 
   OnlineOptions options;
   const Heuristic& heuristic;
+  Plans plans;
   std::optional<Session> current;
   Nanos began;
   OnlineReport last;
@@ -65,6 +68,7 @@ void Online::begin() {
   state_->began = now();
   reset_peak(c10::kCPU);
   state_->current.emplace(state_->options, state_->heuristic);
+  if (state_->plans.in_use()) state_->current->follow(state_->plans.all());
 }
 
 void Online::end() {
@@ -74,14 +78,18 @@ void Online::end() {
   report.budget = state_->options.budget.resolve(Bytes(0));
   report.measured_peak = Bytes(memory_count(c10::kCPU).peak);
   session.report(report);
+  auto followed = session.take_followed();
   state_->current.reset();
   report.time = now() - state_->began;
+  if (followed) state_->plans.learn(*std::move(followed), report);
   report.steps = state_->last.steps + 1;
   state_->last = report;
 }
 
 void Online::undo() {
   Session& session = state_->session();
+  // The step may have failed because the plan was too small. The next one does without.
+  if (const auto plan = session.too_small_plan()) state_->plans.drop(*plan);
   session.close();
   session.undo();
   state_->current.reset();

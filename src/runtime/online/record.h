@@ -106,8 +106,9 @@ struct Call {
   c10::SmallVector<Made, 2> made;
   std::unique_ptr<state::RandomState> random;  // before the call, if it drew
   bool grad_mode = false;
-  double cost = 0;    // modelled nanoseconds
-  uint64_t mark = 0;  // of the last walk that met it
+  double cost = 0;      // modelled nanoseconds
+  double measured = 0;  // nanoseconds, if steps are planned
+  uint64_t mark = 0;    // of the last walk that met it
 };
 
 // Calls `visit(Value&)` for the operands whose bytes the call reads. One that stands twice is

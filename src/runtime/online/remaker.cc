@@ -132,6 +132,7 @@ void Remaker::run(const CallPtr& call) {
     call->facts.op.callBoxed(stack);
   }
   ++reruns_;
+  measured_ += call->measured;
   clock_.now += call->cost;
   clock_.reruns += call->cost;
   take_results(*call, stack, memory);

@@ -29,6 +29,8 @@ class Remaker {
   void make(const ValuePtr& value);
 
   int64_t reruns() const { return reruns_; }
+  // Returns the time of these calls when they ran first, in nanoseconds, as far as it was measured.
+  double measured() const { return measured_; }
 
  private:
   struct Frame;
@@ -46,6 +48,7 @@ class Remaker {
   Scorer& scorer_;
   Clock& clock_;
   int64_t reruns_ = 0;
+  double measured_ = 0;
 };
 
 }  // namespace reprise::runtime::internal::online

@@ -70,13 +70,19 @@ void check_options(const OnlineOptions& options, const char* whose) {
   if (options.smallest.count() < 0) {
     throw InputError("the smallest size of a tensor that online mode evicts is negative");
   }
+  if (options.plan_after < 0 || options.plans < 0 || options.time_limit < Nanos() ||
+      !(options.planning_share >= 0)) {
+    throw InputError(
+        "plan_after, plans, the time limit and planning_share of online mode are not negative");
+  }
 }
 
 Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool undoes)
     : scorer_(heuristic),
       values_(&Session::on_touch),
       remaker_(values_, scorer_, clock_),
-      evictor_(values_, scorer_, clock_, options.smallest.count()) {
+      evictor_(values_, scorer_, clock_, options.smallest.count()),
+      smallest_(options.smallest.count()) {
   if (undoes) undo_.emplace();
   if (!options.budget.unlimited()) {
     const int64_t budget = options.budget.resolve(Bytes(0)).count();
@@ -99,6 +105,16 @@ Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool 
 }
 
 Session::~Session() { close(); }
+
+void Session::follow(StepPlans plans) {
+  follower_.emplace(std::move(plans), values_, remaker_, smallest_);
+  evictor_.follow(&*follower_);
+}
+
+std::optional<Followed> Session::take_followed() {
+  if (!follower_) return std::nullopt;
+  return follower_->take();
+}
 
 void Session::close() {
   if (!callback_) return;
@@ -148,12 +164,14 @@ void Session::on_end(const at::RecordFunction& event, at::ObserverContext* conte
 void Session::begin(ObservedCall& call, const at::RecordFunction& event) {
   if (++events_ % kSweepEach == 0) values_.sweep();
   note_operands(call, event, values_, undo_ ? &*undo_ : nullptr);
+  if (follower_) follower_->begin(call);
   for (const ValuePtr& value : call.pinned) remaker_.make(value);
   // The call will overwrite bytes that cannot be made again. Values that depend on these bytes are
   // made now.
   for (const ValuePtr& value : call.written) {
     if (!value->can_be_made() && !value->blank_call) freeze_dependents(value);
   }
+  if (follower_) follower_->kernel_begins(call);
 }
 
 // Lets the kernel throw at whatever it reads or writes, so that nothing wrong is computed.
@@ -168,8 +186,10 @@ void Session::fail(ObservedCall& call) {
 }
 
 void Session::end(ObservedCall& call, const at::RecordFunction& event) {
+  if (follower_) follower_->kernel_ended(call);
   release_operands(call, values_);
   note_results(call, event, values_, clock_, counts_);
+  if (follower_) follower_->end(call);
 }
 
 std::exception_ptr Session::reason_of(const std::exception_ptr& thrown) const {
@@ -227,6 +247,7 @@ void Session::settle() {
   const Busy busy(*this);
   if (broken_) std::rethrow_exception(failure_);
   values_.sweep();
+  if (follower_) follower_->finish(evictor_.evictions());
   values_.pin_all_at_home();  // All of them have to be there at the end, and at once.
   for (const ValuePtr& value : values_.missing()) remaker_.make(value);
 }
@@ -234,7 +255,9 @@ void Session::settle() {
 std::string Session::make_room(int64_t bytes) {
   if (broken_) return "online mode has stopped evicting, because something failed before";
   const Busy busy(*this);
+  if (follower_) follower_->make_room_begins();
   const std::string held = evictor_.make_room(bytes);
+  if (follower_) follower_->make_room_ended();
   if (held.empty() || running_ == nullptr) return held;
   return held + "; the last operation that began is " + running_->name;
 }

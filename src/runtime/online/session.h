@@ -14,6 +14,7 @@
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/room.h"
 #include "runtime/online/evictor.h"
+#include "runtime/online/follower.h"
 #include "runtime/online/heuristics.h"
 #include "runtime/online/observed_call.h"
 #include "runtime/online/remaker.h"
@@ -37,6 +38,15 @@ class Session final : public device::RoomMaker {
   // If it `undoes`, it keeps what it needs to take the step back.
   Session(const OnlineOptions& options, const Heuristic& heuristic, bool undoes = true);
   ~Session() override;
+
+  // Follows plans, or records the trace of the step. It comes before the step's first operation.
+  void follow(StepPlans plans);
+  // Returns what became of the step beside its plans, behind settle(). Nothing without follow().
+  std::optional<Followed> take_followed();
+  // Returns the plan that is followed, if its memory did not suffice. Else null.
+  std::shared_ptr<const StepPlan> too_small_plan() const {
+    return follower_ ? follower_->too_small() : nullptr;
+  }
 
   // Makes again what is evicted and still held.
   void settle();
@@ -105,6 +115,8 @@ class Session final : public device::RoomMaker {
   Remaker remaker_;
   Evictor evictor_;
   CallCounts counts_;
+  std::optional<Follower> follower_;
+  const int64_t smallest_;
 
   std::optional<device::LimitScope> limit_;
   std::optional<device::RoomMakerScope> room_;

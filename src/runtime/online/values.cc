@@ -115,6 +115,8 @@ void Values::hold(Value& value) {
 }
 
 void Values::anchor(Value& value) {
+  const bool was_makeable = value.can_be_made() || value.blank_call;
+  if (notes_anchored_ && was_makeable) anchored_.push_back({value.serial, value.home});
   value.maker.reset();
   value.blank_call.reset();
   std::erase_if(value.readers, [](const auto& reader) { return reader.expired(); });

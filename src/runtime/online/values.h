@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/device/compat.h"
@@ -74,8 +75,27 @@ class Values {
       if (value && value->kept && value->resident) visit(*value);
     }
   }
+  // Calls `visit(const Value&)` for the newest value of each storage that somebody holds.
+  template <class Visit>
+  void for_each_held(Visit&& visit) const {
+    for (const auto& [address, value] : at_home_) {
+      if (!value->home.expired()) visit(std::as_const(*value));
+    }
+  }
   // Returns the values that somebody holds and whose bytes are not there.
   std::vector<ValuePtr> missing() const;
+
+  // A value that can no longer be made again from now on.
+  struct Anchored {
+    uint64_t serial = 0;
+    c10::weak_intrusive_ptr<c10::StorageImpl> home;
+  };
+  // Notes such values from now on, or no more, until they are taken.
+  void note_anchored(bool note) {
+    notes_anchored_ = note;
+    anchored_.clear();
+  }
+  std::vector<Anchored> take_anchored() { return std::exchange(anchored_, {}); }
 
  private:
   ValuePtr insert(const c10::Storage& storage);
@@ -87,6 +107,8 @@ class Values {
   uint64_t next_serial_ = 0;
   std::unordered_map<const c10::StorageImpl*, ValuePtr> at_home_;
   std::vector<std::weak_ptr<Value>> apart_;  // made again without a home
+  bool notes_anchored_ = false;
+  std::vector<Anchored> anchored_;
   // Space for operands of which only the shape is asked for. Storages point into the older ones.
   std::vector<std::unique_ptr<device::ReservedSpace>> reserved_;
 };

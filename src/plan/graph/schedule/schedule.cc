@@ -36,7 +36,8 @@ std::vector<Run> runs_of_all(const Graph& graph) {
 
 }  // namespace
 
-ScheduleModel::ScheduleModel(const Graph& graph) : graph_(graph), plain_(runs_of_all(graph)) {
+ScheduleModel::ScheduleModel(const Graph& graph, bool in_turn)
+    : graph_(graph), in_turn_(in_turn), plain_(runs_of_all(graph)) {
   choice_.assign(graph.ops.size(), -1);
   realization_.assign(graph.ops.size(), -1);
   for (size_t c = 0; c < graph.choices.size(); ++c) {
@@ -212,6 +213,7 @@ int32_t ScheduleModel::interval_at(ValueIndex value, int32_t position) const {
 }
 
 bool ScheduleModel::can_wait(int32_t position) const {
+  if (in_turn_) return false;
   const OpIndex op = plain_[position].op;
   const auto begin = op_variants_.begin() + first_op_variant_[op];
   const auto end = begin + static_cast<int32_t>(graph_.ops[op].variants.size());

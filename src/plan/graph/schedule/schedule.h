@@ -81,8 +81,9 @@ class ScheduleModel {
   };
   using List = std::span<const ValueIndex>;
 
-  // O(size of the graph). Throws InputError if the graph has no plain training.
-  explicit ScheduleModel(const Graph& graph);
+  // O(size of the graph). With `in_turn`, no op may be put off. Throws InputError if the graph has no
+  // plain training.
+  explicit ScheduleModel(const Graph& graph, bool in_turn = false);
 
   const Graph& graph() const { return graph_; }
   // The runs of plain training. An op that plain training leaves out has a run, too, with some
@@ -151,6 +152,7 @@ class ScheduleModel {
   void find_lean();
 
   const Graph& graph_;
+  const bool in_turn_;
   std::vector<Run> plain_;
   std::vector<int32_t> choice_, realization_;  // by op; -1: in no choice
   std::vector<char> has_roles_;                // by op

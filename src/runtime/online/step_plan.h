@@ -1,0 +1,55 @@
+// A plan for steps in online mode that repeat, as a follower executes it call by call.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reprise/model/units.h"
+#include "runtime/online/trace.h"
+
+namespace reprise::runtime::internal::online {
+
+// What the plan wants before a call. The first runs of the calls are the step's own.
+struct PlannedAction {
+  enum class Kind : uint8_t {
+    kRunAgain,  // Call `of` runs again, if something that it makes is needed and not there.
+    kRelease,   // Value `of` may be evicted from here on.
+  };
+  Kind kind = Kind::kRunAgain;
+  // With kRunAgain: what it makes is needed when the actions before the call are over.
+  bool stays = false;
+  int32_t of = 0;
+  // With kRelease: the action that makes the value again; the number of actions if none does.
+  int32_t made_again_at = 0;
+};
+
+struct StepPlan {
+  Trace trace;
+  std::vector<PlannedAction> actions;
+  // By call: its first action. Behind them stand the first action behind the last call, and the end.
+  std::vector<uint32_t> before;
+  // By value: the plan reads it in a re-run before it releases it for the first time. The program may
+  // let go of it earlier.
+  std::vector<bool> outlives;
+  double planned_cost = 0;  // of the re-runs, in nanoseconds
+
+  std::span<const PlannedAction> before_call(size_t call) const {
+    return std::span(actions).subspan(before[call], before[call + 1] - before[call]);
+  }
+};
+
+struct StepPlanOptions {
+  Bytes budget;          // of all live bytes
+  Bytes reserve;         // of the budget, for what the trace does not show
+  int64_t smallest = 0;  // bytes; smaller tensors are not evicted
+  Nanos time_limit;
+};
+
+// Returns a plan of the trace, or sets `why_not`. The calls stay in their order.
+std::optional<StepPlan> plan_step(const Trace& trace, const StepPlanOptions& options,
+                                  std::string& why_not);
+
+}  // namespace reprise::runtime::internal::online
