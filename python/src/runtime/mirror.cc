@@ -1,5 +1,7 @@
 #include "mirror.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <string>
 
 namespace reprise::python {
@@ -32,6 +34,61 @@ std::vector<const void*> tensors_of(const py::handle& module) {
   return result;
 }
 
+// The dictionaries of a module. The names live as long as the process.
+struct Names {
+  PyObject* modules = PyUnicode_InternFromString("_modules");
+  PyObject* parameters = PyUnicode_InternFromString("_parameters");
+  PyObject* buffers = PyUnicode_InternFromString("_buffers");
+  PyObject* training = PyUnicode_InternFromString("training");
+};
+
+const Names& names() {
+  static const Names all;
+  return all;
+}
+
+py::object attribute(const py::handle& module, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(module.ptr(), name);
+  if (found == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(found);
+}
+
+// Says whether the entries of a dictionary that are not None are the expected ones, from `next` on, which
+// it advances. This runs before every step, so nothing is copied.
+template <class Expected, class Identity>
+bool continues(const py::handle& module, PyObject* name, const std::vector<Expected>& expected,
+               size_t& next, Identity identity) {
+  const py::dict entries(attribute(module, name));  // copied only where it is none
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(entries.ptr(), &at, &key, &value);) {
+    if (value == Py_None) continue;
+    if (next == expected.size() || identity(value) != expected[next]) return false;
+    ++next;
+  }
+  return true;
+}
+
+bool has_children(const py::handle& module, const std::vector<PyObject*>& children) {
+  size_t next = 0;
+  const auto itself = [](PyObject* child) { return child; };
+  return continues(module, names().modules, children, next, itself) && next == children.size();
+}
+
+bool has_tensors(const py::handle& module, const std::vector<const void*>& tensors) {
+  size_t next = 0;
+  const auto memory = [](PyObject* value) -> const void* {
+    return THPVariable_Check(value) ? THPVariable_Unpack(value).unsafeGetTensorImpl() : nullptr;
+  };
+  return continues(module, names().parameters, tensors, next, memory) &&
+         continues(module, names().buffers, tensors, next, memory) && next == tensors.size();
+}
+
+bool is_training(const py::handle& module) {
+  const int truth = PyObject_IsTrue(attribute(module, names().training).ptr());
+  if (truth < 0) throw py::error_already_set();
+  return truth != 0;
+}
+
 }  // namespace
 
 std::shared_ptr<Mirror> Mirrors::of(const py::handle& module) {
@@ -51,7 +108,7 @@ std::shared_ptr<Mirror> Mirrors::of(const py::handle& module) {
     mirror->register_module(name, of(child));
   }
   mirror->tensors_ = tensors_of(module);
-  mirror->training_ = py::cast<bool>(module.attr("training"));
+  mirror->training_ = is_training(module);
   return mirror;
 }
 
@@ -65,9 +122,9 @@ std::shared_ptr<Mirror> Mirrors::of_all(const std::vector<py::object>& modules) 
 
 bool Mirrors::refresh() {
   for (Seen& seen : seen_) {
-    if (children_of(seen.module) != seen.children) return false;
-    if (tensors_of(seen.module) != seen.mirror->tensors_) return false;
-    seen.mirror->training_ = py::cast<bool>(seen.module.attr("training"));
+    if (!has_children(seen.module, seen.children)) return false;
+    if (!has_tensors(seen.module, seen.mirror->tensors_)) return false;
+    seen.mirror->training_ = is_training(seen.module);
   }
   return true;
 }
