@@ -26,7 +26,7 @@ import zipfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 CONSUMER = SOURCE / "tests" / "packaging" / "consumer"
-# What `import torch` has loaded before our extension is.
+# `import torch` has loaded these libraries before our extension is loaded.
 OF_PYTORCH = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcud*.so*")
 
 
@@ -91,7 +91,7 @@ def test(wheel, python, program, folder, packages=None):
     if packages:
         purelib = run(own, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
         (pathlib.Path(purelib) / "pytorch.pth").write_text(f"{packages}\n", encoding="utf-8")
-    # With -I, Python takes nothing from the current folder or from the user's own packages.
+    # Python with -I takes nothing from the current folder or from the user's own packages.
     output = run(own, "-I", CONSUMER / program, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"})
     print(f"wheel: {program}: {output}", flush=True)
 

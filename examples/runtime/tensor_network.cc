@@ -83,7 +83,7 @@ std::pair<Dual, Dual> halves(const Dual& t, std::vector<int64_t> order, int64_t 
   return {half(whole.u, tangent.u), half(whole.v, tangent.v)};
 }
 
-// What passes from stage to stage: values, and their tangents behind them.
+// These tensors pass from stage to stage: values, and their tangents behind them.
 rt::Tensors pack(const std::vector<Dual>& duals) {
   rt::Tensors all;
   for (const Dual& dual : duals) all.push_back(dual.value);

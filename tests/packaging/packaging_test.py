@@ -78,7 +78,7 @@ def wheel(folder, compiler):
     run(sys.executable, "-m", "venv", environment)
     python = environment / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--no-index", built)
-    # With -I, Python takes nothing from the current folder or from the user's own packages.
+    # Python with -I takes nothing from the current folder or from the user's own packages.
     output = run(python, "-I", CONSUMER / "use_wheel.py")
     if not output.startswith("peak "):
         sys.exit(f"wheel: the program said {output!r}")

@@ -20,7 +20,7 @@ namespace reprise {
 struct EnergyPlan {
   // The plan. Its claims, its bound and its termination are about time, as everywhere.
   PlanResult result;
-  // With a plan:
+  // The fields below are filled in if there is a plan.
   EnergyUse use;
   EnergyUse plain;    // of plain training
   EnergyUse fastest;  // of the fastest plan that was found; its energy is never below that of `use`

@@ -1,4 +1,4 @@
-// What a plan's energy is made of, as text. The JSON of results and explanations takes it, too.
+// Texts say what a plan's energy is made of. The JSON of results and explanations says it, too.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct EnergyReport {
   std::string bound_class = {};
 };
 
-// For a plan that was searched for its energy. There must be a plan.
+// Makes the report of a plan that was searched for its energy. There must be a plan.
 EnergyReport energy_report(const EnergyPlan& plan);
 
 std::string energy_text(const EnergyReport& energy, const TextOptions& options = {});
