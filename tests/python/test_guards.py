@@ -150,3 +150,30 @@ def test_a_weak_proxy_of_a_module_is_no_module_to_watch() -> None:
     captured = reprise.capture(step, torch.randn(8, 4), modules=[model])
     x = torch.randn(8, 4)
     assert torch.equal(captured(x), model(x).square().mean())
+
+
+def test_the_wrapper_that_pytorch_puts_around_a_function_of_its_own_is_no_change() -> None:
+    """The first use of PyTorch's compiler wraps `torch.manual_seed`, which does the same then."""
+    model = net()
+    plain = step_of(model)
+    seeds = [False]
+
+    def step(x: Any, y: Any) -> Any:
+        if seeds[0]:
+            torch.manual_seed(1)
+        return plain(x, y)
+
+    wrapped, inner = torch.manual_seed, torch.random.manual_seed
+    torch.manual_seed = inner
+    try:
+        captured = reprise.capture(step, *data())
+        captured(*data())
+        torch.manual_seed = wrapped if wrapped is not inner else torch._disable_dynamo(inner)
+        model.zero_grad()
+        captured(*data())
+        torch.manual_seed = lambda seed: inner(seed)
+        model.zero_grad()
+        with pytest.raises(reprise.errors.StepMiss, match=r"torch\.manual_seed"):
+            captured(*data())
+    finally:
+        torch.manual_seed = wrapped

@@ -32,7 +32,23 @@ def same(before: Any, now: Any) -> bool:
         return True
     if type(before) is tuple and type(now) is tuple and all_simple(before):
         return before == now and list(map(type, before)) == list(map(type, now))
+    if isinstance(before, types.FunctionType) and isinstance(now, types.FunctionType):
+        return unwrapped(before) is unwrapped(now)
     return type(before) is type(now) and is_simple(before) and bool(before == now)
+
+
+def unwrapped(function: Any) -> Any:
+    """Returns the function below PyTorch's own wrappers.
+
+    PyTorch puts a wrapper around `torch.manual_seed` when its compiler is first used, and the
+    wrapper does the same.
+    """
+    while getattr(function, "__globals__", {}).get("__name__") == "torch._compile":
+        inner = getattr(function, "__wrapped__", None)
+        if inner is None:
+            break
+        function = inner
+    return function
 
 
 def text_of(value: Any) -> str:

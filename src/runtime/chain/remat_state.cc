@@ -18,7 +18,6 @@
 #include "runtime/chain/problem.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
-#include "runtime/device/compat.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 
@@ -188,11 +187,6 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
 
 void Remat::State::open_far_memory(const at::Tensor& input) {
   if (options.offload.to.empty() || far.memory) return;
-  if constexpr (!internal::device::kStoragesReturn) {
-    throw InputError(
-        "values move to another memory with LibTorch 2.12 or newer, in which memory can come back "
-        "into a tensor that it has left; leave `offload` out");
-  }
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
   far = open_memory(options.offload, input.device());

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
 
 #include <memory>
 #include <type_traits>
@@ -68,17 +69,23 @@ void clear_touch_function([[maybe_unused]] Storage& storage) {
   if constexpr (Touchable<Storage>) storage.clear_materializer();
 }
 
-// A storage whose memory is away answers with an error who asks for its address. Since 2.12 it can be
-// put back into use. Where storages cannot return, nothing may take them out of use.
-template <class Storage>
-concept Returnable = requires(Storage& storage) {
-  storage.clear_data_ptr_access_error_msg_();
+// A storage whose memory is away answers with an error who asks for its address. The functions below
+// put it back into use. 2.11 has no function for that, so its flag is cleared by name: an explicit
+// instantiation may name a private member.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
+template <bool c10::StorageImpl::*kMember>
+struct RefusalFlag {
+  friend bool& refuses_address(c10::StorageImpl& storage) { return storage.*kMember; }
 };
-inline constexpr bool kStoragesReturn = Returnable<c10::StorageImpl>;
+template struct RefusalFlag<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+bool& refuses_address(c10::StorageImpl& storage);
 
-template <class Storage>
-void give_address_again([[maybe_unused]] Storage& storage) {
-  if constexpr (Returnable<Storage>) storage.clear_data_ptr_access_error_msg_();
+// The caller gives the storage its memory next, which renews what follows from the flag.
+inline void give_address_again(c10::StorageImpl& storage) { refuses_address(storage) = false; }
+#else
+inline void give_address_again(c10::StorageImpl& storage) {
+  storage.clear_data_ptr_access_error_msg_();
 }
+#endif
 
 }  // namespace reprise::runtime::internal::device

@@ -47,8 +47,11 @@ std::string why_no_device_graph(const StepProgram& program, const Program& plan)
   }
   if (program.averager) return "the step averages gradients over a process group";
   for (const StepValue& value : recording.values) {
-    if (value.device == recording.device) continue;
-    return "a value lies on " + value.device.str() + ", where the graph cannot run operations";
+    if (value.device == recording.device || value.bytes == 0) continue;
+    const std::string maker =
+        value.maker < 0 ? "" : " of " + recording.calls[static_cast<size_t>(value.maker)].name();
+    return "a value" + maker + " lies on " + value.device.str() +
+           ", where the graph cannot run operations";
   }
   for (const External& external : recording.externals) {
     if (external.input >= 0 || external.is_constant) continue;

@@ -155,6 +155,8 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
       level_without(inputs).count() + sample_bytes - memory_count(device).live;
   report.budget = now().plan->result.budget;
   report.predicted_peak = now().plan->result.plan->peak + now().drift;
+  // On a device the arena is one block, and all of it counts.
+  if (!device.is_cpu()) report.predicted_peak += memory.height() - memory.live_bytes();
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);
