@@ -279,7 +279,8 @@ install_torch() {
   version=$(wanted_torch)
   say "   pip install torch==$version (about 200 MB, a few minutes on a slow line)"
   if pip_install --quiet "torch==$version+cpu" 2>$venv/setup.log; then return 0; fi
-  grep -qiE 'no matching distribution|could not find a version' $venv/setup.log || return 1
+  # A constraint of pip's settings such as torch<=2.14.1 does not let in a build whose version is 2.14.1+cpu.
+  grep -qiE 'no matching distribution|could not find a version|ResolutionImpossible' $venv/setup.log || return 1
   say "   pip's index has no build of that version for CPUs alone: installing its standard build. That is"
   say "   usually the one for CUDA, of several GB. REPRISE_TORCH_INDEX can name an index that has the smaller"
   say "   build: the URL that https://pytorch.org/get-started/locally shows for Linux, Pip, CPU."
