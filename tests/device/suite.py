@@ -15,7 +15,6 @@ suite.json and suite.md go into the folder of -o. The exit code is 1 if a check 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -34,26 +33,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is determi
 import reprise  # noqa: E402
 import torch  # noqa: E402
 from device_memory import DeviceMemory, machine, use_device  # noqa: E402
-from networks import Embed, GptBlock, conv_norm  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+from state import Image, State, first_difference  # noqa: E402
+from subject import HOST_MEMORY, MODELS, MODES, Runner, make  # noqa: E402
 
-HOST_MEMORY = "chain, host memory"
-MODES = ("chain", HOST_MEMORY, "graph", "graph, device graph", "graph, updates inside", "online")
-MODELS = ("dense", "convolutions", "attention", "attention, bfloat16")
 BUDGETS = ("100%", "middle", "least")  # of plain training's peak; between the two; the smallest
-# Bandwidths by hand, higher than any machine's, so that a plan prefers a move to a second run.
-FAST_HOST = {
-    "format": "reprise.machine",
-    "version": 1,
-    "memories": [{"name": "device"}, {"name": "host"}],
-    "channels": [
-        {"from": "device", "to": "host", "bytes_per_second": 10**13},
-        {"from": "host", "to": "device", "bytes_per_second": 10**13},
-    ],
-}
 TOLERANCE = 0.01  # of the measured peak
-Image = dict[str, bytes]
 FAILURES = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # places in a step, as shares of its memory
 
 
@@ -67,180 +51,6 @@ class Check:
     promise: str
     passed: bool | None  # None: it was left out, and detail says why
     detail: str = ""
-
-
-@dataclass
-class Subject:
-    """A model with its batch, as stages and as a step."""
-
-    model: nn.Sequential
-    x: torch.Tensor
-    y: torch.Tensor
-    half: bool
-
-    def output(self, model: Callable[[Any], Any], x: torch.Tensor) -> Any:
-        if not self.half:
-            return model(x)
-        with torch.autocast(x.device.type, torch.bfloat16):
-            return model(x)
-
-    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = F.cross_entropy(self.output(self.model, x).float(), y)
-        loss.backward()
-        return loss.detach()
-
-
-def make(name: str, device: torch.device, large: bool) -> Subject:
-    """Returns a model. The same name and size give the same weights on every device."""
-    torch.manual_seed(1)
-    if name == "dense":
-        width, rows = (2048, 8192) if large else (96, 512)
-        blocks: list[nn.Module] = [
-            nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)) for _ in range(6)
-        ]
-        model = nn.Sequential(*blocks, nn.Linear(width, 10))
-        x, y = torch.randn(rows, width), torch.randint(10, (rows,))
-    elif name == "convolutions":
-        width, rows, side = (64, 64, 96) if large else (8, 8, 16)
-        inside, blocks = 3, []
-        for _ in range(5):
-            blocks.append(nn.Sequential(*conv_norm(inside, width, 3), nn.ReLU()))
-            inside = width
-        head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(width, 10))
-        model = nn.Sequential(*blocks, head)
-        x, y = torch.randn(rows, 3, side, side), torch.randint(10, (rows,))
-    else:
-        width, rows, length = (512, 16, 512) if large else (32, 4, 32)
-        embed = Embed(64, width, length)
-        blocks = [nn.Sequential(GptBlock(width), nn.Dropout(0.1)) for _ in range(4)]
-        head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 64), nn.Flatten(0, 1))
-        model = nn.Sequential(embed, *blocks, head)
-        x, y = torch.randint(64, (rows, length)), torch.randint(64, (rows * length,))
-    half = name.endswith("bfloat16")
-    return Subject(model.to(device), x.to(device), y.to(device), half)
-
-
-class Runner:
-    """One mode on one subject."""
-
-    def __init__(self, mode: str, subject: Subject, memory: DeviceMemory) -> None:
-        self.mode, self.subject, self.memory = mode, subject, memory
-        self.device_graph = mode == "graph, device graph" and memory.device.type == "cuda"
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.planned: Any = None
-        if mode == "graph, updates inside":
-            self.optimizer = self.new_optimizer()
-        if mode in ("chain", HOST_MEMORY):
-            stages = [lambda x, s=stage: subject.output(s, x) for stage in subject.model]
-            self.planned = reprise.remat(
-                stages,
-                subject.x,
-                module=subject.model,
-                loss=lambda out: F.cross_entropy(out.float(), subject.y),
-                output_held=False,
-                offload="host" if mode == HOST_MEMORY else None,
-                machine=FAST_HOST if mode == HOST_MEMORY else None,
-            )
-        elif mode.startswith("graph"):
-            self.planned = reprise.capture(
-                subject.step,
-                subject.x,
-                subject.y,
-                modules=[subject.model],
-                optimizer=self.optimizer,
-            )
-
-    def new_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.subject.model.parameters(), lr=0.1, momentum=0.9)
-
-    def plan(self, budget: int | str, arena: bool = True) -> int:
-        """Plans, and returns the predicted peak. Raises BudgetError if there is no plan."""
-        if not self.mode.startswith("graph"):
-            self.planned.set_budget(budget)
-            result = self.planned.plan_for(self.subject.x)
-        else:
-            result = self.planned.plan(
-                budget=budget, time_limit=2.0, arena=arena, device_graph=self.device_graph
-            )
-        assert result.plan is not None  # No plan is a BudgetError.
-        return result.plan.peak_bytes
-
-    def plan_least(self) -> int:
-        """Plans for the smallest budget that a plan is found for, and returns the peak."""
-        budget = 1
-        for _ in range(6):  # A search with a time limit may miss what the one before has found.
-            try:
-                return self.plan(budget)
-            except reprise.BudgetError as error:
-                budget = max(error.requested, int(1.03 * budget))
-        raise RuntimeError(f"no plan was found for {budget} B, although a search named less")
-
-    def run(self) -> torch.Tensor:
-        subject = self.subject
-        if not self.mode.startswith("graph"):
-            loss = F.cross_entropy(self.planned(subject.x).float(), subject.y)
-            loss.backward()
-            return loss.detach()
-        return self.planned(subject.x, subject.y)
-
-
-class State:
-    """Everything that a step may change, as bytes on the host."""
-
-    def __init__(self, subject: Subject, device: torch.device) -> None:
-        self.subject, self.device = subject, device
-        self.first = {name: image(t) for name, t in subject.model.state_dict().items()}
-
-    def put_back(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Puts parameters, buffers and random numbers back to the beginning; drops gradients."""
-        self.subject.model.zero_grad()
-        with torch.no_grad():
-            for name, tensor in self.subject.model.state_dict().items():
-                tensor.copy_(tensor_of(self.first[name], tensor))
-        if optimizer is not None:
-            for values in optimizer.state.values():
-                for one in values.values():
-                    if isinstance(one, torch.Tensor):
-                        one.zero_()
-        torch.manual_seed(11)
-
-    def now(self, loss: torch.Tensor | None = None) -> Image:
-        """Returns all that the promises are about, by name, in memory that no budget counts."""
-        found = {f"value {n}": image(t) for n, t in self.subject.model.state_dict().items()}
-        for name, parameter in self.subject.model.named_parameters():
-            if parameter.grad is not None:
-                found[f"gradient {name}"] = image(parameter.grad)
-        if loss is not None:
-            found["loss"] = image(loss)
-        return found | {"random state": image(random_state(self.device))}
-
-
-def image(tensor: torch.Tensor) -> bytes:
-    """Returns the bytes of a tensor."""
-    host = tensor.detach().cpu().contiguous()
-    return ctypes.string_at(host.data_ptr(), host.numel() * host.element_size())
-
-
-def tensor_of(data: bytes, like: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor on the host with these bytes."""
-    return torch.frombuffer(bytearray(data), dtype=like.dtype).view(like.shape)
-
-
-def random_state(device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    state: torch.Tensor = torch.get_device_module(device.type).get_rng_state(device)
-    return state
-
-
-def first_difference(one: Image, other: Image) -> str:
-    """Returns the name of the first part that differs in a bit, or ""."""
-    for name in sorted(one.keys() | other.keys()):
-        if name not in one or name not in other:
-            return f"{name} is missing in one"
-        if one[name] != other[name]:
-            return name
-    return ""
 
 
 def two_steps(
@@ -274,7 +84,7 @@ class Checks:
             self.note("", "values move to the host", None, "the memory of the CPU is the host's")
             return
         expected = self.plain()
-        runner = Runner(self.mode, self.subject, self.memory)
+        runner = Runner(self.mode, self.subject, self.memory.device)
         most = 0
         for budget in BUDGETS:
             self.memory.reset()

@@ -10,6 +10,7 @@
 #include "runtime/chain/equal_stages.h"
 #include "runtime/chain/loss_sink.h"
 #include "runtime/chain/problem.h"
+#include "runtime/chain/run_times.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/device.h"
 #include "runtime/device/made_storages.h"
@@ -25,14 +26,11 @@ using device::counted_bytes_of;
 using device::drain_backward_queue;
 using device::MadeStorages;
 using device::make_node;
-using device::ProcessorWatch;
 using device::storage_bytes;
 using device::storages_taken_since;
 using device::time_run;
 using device::TimedRun;
-using device::typical_time;
 using device::uncounted_bytes;
-using device::wall_times;
 using state::Parked;
 using state::RandomState;
 using state::ValueKeeper;
@@ -85,9 +83,8 @@ class Measurement {
              model_.stages[i].stage.name);
       gradient = measure_backward(i, gradient);
     }
-    std::reverse(measured_.spread.begin() + static_cast<std::ptrdiff_t>(backward_times_),
-                 measured_.spread.end());
-    measured_.processor_percent = watch_.percent();
+    measured_.spread = times_.take_spread();
+    measured_.processor_percent = times_.processor_percent();
     if (measured_.processor_percent < 100) {
       report(1, explain_busy_machine(measured_.processor_percent));
     }
@@ -106,37 +103,6 @@ class Measurement {
     work();
     const MemoryCount after = memory_count(model_.device);
     return {before, after.live, after.peak};
-  }
-
-  // Calls once(), which returns the nanoseconds of one run, as often as the options demand.
-  template <class Once>
-  void repeat(Once&& once) const {
-    int64_t total = 0;
-    for (int runs = 0; runs < options_.min_repeats ||
-                       (total < options_.min_time.count() && runs < options_.max_repeats);
-         ++runs) {
-      total += once();
-    }
-  }
-
-  // Returns the time for the chain; the spread has the wall times.
-  Nanos note_time(const std::string& op, const std::string& variant,
-                  const std::vector<TimedRun>& runs) {
-    std::vector<Nanos> times = wall_times(runs);
-    std::sort(times.begin(), times.end());
-    measured_.spread.push_back({op, variant, static_cast<int64_t>(times.size()), times.front(),
-                                times[times.size() / 2], times.back()});
-    return typical_time(runs, watch_.busy());
-  }
-
-  template <class Once>
-  Nanos measured_time(const std::string& op, const std::string& variant, Once&& once) {
-    std::vector<TimedRun> runs;
-    repeat([&] {
-      runs.push_back(once());
-      return runs.back().wall.count();
-    });
-    return note_time(op, variant, runs);
   }
 
   void measure_forward(size_t i) {
@@ -167,7 +133,7 @@ class Measurement {
     random.restore();
     Reading fast = read([&] { y = run_fast(prepared, x, model_.parameters); });
     row.forward.workspace = Bytes(std::max<int64_t>(0, fast.peak - fast.after));
-    row.forward.time = measured_time(fmt::format("F{}", i), "fast", [&] {
+    row.forward.time = times_.measure(fmt::format("F{}", i), "fast", [&] {
       y.clear();
       random.restore();
       return time_run(model_.device, [&] { y = run_fast(prepared, x, model_.parameters); });
@@ -271,8 +237,8 @@ class Measurement {
       return time;
     };
     once();  // warm up
-    row.cost.time = measured_time("loss", "default", once);
-    backward_times_ = measured_.spread.size();
+    row.cost.time = times_.measure("loss", "default", once);
+    times_.turn_round();
     return note_loss(*sink.node, level_before);
   }
 
@@ -406,15 +372,15 @@ class Measurement {
       }));
       return backward[o].back().wall.count();
     };
-    repeat([&] {
+    times_.repeat([&] {
       int64_t longest = 0;
       for (size_t o = 0; o < options.size(); ++o) longest = std::max(longest, once(o));
       return longest;
     });
     for (size_t o = 0; o < options.size(); ++o) {
       const std::string& name = options[o].name;
-      options[o].backward.time = note_time(fmt::format("B{}", i), name, backward[o]);
-      options[o].forward.time = note_time(fmt::format("F{}", i), name, forward[o]);
+      options[o].backward.time = times_.note(fmt::format("B{}", i), name, backward[o]);
+      options[o].forward.time = times_.note(fmt::format("F{}", i), name, forward[o]);
       if (o == 0) continue;
       // An option does all the work of the option before it, and more. Alone in memory, where pages
       // are fresh, an option that holds less can be faster; in a step it is not. `spread` has the
@@ -438,15 +404,14 @@ class Measurement {
   const PreparedModel& model_;
   const Loss& loss_;
   const MeasureOptions& options_;
-  const ProcessorWatch watch_{model_.device};
   const std::vector<NamedSavedForm> keepings_ = saved_forms(options_.alternatives);
+  RunTimes times_{model_.device, options_};
   MeasuredChain measured_;
   std::vector<Parked> boundaries_;
   std::vector<std::vector<bool>> held_;  // by branch: the gradients that several branches share
   GradientBook book_;
   int64_t movable_ = 0;        // bytes of known storages that the last kept run holds
   int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
-  size_t backward_times_ = 0;  // where the spreads of the backward sweep begin
 };
 
 }  // namespace
