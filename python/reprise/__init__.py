@@ -35,7 +35,7 @@ from ._planning.graph import Choice, Graph, Op, Realization, Value, Variant
 from ._planning.measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
 from ._planning.plan import Action, Baseline, Plan, ProblemId
 from ._planning.planning import Planner, plan, planners
-from ._planning.report import report_html
+from ._planning.report import ReportNotes, report_html
 from ._planning.result import PlanResult, SearchCost
 from .errors import BudgetError, Error, InputError, InternalError
 
@@ -155,6 +155,7 @@ __all__ = [
     "Recomputed",
     "Remat",
     "RematJoin",
+    "ReportNotes",
     "RunLog",
     "RunLogEntry",
     "SavedState",

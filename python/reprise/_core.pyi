@@ -95,6 +95,7 @@ def report_html(
     run_log: str | None,
     run_log_name: str,
     machine: str | None,
+    notes: list[tuple[str, str, list[tuple[str, str]]]],
     time_limit_ns: int,
 ) -> str:
     """Returns the page of a plan as HTML."""

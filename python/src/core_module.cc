@@ -167,14 +167,19 @@ std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem
   return {explanation_json(found), explanation_text(found)};
 }
 
+using Notes = std::vector<std::tuple<Text, Text, std::vector<std::pair<Text, Text>>>>;
+
 Text report_page(const Text& problem_text, const Text& problem_name, const Text& plan_text,
                  const Text& plan_name, const std::optional<Text>& run_log,
-                 const Text& run_log_name, const std::optional<Text>& machine,
+                 const Text& run_log_name, const std::optional<Text>& machine, Notes notes,
                  int64_t time_limit_ns) {
   ReportInput input{.problem = parse_problem(problem_text, problem_name),
                     .plan = parse_plan(plan_text, plan_name)};
   if (run_log) input.run_log = parse_run_log(*run_log, run_log_name);
   if (machine) input.machine = parse_machine(*machine, "machine");
+  for (auto& [title, about, rows] : notes) {
+    input.notes.push_back({std::move(title), std::move(about), std::move(rows)});
+  }
   if (time_limit_ns > 0) add_curves(input, {.time_limit = Nanos(time_limit_ns)});
   return report_html(input);
 }
@@ -223,7 +228,7 @@ PYBIND11_MODULE(_core, m) {
         py::arg("plan_name"), NoGil());
   m.def("report_html", &report_page, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), py::arg("run_log"), py::arg("run_log_name"), py::arg("machine"),
-        py::arg("time_limit_ns"), NoGil());
+        py::arg("notes"), py::arg("time_limit_ns"), NoGil());
   m.def("planners", [] { return planners_json(planners()); });
   m.def(
       "parse_bytes", [](const Text& text) { return parse_bytes(text).count(); }, py::arg("text"));

@@ -90,6 +90,7 @@ std::string report_html(const ReportInput& input) {
   page += report::decisions_section(facts);
   page += report::measured_section(facts);
   page += report::arena_section(facts);
+  page += report::notes_section(facts);
   page += "</main>\n" + report::page_footer(facts);
   page += "<script type=\"application/json\" id=\"reprise-data\">" + report::hover_data(facts) +
           "</script>\n";

@@ -16,6 +16,7 @@ std::string frontier_section(const Facts& facts);
 std::string decisions_section(const Facts& facts);
 std::string measured_section(const Facts& facts);
 std::string arena_section(const Facts& facts);
+std::string notes_section(const Facts& facts);
 std::string page_footer(const Facts& facts);
 
 // Returns the data for the script: bytes and names at every moment of the memory pictures, as JSON

@@ -164,4 +164,7 @@ def test_measured_steps_are_what_was_planned(tmp_path: pathlib.Path) -> None:
         log.save(tmp_path / "log.json")
         assert reprise.load(tmp_path / "log.json") == log
         one.save_report(tmp_path / "page.html")
-        assert "Planned and measured" in (tmp_path / "page.html").read_text()
+        page = (tmp_path / "page.html").read_text()
+        assert "Planned and measured" in page
+        assert ("What the step depends on" in page) == (one is captured)
+        assert ("compared: settings" in page) == (one is captured)

@@ -110,6 +110,21 @@ TEST(ReportHtml, MeasuredTimesStandBeforePredictedOnes) {
       std::string::npos);
 }
 
+TEST(ReportHtml, NotesOfTheCallerStandBehindTheOtherPartsAndAreEscaped) {
+  ReportInput input = input_of(example_chain());
+  EXPECT_EQ(report_html(input).find("class=\"notes\""), std::string::npos);
+  input.notes = {{.title = "<Depends>",
+                  .about = "On this & that.",
+                  .rows = {{"numbers", "scale < 2"}, {"long", std::string(5000, 'x')}}}};
+  const std::string page = report_html(input);
+  const size_t at = page.find("<h2>&lt;Depends&gt;</h2>");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GT(at, page.find("Where the blocks stand"));
+  EXPECT_NE(page.find("On this &amp; that."), std::string::npos);
+  EXPECT_NE(page.find("<th scope=\"row\">numbers</th><td>scale &lt; 2</td>"), std::string::npos);
+  EXPECT_EQ(page.find(std::string(2001, 'x')), std::string::npos);
+}
+
 TEST(ReportHtml, WhatIsOfAnotherProblemOrPlanIsRefused) {
   const ReportInput good = input_of(example_chain());
   ReportInput input = good;

@@ -16,6 +16,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reprise/io/json.h"
@@ -34,6 +35,15 @@ struct SideBySide {
   bool operator==(const SideBySide&) const = default;
 };
 
+// A part of the page that the caller writes: a table of names and texts.
+struct ReportNotes {
+  std::string title = {};
+  std::string about = {};  // a sentence below the title
+  std::vector<std::pair<std::string, std::string>> rows = {};
+
+  bool operator==(const ReportNotes&) const = default;
+};
+
 struct ReportInput {
   Problem problem;
   Plan plan;
@@ -42,6 +52,7 @@ struct ReportInput {
   std::optional<RunLog> run_log = {};        // what a run measured
   std::optional<SideBySide> side_by_side = {};
   Machine machine = {};  // of a plan that moves values
+  std::vector<ReportNotes> notes = {};  // stand behind all other parts of the page
 };
 
 // Throws InputError unless the curve belongs to this problem.

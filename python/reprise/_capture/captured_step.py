@@ -409,12 +409,15 @@ class CapturedStep:
     def save_report(self, path: Path) -> None:
         """Writes the plan in force to a file as an HTML page, as `report_html()` does.
 
+        The page also says what the step depends on, as `explain()` does.
+
         Raises:
             InputError: Nothing is planned yet, or the file cannot be written.
         """
         plan = self.planned.plan
         assert plan is not None
-        report_html(self.profile(), plan, run_log=self.run_log(), path=path)
+        notes = [self.explain().notes()]
+        report_html(self.profile(), plan, run_log=self.run_log(), notes=notes, path=path)
 
     def log_steps(self, steps: int = 5) -> None:
         """Measures the next steps run by run, for `run_log()` and for the report.

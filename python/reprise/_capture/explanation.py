@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .._planning.explanation import Explanation
 from .._planning.html import table
+from .._planning.report import ReportNotes
 
 # A line of names has at most so many characters, and a list so many lines.
 WIDEST = 100
@@ -73,11 +74,28 @@ class StepExplanation:
         rest = f"host reads {len(self.host_reads)}, not compared {len(self.unwatched)}"
         return ", ".join([*kinds, rest])
 
-    def _repr_html_(self) -> str:
-        rows = [(f"compared: {kind}", _counted(names)) for kind, names in self.compared.items()]
+    def rows(self) -> list[tuple[str, str]]:
+        """Returns what a table of the explanation shows: kinds of state, and the names of each."""
+        inputs = f"{self.inputs} tensors, {self.input_constants} numbers and texts"
+        rows = [("compared: inputs", inputs)]
+        rows += [(f"compared: {kind}", _counted(names)) for kind, names in self.compared.items()]
         rows += [("read out of tensors", text) for text in self.host_reads]
         rows += [("not compared", text) for text in self.unwatched]
-        return table(rows, type(self).__name__)
+        rows += [("may change (unguarded)", name) for name in self.unguarded]
+        calls = f'"{self.lockstep}": {self.lockstep_steps} of {self.steps} calls were compared'
+        return [*rows, ("lockstep", calls)]
+
+    def notes(self) -> ReportNotes:
+        """Returns the explanation as a part of a report's page."""
+        about = (
+            "A captured step does not run Python again. State that is compared is looked at before "
+            "each call, and what is read out of tensors within it. A change of the rest is found "
+            "by lockstep only."
+        )
+        return ReportNotes("What the step depends on", about, tuple(self.rows()))
+
+    def _repr_html_(self) -> str:
+        return table(self.rows(), type(self).__name__)
 
 
 def _listed(title: str, items: Iterable[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
@@ -12,12 +14,28 @@ from .measured import RunLog
 from .problems import PlanLike, Problem, text_of
 
 
+@dataclass(frozen=True)
+class ReportNotes:
+    """A part of a report's page that the caller writes: a table of names and texts.
+
+    Attributes:
+        title: The title of the part.
+        about: A sentence below it.
+        rows: The names and the texts.
+    """
+
+    title: str
+    about: str = ""
+    rows: tuple[tuple[str, str], ...] = ()
+
+
 def report_html(
     problem: Problem,
     plan: PlanLike,
     *,
     run_log: RunLog | None = None,
     machine: Path | dict[str, Any] | None = None,
+    notes: Iterable[ReportNotes] = (),
     path: Path | None = None,
     time_limit: float | str = 3.0,
 ) -> str:
@@ -31,6 +49,7 @@ def report_html(
         plan: A path, a dict in the file format, or a `Plan`.
         run_log: The measurements of the plan's runs. The page shows them beside the planned values.
         machine: The machine of a plan that moves values: a path, or a dict in the file format.
+        notes: More parts of the page, behind the others.
         path: The file that the page is written to, or None for no file.
         time_limit: The time for the frontier: seconds, or a text such as "3s". With 0
             the page has no frontier.
@@ -52,6 +71,7 @@ def report_html(
         measured,
         "run log",
         None if machine is None else text_of(machine, "machine")[0],
+        [(one.title, one.about, list(one.rows)) for one in notes],
         nanoseconds(time_limit),
     )
     if path is not None:
