@@ -51,7 +51,7 @@ struct ReportInput {
   std::vector<FrontierPoint> periodic = {};  // periodic checkpoints, to compare with
   std::optional<RunLog> run_log = {};        // what a run measured
   std::optional<SideBySide> side_by_side = {};
-  Machine machine = {};  // of a plan that moves values
+  Machine machine = {};                 // of a plan that moves values
   std::vector<ReportNotes> notes = {};  // stand behind all other parts of the page
 };
 
