@@ -1,5 +1,6 @@
 #include "report/html_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace reprise::report {
@@ -31,12 +32,16 @@ void HtmlTable::row(const std::vector<std::string>& cells) { body_ += line(cells
 void HtmlTable::total(const std::vector<std::string>& cells) { foot_ += line(cells); }
 
 std::string HtmlTable::take() {
-  std::string text =
-      "<div class=\"table\" tabindex=\"0\"><table><caption>" + caption_ + "</caption>\n<thead><tr>";
+  std::string text = "<div class=\"table\" tabindex=\"0\"><table>";
+  if (!caption_.empty()) text += "<caption>" + caption_ + "</caption>";
+  std::string heads;
   for (size_t c = 0; c < headings_.size(); ++c) {
-    text += "<th scope=\"col\"" + std::string(style(aligns_[c])) + ">" + headings_[c] + "</th>";
+    heads += "<th scope=\"col\"" + std::string(style(aligns_[c])) + ">" + headings_[c] + "</th>";
   }
-  text += "</tr></thead>\n<tbody>\n" + body_ + "</tbody>";
+  const bool named = std::any_of(headings_.begin(), headings_.end(),
+                                 [](const std::string& heading) { return !heading.empty(); });
+  if (named) text += "\n<thead><tr>" + heads + "</tr></thead>";
+  text += "\n<tbody>\n" + body_ + "</tbody>";
   if (!foot_.empty()) text += "<tfoot>\n" + foot_ + "</tfoot>";
   return text + "</table></div>\n";
 }

@@ -9,7 +9,7 @@
 namespace reprise::report {
 
 // Cells and headings are markup: the caller escapes text with escaped(). The first cell of a row is
-// the heading of the row.
+// the heading of the row. An empty caption has no line, and so have headings that are all empty.
 class HtmlTable {
  public:
   explicit HtmlTable(std::string caption) : caption_(std::move(caption)) {}

@@ -11,7 +11,7 @@ std::string notes_section(const Facts& facts) {
   constexpr size_t kLongest = 2000;  // characters of a text
   std::string page;
   for (const ReportNotes& notes : facts.input.notes) {
-    HtmlTable table(fmt::format("{} rows", notes.rows.size()));
+    HtmlTable table("");
     table.column("", Align::kLeft).column("", Align::kLeft);
     for (const auto& [name, text] : notes.rows) {
       table.row({escaped(shortened(name, 100)), escaped(shortened(text, kLongest))});
