@@ -433,6 +433,17 @@ def few_bit_table(name: str, bits: int) -> tuple[list[float], list[float]]:
 def few_bit_activations() -> list[tuple[str, str, int]]:
     """Returns the name, the formula and the only number of bits, or 0, of each activation."""
 
+def svd_halves(a: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """Returns the halves of the matrix of rank `keep` that is nearest."""
+
+def safe_svd(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns u, s and v."""
+
+def svd_tangent(
+    of: tuple[Tensor, Tensor, Tensor], da: Tensor, keep: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the changes of u, s and v along `da`."""
+
 def write_tensors(path: str, metadata: dict[str, str], tensors: list[tuple[str, Tensor]]) -> None:
     """Writes a file of tensors as a whole, or leaves it as it is."""
 

@@ -54,6 +54,7 @@ def test_snippets(document: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         ["data_parallel.py", "--steps", "2", "--compare"],
         ["pipeline.py", "--steps", "2", "--compare"],
         ["reversible.py", "--depth", "4", "--batch", "2", "--steps", "2"],
+        ["corner_matrices.py", "--moves", "20", "--bond", "8", "--couplings", "0.5"],
         ["siamese.py", "--pairs", "4", "--steps", "2"],
         ["gpt_on_text.py", "--steps", "2", "--width", "32", "--layers", "2", "--batch", "4"],
     ],

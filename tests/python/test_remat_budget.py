@@ -162,3 +162,18 @@ def test_memory_is_counted() -> None:
     assert reprise.peak_bytes() - before == 2 * 4032
     del held
     assert reprise.live_bytes() == before
+
+
+@pytest.mark.parametrize("last", ["sum", "product", "view"])
+def test_a_loss_that_is_the_output_of_the_model(last: str) -> None:
+    """Autograd holds the 1 from which the backward pass starts, and hands it to the last stage."""
+    ends = {
+        "sum": lambda x: x.sum(0, keepdim=True).view(()),
+        "product": lambda x: x.sum() * torch.ones(()),
+        "view": lambda x: (x.view(1, -1) @ torch.ones(x.numel(), 1)).view(()),
+    }
+    x = torch.randn(1000, requires_grad=True)
+    model = reprise.remat([torch.sin] * 6 + [ends[last]], x, budget="85%", loss=lambda out: out)
+    model(x).backward()
+    report = model.report()
+    assert report.measured_peak_bytes == report.predicted_peak_bytes

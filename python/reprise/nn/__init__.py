@@ -16,6 +16,7 @@ from ._few_bit import FewBit, few_bit, few_bit_table
 from ._finite_depth import FiniteDepth
 from ._in_place_abn import InPlaceABN
 from ._reversible import Reversible, ReversibleSequence
+from ._svd import Svd, safe_svd, svd_halves, svd_tangent
 from ._tiled import (
     GELU,
     ForwardAD,
@@ -51,6 +52,7 @@ __all__ = [
     "Reversible",
     "ReversibleSequence",
     "SiLU",
+    "Svd",
     "SwiGLU",
     "Swish",
     "XConv2d",
@@ -62,7 +64,10 @@ __all__ = [
     "gelu",
     "hardswish",
     "mish",
+    "safe_svd",
     "silu",
+    "svd_halves",
+    "svd_tangent",
     "swiglu",
     "swish",
 ]

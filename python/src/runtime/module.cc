@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "captured_step.h"
 #include "estimates.h"
+#include "decompositions.h"
 #include "few_bit.h"
 #include "in_place_abn.h"
 #include "online.h"
@@ -75,6 +76,7 @@ PYBIND11_MODULE(_runtime, m) {
   bind_online(m);
   bind_tiled_functions(m);
   bind_few_bit(m);
+  bind_decompositions(m);
   bind_saved(m);
   bind_reversible(m);
   bind_in_place_abn(m);

@@ -17,9 +17,11 @@ using device::storage_bytes;
 
 namespace {
 
-// Returns whether the memory of an expanded gradient is that of a single number (or of none, if the
-// batch is empty), which another tensor holds.
+// Returns whether the memory of a gradient is that of a single number (or of none, if the batch is
+// empty), which somebody else holds: autograd holds the 1 from which the backward pass starts. A
+// loss that is the output itself hands on that 1, and a sum expands it.
 bool held_elsewhere(const at::Tensor& g) {
+  if (g.numel() == 1) return g.use_count() > 1 || g.storage().use_count() > 1;
   if (g.storage().use_count() == 1) return false;
   return g.numel() == 0 || g.nbytes() > g.storage().nbytes();
 }
@@ -81,10 +83,13 @@ torch::autograd::variable_list LossSink::apply(torch::autograd::variable_list&& 
   gradients = apart(tail ? tail(std::move(inputs)) : std::move(inputs), counts);
   const Tensors shared = shared_between(gradients);
   own.clear();
+  held.clear();
   for (const Tensors& branch : gradients) {
     Tensors alone;
+    std::vector<bool>& flags = held.emplace_back();
     for (const at::Tensor& g : branch) {
-      if (g.defined() && !held_elsewhere(g) && !is_among(g, shared)) alone.push_back(g);
+      flags.push_back(g.defined() && (held_elsewhere(g) || is_among(g, shared)));
+      if (g.defined() && !flags.back()) alone.push_back(g);
     }
     own.push_back(storage_bytes(alone));
   }

@@ -36,9 +36,10 @@ struct LossSink final : torch::autograd::Node {
   std::vector<size_t> counts;      // of tensors, by branch
   std::vector<Tensors> gradients;  // by branch
   int64_t level = 0, peak = 0;
-  // By branch: bytes of gradients that nobody else holds. Others hold the expanded 1 of a sum, and
-  // what several branches share.
-  std::vector<int64_t> own;
+  // By branch: whether somebody else holds the memory of a gradient until the end of the step, as
+  // autograd holds the 1 that a sum expands, and what several branches share.
+  std::vector<std::vector<bool>> held;
+  std::vector<int64_t> own;  // by branch: bytes of the other gradients
   bool reached = false;
 
   LossSink(c10::Device d, std::vector<size_t> c) : device(d), counts(std::move(c)) {}

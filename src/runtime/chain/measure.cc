@@ -78,7 +78,10 @@ class Measurement {
     const std::vector<Parked> last = measure_loss();
     Parked gradient;
     for (size_t i = n; i-- > 0;) {
-      if (model_.ends(i)) gradient = last[model_.branch_of(i)];
+      if (model_.ends(i)) {
+        gradient = last[model_.branch_of(i)];
+        holds_ = held_[model_.branch_of(i)];
+      }
       report(1 - static_cast<double>(3 * i) / static_cast<double>(4 * n),
              model_.stages[i].stage.name);
       gradient = measure_backward(i, gradient);
@@ -259,13 +262,9 @@ class Measurement {
     measured_.loss_resident = Bytes(resident_);
     *rows.back().output_gradient += Bytes(resident_);
     row.cost.workspace = Bytes(std::max<int64_t>(0, sink.peak - sink.level));
-    const Tensors shared = shared_between(sink.gradients);
     std::vector<Parked> gradients;
-    for (const Tensors& branch : sink.gradients) {
-      std::vector<bool>& held = held_.emplace_back();
-      for (const at::Tensor& gradient : branch) held.push_back(is_among(gradient, shared));
-      gradients.emplace_back(branch);
-    }
+    for (const Tensors& branch : sink.gradients) gradients.emplace_back(branch);
+    held_ = std::move(sink.held);
     sink.gradients.clear();
     return gradients;
   }
@@ -282,6 +281,7 @@ class Measurement {
       Tensors g_in = measure_backward_bytes(i, o, gradient, o == 0 ? book_ : again);
       if (o == 0) result = std::move(g_in);
     }
+    holds_ = std::move(holds_next_);
     measure_kept_times(i, boundaries_[model_.input_of(i)].restore(), gradient, random);
     return Parked(result);
   }
@@ -295,7 +295,7 @@ class Measurement {
     if (!option.reads_input) x.clear();
     if (!option.reads_output) y.clear();
     Tensors g = gradient.restore();
-    const Tensors held = held_of(i, g);
+    const Tensors held = held_of(g);
     StageGradients made;
     const bool gives_input = option.consumes_input && option.reads_input;
     const int64_t freed = storage_bytes(g) - storage_bytes(held) + option.saved.count() +
@@ -309,7 +309,7 @@ class Measurement {
     option.backward.workspace = Bytes(std::max<int64_t>(0, reading.peak - reading.after));
     if (o > 0) return std::move(made.inputs);
     measured_.copies_gradients[i] = made.copies;
-    const int64_t g_in = storage_bytes(made.inputs);
+    const int64_t g_in = note_gradients(made.inputs, held);
     row.weight_gradient =
         Bytes(std::max<int64_t>(0, reading.after - reading.before + freed - g_in + left_behind(i)));
     if (model_.begins(i)) {
@@ -321,15 +321,25 @@ class Measurement {
     return std::move(made.inputs);
   }
 
-  // The gradients of the outputs of stage i that stay until the end of the step.
-  Tensors held_of(size_t i, const Tensors& gradients) const {
+  // The gradients of the outputs of the stage whose memory stays until the end of the step.
+  Tensors held_of(const Tensors& gradients) const {
     Tensors held;
-    if (!model_.ends(i)) return held;
-    const std::vector<bool>& holds = held_[model_.branch_of(i)];
     for (size_t e = 0; e < gradients.size(); ++e) {
-      if (holds[e]) held.push_back(gradients[e]);
+      if (holds_[e]) held.push_back(gradients[e]);
     }
     return held;
+  }
+
+  // Notes which gradients of the inputs of the stage lie in the memory of those that are held, and
+  // returns the bytes of the others.
+  int64_t note_gradients(const Tensors& gradients, const Tensors& held) {
+    Tensors own;
+    holds_next_.clear();
+    for (const at::Tensor& gradient : gradients) {
+      holds_next_.push_back(is_among(gradient, held));
+      if (!holds_next_.back()) own.push_back(gradient);
+    }
+    return storage_bytes(own);
   }
 
   // The bytes that stay until the end of the step and count with the weight gradients of stage i.
@@ -408,7 +418,9 @@ class Measurement {
   RunTimes times_{model_.device, options_};
   MeasuredChain measured_;
   std::vector<Parked> boundaries_;
-  std::vector<std::vector<bool>> held_;  // by branch: the gradients that several branches share
+  std::vector<std::vector<bool>> held_;  // by branch: LossSink::held
+  // Whether the gradients of the outputs of the stage are held, and those of its inputs.
+  std::vector<bool> holds_, holds_next_;
   GradientBook book_;
   int64_t movable_ = 0;        // bytes of known storages that the last kept run holds
   int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step

@@ -1,0 +1,10 @@
+// Differentiable singular value decompositions in Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace reprise::python {
+
+void bind_decompositions(pybind11::module_& module);
+
+}  // namespace reprise::python
