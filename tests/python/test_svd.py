@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
@@ -11,7 +13,7 @@ from reprise.nn import safe_svd, svd_halves, svd_tangent  # noqa: E402
 pytestmark = pytest.mark.usefixtures("runtime")
 
 
-def matrix(*values: float) -> torch.Tensor:
+def matrix(*values: float) -> Any:
     """Returns a matrix of 6 x 4 numbers with these singular values."""
     torch.manual_seed(3)
     left, _ = torch.linalg.qr(torch.randn(6, 4, dtype=torch.double))

@@ -77,4 +77,4 @@ def svd_tangent(of: Svd, da: Tensor, keep: int | None = None) -> Svd:
     Raises:
         InputError: The shapes or types do not agree, or `keep` is below 1.
     """
-    return Svd(*_runtime.svd_tangent(tuple(of), da, len(of.s) if keep is None else keep))
+    return Svd(*_runtime.svd_tangent((of.u, of.s, of.v), da, len(of.s) if keep is None else keep))

@@ -422,8 +422,8 @@ class Measurement {
   // Whether the gradients of the outputs of the stage are held, and those of its inputs.
   std::vector<bool> holds_, holds_next_;
   GradientBook book_;
-  int64_t movable_ = 0;        // bytes of known storages that the last kept run holds
-  int64_t resident_ = 0;       // bytes that the loss leaves until the end of the step
+  int64_t movable_ = 0;   // bytes of known storages that the last kept run holds
+  int64_t resident_ = 0;  // bytes that the loss leaves until the end of the step
 };
 
 }  // namespace

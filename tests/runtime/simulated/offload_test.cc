@@ -41,6 +41,8 @@ class MovesToTheHost : public ::testing::TestWithParam<Case> {
 
 TEST_P(MovesToTheHost, WithTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
   const auto& [name, planner, budget] = GetParam();
+  // At the smallest budget the times that were measured decide between a move and a second run.
+  const bool moves = planner == "offload_only" || budget != "least";
   const Tensors wanted = plain_result(name);
   for (const int index : {0, 1}) {
     const c10::Device device = sim::device(index);
@@ -59,10 +61,14 @@ TEST_P(MovesToTheHost, WithTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
       const StepReport report = chain->last_step();
       EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count()) << "step " << repeat;
       EXPECT_LE(report.measured_peak, report.budget);
-      EXPECT_GT(report.moved_out, Bytes(0));
+      if (moves) {
+        EXPECT_GT(report.moved_out, Bytes(0));
+      }
       EXPECT_GE(report.moved_out, report.moved_in);
     }
-    EXPECT_GT(sim::counters().queued_copies, queued) << "the copies held up the host";
+    if (moves) {
+      EXPECT_GT(sim::counters().queued_copies, queued) << "the copies held up the host";
+    }
     EXPECT_EQ(first_difference(wanted, everything(model, loss)), -1) << device;
     EXPECT_EQ(reports(), "");
   }
