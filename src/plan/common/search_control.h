@@ -32,7 +32,7 @@ class SearchControl {
   SearchControl part(double share) const {
     SearchControl control = *this;
     const auto now = Clock::now();
-    if (end_ > now) {
+    if (end_ > now && end_ != Clock::time_point::max()) {
       control.end_ = now + std::chrono::duration_cast<Clock::duration>((end_ - now) * share);
     }
     return control;
