@@ -2,15 +2,13 @@
 // left behind, and every failure of a copy ends the step as if it had not begun.
 #include "reprise/runtime/offload.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "fault_subjects.h"
 #include "faulty_allocator.h"
 #include "faulty_disk.h"
+#include "offload_fixture.h"
 #include "reprise/check/verify.h"
 #include "reprise/model/lower.h"
 
@@ -18,39 +16,8 @@ namespace reprise::runtime::testing {
 
 namespace {
 
-namespace fs = std::filesystem;
-
-// A disk for planning: how long copies really take does not matter for bits and bytes.
-Machine disk_of(int64_t bytes_per_second, bool turns = false) {
-  Machine machine;
-  machine.memories.push_back({"disk"});
-  machine.channels = {{.from = 0, .to = 1, .bytes_per_second = bytes_per_second},
-                      {.from = 1,
-                       .to = 0,
-                       .bytes_per_second = bytes_per_second,
-                       .latency = {},
-                       .shares = turns ? 0 : -1}};
-  return machine;
-}
-
-constexpr int64_t kFast = 100'000'000'000;
-
-class OffloadTest : public RuntimeTest {
+class OffloadTest : public WithDisk {
  protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    folder_ = fs::temp_directory_path() / fmt::format("reprise-offload-{}", ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override {
-    EXPECT_TRUE(fs::is_empty(folder_)) << "a file was left";
-    fs::remove_all(folder_);
-    RuntimeTest::TearDown();
-  }
-
-  OffloadOptions offload(const Machine& machine) const {
-    return {.to = "disk:" + folder_.string(), .machine = machine, .block = Bytes(1 << 16)};
-  }
   std::shared_ptr<Remat> planned(const ChainSubject& subject, const Machine& machine,
                                  const std::string& planner = {}) const {
     return remat(subject.stages, subject.inputs,
@@ -60,8 +27,6 @@ class OffloadTest : public RuntimeTest {
                   .measure = quick(),
                   .offload = offload(machine)});
   }
-
-  fs::path folder_;
 };
 
 Bytes smallest_with_disk(const Remat& remat, const std::string& planner = {}) {

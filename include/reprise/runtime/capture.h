@@ -25,6 +25,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/alternatives.h"
 #include "reprise/runtime/measure.h"
+#include "reprise/runtime/offload.h"
 #include "reprise/runtime/optimizer.h"
 #include "reprise/runtime/remat.h"
 #include "reprise/runtime/watched_value.h"
@@ -114,7 +115,8 @@ struct StepPlanOptions {
   // The budget covers all device bytes during a step, as in RematOptions. The default is
   // CaptureOptions::budget, and without that no limit: plain training.
   Budget budget = {};
-  std::string planner = "graph";
+  // Empty: "graph", or "graph_levels" with `offload`.
+  std::string planner = {};
   // This is the time for all searches that plan() makes, together. The first steps may take as long
   // again, to plan an arena in which all memory has its place.
   Nanos time_limit{10'000'000'000};
@@ -131,6 +133,10 @@ struct StepPlanOptions {
   // addresses that stay, and these copies and the workspace of the stream on which the graph is
   // recorded count in the budget. CapturedStepReport says whether the step runs so, and why not.
   bool device_graph = false;
+  // Where values may move while nothing reads them. The memory is opened and measured by plan(). The
+  // plan decides for each value whether it stays, is made again, or moves. A run whose copy fails ends
+  // with an InputError, as if it had not begun. It is not for a step of a process group.
+  OffloadOptions offload = {};
   Observer observer = {};
 };
 
@@ -149,6 +155,8 @@ struct CapturedStepReport {
   int64_t graphed = 0;           // number of steps so far that ran as a device graph
   // Says why the plan in force does not run as a device graph; empty if it does, or was not asked to.
   std::string no_device_graph = {};
+  Bytes moved_out = {}, moved_in = {};  // to the memory of StepPlanOptions::offload, and back
+  Nanos waited = {};                    // by the step, for copies
 
   bool operator==(const CapturedStepReport&) const = default;
 };
@@ -195,6 +203,8 @@ class CapturedStep {
   // Plans the step. Throws BudgetError when the budget is infeasible, with the smallest peak that
   // some plan reaches. An earlier plan stays in force then.
   const PlanResult& plan(const StepPlanOptions& options = {});
+  // The same, but an answer without a plan is returned and not thrown.
+  PlanResult try_plan(const StepPlanOptions& options = {});
   // Takes a plan from elsewhere, for graph(). Throws InputError with all violations if the plan is
   // not valid.
   void use(const Plan& plan, const StepPlanOptions& options = {});
@@ -248,6 +258,9 @@ class CapturedStep {
   Profile profile() const;
   // Returns the plan in force. Throws InputError when nothing was planned yet.
   const PlanResult& planned() const;
+  // Returns the memories of StepPlanOptions::offload; it has no channels if the plan in force was made
+  // without.
+  Machine machine() const;
   CapturedStepReport last_step() const;
 
   // These are like the functions of Remat with the same names.

@@ -22,6 +22,7 @@ using device::storages_taken_since;
 using device::WeakStorage;
 using state::AutocastScope;
 using state::RandomState;
+using transfer::moved_by;
 
 PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}
 

@@ -52,7 +52,7 @@ struct PlannedModel {
   Places places;  // of the program
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
-  FarMemories memories;                  // where values may move to
+  transfer::FarMemories memories;        // where values may move to
   std::vector<bool> moves;               // by value; empty if the program moves none
   std::vector<Bytes> value_bytes;        // of the lowered problem
   int64_t last_step = 0;                 // number of the last step that began
@@ -98,7 +98,7 @@ class ChainStep final : public Backend {
   Tensors take_input_gradients();  // g_0, at the end of the step
 
   // Returns the bytes that the step has moved so far.
-  MovedBytes moved() const { return moved_ ? moved_->moved() : MovedBytes(); }
+  transfer::MovedBytes moved() const { return moved_ ? moved_->moved() : transfer::MovedBytes(); }
 
   // To be called before the step: measures its runs with `meter`, which must outlive the step. Each
   // stage is then a pass of its own.

@@ -8,39 +8,21 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include "reprise/model/graph.h"
-#include "reprise/model/units.h"
 #include "reprise/run/interpreter.h"
 #include "runtime/device/made_storages.h"
-#include "runtime/transfer/far_memory.h"
+#include "runtime/transfer/copies.h"
 
 namespace reprise::runtime::internal::chain {
-
-// Memories behind the device, by position in the machine; [0] is null.
-using FarMemories = std::vector<std::shared_ptr<transfer::FarMemory>>;
-
-// Returns, by value, whether the program copies it out of the device. Throws InputError for copies
-// that do not begin or end at the device.
-std::vector<bool> moved_by(const Program& program, size_t values);
-
-// The sums over the copies of a step.
-struct MovedBytes {
-  Bytes out, in;
-  Nanos waited;  // by the step, for copies
-
-  bool operator==(const MovedBytes&) const = default;
-};
 
 // The functions are called in the order of the plan, on one thread at a time. The destructor ends the
 // copies that are under way.
 class MovedValues {
  public:
-  // `graph` gives the bytes of the values, as planned.
-  MovedValues(std::vector<bool> moves, FarMemories memories);
+  // `moves` says by value whether the plan moves it (transfer::moved_by()).
+  MovedValues(std::vector<bool> moves, transfer::FarMemories memories);
   ~MovedValues();
   MovedValues(const MovedValues&) = delete;
   MovedValues& operator=(const MovedValues&) = delete;
@@ -58,32 +40,16 @@ class MovedValues {
 
   // Ends the copies that are under way, and forgets all values. Storages without memory stay so.
   void end() noexcept;
-  const MovedBytes& moved() const { return moved_; }
+  const transfer::MovedBytes& moved() const { return copies_.moved(); }
 
  private:
-  // A copy out of the device holds the storages that it reads. A copy into the device has the memory
-  // that the storages are going to get.
-  struct Copy {
-    transfer::TicketPtr ticket;
-    std::vector<c10::Storage> held = {};
-    std::vector<c10::DataPtr> memory = {};
-  };
-  struct Elsewhere {
-    transfer::ParcelPtr parcel;
-    Copy out;
-  };
-
   std::vector<c10::Storage> storages_of(ValueIndex value) const;
-  std::vector<transfer::TicketPtr> tickets_of(const std::vector<int64_t>& actions) const;
-  void wait_for(const transfer::TicketPtr& ticket);
 
   const std::vector<bool> moves_;
-  const FarMemories memories_;
+  transfer::Copies copies_;
   std::map<ValueIndex, std::vector<device::WeakStorage>> storages_;
-  std::map<std::pair<ValueIndex, int32_t>, Elsewhere> elsewhere_;
-  std::map<ValueIndex, Copy> coming_;
-  std::map<int64_t, transfer::TicketPtr> tickets_;  // by action
-  MovedBytes moved_;
+  // The memory that the storages of a value get when its copy is over.
+  std::map<ValueIndex, std::vector<c10::DataPtr>> coming_;
 };
 
 }  // namespace reprise::runtime::internal::chain

@@ -25,6 +25,7 @@ using device::limits;
 using device::make_node;
 using device::StepMeter;
 using device::StepUnderWay;
+using transfer::MovedBytes;
 
 namespace {
 

@@ -41,6 +41,20 @@ void require_group(const CaptureOptions& options) {
       "capture a step for each shape");
 }
 
+// Values move between the device and one memory behind it. The caller's inputs, and parameters before
+// their update, lie in memory that the step cannot give back.
+void require_movable(const internal::graph::LoweredStep& lowered, const Plan& plan,
+                     const Machine& machine) {
+  const Program program(lowered.graph, plan.actions, machine);
+  const std::vector<bool> moves =
+      internal::transfer::moved_by(program, lowered.graph.values.size());
+  for (size_t v = 0; v < moves.size(); ++v) {
+    if (!moves[v] || lowered.step_value_of[v] >= 0) continue;
+    throw InputError(fmt::format("the plan moves {}, which the step does not make and cannot move",
+                                 lowered.graph.values[v].id));
+  }
+}
+
 }  // namespace
 
 CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions options)
@@ -72,21 +86,20 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
-  StepPlanOptions wanted = options;
-  if (wanted.budget.unlimited()) wanted.budget = state_->options.budget;
-  Bytes fixed = state_->graph_now().fixed;
-  if (wanted.device_graph) fixed += state_->prepare_graph();
-  state_->require_plan(wanted, fixed, Bytes(0), /*together=*/true);
-  state_->now().placements = 0;
-  state_->outcomes.drop_other_plans();
+  state_->require(state_->plan(options), state_->graph_now().fixed);
   return state_->now().plan->result;
 }
 
+PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state_->plan(options); }
+
 void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
-  const Graph& graph = state_->graph();
+  StepPlanOptions wanted = options;
+  internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
+  Graph graph = state_->graph();
+  graph.fixed += opened.device_bytes - state_->far.device_bytes;
   const Baseline plain = baseline(graph);
-  const Bytes budget = options.budget.resolve(plain.peak);
-  const std::vector<Violation> violations = verify(graph, plan, budget);
+  const Bytes budget = wanted.budget.resolve(plain.peak);
+  const std::vector<Violation> violations = verify(graph, plan, budget, opened.machine);
   std::string message;
   if (!violations.empty()) message = "the plan is not valid for this step:";
   for (const Violation& violation : violations) message += "\n  " + violation.message;
@@ -95,7 +108,9 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   } else if (!message.empty()) {
     throw InputError(message);
   }
-  state_->plan_options = options;
+  require_movable(state_->captured().program.lowered, plan, opened.machine);
+  state_->plan_options = std::move(wanted);
+  state_->far = std::move(opened);
   state_->now().placements = 0;
   state_->outcomes.drop_other_plans();
   StepPlan given{{.termination = plan.termination,
@@ -103,6 +118,7 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
                   .planner = plan.planner,
                   .schedule_class = plan.schedule_class,
                   .budget = budget,
+                  .machine_sha256 = plan.machine_sha256,
                   .lower_bound = plan.lower_bound,
                   .baseline = plain,
                   .smallest_budget = {},
@@ -175,6 +191,8 @@ const PlanResult& CapturedStep::planned() const {
   return state_->now().plan->result;
 }
 
+Machine CapturedStep::machine() const { return state_->far.machine; }
+
 CapturedStepReport CapturedStep::last_step() const { return state_->report; }
 
 void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
@@ -182,7 +200,8 @@ void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 std::optional<RunLog> CapturedStep::run_log() const {
   if (!state_->now().plan) return std::nullopt;
   const Plan& plan = *planned().plan;
-  return state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device);
+  return state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device,
+                             state_->far.machine);
 }
 
 Profile CapturedStep::profile() const {

@@ -67,6 +67,9 @@ std::string why_no_device_graph(const StepProgram& program, const Program& plan)
     }
   }
   for (const Program::Entry& entry : plan.entries()) {
+    if (entry.kind == ActionKind::kCopy) {
+      return "the plan moves values to another memory, and the host begins and ends these copies";
+    }
     if (entry.kind == ActionKind::kRun && entry.run.restore_random) {
       return "the plan draws random numbers a second time, which needs their state from before; a "
              "larger budget may have a plan that does not";

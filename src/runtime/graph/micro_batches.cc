@@ -119,8 +119,17 @@ class Seam {
 // more parts faster again. So the search goes on until so many numbers in a row are slower.
 constexpr int kMostSlower = 2;
 
-PlanResult plan_of(const CapturedStep& step, const StepPlanOptions& options) {
-  return plan(step.graph(), as_plan_options(options));
+// Says whether the answers of plan_of() are in force in their steps. Ranks of a process group plan
+// together, and a step opens the memory that its values move to.
+bool plans_in_steps(const MicroBatchOptions& options) {
+  return !options.capture.group.empty() || !options.plan.offload.to.empty();
+}
+
+PlanResult plan_of(CapturedStep& step, const StepPlanOptions& planning,
+                   const MicroBatchOptions& options) {
+  if (!options.capture.group.empty()) return step.plan(planning);
+  if (plans_in_steps(options)) return step.try_plan(planning);
+  return plan(step.graph(), as_plan_options(planning));
 }
 
 // Says whether `a` is faster. Without plans it says whether `a` is closer to having one.
@@ -204,7 +213,8 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
     if (planning.budget.relative()) {
       planning.budget = planning.budget.resolve(baseline(step.graph()).peak);
     }
-    tried.push_back({parts, group ? step.plan(planning) : plan_of(step, planning)});
+    tried.push_back({parts, plan_of(step, planning, options)});
+    if (planning.offload.machine.channels.empty()) planning.offload.machine = step.machine();
     const PlanResult& result = tried.back().result;
     if (best && !better(result, chosen.result)) {
       if (result.plan && ++slower == kMostSlower) break;
@@ -224,7 +234,7 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
     throw BudgetError(refusal(chosen, why), chosen.result.budget.count(), 0,
                       chosen.result.smallest_budget.value_or(Bytes(0)).count());
   }
-  if (chosen.result.plan && !group) best->use(*chosen.result.plan, planning);
+  if (chosen.result.plan && !plans_in_steps(options)) best->use(*chosen.result.plan, planning);
   return {std::move(*best), std::move(chosen), std::move(tried)};
 }
 

@@ -1,8 +1,10 @@
 #include "runtime/graph/replay.h"
 
+#include <c10/core/Allocator.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "reprise/model/errors.h"
 #include "runtime/step/tensors.h"
@@ -57,8 +59,10 @@ Replay::Replay(const Recording& recording, const Works& works, const LoweredStep
       random_(lowered.graph.ops.size()),
       reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {}
 
-void Replay::begin(const Tensors& inputs) {
+void Replay::begin(const Tensors& inputs, transfer::FarMemories memories) {
   inputs_.clear();
+  moved_ = {};
+  if (!memories.empty()) copies_.emplace(std::move(memories));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
     const int64_t moved = offset_bytes(input) - recording_.input_offsets[i];
@@ -67,6 +71,12 @@ void Replay::begin(const Tensors& inputs) {
 }
 
 void Replay::clear() {
+  if (copies_) {
+    copies_->end();  // before the memory that copies read and write goes
+    moved_ = copies_->moved();
+    copies_.reset();
+  }
+  aside_.clear();
   stack_.clear();
   inputs_.clear();
   std::fill(slots_.begin(), slots_.end(), c10::Storage());
@@ -182,6 +192,48 @@ void Replay::free(ValueIndex value) {
   const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
   if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
   slots_[static_cast<size_t>(step_value)] = c10::Storage();
+}
+
+size_t Replay::step_value(ValueIndex value) const {
+  const int32_t position = lowered_.step_value_of[static_cast<size_t>(value)];
+  if (position < 0) throw InternalError("a plan moves a value that the step does not make");
+  return static_cast<size_t>(position);
+}
+
+bool Replay::on_other_device(ValueIndex value) const {
+  return recording_.values[step_value(value)].device != recording_.device;
+}
+
+// A value that comes back has its storage from the beginning of the copy on, as the simulator counts
+// it. Nothing reads the storage before the wait.
+void Replay::copy(const CopyAction& copy) {
+  if (!copies_) return Backend::copy(copy);
+  c10::Storage& slot = slots_[step_value(copy.value)];
+  if (on_other_device(copy.value)) {
+    if (copy.from == 0) {
+      aside_[copy.value] = slot;
+    } else {
+      slot = aside_.at(copy.value);
+    }
+    return;
+  }
+  if (copy.from == 0) return copies_->out(copy, {slot});
+  const int64_t bytes = recording_.values[step_value(copy.value)].bytes;
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
+                       c10::DataPtr(nullptr, recording_.device),
+                       c10::GetAllocator(recording_.device.type()), /*resizable=*/true);
+  storage.set_data_ptr_noswap(std::move(copies_->in(copy).at(0)));
+  slot = std::move(storage);
+}
+
+void Replay::wait(ValueIndex value, int32_t memory) {
+  if (!copies_) return Backend::wait(value, memory);
+  if (!on_other_device(value)) copies_->wait(value, memory);
+}
+
+void Replay::free_elsewhere(ValueIndex value, int32_t memory) {
+  if (!copies_) return Backend::free_elsewhere(value, memory);
+  if (aside_.erase(value) == 0) copies_->free_elsewhere(value, memory);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -3,6 +3,7 @@
 
 #include <c10/core/Storage.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "runtime/state/random_state.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
+#include "runtime/transfer/copies.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -21,14 +23,20 @@ namespace reprise::runtime::internal::graph {
 // kernels below autograd with arguments that the recording describes. It is not thread-safe. It
 // keeps references to `recording`, `works` and `lowered`, which must outlive it and stay where they
 // are.
+//
+// A value is one version of a storage, which nothing writes any more while it is that value. So its
+// bytes may leave the device and come back into another storage. A value on another device than the
+// step's takes no memory of it: such a value stays where it is when the plan moves it.
 class Replay final : public Backend {
  public:
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
-  // Begins a step with the storages of these inputs.
-  void begin(const Tensors& inputs);
-  // Drops every value and saved random state.
+  // Begins a step with the storages of these inputs. Its values may move to these memories.
+  void begin(const Tensors& inputs, transfer::FarMemories memories = {});
+  // Ends the copies that are under way, and drops every value and saved random state.
   void clear();
+  // Returns what the step has moved that was cleared last.
+  const transfer::MovedBytes& moved() const { return moved_; }
   at::Tensor tensor(const step::TensorRef& ref) const;
   const c10::Storage& storage_of(int32_t step_value) const {
     return slots_[static_cast<size_t>(step_value)];
@@ -39,6 +47,9 @@ class Replay final : public Backend {
 
   void run(const RunAction& step) override;
   void free(ValueIndex value) override;
+  void copy(const CopyAction& copy) override;
+  void wait(ValueIndex value, int32_t memory) override;
+  void free_elsewhere(ValueIndex value, int32_t memory) override;
 
   // These are the parts of run(), for measuring. invoke() calls the kernel and leaves its results
   // on the stack; keep_results() makes them values, and drop_results() drops them.
@@ -55,6 +66,9 @@ class Replay final : public Backend {
   void push(const step::Argument& argument);
   at::Tensor operand(const step::TensorRef& ref, bool shape_only) const;
   at::Tensor external(const step::TensorRef& ref) const;
+  // Returns the step value of a value that a plan moves.
+  size_t step_value(ValueIndex value) const;
+  bool on_other_device(ValueIndex value) const;
 
   const step::Recording& recording_;
   const step::Works& works_;
@@ -64,6 +78,9 @@ class Replay final : public Backend {
   std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
   std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
+  std::optional<transfer::Copies> copies_;    // of the step, if it has memories to move values to
+  std::map<ValueIndex, c10::Storage> aside_;  // values on other devices that the plan has moved
+  transfer::MovedBytes moved_;
 };
 
 }  // namespace reprise::runtime::internal::graph

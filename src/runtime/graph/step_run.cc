@@ -212,6 +212,10 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   deliver(gradients);
   set_flags(recording(), inputs);
   captured().replay.clear();
+  const transfer::MovedBytes& moved = captured().replay.moved();
+  report.moved_out = moved.out;
+  report.moved_in = moved.in;
+  report.waited = moved.waited;
   ++report.steps;
   ++now().runs;
   return outputs;
@@ -253,7 +257,9 @@ void StepState::compare(const Tensors& inputs) {
 
 Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
-  captured().replay.begin(inputs);
+  transfer::FarMemories memories;
+  if (far.memory) memories = {nullptr, far.memory};
+  captured().replay.begin(inputs, std::move(memories));
   if (meter != nullptr) {
     meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
   } else {

@@ -57,7 +57,8 @@ PlanOptions as_plan_options(const StepPlanOptions& options) {
           .time_limit = options.time_limit,
           .threads = options.threads,
           .allow = options.allow,
-          .observer = options.observer};
+          .observer = options.observer,
+          .machine = options.offload.machine};
 }
 
 Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift) {
@@ -94,7 +95,9 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
     const Bytes height =
-        placement_on(*arena, plan_blocks(graph, best.result.plan->actions), most).height;
+        placement_on(*arena, plan_blocks(graph, best.result.plan->actions, options.offload.machine),
+                     most)
+            .height;
     if (height <= most) break;
     std::optional<StepPlan> smaller =
         search_smaller(graph, options, best, height - most, part_of(rest(), kForNext));

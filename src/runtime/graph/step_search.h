@@ -20,7 +20,7 @@ struct StepPlan {
   Nanos before_placement = {};  // time of the first plan, before plans with more slack
 };
 
-// Returns the options for plan().
+// Returns the options for plan(). `options.offload` has its machine, if it names a memory.
 PlanOptions as_plan_options(const StepPlanOptions& options);
 
 // Returns the bytes that the budget leaves for the memory of the step itself, without the caller's

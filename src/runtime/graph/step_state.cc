@@ -54,6 +54,10 @@ Outcome StepState::captured_for(const Tensors& sample) {
 }
 
 void StepState::capture(const Tensors& sample) {
+  if (far.memory && device_of(sample).str() != device_name) {
+    throw InputError("the plan moves values from " + device_name + ", and the inputs are on " +
+                     device_of(sample).str() + " now: plan without `offload` first");
+  }
   // If this fails, the step stays as it was captured before.
   outcomes.reset(captured_for(sample));
   sample_bytes = storage_bytes(sample);
@@ -142,7 +146,8 @@ StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
 }
 
 void StepState::adopt(StepPlan next, Bytes fixed) {
-  now().program = std::make_shared<const Program>(graph(), next.result.plan->actions);
+  now().program = std::make_shared<const Program>(graph(), next.result.plan->actions,
+                                                  plan_options.offload.machine);
   now().plan = std::move(next);
   graph().fixed = fixed;
   now().drift = Bytes(0);
@@ -155,20 +160,70 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
   ++report.plans;
 }
 
-// Puts a new plan in force. Throws BudgetError if there is none; then all stays as it is.
-void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
+transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
+  OffloadOptions& asked = wanted.offload;
+  if (asked.to.empty()) {
+    if (asked.machine.channels.empty()) return {};
+    throw InputError(
+        "a machine says how fast a memory behind the device is, and not where: name the memory, "
+        "too "
+        "(offload)");
+  }
+  if (peers) {
+    throw InputError(
+        "the values of a step of a process group stay on their device: leave `offload` out, or the "
+        "group");
+  }
+  OffloadOptions open = plan_options.offload;
+  if (asked.machine.channels.empty()) open.machine = {};
+  if (far.memory && asked == open) {
+    asked.machine = far.machine;
+    return far;
+  }
+  const Measuring alone;
+  if (wanted.observer) wanted.observer({"profile", 0, "the memory behind the device"});
+  transfer::OpenedMemory opened = transfer::open_memory(asked, recording().device);
+  asked.machine = opened.machine;
+  return opened;
+}
+
+PlanResult StepState::plan(StepPlanOptions wanted) {
+  if (wanted.budget.unlimited()) wanted.budget = options.budget;
+  Bytes fixed = graph_now().fixed;
+  if (wanted.device_graph) fixed += prepare_graph();
+  transfer::OpenedMemory opened = far_memory(wanted);
+  // The memory of the plan before goes when the new plan is there.
+  fixed += opened.device_bytes - far.device_bytes;
+  PlanResult result = answer(wanted, fixed, Bytes(0), /*together=*/true);
+  if (!result.plan) return result;
+  far = std::move(opened);
+  now().placements = 0;
+  outcomes.drop_other_plans();
+  return result;
+}
+
+// Puts a new plan in force. If there is none, all stays as it is.
+PlanResult StepState::answer(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
                              bool together) {
   StepPlan found =
       peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
-  const PlanResult& result = found.result;
-  if (!result.plan) {
-    const std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
-                                " Raise the budget, or time_limit, which may find a smaller plan.";
-    throw BudgetError(message, result.budget.count(), fixed.count(),
-                      result.smallest_budget.value_or(Bytes(0)).count());
-  }
+  if (!found.result.plan) return found.result;
   plan_options = wanted;
   adopt(std::move(found), fixed);
+  return now().plan->result;
+}
+
+void StepState::require(const PlanResult& result, Bytes live) const {
+  if (result.plan) return;
+  const std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
+                              " Raise the budget, or time_limit, which may find a smaller plan.";
+  throw BudgetError(message, result.budget.count(), live.count(),
+                    result.smallest_budget.value_or(Bytes(0)).count());
+}
+
+void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
+                             bool together) {
+  require(answer(wanted, fixed, slack, together), fixed);
 }
 
 // Plans after a run the places of the runs that follow.

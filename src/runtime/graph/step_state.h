@@ -14,6 +14,7 @@
 #include "runtime/graph/graphed_step.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
+#include "runtime/transfer/offload.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -25,7 +26,9 @@ struct StepState {
   int64_t sample_bytes = 0;  // bytes of the inputs that the graph was captured with
   Outcomes outcomes;
   int64_t captures = 0;
+  // `offload.machine` is that of `far`.
   StepPlanOptions plan_options;
+  transfer::OpenedMemory far;            // where values may move to; no memory without `offload`
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
@@ -70,8 +73,16 @@ struct StepState {
   // The same for all ranks of the group, which call this together. Sets `fixed` to the largest one.
   StepPlan search_together(const StepPlanOptions& wanted, Bytes& fixed, Bytes slack) const;
   void adopt(StepPlan next, Bytes fixed);
+  // Returns the memory that the options name, and completes their machine. A memory that is open stays
+  // open. Throws InputError if there can be none.
+  transfer::OpenedMemory far_memory(StepPlanOptions& wanted) const;
+  // Puts a new plan in force, with the memory of its options, if the answer has one.
+  PlanResult plan(StepPlanOptions wanted);
   // `together` says that all ranks of the group plan now.
+  PlanResult answer(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
   void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
+  // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
+  void require(const PlanResult& result, Bytes live) const;
   void replan_if_needed(const Tensors& inputs);
   void place();
   void find_room();

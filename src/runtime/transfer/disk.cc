@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/tensor_bytes.h"
 #include "runtime/transfer/checksum.h"
 
 namespace reprise::runtime::internal::transfer {
@@ -107,6 +108,10 @@ void Disk::require_this_process() const {
   throw InputError(
       "this process is a child of fork(), and the threads that copy to the disk are its parent's; "
       "make the planned model in the process that trains");
+}
+
+int64_t Disk::device_bytes() const {
+  return device::counted_bytes(static_cast<int64_t>(buffers_.nbytes()), c10::kCPU);
 }
 
 bool Disk::empty() const {

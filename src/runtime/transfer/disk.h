@@ -44,6 +44,8 @@ class Disk final : public FarMemory {
   bool is_direct() const { return file_->is_direct(); }
   int64_t free_bytes() const { return file_->free_bytes(); }
   int64_t block_bytes() const { return options_.block; }
+  // Returns the bytes of the buffers, as the allocator counts them.
+  int64_t device_bytes() const;
   // Lets the directions take turns from now on, or not. No copy may be under way.
   void share_queue(bool one_queue) { options_.one_queue = one_queue; }
   // Returns whether no place is in use.

@@ -22,6 +22,7 @@ class Host final : public FarMemory {
   TicketPtr in(ParcelPtr from, std::vector<Block> to, std::vector<TicketPtr> after) override;
 
   c10::Device device() const { return device_; }
+  int64_t device_bytes() const { return 0; }  // Pinned memory is the host's.
   // Lets the directions take turns from now on, or not. No copy may be under way.
   void share_queue(bool one_queue) { one_queue_ = one_queue; }
 

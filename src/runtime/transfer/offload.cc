@@ -39,7 +39,8 @@ DiskOptions disk_options(const OffloadOptions& options) {
 
 template <class Memory>
 OpenedMemory opened(std::shared_ptr<Memory> memory, const Machine& machine) {
-  OpenedMemory result{machine.channels.empty() ? measure(*memory) : machine, memory};
+  OpenedMemory result{machine.channels.empty() ? measure(*memory) : machine, memory,
+                      Bytes(memory->device_bytes())};
   memory->share_queue(one_queue(result.machine));
   return result;
 }

@@ -12,6 +12,7 @@ namespace reprise::runtime::internal::transfer {
 struct OpenedMemory {
   Machine machine;  // the device is memory 0, and the opened one is memory 1
   std::shared_ptr<FarMemory> memory;
+  Bytes device_bytes = {};  // that its buffers take of the device
 };
 
 // Opens the memory of options.to behind the device, and measures it if the options have no machine.
