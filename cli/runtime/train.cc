@@ -258,7 +258,7 @@ void add_train(CLI::App& app, Handler& action) {
       "Examples:\n"
       "  reprise train --model densenet121 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model unet --mode chain --budget 50% --steps 50\n"
-      "  reprise train --model gpt --mode chain --budget 40% --offload disk:/tmp --steps 50\n"
+      "  reprise train --model gpt --budget 40% --offload disk:/tmp --steps 50\n"
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
       "  reprise train --model gpt --steps 500 --state run1 --save-every 50\n"
@@ -281,11 +281,13 @@ void add_train(CLI::App& app, Handler& action) {
        "where the step can be captured, else chain",
        "MODE");
   add_alternative_options(*command, arguments->alternatives);
-  text("--planner", arguments->planner, "see `reprise planners` (default: the mode's name)",
+  text("--planner", arguments->planner,
+       "see `reprise planners` (default: the mode's name; with --offload levels or graph_levels)",
        "NAME");
   text("--offload", arguments->offload,
-       "chain mode: values may move to a file in this directory (\"disk:/scratch\") while nothing "
-       "reads them; the disk is measured first",
+       "values may move to a file in this directory (\"disk:/scratch\") while nothing reads them; "
+       "the "
+       "disk is measured first",
        "disk:DIR");
   text("--machine", arguments->machine,
        "with --offload: the bandwidths of the disk, in place of measuring them", "FILE");

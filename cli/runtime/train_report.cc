@@ -90,11 +90,11 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     step.served, report.fallbacks));
   }
   if (report.moved) {
-    const runtime::StepReport& step = *report.moved;
+    const training::MovedInStep& step = *report.moved;
     const Channel &out = report.machine.channels.at(0), &in = report.machine.channels.at(1);
-    row(text, "moved to the disk a step", "-", format_bytes(step.moved_out),
+    row(text, "moved to the disk a step", "-", format_bytes(step.out),
         fmt::format("and {} back; the step waited {} for it; {:.2f} GB/s out and {:.2f} back{}",
-                    format_bytes(step.moved_in), milliseconds(step.waited),
+                    format_bytes(step.in), milliseconds(step.waited),
                     static_cast<double>(out.bytes_per_second) / 1e9,
                     static_cast<double>(in.bytes_per_second) / 1e9,
                     in.shares >= 0 ? ", in turns" : ""));
@@ -181,8 +181,8 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["arena_fallbacks"] = report.fallbacks;
   }
   if (report.moved) {
-    json["moved_out_bytes"] = report.moved->moved_out.count();
-    json["moved_in_bytes"] = report.moved->moved_in.count();
+    json["moved_out_bytes"] = report.moved->out.count();
+    json["moved_in_bytes"] = report.moved->in.count();
     json["waited_ns"] = report.moved->waited.count();
     json["machine"] = nlohmann::ordered_json::parse(to_json(report.machine));
   }

@@ -84,7 +84,9 @@ def simulate(
 ) -> tuple[list[tuple[int, int, int, int]], int, int, int, int]:
     """Returns the fields of Timeline in their order. Each step has the fields of TimelineStep."""
 
-def explain(problem: str, problem_name: str, plan: str, plan_name: str) -> tuple[str, str]:
+def explain(
+    problem: str, problem_name: str, plan: str, plan_name: str, machine: str | None
+) -> tuple[str, str]:
     """Returns the explanation as JSON, and the table for people."""
 
 def report_html(

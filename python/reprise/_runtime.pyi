@@ -100,6 +100,8 @@ class CapturedStep:
         enforce: bool,
         arena: bool,
         device_graph: bool,
+        offload: str,
+        machine: str | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
@@ -112,8 +114,13 @@ class CapturedStep:
         enforce: bool,
         arena: bool,
         device_graph: bool,
+        offload: str,
+        machine: str | None,
     ) -> None:
         """Takes a plan from elsewhere."""
+
+    def machine(self) -> str | None:
+        """Returns the memories of the plan, or None if values cannot move."""
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor] | None:
         """Runs one step and returns all tensors that the function returns.

@@ -160,10 +160,12 @@ std::tuple<Steps, int64_t, int64_t, int64_t, int64_t> simulate_plan(const Text& 
 }
 
 std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem_name,
-                                   const Text& plan_text, const Text& plan_name) {
+                                   const Text& plan_text, const Text& plan_name,
+                                   const std::optional<Text>& machine) {
   const Problem problem = parse_problem(problem_text, problem_name);
   const Plan plan = parse_plan(plan_text, plan_name);
-  const Explanation found = explain(problem.graph(plan), plan);
+  const Machine memories = machine ? parse_machine(*machine, "machine") : Machine();
+  const Explanation found = explain(problem.graph(plan), plan, memories);
   return {explanation_json(found), explanation_text(found)};
 }
 
@@ -225,7 +227,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("simulate", &simulate_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), NoGil());
   m.def("explain", &explain_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
-        py::arg("plan_name"), NoGil());
+        py::arg("plan_name"), py::arg("machine"), NoGil());
   m.def("report_html", &report_page, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), py::arg("run_log"), py::arg("run_log_name"), py::arg("machine"),
         py::arg("notes"), py::arg("time_limit_ns"), NoGil());

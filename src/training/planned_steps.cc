@@ -65,7 +65,10 @@ class ChainSteps final : public PlannedSteps {
     return {step.predicted_peak, step.measured_peak};
   }
   Machine machine() const override { return remat_.machine(); }
-  StepReport chain_step() const override { return remat_.last_step(); }
+  MovedInStep moved() const override {
+    const StepReport step = remat_.last_step();
+    return {step.moved_out, step.moved_in, step.waited};
+  }
   void log_steps(int64_t steps) override { remat_.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return remat_.run_log(); }
 
@@ -122,6 +125,7 @@ class GraphSteps final : public PlannedSteps {
     options.plan.budget = budget;
     options.plan.time_limit = options_.time_limit;
     if (!options_.planner.empty()) options.plan.planner = options_.planner;
+    options.plan.offload = options_.offload;
     options.plan.observer = options_.observer;
     options.infeasible_is_an_answer = true;
     if (!options_.parts_from.empty()) options.body = training_body(model_, options_.parts_from);
@@ -144,6 +148,11 @@ class GraphSteps final : public PlannedSteps {
   }
   std::optional<CapturedStepReport> captured() const override { return found_->step.last_step(); }
   std::vector<std::string> guards() const override { return found_->step.guards(); }
+  Machine machine() const override { return found_->step.machine(); }
+  MovedInStep moved() const override {
+    const CapturedStepReport step = found_->step.last_step();
+    return {step.moved_out, step.moved_in, step.waited};
+  }
   void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return found_->step.run_log(); }
 
@@ -179,6 +188,8 @@ class AutoSteps final : public PlannedSteps {
   StepPeak peak() const override { return steps_->peak(); }
   std::optional<CapturedStepReport> captured() const override { return steps_->captured(); }
   std::vector<std::string> guards() const override { return steps_->guards(); }
+  Machine machine() const override { return steps_->machine(); }
+  MovedInStep moved() const override { return steps_->moved(); }
   void log_steps(int64_t steps) override { steps_->log_steps(steps); }
   std::optional<RunLog> run_log() const override { return steps_->run_log(); }
 

@@ -50,9 +50,9 @@ class PlannedSteps {
   // Graph mode: see CapturedStep::guards().
   virtual std::vector<std::string> guards() const { return {}; }
   virtual std::optional<runtime::OnlineReport> online() const { return std::nullopt; }
-  // Chain mode: the memories of the plan, and what the last step moved to them.
+  // Chain mode and graph mode: the memories of the plan, and what the last step moved to them.
   virtual Machine machine() const { return {}; }
-  virtual runtime::StepReport chain_step() const { return {}; }
+  virtual MovedInStep moved() const { return {}; }
   // See Remat::log_steps().
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;

@@ -320,7 +320,7 @@ class Training {
     report_.predicted_peak = std::max(report_.predicted_peak, step.predicted);
     report_.measured_peak = std::max(report_.measured_peak, step.measured);
     report_.peaks_equal &= step.predicted == step.measured;
-    if (!options_.offload.to.empty()) report_.moved = planned_->chain_step();
+    if (!options_.offload.to.empty()) report_.moved = planned_->moved();
     report_.captured = planned_->captured();
     report_.guards = planned_->guards();
     if (report_.captured) report_.fallbacks += report_.captured->fallbacks;

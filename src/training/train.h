@@ -51,7 +51,7 @@ struct TrainOptions {
   TrainMode mode = TrainMode::kAuto;
   runtime::AlternativeOptions alternatives = {};
   std::string planner = {};  // empty: the mode's own
-  // Chain mode: where values may move while nothing reads them.
+  // Chain mode and graph mode: where values may move while nothing reads them.
   runtime::OffloadOptions offload = {};
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
@@ -89,6 +89,12 @@ struct TrainOptions {
   std::function<void(TrainMode mode, const std::string& why_chain)> on_mode = {};
   std::function<void(const TrainStep&)> on_step = {};
   std::function<bool()> stop = {};  // asked after every step
+};
+
+// What a step moved to the memory of TrainOptions::offload, and how long it waited for that.
+struct MovedInStep {
+  Bytes out, in;
+  Nanos waited;
 };
 
 struct TrainReport {
@@ -136,9 +142,9 @@ struct TrainReport {
   // Graph mode: the settings that are compared before each step, beside inputs and modules.
   std::vector<std::string> guards;
   std::optional<runtime::OnlineReport> online;  // online mode: the report of the last step
-  // Chain mode with TrainOptions::offload: the memories, and what the last step moved.
+  // With TrainOptions::offload: the memories, and what the last step moved.
   Machine machine;
-  std::optional<runtime::StepReport> moved;
+  std::optional<MovedInStep> moved;
   std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;

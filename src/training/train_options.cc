@@ -15,6 +15,7 @@ void validate_for_online(const TrainOptions& options) {
   if (options.alternatives != runtime::AlternativeOptions{}) wrong = "--allow and --alternatives";
   if (options.consume_gradients) wrong = "--consume-gradients";
   if (options.micro_batches != 1) wrong = "--micro-batches";
+  if (!options.offload.to.empty()) wrong = "--offload";
   if (!wrong.empty()) {
     throw InputError(wrong +
                      " and --mode online exclude each other: online mode runs the step as it "
@@ -42,9 +43,6 @@ void validate(const TrainOptions& options) {
     validate(options.alternatives);
   }
   if (!options.planner.empty()) find_planner(options.planner);
-  if (!options.offload.to.empty() && !is_chain) {
-    throw InputError("--offload needs --mode chain: graph mode does not move values");
-  }
   if (options.consume_gradients && is_chain) {
     throw InputError(
         "--consume-gradients needs --mode graph: a chain of stages keeps its gradients");

@@ -60,7 +60,7 @@ class TrainTest(ProgramTest):
         scratch.mkdir()
         # The buffers of the disk are in the budget, so that the network is not too small.
         gpt = ["--model", "gpt", "--input", "16x64", "--width", "64", "--layers", "4", "--heads", "2"]
-        arguments = [*gpt, "--mode", "chain", "--steps", "2", "--time-limit", "1s", "--json",
+        arguments = [*gpt, "--steps", "2", "--time-limit", "1s", "--json",
                      "--budget", "70%", "--offload", f"disk:{scratch}"]
         fast = self.folder / "fast.json"
         channel = {"bytes_per_second": 100_000_000_000, "latency_ns": 0}
@@ -69,21 +69,23 @@ class TrainTest(ProgramTest):
             "memories": [{"name": "device"}, {"name": "disk"}],
             "channels": [{"from": "device", "to": "disk"} | channel,
                          {"from": "disk", "to": "device"} | channel]}))
-        result = self.train(*arguments, "--machine", fast, "--save", plan, "--save-profile",
-                            profile, "--save-machine", machine)
-        report = json.loads(result.stdout)
-        self.assertTrue(report["gradients_equal"])
-        self.assertTrue(report["peaks_equal"])
-        self.assertGreater(report["moved_out_bytes"], 0)
-        self.assertEqual(report["moved_out_bytes"], report["moved_in_bytes"])
-        self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
-        self.assertEqual(list(scratch.iterdir()), [])
-        self.run_program("check", profile, plan, "--machine", machine, expect=DONE)
-        self.run_program("explain", profile, plan, "--machine", machine, expect=DONE)
-        # The disk is measured if there is no machine. Graph mode does not move values.
-        measured = json.loads(self.train(*arguments).stdout)
+        for mode in ("chain", "graph"):
+            with self.subTest(mode=mode):
+                result = self.train(*arguments, "--mode", mode, "--machine", fast, "--save", plan,
+                                    "--save-profile", profile, "--save-machine", machine)
+                report = json.loads(result.stdout)
+                self.assertTrue(report["gradients_equal"])
+                self.assertTrue(report["peaks_equal"])
+                self.assertGreater(report["moved_out_bytes"], 0)
+                self.assertLessEqual(report["moved_out_bytes"], report["moved_in_bytes"])
+                self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+                self.assertEqual(list(scratch.iterdir()), [])
+                self.run_program("check", profile, plan, "--machine", machine, expect=DONE)
+                self.run_program("explain", profile, plan, "--machine", machine, expect=DONE)
+        # The disk is measured if there is no machine. Online mode does not move values.
+        measured = json.loads(self.train(*arguments, "--mode", "chain").stdout)
         self.assertEqual(measured["machine"]["memories"][1]["name"], "disk")
-        for wrong, words in ((["--mode", "graph", "--offload", "disk:/tmp"], "--mode chain"),
+        for wrong, words in ((["--mode", "online", "--offload", "disk:/tmp"], "--offload"),
                              (["--mode", "chain", "--machine", fast], "--offload disk:DIRECTORY"),
                              (["--mode", "chain", "--offload", "disk:/no/such"], "/no/such")):
             with self.subTest(wrong=wrong):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
+import torch.nn.functional as functional  # noqa: E402
 from models import assert_same_bits, one_step, perceptron, state_of, vectors  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -108,3 +110,88 @@ def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def step_of(model: Any) -> Callable[..., Any]:
+    """Returns a step that may be captured: its random state is set outside."""
+
+    def step(x: Any, y: Any) -> Any:
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def captured(folder: Path) -> Any:
+    """Returns a captured step whose plan moves values, and its model."""
+    torch.manual_seed(5)
+    model = perceptron()
+    step = reprise.capture(step_of(model), *vectors(), alternatives=[])
+    options: dict[str, Any] = {"offload": f"disk:{folder}", "machine": FAST, "time_limit": 0.3}
+    most = step.plan(**options)
+    with pytest.raises(reprise.BudgetError) as none:
+        step.plan(budget=1, **options)
+    step.plan(budget=(3 * none.value.requested + most.baseline.peak_bytes) // 4, **options)
+    return step, model
+
+
+def test_captured_steps_are_those_of_plain_training(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    plain = perceptron()
+    step, model = captured(tmp_path)
+    assert step.planned.planner == "graph_levels"
+    for seed in range(3):
+        x, y = vectors()
+        expected: dict[str, Any] = {}
+        for one, run in ((plain, step_of(plain)), (model, step)):
+            one.zero_grad()
+            torch.manual_seed(seed)
+            run(x, y)
+            expected = expected or state_of(one)
+        assert_same_bits(state_of(model), expected)
+        report = step.report()
+        assert report.measured_peak_bytes == report.predicted_peak_bytes
+        assert report.moved_in_bytes >= report.moved_out_bytes > 0
+        assert report.waited_ns > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_captured_step_and_its_reports_know_the_machine(tmp_path: Path) -> None:
+    step, _ = captured(tmp_path)
+    plan, machine = step.planned.plan, step.machine()
+    assert plan.machine is not None
+    assert machine["memories"][1]["name"] == "disk"
+    assert "disk" in str(step.explain().plan)
+    page = tmp_path / "page.html"
+    step.save_report(page)
+    assert "disk" in page.read_text(encoding="utf-8")
+    page.unlink()
+    step.use(plan, offload=f"disk:{tmp_path}", machine=machine)
+    step(*vectors())
+    assert step.report().moved_out_bytes > 0
+    with pytest.raises(reprise.InputError, match="no memory"):
+        step.use(plan)
+    step.plan()
+    assert step.machine() is None
+
+
+def test_a_step_that_is_captured_again_keeps_the_disk(tmp_path: Path) -> None:
+    x, y = vectors()
+    step = reprise.capture(step_of(perceptron()), x, y, on_miss="recapture")
+    step.plan(offload=f"disk:{tmp_path}", time_limit=0.3)
+    machine = step.machine()
+    step(x[:10], y[:10])
+    assert step.planned.planner == "graph_levels"
+    assert step.machine() == machine
+
+
+def test_mistakes_of_captured_steps_are_named(tmp_path: Path) -> None:
+    step = reprise.capture(step_of(perceptron()), *vectors())
+    for offload, words in (("tape", "disk:DIRECTORY"), ("disk:/no/such/place", "/no/such/place")):
+        with pytest.raises(reprise.InputError, match=words):
+            step.plan(offload=offload)
+    with pytest.raises(reprise.InputError, match="name the memory"):
+        step.plan(machine=FAST)
+    with pytest.raises(reprise.InputError, match="does not move values"):
+        step.plan(offload=f"disk:{tmp_path}", machine=FAST, planner="graph")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from .._planning.graph import Graph
 from .._planning.html import fields_html
 from .._planning.measured import Profile, RunLog
 from .._planning.plan import Plan
+from .._planning.problems import text_of
 from .._planning.report import report_html
 from .._planning.result import PlanResult, result_of
 from .._step.memory import budget_for
@@ -167,12 +169,14 @@ class CapturedStep:
         self,
         *,
         budget: Budget = None,
-        planner: str = "graph",
+        planner: str | None = None,
         time_limit: float | str = 10.0,
         threads: int = 0,
         enforce: bool = True,
         arena: bool = True,
         device_graph: bool = False,
+        offload: str | None = None,
+        machine: Path | dict[str, Any] | None = None,
         observer: Observer | None = None,
     ) -> PlanResult:
         """Plans the step for a budget.
@@ -182,7 +186,8 @@ class CapturedStep:
                 inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
                 a share such as "60%" of plain training's peak, "auto" for what the device has
                 free, or None for the budget of the capture, and without that no limit.
-            planner: The name of a planner of graphs.
+            planner: The name of a planner of graphs. None stands for "graph", or for
+                "graph_levels" with `offload`.
             time_limit: The time for all searches together: seconds, or a text such as "10s".
             threads: The number of threads. 0 stands for as many as the machine has.
             enforce: Whether, on the CPU, a request beyond the budget raises BudgetError.
@@ -192,6 +197,13 @@ class CapturedStep:
                 can: the device starts all operations with one request. `report()` says whether it
                 does, and why not. It takes an arena, and the copies of the inputs count in the
                 budget.
+            offload: Where values may move while nothing reads them: "disk:DIRECTORY" for a
+                temporary file there, for steps on the CPU; "host" for pinned memory of the host,
+                for steps on other devices. The plan decides for each value whether it stays, is
+                made again, or moves. A call whose copy fails raises InputError, and all is as
+                before it. It is not for a step of a process group.
+            machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
+                None measures them.
             observer: A function that is called with `Progress`.
 
         Returns:
@@ -203,6 +215,7 @@ class CapturedStep:
 
         Examples:
             >>> result = step.plan(budget="80%")
+            >>> result = step.plan(budget="80%", offload="disk:/tmp")
         """
         options = plan_options(
             budget=budget_for(budget, self._device),
@@ -212,10 +225,12 @@ class CapturedStep:
             enforce=enforce,
             arena=arena,
             device_graph=device_graph,
+            offload=offload,
+            machine=machine,
             observer=observer or self._request.observer,
         )
         result = result_of(self._native.plan(**options))
-        self._plan_options = options
+        self._plan_options = options | {"machine": self._native.machine()}
         return result
 
     def use(
@@ -226,6 +241,8 @@ class CapturedStep:
         enforce: bool = True,
         arena: bool = True,
         device_graph: bool = False,
+        offload: str | None = None,
+        machine: Path | dict[str, Any] | None = None,
     ) -> None:
         """Takes a plan from elsewhere.
 
@@ -235,6 +252,8 @@ class CapturedStep:
             enforce: As for `plan()`.
             arena: As for `plan()`.
             device_graph: As for `plan()`.
+            offload: As for `plan()`.
+            machine: The machine that a plan was made for which moves values.
 
         Raises:
             InputError: The plan is not valid. The message names all violations.
@@ -246,6 +265,8 @@ class CapturedStep:
             enforce=enforce,
             arena=arena,
             device_graph=device_graph,
+            offload=offload or "",
+            machine=None if machine is None else text_of(machine, "machine")[0],
         )
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -375,7 +396,7 @@ class CapturedStep:
             lockstep=self._request.lockstep,
             steps=report.steps,
             lockstep_steps=report.compared,
-            plan=None if plan is None else explain(self.profile(), plan),
+            plan=None if plan is None else explain(self.profile(), plan, machine=self.machine()),
         )
 
     def host_reads(self) -> list[str]:
@@ -416,8 +437,23 @@ class CapturedStep:
         """
         plan = self.planned.plan
         assert plan is not None
-        notes = [self.explain().notes()]
-        report_html(self.profile(), plan, run_log=self.run_log(), notes=notes, path=path)
+        report_html(
+            self.profile(),
+            plan,
+            run_log=self.run_log(),
+            machine=self.machine(),
+            notes=[self.explain().notes()],
+            path=path,
+        )
+
+    def machine(self) -> dict[str, Any] | None:
+        """Returns the memories and channels of the plan, in the form of `reprise.machine` files.
+
+        Returns:
+            The machine, or None if values cannot move.
+        """
+        text = self._native.machine()
+        return None if text is None else dict(json.loads(text))
 
     def log_steps(self, steps: int = 5) -> None:
         """Measures the next steps run by run, for `run_log()` and for the report.
@@ -437,7 +473,7 @@ class CapturedStep:
         return None if text is None else RunLog.from_json(text)
 
     def report(self) -> StepReport:
-        """Returns the peaks, the budget and the arena of the last step."""
+        """Returns the peaks, the budget, the arena and the copies of the last step."""
         return StepReport(**self._native.report())
 
     def __repr__(self) -> str:

@@ -83,7 +83,8 @@ class MicroBatchedStep(CapturedStep):
         # If the step is captured again for other inputs, it keeps its number of parts.
         self._numbers = [self.parts]
         if self._plan_options is None:
-            self._plan_options = plan | {"budget": result_of(step.planned()).budget_bytes}
+            budget_bytes = result_of(step.planned()).budget_bytes
+            self._plan_options = plan | {"budget": budget_bytes, "machine": step.machine()}
         return step
 
 
@@ -93,12 +94,14 @@ def micro_batches(
     body: Callable[..., Any] | None = None,
     budget: Budget = None,
     parts: Sequence[int] = (1, 2, 4, 8, 16),
-    planner: str = "graph",
+    planner: str | None = None,
     time_limit: float | str = 10.0,
     threads: int = 0,
     enforce: bool = True,
     arena: bool = True,
     device_graph: bool = False,
+    offload: str | None = None,
+    machine: Path | dict[str, Any] | None = None,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
     outcomes: int = 4,
@@ -147,6 +150,8 @@ def micro_batches(
         enforce: As for `CapturedStep.plan()`.
         arena: As for `CapturedStep.plan()`.
         device_graph: As for `CapturedStep.plan()`.
+        offload: As for `CapturedStep.plan()`.
+        machine: As for `CapturedStep.plan()`.
         modules: As for `capture()`.
         on_miss: As for `capture()`.
         outcomes: As for `capture()`.
@@ -193,6 +198,8 @@ def micro_batches(
             "enforce": enforce,
             "arena": arena,
             "device_graph": device_graph,
+            "offload": offload,
+            "machine": machine,
             "observer": observer,
         },
         Request(

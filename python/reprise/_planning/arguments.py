@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from ..errors import InputError
+from .document import Path
+from .problems import text_of
 
 # A budget is a number of bytes, a text such as "8 GiB", a share such as "60%" of plain training's
 # peak, or None for no limit.
@@ -87,22 +89,26 @@ def observe(observer: Observer | None) -> Callable[[str, float, str], None] | No
 def plan_options(
     *,
     budget: int | str | None,
-    planner: str,
+    planner: str | None,
     time_limit: float | str,
     threads: int,
     enforce: bool,
     arena: bool,
     device_graph: bool,
+    offload: str | None,
+    machine: Path | dict[str, Any] | None,
     observer: Observer | None,
 ) -> dict[str, Any]:
     """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
     return {
         "budget": budget,
-        "planner": planner,
+        "planner": planner or "",
         "time_limit_ns": nanoseconds(time_limit),
         "threads": threads,
         "enforce": enforce,
         "arena": arena,
         "device_graph": device_graph,
+        "offload": offload or "",
+        "machine": None if machine is None else text_of(machine, "machine")[0],
         "observer": observe(observer),
     }

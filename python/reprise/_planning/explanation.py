@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from .. import _core
+from .document import Path
 from .html import fields_html
 from .plan import Baseline
 from .problems import PlanLike, Problem, text_of
@@ -102,19 +104,26 @@ class Explanation:
         return fields_html(self)
 
 
-def explain(problem: Problem, plan: PlanLike) -> Explanation:
+def explain(
+    problem: Problem, plan: PlanLike, *, machine: Path | dict[str, Any] | None = None
+) -> Explanation:
     """Says who holds the bytes at the peak of a plan, what it recomputes, and what that costs.
 
     Args:
         problem: A path, a dict in the file format, or a `Chain`, `Graph` or `Profile`.
         plan: A path, a dict in the file format, or a `Plan`.
+        machine: The machine of a plan that moves values: a path, or a dict in the file format.
 
     Raises:
-        InputError: The problem or the plan cannot be read, or an action cannot run.
+        InputError: The problem, the plan or the machine cannot be read, or an action cannot run.
 
     Examples:
         >>> text = str(reprise.explain(chain, plan))
     """
-    found, text = _core.explain(*text_of(problem, "problem"), *text_of(plan, "plan"))
+    found, text = _core.explain(
+        *text_of(problem, "problem"),
+        *text_of(plan, "plan"),
+        None if machine is None else text_of(machine, "machine")[0],
+    )
     explanation: Explanation = decode(Explanation, json.loads(found) | {"text": text})
     return explanation

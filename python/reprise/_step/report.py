@@ -25,7 +25,7 @@ class StepReport:
             smaller.
         served: The number of allocations that the arena served at their planned places.
         fallbacks: The number of allocations that the heap served although there is an arena.
-        moved_out_bytes: The bytes that the step moved to the disk of `offload`.
+        moved_out_bytes: The bytes that the step moved to the memory of `offload`.
         moved_in_bytes: The bytes that it brought back.
         waited_ns: The time that it waited for copies, in nanoseconds.
         compared: The number of steps so far that lockstep compared with the function.

@@ -25,7 +25,11 @@ using Text = std::string;
 
 rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
                                  int64_t time_limit_ns, int threads, bool enforce, bool arena,
-                                 bool device_graph, const ObserverArgument& observer) {
+                                 bool device_graph, const Text& offload,
+                                 const std::optional<Text>& machine,
+                                 const ObserverArgument& observer) {
+  rt::OffloadOptions memory{.to = offload};
+  if (machine) memory.machine = parse_machine(*machine, "machine");
   return {.budget = budget_of(budget),
           .planner = planner,
           .time_limit = Nanos(time_limit_ns),
@@ -33,6 +37,7 @@ rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& plann
           .enforce = enforce,
           .arena = arena,
           .device_graph = device_graph,
+          .offload = std::move(memory),
           .observer = observer_of(observer)};
 }
 
@@ -109,7 +114,8 @@ class CapturedStep {
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
-                             plan["device_graph"].cast<bool>(),
+                             plan["device_graph"].cast<bool>(), plan["offload"].cast<Text>(),
+                             plan["machine"].cast<std::optional<Text>>(),
                              plan["observer"].cast<ObserverArgument>())};
     std::optional<rt::MicroBatches> found;
     {
@@ -125,19 +131,25 @@ class CapturedStep {
   }
 
   py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
-                int threads, bool enforce, bool arena, bool device_graph,
-                const ObserverArgument& observer) {
+                int threads, bool enforce, bool arena, bool device_graph, const Text& offload,
+                const std::optional<Text>& machine, const ObserverArgument& observer) {
     {
       py::gil_scoped_release no_gil;
       step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
-                               device_graph, observer));
+                               device_graph, offload, machine, observer));
     }
     return planned();
   }
   void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
-           bool device_graph) {
+           bool device_graph, const Text& offload, const std::optional<Text>& machine) {
     py::gil_scoped_release no_gil;
-    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, device_graph, {}));
+    step_->use(parse_plan(plan),
+               plan_options(budget, "", 0, 0, enforce, arena, device_graph, offload, machine, {}));
+  }
+  // The memories of the plan as JSON, or nothing if there is the device alone.
+  std::optional<Text> machine() const {
+    if (step_->machine().channels.empty()) return std::nullopt;
+    return to_json(step_->machine());
   }
   std::optional<Tensors> run(const Tensors& inputs) {
     py::gil_scoped_release no_gil;
@@ -179,6 +191,9 @@ class CapturedStep {
     found["compared"] = report.compared;
     found["graphed"] = report.graphed;
     found["no_device_graph"] = report.no_device_graph;
+    found["moved_out_bytes"] = report.moved_out.count();
+    found["moved_in_bytes"] = report.moved_in.count();
+    found["waited_ns"] = report.waited.count();
     return found;
   }
 
@@ -233,9 +248,11 @@ void bind_captured_step(py::module_& m) {
                   py::arg("group"), py::arg("bucket_cap"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
-           py::arg("device_graph"), py::arg("observer"))
+           py::arg("device_graph"), py::arg("offload"), py::arg("machine"), py::arg("observer"))
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
-           py::arg("enforce"), py::arg("arena"), py::arg("device_graph"))
+           py::arg("enforce"), py::arg("arena"), py::arg("device_graph"), py::arg("offload"),
+           py::arg("machine"))
+      .def("machine", &CapturedStep::machine)
       .def("run", &CapturedStep::run, py::arg("inputs"))
       .def("capture_outcome", &CapturedStep::capture_outcome, py::arg("inputs"))
       .def("forget_outcome", &CapturedStep::forget_outcome)
