@@ -1,5 +1,7 @@
 #include "runtime/transfer/copies.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include "reprise/model/errors.h"
 #include "runtime/device/stopwatch.h"
 
@@ -45,7 +47,7 @@ void Copies::out(const CopyAction& copy, std::vector<c10::Storage> storages) {
     const auto size = static_cast<int64_t>(storage.nbytes());
     blocks.push_back({const_cast<void*>(storage.data()), size});
     there.sizes.push_back(size);
-    there.device = storage.device_type();
+    there.device = storage.device();
     bytes += size;
   }
   TicketPtr& ticket = tickets_[copy.action];
@@ -60,7 +62,9 @@ std::vector<c10::DataPtr> Copies::in(const CopyAction& copy) {
   const Elsewhere& there = elsewhere_.at({copy.value, copy.from});
   std::vector<TicketPtr> after = tickets_of(copy.after);
   after.push_back(there.out);
-  c10::Allocator* const allocator = c10::GetAllocator(there.device);
+  // An allocator takes memory of the device that is current.
+  c10::Allocator* const allocator = c10::GetAllocator(there.device.type());
+  const c10::DeviceGuard current(there.device);
   std::vector<c10::DataPtr> taken;
   std::vector<Block> blocks;
   int64_t bytes = 0;

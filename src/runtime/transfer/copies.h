@@ -68,7 +68,7 @@ class Copies {
     TicketPtr out;
     std::vector<c10::Storage> held;  // until `out` has been waited for
     std::vector<int64_t> sizes;      // of the storages, in bytes
-    c10::DeviceType device = c10::kCPU;
+    c10::Device device = c10::kCPU;
   };
 
   std::vector<TicketPtr> tickets_of(const std::vector<int64_t>& actions) const;

@@ -1,8 +1,10 @@
-// Values of a chain that move from a device to host memory: the bits of plain training on the CPU, the
-// predicted bytes of the device, copies that overlap, no missing synchronisation.
+// Values of chains and of captured steps that move from a device to host memory: the bits of plain
+// training on the CPU, the predicted bytes of the device, copies that overlap, no missing
+// synchronisation.
 #include <tuple>
 
 #include "device_models.h"
+#include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/plan.h"
 
@@ -84,6 +86,114 @@ INSTANTIATE_TEST_SUITE_P(Device, MovesToTheHost,
                                   (budget == "least" ? budget : "80");
                          });
 
+// Without alternatives, values move or operations run again below plain training's peak.
+CapturedStep captured(const DeviceModel& model, const StepFunction& step) {
+  CaptureOptions options{.measure = once()};
+  for (const AlternativeInfo& info : alternatives()) {
+    options.alternatives.without.push_back(info.name);
+  }
+  return CapturedStep(step, {model.input, model.target}, std::move(options));
+}
+
+StepPlanOptions moving_plan(Budget budget, bool arena) {
+  return {.budget = budget,
+          .time_limit = Nanos(200'000'000),
+          .arena = arena,
+          .offload = {.to = "host", .machine = fast_host()}};
+}
+
+// A budget near the smallest one that a search finds with the host.
+Bytes tight_budget(CapturedStep& step) {
+  const Baseline plain = step.plan(moving_plan({}, false)).baseline;
+  const PlanResult none = step.try_plan(moving_plan(step.graph().fixed, false));
+  return Bytes((2 * none.smallest_budget.value().count() + plain.peak.count()) / 3);
+}
+
+class CapturedMovesToTheHost : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
+ protected:
+  void SetUp() override { sim::take_reports(); }
+};
+
+TEST_P(CapturedMovesToTheHost, WithTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
+  const auto& [name, arena] = GetParam();
+  const Tensors wanted = plain_result(name);
+  for (const int index : {0, 1}) {
+    const c10::Device device = sim::device(index);
+    const DeviceModel model = make_device_model(name, device);
+    CapturedStep step = captured(model, model.step());
+    step.plan(moving_plan(tight_budget(step), arena));
+    seed_device(device, 11);
+    at::Tensor loss;
+    const uint64_t queued = sim::counters().queued_copies;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      model.drop_gradients();
+      loss = at::Tensor();
+      loss = step.run({model.input, model.target});
+      const CapturedStepReport report = step.last_step();
+      EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count()) << "step " << repeat;
+      EXPECT_LE(report.measured_peak, report.budget);
+      EXPECT_GT(report.moved_out, Bytes(0));
+      EXPECT_GE(report.moved_in, report.moved_out);
+    }
+    EXPECT_GT(sim::counters().queued_copies, queued) << "the copies held up the host";
+    EXPECT_EQ(first_difference(wanted, everything(model, loss)), -1) << device;
+    EXPECT_EQ(reports(), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, CapturedMovesToTheHost,
+                         ::testing::Combine(::testing::ValuesIn(device_model_names()),
+                                            ::testing::Bool()),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) +
+                                  (std::get<1>(test.param) ? "_arena" : "_heap");
+                         });
+
+// Values of a step that lie on another device than its first input stay there.
+TEST(HostMemory, ValuesOnAnotherDeviceStayThere) {
+  const c10::Device device = sim::device(0);
+  const DeviceModel model = make_device_model("dense", device);
+  const auto step_with_factor = [&](const Tensors& in) {
+    at::Tensor factor = at::ones({64}).mul(0.5);  // on the host, and read behind everything
+    const at::Tensor loss = model.plain_loss();
+    loss.backward();
+    factor = factor.sum() * 2;
+    return Tensors{loss, factor, in[0].sum()};
+  };
+  CapturedStep step = captured(model, step_with_factor);
+  step.plan(moving_plan({}, false));
+  const Graph& graph = step.graph();
+  Plan plan = *step.planned().plan;
+  // The first value of the step is the one on the host. It goes, and comes back at once.
+  const auto written = [&](const Action& action) {
+    return action.kind == ActionKind::kRun &&
+           graph.ops[static_cast<size_t>(find_op(graph, action.id))].variants[0].writes.size() == 1;
+  };
+  const auto first = std::find_if(plan.actions.begin(), plan.actions.end(), written);
+  ASSERT_NE(first, plan.actions.end());
+  const ValueIndex value =
+      graph.ops[static_cast<size_t>(find_op(graph, first->id))].variants[0].writes[0];
+  const std::string id = graph.values[static_cast<size_t>(value)].id;
+  std::vector<Action> actions(plan.actions.begin(), first + 1);
+  actions.push_back({ActionKind::kCopy, id, "", "device", "host"});
+  actions.push_back({ActionKind::kWait, id, "", "host"});
+  actions.push_back({ActionKind::kFree, id, ""});
+  actions.push_back({ActionKind::kCopy, id, "", "host", "device"});
+  actions.push_back({ActionKind::kWait, id, "", "device"});
+  actions.push_back({ActionKind::kFree, id, "", "host"});
+  actions.insert(actions.end(), first + 1, plan.actions.end());
+  plan.actions = actions;
+  const Timeline timeline = simulate(graph, plan.actions, fast_host());
+  plan.peak = timeline.peak;
+  plan.time = timeline.time;
+  plan.termination = Termination::kFeasible;
+  step.use(plan, moving_plan({}, false));
+  model.drop_gradients();
+  const Tensors results = step.run_all({model.input, model.target});
+  EXPECT_EQ(results.at(1).item<float>(), 64);
+  EXPECT_EQ(step.last_step().moved_out, Bytes(0));
+}
+
 TEST(HostMemory, IsNoMemoryBehindTheCpu) {
   const DeviceModel model = make_device_model("dense", c10::kCPU);
   try {
@@ -128,6 +238,31 @@ TEST(HostMemory, AFailedAllocationLeavesEverythingAsItWas) {
     }
   }
   EXPECT_GT(failed, 10u);
+  sim::fail_allocation(0, 0);
+  EXPECT_EQ(reports(), "");
+}
+
+TEST(HostMemory, AFailedAllocationOfACapturedStepLeavesEverythingAsItWas) {
+  const c10::Device device = sim::device(0);
+  const DeviceModel model = make_device_model("conv", device);
+  CapturedStep step = captured(model, model.step());
+  step.plan(moving_plan(tight_budget(step), /*arena=*/false));
+  seed_device(device, 11);
+  const Tensors before = everything(model, at::zeros({}));
+  uint64_t failed = 0;
+  for (bool passed = false; !passed; ++failed) {
+    ASSERT_LT(failed, 2000u) << "no step has so many allocations";
+    sim::fail_allocation(0, failed + 1);
+    try {
+      static_cast<void>(step.run({model.input, model.target}));
+      passed = true;
+    } catch (const c10::OutOfMemoryError&) {
+      EXPECT_EQ(first_difference(before, everything(model, at::zeros({}))), -1)
+          << "after the failure of allocation " << failed + 1;
+    }
+  }
+  EXPECT_GT(failed, 10u);
+  EXPECT_GT(step.last_step().moved_out, Bytes(0));
   sim::fail_allocation(0, 0);
   EXPECT_EQ(reports(), "");
 }
