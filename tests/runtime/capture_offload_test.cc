@@ -450,6 +450,40 @@ TEST_F(CaptureOffload, WithAnOptimizerInTheStep) {
   EXPECT_EQ(difference(parameters_after(false), parameters_after(true)), "");
 }
 
+// A run that reads another number ends while copies are under way, and another outcome runs.
+TEST_F(CaptureOffload, OutcomesThatDifferWhileCopiesAreUnderWay) {
+  FaultyDisk calls;
+  calls.delay_up_to(std::chrono::milliseconds(2));
+  const std::vector<Stage> stages = dense_stages(8);
+  const auto plain = [&](const Tensors& in) {
+    Tensors x = {in[0]};
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (s == 5 && in[1].gt(0).item<bool>()) x[0] = x[0] * 2;
+      x = stages[s].forward(x);
+    }
+    at::Tensor loss = x[0].square().mean();
+    loss.backward();
+    return loss;
+  };
+  const Tensors yes = {rows_, at::ones({})}, no = {rows_, at::zeros({})};
+  CapturedStep step = capture(plain, no,
+                              {.on_miss = OnMiss::kRecapture,
+                               .lockstep = Lockstep::kNever,
+                               .measure = quick(),
+                               .alternatives = none()});
+  const Machine disk = disk_of(kFast);
+  step.plan(planning(budget_at(step, disk, 0.3), disk));
+  for (const Tensors& inputs : {no, yes, no, no, yes, yes, no}) {
+    drop_gradients(stages, {});
+    const Bits expected = bits_now(stages, {}, plain(inputs));
+    drop_gradients(stages, {});
+    EXPECT_EQ(difference(expected, bits_now(stages, {}, step.run(inputs))), "");
+    EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
+    EXPECT_GT(step.last_step().moved_out, Bytes(0));
+  }
+  EXPECT_EQ(step.outcomes().size(), 2U);
+}
+
 TEST_F(CaptureOffload, ARunLogHasEveryRun) {
   const Subject subject = of_chain(of_the_zoo("gpt"));
   CapturedStep step = captured(subject);

@@ -109,6 +109,9 @@ TEST_F(DataParallelTest, AGroupOfOneRankGivesTheGradientsOfThePlainStep) {
   captured.run({rows_});
   EXPECT_TRUE(at::equal(model->parameters()[0].grad(), expected[0] + expected[0]));
 
+  // Its values stay on the device.
+  EXPECT_THROW(captured.plan({.offload = {.to = "disk:/tmp"}}), InputError);
+
   // A rank that has failed goes on with nothing.
   captured.tell_failure("of its own");
   EXPECT_THROW(captured.run({rows_}), PeerError);
