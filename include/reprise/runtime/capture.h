@@ -203,10 +203,10 @@ class CapturedStep {
   // Plans the step. Throws BudgetError when the budget is infeasible, with the smallest peak that
   // some plan reaches. An earlier plan stays in force then.
   const PlanResult& plan(const StepPlanOptions& options = {});
-  // The same, but an answer without a plan is returned and not thrown.
+  // Does the same, but returns an answer without a plan in place of throwing BudgetError.
   PlanResult try_plan(const StepPlanOptions& options = {});
   // Takes a plan from elsewhere, for graph(). Throws InputError with all violations if the plan is
-  // not valid.
+  // not valid. `options.offload` names the memory and the machine of a plan that moves values.
   void use(const Plan& plan, const StepPlanOptions& options = {});
 
   // Runs the step. run() returns the first tensor that the function returns, run_all() returns all
