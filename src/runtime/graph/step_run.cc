@@ -154,9 +154,9 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const int64_t uncounted =
       level_without(inputs).count() + sample_bytes - memory_count(device).live;
   report.budget = now().plan->result.budget;
-  report.predicted_peak = now().plan->result.plan->peak + now().drift;
-  // On a device the arena is one block, and all of it counts.
-  if (!device.is_cpu()) report.predicted_peak += memory.height() - memory.live_bytes();
+  // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
+  const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
+  report.predicted_peak = now().plan->result.plan->peak + now().drift + holes;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);
@@ -176,12 +176,12 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
         outputs = replay(inputs, meter ? &*meter : nullptr);
         in_place.finish();
       }
-      report.measured_peak = Bytes(memory_count(device).peak + uncounted);
+      report.measured_peak = Bytes(memory_count(device).peak + uncounted) + holes;
       if (meter) {
         meter->finish();
-        report.measured_peak = meter->peak() + Bytes(uncounted);
+        report.measured_peak = meter->peak() + Bytes(uncounted) + holes;
         log.add(now().program, {report.predicted_peak, now().plan->result.plan->time},
-                Bytes(uncounted), std::move(*meter));
+                Bytes(uncounted) + holes, std::move(*meter));
       }
     }
     if (is_compared() && !compares_first()) compare(inputs);
