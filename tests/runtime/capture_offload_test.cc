@@ -1,78 +1,19 @@
-// Graph mode with a disk behind the device: the bits of plain training, the predicted bytes, nothing
-// left behind, and every failure of a copy ends the step as if it had not begun.
+// Graph mode with a disk behind the device: the bits of plain training, the predicted bytes, and
+// nothing left behind.
+#include "capture_offload.h"
+
 #include <chrono>
 #include <random>
 
-#include "fault_subjects.h"
-#include "faulty_allocator.h"
 #include "faulty_disk.h"
 #include "forced_alternatives.h"
-#include "offload_fixture.h"
-#include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
-#include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
-#include "step_cases.h"
 #include "support/random_copies.h"
 
 namespace reprise::runtime::testing {
 
 namespace {
-
-constexpr Nanos kShort{150'000'000};
-
-// A step with what it is made of.
-struct Subject {
-  std::string name;
-  std::vector<Stage> stages;
-  Tensors inputs;
-  std::function<at::Tensor(const Tensors&)> step;  // forward, loss, backward
-};
-
-Subject of_case(const Case& work) {
-  return {work.name, {{work.name, work.module, {}}}, work.inputs, [work](const Tensors& in) {
-            at::Tensor loss = work.loss(in);
-            loss.backward();
-            return loss;
-          }};
-}
-
-Subject of_chain(const ChainSubject& chain) {
-  return {chain.name, chain.stages, chain.inputs, [chain](const Tensors& in) {
-            at::Tensor loss = chain.loss(run_plain(chain.stages, in));
-            loss.backward();
-            return loss;
-          }};
-}
-
-// Without alternatives, operations run again or values move below plain training's peak.
-AlternativeOptions none() {
-  AlternativeOptions options;
-  for (const AlternativeInfo& info : alternatives()) options.without.push_back(info.name);
-  return options;
-}
-
-CapturedStep captured(const Subject& subject, AlternativeOptions alternatives = none()) {
-  return capture(subject.step, subject.inputs,
-                 {.measure = quick(), .alternatives = std::move(alternatives)});
-}
-
-std::vector<Bits> plain_steps(const Subject& subject, int count) {
-  std::vector<Bits> results;
-  for (int k = 0; k < count; ++k) {
-    drop_gradients(subject.stages, subject.inputs);
-    const at::Tensor loss = subject.step(subject.inputs);
-    results.push_back(bits_now(subject.stages, subject.inputs, loss));
-  }
-  return results;
-}
-
-// The smallest peak that a search finds with this disk.
-Bytes smallest(const CapturedStep& step, const Machine& machine) {
-  const PlanResult none =
-      plan(step.graph(), {.budget = step.graph().fixed, .time_limit = kShort, .machine = machine});
-  return none.smallest_budget.value();
-}
 
 bool runs_again(const Plan& plan) {
   std::set<std::string> seen;
@@ -80,38 +21,6 @@ bool runs_again(const Plan& plan) {
     return action.kind == ActionKind::kRun && !seen.insert(action.id).second;
   });
 }
-
-class CaptureOffload : public WithDisk {
- protected:
-  StepPlanOptions planning(Bytes budget, const Machine& machine, bool arena = true) const {
-    return {.budget = budget, .time_limit = kShort, .arena = arena, .offload = offload(machine)};
-  }
-
-  // Plans with the disk and all memory, and returns a budget between the smallest one (share 0) and
-  // plain training's peak (share 1).
-  Bytes budget_at(CapturedStep& step, const Machine& machine, double share) const {
-    step.plan({.time_limit = kShort, .offload = offload(machine)});  // the buffers count now
-    const int64_t least = smallest(step, machine).count();
-    const int64_t most = baseline(step.graph()).peak.count();
-    return Bytes(least + static_cast<int64_t>(share * static_cast<double>(most - least)));
-  }
-
-  // Runs steps, and compares them with the expected ones.
-  void expect_steps(CapturedStep& step, const Subject& subject, const std::vector<Bits>& expected) {
-    for (size_t n = 0; n < expected.size(); ++n) {
-      SCOPED_TRACE(fmt::format("step {}", n));
-      drop_gradients(subject.stages, subject.inputs);
-      const at::Tensor loss = step.run(subject.inputs);
-      EXPECT_EQ(difference(expected[n], bits_now(subject.stages, subject.inputs, loss)), "");
-      const CapturedStepReport report = step.last_step();
-      EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
-      EXPECT_LE(report.measured_peak, report.budget);
-      EXPECT_EQ(report.waited > Nanos(0), report.moved_out > Bytes(0));
-      EXPECT_LE(report.moved_out, report.moved_in) << "a value that leaves twice is sent once";
-      EXPECT_EQ(report.fallbacks, 0);
-    }
-  }
-};
 
 std::vector<Subject> subjects() {
   at::manual_seed(3);
@@ -225,150 +134,6 @@ TEST_F(CaptureOffload, RecomputingAndMovingTogether) {
     }
   }
   EXPECT_TRUE(both) << "no plan did both: the test shows nothing";
-}
-
-TEST_F(CaptureOffload, RandomDelaysChangeNothingButTime) {
-  FaultyDisk calls;
-  for (const auto most : {std::chrono::milliseconds(4), std::chrono::milliseconds(300)}) {
-    const bool slow = most.count() > 100;
-    at::manual_seed(3);
-    const Subject subject = slow ? of_chain({"dense", dense_stages(4), {rows_}, mean_square})
-                                 : of_chain(of_the_zoo("gpt"));
-    const StepState state(subject.stages, subject.inputs);
-    plain_steps(subject, 1);
-    state.restore();
-    const std::vector<Bits> expected = plain_steps(subject, slow ? 1 : 3);
-    state.restore();
-    CapturedStep step = captured(subject);
-    const Machine disk = disk_of(kFast);
-    step.plan(planning(budget_at(step, disk, 0.5), disk));
-    calls.delay_up_to(most);
-    expect_steps(step, subject, expected);
-    EXPECT_GT(step.last_step().moved_out, Bytes(0));
-    calls.delay_up_to(std::chrono::milliseconds(0));
-  }
-}
-
-// This says how the memory of a replayed step is served.
-enum class Served { kHeap, kRecorded, kArena };
-
-// Every call of the disk fails in turn, in each way.
-TEST_F(CaptureOffload, FaultsOfTheDiskEndAStepAsIfItHadNotBegun) {
-  int64_t failures = 0;
-  const ChainSubject chain = convolutions_and_dropout();
-  const Subject subject = of_chain(chain);
-  FaultyDisk calls;
-  const StepState state(subject.stages, subject.inputs);
-  plain_steps(subject, 1);
-  state.restore();
-  const Bits expected = plain_steps(subject, 1)[0];
-  state.restore();
-  drop_gradients(subject.stages, subject.inputs);
-  CapturedStep step = captured(subject);
-  const Machine disk = disk_of(kFast);
-  const Bytes budget = budget_at(step, disk, 0.2);
-  for (const Served served : {Served::kHeap, Served::kRecorded, Served::kArena}) {
-    const StepPlanOptions options = planning(budget, disk, served != Served::kHeap);
-    step.plan(options);
-    const Plan plan = *step.planned().plan;
-    for (const DiskFault fault : {DiskFault::kNoSpace, DiskFault::kError, DiskFault::kNothing,
-                                  DiskFault::kFlipsBit, DiskFault::kEndsEarly}) {
-      for (int64_t k = 1;; k += 2) {
-        SCOPED_TRACE(fmt::format("{}, memory {}, fault {} of call {}", subject.name,
-                                 static_cast<int>(served), static_cast<int>(fault), k));
-        if (served == Served::kRecorded) step.use(plan, options);
-        for (int n = 0; served == Served::kArena && n < 2; ++n) {
-          state.restore();
-          step.run(subject.inputs);
-        }
-        state.restore();
-        drop_gradients(subject.stages, subject.inputs);
-        const Before before(chain);
-        std::string error;
-        calls.arm(k, fault);
-        try {
-          step.run(subject.inputs);
-        } catch (const InputError& thrown) {
-          error = thrown.what();
-        }
-        calls.disarm();
-        if (!calls.failed()) {
-          EXPECT_EQ(error, "");
-          break;
-        }
-        if (error.empty()) continue;  // the rest of a short call came
-        ++failures;
-        EXPECT_NE(error.find(folder_.string()), std::string::npos) << error;
-        before.expect_nothing_changed();
-        const at::Tensor loss = step.run(subject.inputs);
-        EXPECT_EQ(difference(expected, bits_now(subject.stages, subject.inputs, loss)), "");
-        EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
-      }
-    }
-  }
-  state.restore();
-  EXPECT_GT(failures, 50);
-}
-
-TEST_F(CaptureOffload, RequestsForMemoryMayFailBesideCopies) {
-  const ChainSubject chain = convolutions_and_dropout();
-  const Subject subject = of_chain(chain);
-  const StepState state(subject.stages, subject.inputs);
-  plain_steps(subject, 1);
-  state.restore();
-  const Bits expected = plain_steps(subject, 1)[0];
-  int64_t failures = 0;
-  for (const bool arena : {false, true}) {
-    SCOPED_TRACE(arena ? "arena" : "heap");
-    state.restore();
-    CapturedStep step = captured(subject);
-    const Machine disk = disk_of(kFast);
-    const StepPlanOptions options = planning(budget_at(step, disk, 0.2), disk, arena);
-    step.plan(options);
-    const Plan plan = *step.planned().plan;
-    std::optional<Before> before;
-    failures += fail_each_request(
-        Fault::kMachine, 3,
-        [&] {
-          if (arena) step.use(plan, options);  // its first run asks the heap for everything
-          state.restore();
-          drop_gradients(subject.stages, subject.inputs);
-          before.emplace(chain);
-        },
-        [&] { step.run(subject.inputs); },
-        [&] {
-          before->expect_nothing_changed();
-          const at::Tensor loss = step.run(subject.inputs);
-          EXPECT_EQ(difference(expected, bits_now(subject.stages, subject.inputs, loss)), "");
-        });
-    state.restore();
-  }
-  EXPECT_GT(failures, 20);
-}
-
-TEST_F(CaptureOffload, FaultsWhileTheDiskIsOpenedLeaveThePlanInForce) {
-  const ChainSubject chain = convolutions_and_dropout();
-  const Subject subject = of_chain(chain);
-  plain_steps(subject, 1);
-  FaultyDisk calls;
-  {
-    CapturedStep step = captured(subject);
-    const Plan plan = *step.plan({.time_limit = kShort}).plan;
-    const Before before(chain);
-    for (int64_t k = 1; k < 30; k += 3) {
-      calls.arm(k, DiskFault::kError);
-      try {
-        step.plan({.time_limit = kShort, .offload = {.to = "disk:" + folder_.string()}});
-      } catch (const InputError& error) {
-        EXPECT_NE(std::string(error.what()).find(folder_.string()), std::string::npos);
-      }
-      EXPECT_TRUE(calls.failed());
-      calls.disarm();
-      EXPECT_EQ(*step.planned().plan, plan);
-      before.expect_nothing_changed();
-    }
-  }
-  EXPECT_EQ(calls.opened(), calls.closed());
 }
 
 // A plan with a disk, one without, and one that does not exist.
