@@ -17,14 +17,14 @@ namespace reprise::runtime::testing {
 inline constexpr Nanos kShort{150'000'000};
 
 // A step with what it is made of.
-struct Subject {
+struct MovingStep {
   std::string name;
   std::vector<Stage> stages;
   Tensors inputs;
   std::function<at::Tensor(const Tensors&)> step;  // forward, loss, backward
 };
 
-inline Subject of_case(const Case& work) {
+inline MovingStep of_case(const Case& work) {
   return {work.name, {{work.name, work.module, {}}}, work.inputs, [work](const Tensors& in) {
             at::Tensor loss = work.loss(in);
             loss.backward();
@@ -32,7 +32,7 @@ inline Subject of_case(const Case& work) {
           }};
 }
 
-inline Subject of_chain(const ChainSubject& chain) {
+inline MovingStep of_chain(const ChainSubject& chain) {
   return {chain.name, chain.stages, chain.inputs, [chain](const Tensors& in) {
             at::Tensor loss = chain.loss(run_plain(chain.stages, in));
             loss.backward();
@@ -47,12 +47,12 @@ inline AlternativeOptions none() {
   return options;
 }
 
-inline CapturedStep captured(const Subject& subject, AlternativeOptions alternatives = none()) {
+inline CapturedStep captured(const MovingStep& subject, AlternativeOptions alternatives = none()) {
   return capture(subject.step, subject.inputs,
                  {.measure = quick(), .alternatives = std::move(alternatives)});
 }
 
-inline std::vector<Bits> plain_steps(const Subject& subject, int count) {
+inline std::vector<Bits> plain_steps(const MovingStep& subject, int count) {
   std::vector<Bits> results;
   for (int k = 0; k < count; ++k) {
     drop_gradients(subject.stages, subject.inputs);
@@ -85,7 +85,8 @@ class CaptureOffload : public WithDisk {
   }
 
   // Runs steps, and compares them with the expected ones.
-  void expect_steps(CapturedStep& step, const Subject& subject, const std::vector<Bits>& expected) {
+  void expect_steps(CapturedStep& step, const MovingStep& subject,
+                    const std::vector<Bits>& expected) {
     for (size_t n = 0; n < expected.size(); ++n) {
       SCOPED_TRACE(fmt::format("step {}", n));
       drop_gradients(subject.stages, subject.inputs);

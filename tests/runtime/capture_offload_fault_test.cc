@@ -15,8 +15,8 @@ TEST_F(CaptureOffload, RandomDelaysChangeNothingButTime) {
   for (const auto most : {std::chrono::milliseconds(4), std::chrono::milliseconds(300)}) {
     const bool slow = most.count() > 100;
     at::manual_seed(3);
-    const Subject subject = slow ? of_chain({"dense", dense_stages(4), {rows_}, mean_square})
-                                 : of_chain(of_the_zoo("gpt"));
+    const MovingStep subject = slow ? of_chain({"dense", dense_stages(4), {rows_}, mean_square})
+                                    : of_chain(of_the_zoo("gpt"));
     const StepState state(subject.stages, subject.inputs);
     plain_steps(subject, 1);
     state.restore();
@@ -39,7 +39,7 @@ enum class Served { kHeap, kRecorded, kArena };
 TEST_F(CaptureOffload, FaultsOfTheDiskEndAStepAsIfItHadNotBegun) {
   int64_t failures = 0;
   const ChainSubject chain = convolutions_and_dropout();
-  const Subject subject = of_chain(chain);
+  const MovingStep subject = of_chain(chain);
   FaultyDisk calls;
   const StepState state(subject.stages, subject.inputs);
   plain_steps(subject, 1);
@@ -95,7 +95,7 @@ TEST_F(CaptureOffload, FaultsOfTheDiskEndAStepAsIfItHadNotBegun) {
 
 TEST_F(CaptureOffload, RequestsForMemoryMayFailBesideCopies) {
   const ChainSubject chain = convolutions_and_dropout();
-  const Subject subject = of_chain(chain);
+  const MovingStep subject = of_chain(chain);
   const StepState state(subject.stages, subject.inputs);
   plain_steps(subject, 1);
   state.restore();
@@ -131,7 +131,7 @@ TEST_F(CaptureOffload, RequestsForMemoryMayFailBesideCopies) {
 
 TEST_F(CaptureOffload, FaultsWhileTheDiskIsOpenedLeaveThePlanInForce) {
   const ChainSubject chain = convolutions_and_dropout();
-  const Subject subject = of_chain(chain);
+  const MovingStep subject = of_chain(chain);
   plain_steps(subject, 1);
   FaultyDisk calls;
   {

@@ -22,9 +22,9 @@ bool runs_again(const Plan& plan) {
   });
 }
 
-std::vector<Subject> subjects() {
+std::vector<MovingStep> subjects() {
   at::manual_seed(3);
-  std::vector<Subject> all;
+  std::vector<MovingStep> all;
   for (const Case& work : {attention(0.2), convolutions(), random_operations()}) {
     all.push_back(of_case(work));
   }
@@ -33,7 +33,7 @@ std::vector<Subject> subjects() {
 }
 
 TEST_F(CaptureOffload, StepsHaveTheBitsAndTheBytes) {
-  for (const Subject& subject : subjects()) {
+  for (const MovingStep& subject : subjects()) {
     SCOPED_TRACE(subject.name);
     const StepState state(subject.stages, subject.inputs);
     plain_steps(subject, 1);  // warm up
@@ -82,7 +82,7 @@ TEST_F(CaptureOffload, WhateverMovesAtWhateverMomentComesBack) {
   for (const Case& work : {in_place(), shared_norm(), tied_embedding(), lstm_of_torch(),
                            random_operations(), fine_tuning(), input_gradient(), autocast()}) {
     SCOPED_TRACE(work.name);
-    const Subject subject = of_case(work);
+    const MovingStep subject = of_case(work);
     const StepState state(subject.stages, subject.inputs);
     plain_steps(subject, 1);
     state.restore();
@@ -114,7 +114,7 @@ TEST_F(CaptureOffload, WhateverMovesAtWhateverMomentComesBack) {
 // again; and with channels that take turns.
 TEST_F(CaptureOffload, RecomputingAndMovingTogether) {
   at::manual_seed(3);
-  const Subject subject = of_chain({"dense", dense_stages(12), {rows_}, mean_square});
+  const MovingStep subject = of_chain({"dense", dense_stages(12), {rows_}, mean_square});
   const StepState state(subject.stages, subject.inputs);
   plain_steps(subject, 1);
   state.restore();
@@ -138,7 +138,7 @@ TEST_F(CaptureOffload, RecomputingAndMovingTogether) {
 
 // A plan with a disk, one without, and one that does not exist.
 TEST_F(CaptureOffload, TheBuffersComeAndGoWithThePlan) {
-  const Subject subject = of_chain(of_the_zoo("gpt"));
+  const MovingStep subject = of_chain(of_the_zoo("gpt"));
   plain_steps(subject, 1);
   drop_gradients(subject.stages, subject.inputs);
   CapturedStep step = captured(subject);
@@ -250,7 +250,7 @@ TEST_F(CaptureOffload, OutcomesThatDifferWhileCopiesAreUnderWay) {
 }
 
 TEST_F(CaptureOffload, ARunLogHasEveryRun) {
-  const Subject subject = of_chain(of_the_zoo("gpt"));
+  const MovingStep subject = of_chain(of_the_zoo("gpt"));
   CapturedStep step = captured(subject);
   const Machine disk = disk_of(kFast);
   step.plan(planning(budget_at(step, disk, 0.3), disk));
@@ -295,7 +295,7 @@ TEST_F(CaptureOffload, InPartsAlongTheBatch) {
 }
 
 TEST_F(CaptureOffload, MistakesAreNamed) {
-  const Subject subject = of_chain(of_the_zoo("gpt"));
+  const MovingStep subject = of_chain(of_the_zoo("gpt"));
   CapturedStep step = captured(subject);
   const auto error_of = [&](const StepPlanOptions& options) -> std::string {
     try {
