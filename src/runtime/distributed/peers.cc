@@ -124,8 +124,8 @@ struct Peers::Group {
   int rank = 0, size = 1;
   Milliseconds timeout{};
   int64_t exchanges = 0;
-  std::map<size_t, Transfer> sums;  // by number
-  std::string broken;               // why nobody can use the group any more
+  std::map<size_t, std::vector<Transfer>> started;  // by number
+  std::string broken;                               // why nobody can use the group any more
 
   std::string key(const std::string& rest) const { return prefix + rest; }
 
@@ -180,7 +180,7 @@ struct Peers::Group {
     return transfer;
   }
 
-  // Waits for a transfer. If it fails, its memory stays in `sums` or is abandoned by the caller.
+  // Waits for a transfer. If it fails, its memory stays in `started` or is abandoned by the caller.
   void finish(const Transfer& transfer, const at::Device& device) {
     const Clock::time_point end = Clock::now() + timeout + 2 * kLook;
     // On other devices wait() makes the stream wait and not the host.
@@ -302,14 +302,34 @@ void Peers::copy_from_first(const std::vector<at::Tensor>& tensors) {
 void Peers::start_sum(size_t number, const at::Tensor& tensor, const std::string& what) {
   require_sound();
   std::vector<at::Tensor> list{alias_of(tensor)};
-  group_->sums[number] = group_->under_way(group_->group->allreduce(list), tensor, what);
+  std::vector<Transfer>& started = group_->started[number];
+  started.push_back(group_->under_way(group_->group->allreduce(list), tensor, what));
+}
+
+void Peers::start_gather(size_t number, const at::Tensor& tensor,
+                         const std::vector<std::pair<int64_t, int64_t>>& parts,
+                         const std::string& what) {
+  require_sound();
+  std::vector<Transfer>& started = group_->started[number];
+  for (int rank = 0; rank < group_->size; ++rank) {
+    const auto [first, elements] = parts[static_cast<size_t>(rank)];
+    if (elements == 0 || group_->size == 1) continue;
+    const at::Tensor part = tensor.narrow(0, first, elements);
+    std::vector<at::Tensor> list{alias_of(part)};
+    started.push_back(
+        group_->under_way(group_->group->broadcast(list, {.rootRank = rank}), part, what));
+  }
 }
 
 void Peers::wait(size_t number) {
-  const auto sum = group_->sums.find(number);
-  if (sum == group_->sums.end()) throw InternalError("a plan waits for a sum that was not started");
-  group_->finish(sum->second, sum->second.memory.device());
-  group_->sums.erase(sum);
+  const auto started = group_->started.find(number);
+  if (started == group_->started.end()) {
+    throw InternalError("a plan waits for a sum or a copy that was not started");
+  }
+  for (const Transfer& transfer : started->second) {
+    group_->finish(transfer, transfer.memory.device());
+  }
+  group_->started.erase(started);
 }
 
 void Peers::tell(const std::string& failure) noexcept {
@@ -334,12 +354,14 @@ void Peers::require_sound() const {
 
 void Peers::abandon(std::shared_ptr<void> arena) noexcept {
   try {
-    for (auto& [number, sum] : group_->sums) {
-      if (sum.work->isCompleted()) continue;
-      const std::lock_guard<std::mutex> lock(abandoned().mutex);
-      abandoned().all.emplace_back(std::move(sum), arena);
+    for (auto& [number, transfers] : group_->started) {
+      for (Transfer& transfer : transfers) {
+        if (transfer.work->isCompleted()) continue;
+        const std::lock_guard<std::mutex> lock(abandoned().mutex);
+        abandoned().all.emplace_back(std::move(transfer), arena);
+      }
     }
-    group_->sums.clear();
+    group_->started.clear();
   } catch (...) {
   }
 }

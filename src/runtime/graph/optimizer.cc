@@ -7,6 +7,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <mutex>
+#include <set>
 #include <typeinfo>
 #include <utility>
 
@@ -35,6 +38,32 @@ std::string key_of(const optim::RMSpropOptions& options) {
                      options.weight_decay() != 0, options.centered());
 }
 
+// The optimizers of which adapters keep a shard only.
+class Sharded {
+ public:
+  void add(const optim::Optimizer* optimizer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_.insert(optimizer);
+  }
+  void remove(const optim::Optimizer* optimizer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_.erase(all_.find(optimizer));
+  }
+  bool has(const optim::Optimizer* optimizer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return all_.contains(optimizer);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multiset<const optim::Optimizer*> all_;
+};
+
+Sharded& sharded() {
+  static auto* const all = new Sharded;  // Adapters may outlive static objects.
+  return *all;
+}
+
 // While an OnlyOne lives, the groups of an optimizer have one parameter only. Nothing is copied.
 class OnlyOne {
  public:
@@ -61,6 +90,11 @@ class OfTorch final : public ParameterOptimizer {
   OfTorch(Kind& optimizer, const char* name) : optimizer_(optimizer), name_(name) {}
   OfTorch(std::unique_ptr<Kind> optimizer, const char* name)
       : owned_(std::move(optimizer)), optimizer_(*owned_), name_(name) {}
+  ~OfTorch() override {
+    if (is_sharded_) sharded().remove(&optimizer_);
+  }
+  OfTorch(const OfTorch&) = delete;
+  OfTorch& operator=(const OfTorch&) = delete;
 
   std::string name() const override { return name_; }
 
@@ -92,6 +126,17 @@ class OfTorch final : public ParameterOptimizer {
         std::make_unique<Kind>(std::vector<at::Tensor>{stand_in}, options(parameter)), name_);
   }
 
+  bool keep_state_of(const std::vector<size_t>& kept) override {
+    const std::vector<at::Tensor> all = parameters();
+    for (size_t p = 0; p < all.size(); ++p) {
+      if (std::find(kept.begin(), kept.end(), p) != kept.end()) continue;
+      optimizer_.state().erase(all[p].unsafeGetTensorImpl());
+    }
+    if (!is_sharded_) sharded().add(&optimizer_);
+    is_sharded_ = true;
+    return true;
+  }
+
  private:
   // Returns the group of a parameter and its position in the group.
   std::pair<size_t, size_t> place(size_t parameter) const {
@@ -110,6 +155,7 @@ class OfTorch final : public ParameterOptimizer {
   std::unique_ptr<Kind> owned_;
   Kind& optimizer_;
   const char* name_;
+  bool is_sharded_ = false;
 };
 
 template <class Kind, class Options>
@@ -133,5 +179,7 @@ std::shared_ptr<ParameterOptimizer> per_parameter(optim::Optimizer& optimizer) {
       "this optimizer is of another class, whose step may look at several parameters at once. Keep "
       "it behind the step, or derive from ParameterOptimizer");
 }
+
+bool is_sharded(const optim::Optimizer& optimizer) { return sharded().has(&optimizer); }
 
 }  // namespace reprise::runtime

@@ -154,7 +154,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const int64_t uncounted =
       level_without(inputs).count() + sample_bytes - memory_count(device).live;
   report.budget = now().plan->result.budget;
-  report.predicted_peak = now().plan->result.plan->peak + now().drift;
+  report.predicted_peak = now().own_peak + now().drift;
   // On a device the arena is one block, and all of it counts.
   if (!device.is_cpu()) report.predicted_peak += memory.height() - memory.live_bytes();
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
