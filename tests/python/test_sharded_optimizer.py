@@ -274,6 +274,16 @@ def refusals(rank: int) -> None:
             reprise.capture(step, tokens, shard_optimizer=True, **options)
     with pytest.raises(reprise.InputError, match="not by LBFGS"):
         sharded(model, torch.optim.LBFGS(model.parameters()), tokens)
+    # Steps for other shapes share an optimizer; a step that does not shard needs another one.
+    optimizer = OPTIMIZERS["SGD"](model)
+    for rows in (8, 4):
+        sharded(model, optimizer, tokens_of(rank, rows))(tokens_of(rank, rows))
+    with pytest.raises(reprise.InputError, match="or make a new optimizer"):
+        reprise.capture(step, tokens, process_group=world(), optimizer=optimizer)
+    other = nn.Linear(4, 4)
+    optimizer.add_param_group({"params": list(other.parameters())})
+    with pytest.raises(reprise.InputError, match="sharded the optimizer in another way"):
+        sharded(model, optimizer, tokens)
 
 
 def a_rank_fails_in_an_update(rank: int) -> None:

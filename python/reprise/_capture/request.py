@@ -14,6 +14,7 @@ from .._planning.arguments import Budget, Observer, observe
 from .._planning.document import Path
 from .._step.memory import budget_for
 from .._step.process_group import cap_in_bytes, name_of_group, size_of_group
+from .._step.shards import shard_of
 from ..errors import InputError
 from .lockstep import check_lockstep
 from .optimizer import ParameterSteps
@@ -60,6 +61,12 @@ class Request:
     def _updates(self) -> ParameterSteps | None:
         if self.optimizer is None:
             return None
+        shard = shard_of(self.optimizer)
+        if shard is not None and shard.ranks > 1 and not self.shard_optimizer:
+            raise InputError(
+                "the optimizer's state is sharded over several ranks, because a step was captured "
+                "with shard_optimizer before: capture this one so, too, or make a new optimizer"
+            )
         return ParameterSteps(self.optimizer, size_of_group(self.process_group))
 
     def options(self, device: torch.device) -> dict[str, Any]:

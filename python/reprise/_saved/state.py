@@ -125,6 +125,8 @@ def save_state(
     processes that `torch.distributed` has started write one folder together, by
     `torch.distributed.checkpoint`; all of them must call this function.
 
+    An optimizer that `capture(..., shard_optimizer=True)` has sharded is saved by all its ranks.
+
     However the process ends, the path has the old state or the new one. Call the function between
     two steps.
 

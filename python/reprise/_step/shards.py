@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..errors import InputError
+
 
 class Shard(NamedTuple):
     """The part of an optimizer's state that this process keeps.
@@ -25,13 +27,23 @@ _shards: weakref.WeakKeyDictionary[torch.optim.Optimizer, Shard] = weakref.WeakK
 
 
 def keep_shard(optimizer: torch.optim.Optimizer, kept: Iterable[torch.Tensor], ranks: int) -> None:
-    """Drops the state of all other parameters, and remembers that other processes keep it."""
-    identities = frozenset(id(parameter) for parameter in kept)
+    """Drops the state of all other parameters, and remembers that other processes keep it.
+
+    Raises:
+        InputError: The optimizer is sharded in another way.
+    """
+    shard = Shard(frozenset(id(parameter) for parameter in kept), ranks)
+    before = _shards.get(optimizer)
+    if before is not None and before != shard:
+        raise InputError(
+            "a step that was captured before has sharded the optimizer in another way, and the "
+            "state of some parameters would be on no rank: make a new optimizer for this step"
+        )
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if id(parameter) not in identities:
+            if id(parameter) not in shard.kept:
                 optimizer.state.pop(parameter, None)
-    _shards[optimizer] = Shard(identities, ranks)
+    _shards[optimizer] = shard
 
 
 def shard_of(optimizer: torch.optim.Optimizer) -> Shard | None:

@@ -56,8 +56,8 @@ class Peers {
   void tell(const std::string& failure) noexcept;
   // Throws PeerError if this rank has failed before, or has seen that another one has.
   void require_sound() const;
-  // Drops all sums and copies that were started. The memory of those that are still under way is kept until the
-  // process ends, together with `arena`.
+  // Drops all sums and copies that were started. The memory of those that are still under way is
+  // kept until the process ends, together with `arena`.
   void abandon(std::shared_ptr<void> arena) noexcept;
 
  private:

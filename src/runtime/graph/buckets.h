@@ -18,10 +18,10 @@ namespace reprise::runtime::internal::graph {
 step::Buckets find_buckets(const step::Recording& recording, const step::Updates& updates,
                            const CaptureOptions& options, int ranks);
 
-// Adds the values and the works of the buckets to the step, and lets updates read averages. The works
-// of a bucket copy one gradient after the other there, start the sum, and wait for it. Those of a
-// sharded bucket go on: they update the parameters of this rank, and exchange the updated ones. All of
-// them use one memory: each overwrites the value that the one before it has made.
+// Adds the values and the works of the buckets to the step, and lets updates read averages. The
+// works of a bucket copy one gradient after the other there, start the sum, and wait for it. Those
+// of a sharded bucket go on: they update the parameters of this rank, and exchange the updated
+// ones. All of them use one memory: each overwrites the value that the one before it has made.
 void add_buckets(rewrite::RewrittenStep& step, step::Buckets buckets,
                  const std::shared_ptr<Averager>& averager,
                  const std::shared_ptr<Updater>& updater);

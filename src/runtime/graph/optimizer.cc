@@ -8,8 +8,8 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
-#include <set>
 #include <typeinfo>
 #include <utility>
 
@@ -38,25 +38,45 @@ std::string key_of(const optim::RMSpropOptions& options) {
                      options.weight_decay() != 0, options.centered());
 }
 
-// The optimizers of which adapters keep a shard only.
+// The optimizers of which adapters keep a shard only, with the parameters of the shard.
 class Sharded {
  public:
-  void add(const optim::Optimizer* optimizer) {
+  void add(const optim::Optimizer* optimizer, const std::vector<size_t>& kept) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    all_.insert(optimizer);
+    Shard& shard = all_[optimizer];
+    if (shard.adapters > 0 && shard.kept != kept) {
+      throw InputError(
+          "a step that was captured before has sharded the optimizer in another way, and the state "
+          "of some parameters would be on no rank: make an optimizer for each of these steps");
+    }
+    shard.kept = kept;
+    ++shard.adapters;
   }
   void remove(const optim::Optimizer* optimizer) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    all_.erase(all_.find(optimizer));
+    const auto shard = all_.find(optimizer);
+    if (--shard->second.adapters == 0) all_.erase(shard);
   }
   bool has(const optim::Optimizer* optimizer) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return all_.contains(optimizer);
   }
+  // Says whether the state of the parameter is here.
+  bool keeps(const optim::Optimizer* optimizer, size_t parameter) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto shard = all_.find(optimizer);
+    if (shard == all_.end()) return true;
+    const std::vector<size_t>& kept = shard->second.kept;
+    return std::find(kept.begin(), kept.end(), parameter) != kept.end();
+  }
 
  private:
+  struct Shard {
+    std::vector<size_t> kept;
+    int adapters = 0;
+  };
   std::mutex mutex_;
-  std::multiset<const optim::Optimizer*> all_;
+  std::map<const optim::Optimizer*, Shard> all_;
 };
 
 Sharded& sharded() {
@@ -107,6 +127,12 @@ class OfTorch final : public ParameterOptimizer {
   }
 
   void step(size_t parameter) override {
+    if (!sharded().keeps(&optimizer_, parameter)) {
+      throw InputError(fmt::format(
+          "the state of parameter {} of the optimizer is on another rank, because a step that was "
+          "captured before has sharded it: make an optimizer for the step that does not shard",
+          parameter));
+    }
     const auto [group, at] = place(parameter);
     const OnlyOne only(optimizer_, group, optimizer_.param_groups()[group].params()[at]);
     optimizer_.step();
@@ -128,12 +154,14 @@ class OfTorch final : public ParameterOptimizer {
 
   bool keep_state_of(const std::vector<size_t>& kept) override {
     const std::vector<at::Tensor> all = parameters();
+    if (kept.size() < all.size() && !is_sharded_) {
+      sharded().add(&optimizer_, kept);
+      is_sharded_ = true;
+    }
     for (size_t p = 0; p < all.size(); ++p) {
       if (std::find(kept.begin(), kept.end(), p) != kept.end()) continue;
       optimizer_.state().erase(all[p].unsafeGetTensorImpl());
     }
-    if (!is_sharded_) sharded().add(&optimizer_);
-    is_sharded_ = true;
     return true;
   }
 

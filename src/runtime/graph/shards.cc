@@ -54,7 +54,8 @@ void place(Bucket& bucket, int ranks) {
 void divide(Buckets& buckets, const Recording& recording, const Updates& updates, int ranks) {
   std::map<size_t, size_t> update_of;  // by leaf
   for (size_t k = 0; k < updates.each.size(); ++k) update_of[updates.each[k].leaf] = k;
-  std::vector<int64_t> bytes;
+  // The order is that of the optimizer, so that other steps with this optimizer have the same shards.
+  std::vector<int64_t> bytes(updates.each.size(), 0);
   for (Bucket& bucket : buckets.all) {
     for (Filling& filling : bucket.fillings) {
       const auto update = update_of.find(filling.leaf);
@@ -64,13 +65,13 @@ void divide(Buckets& buckets, const Recording& recording, const Updates& updates
       }
       require_parameter(recording, filling, bucket);
       filling.update = update->second;
-      bytes.push_back(filling.elements * static_cast<int64_t>(c10::elementSize(bucket.dtype)));
+      bytes[filling.update] =
+          filling.elements * static_cast<int64_t>(c10::elementSize(bucket.dtype));
     }
   }
   const std::vector<int> owners = distributed::shard_layout(bytes, ranks);
-  size_t next = 0;
   for (Bucket& bucket : buckets.all) {
-    for (Filling& filling : bucket.fillings) filling.owner = owners[next++];
+    for (Filling& filling : bucket.fillings) filling.owner = owners[filling.update];
     place(bucket, ranks);
   }
   buckets.sharded = true;

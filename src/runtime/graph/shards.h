@@ -20,17 +20,17 @@
 namespace reprise::runtime::internal::graph {
 
 // Gives each parameter of the buckets to one of `ranks` ranks, and a place in its bucket beside the
-// other parameters of that rank. Throws InputError if a gradient has no update, or another type than
-// its parameter.
+// other parameters of that rank. Throws InputError if a gradient has no update, or another type
+// than its parameter.
 void divide(step::Buckets& buckets, const step::Recording& recording, const step::Updates& updates,
             int ranks);
 
 // Returns the updates that a rank does.
 std::vector<size_t> updates_of(const step::Buckets& buckets, int rank);
 
-// Returns the cost of the updates of a bucket. A rank waits for the slowest one, so the time is that of
-// the rank that takes longest, and the memory that of the rank that needs most. With a `rank` it is
-// the cost on that rank.
+// Returns the cost of the updates of a bucket. A rank waits for the slowest one, so the time is
+// that of the rank that takes longest, and the memory that of the rank that needs most. With a
+// `rank` it is the cost on that rank.
 WorkCost cost_of_shards(const step::Bucket& bucket, const UpdateCosts& costs, int rank = -1);
 
 // A Sharder runs the works of one sharded bucket.
@@ -43,8 +43,8 @@ class Sharder {
         averager_(std::move(averager)),
         updater_(std::move(updater)) {}
 
-  // Updates the parameters of this rank from the averages in `memory`. Then the averages are used up,
-  // and the updated parameters go to their places there.
+  // Updates the parameters of this rank from the averages in `memory`. Then the averages are used
+  // up, and the updated parameters go to their places there.
   void update(const at::Tensor& memory) const;
   // Starts the exchange of shares.
   void start(const at::Tensor& memory) const;

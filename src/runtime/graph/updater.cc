@@ -43,12 +43,13 @@ void Updater::keep_room(std::vector<int64_t> state_bytes) {
 }
 
 void Updater::shard(std::vector<size_t> own) {
+  sharded_ = true;
   own_.assign(updates_.each.size(), false);
   for (const size_t k : own) own_[k] = true;
 }
 
 void Updater::keep_shard() {
-  if (std::find(own_.begin(), own_.end(), false) == own_.end()) return;
+  if (!sharded_) return;
   std::vector<bool> kept(parameters_.size(), true);
   for (size_t k = 0; k < own_.size(); ++k) kept[updates_.each[k].parameter] = own_[k];
   std::vector<size_t> numbers;

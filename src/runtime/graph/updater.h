@@ -34,7 +34,7 @@ class Updater {
   // Says whether this rank does the k-th update.
   bool owns(size_t k) const { return own_[k]; }
   // Drops the optimizer's state that other ranks keep. Throws InputError if it cannot be dropped.
-  // Does nothing if this rank does all updates.
+  // Does nothing without a shard.
   void keep_shard();
 
   // Begins a step. Throws InputError when gradients are there already, or when the optimizer is no
@@ -67,6 +67,7 @@ class Updater {
   std::vector<size_t> done_;              // updates of the step that was begun
   std::vector<bool> own_;                 // by update: whether this rank does it
   bool made_state_ = false;
+  bool sharded_ = false;
 };
 
 // Returns the works with those of the updater's updates behind them, at the positions that the
