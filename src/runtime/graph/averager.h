@@ -36,7 +36,6 @@ class Averager {
   void start_gather(size_t bucket, const at::Tensor& memory, const std::vector<step::Share>& shares,
                     const std::string& what);
   void wait_gather(size_t bucket);
-  int rank() const { return peers_->rank(); }
 
  private:
   std::shared_ptr<distributed::Peers> peers_;

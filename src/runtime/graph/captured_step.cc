@@ -38,8 +38,7 @@ void require_shards(const CaptureOptions& options) {
   if (options.group.empty()) {
     throw InputError(
         "the optimizer is sharded over the ranks of a process group (shard_optimizer), and the "
-        "step "
-        "has none: name the group, or leave shard_optimizer off");
+        "step has none: name the group, or leave shard_optimizer off");
   }
   if (!options.optimizer) {
     throw InputError(
