@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from models import GptLMHeadModel  # noqa: E402
+from models import GptConfig, GptLMHeadModel  # noqa: E402
 from reprise.errors import PeerError  # noqa: E402
 from torch import nn  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
@@ -36,6 +36,10 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 
 def world() -> Any:
     return dist.group.WORLD
+
+
+def network() -> nn.Module:
+    return GptLMHeadModel(GptConfig(layers=2))
 
 
 def tokens_of(rank: int, rows: int = 8) -> Any:
@@ -110,17 +114,17 @@ def sum_of_ranks(number: int) -> int:
 
 def equals_ddp(rank: int, kind: str) -> None:
     torch.manual_seed(rank)  # The parameters of the ranks differ until rank 0 gives them its own.
-    model = GptLMHeadModel()
+    model = network()
     twin = copy.deepcopy(model)
     ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     outside, inside = OPTIMIZERS[kind](model), OPTIMIZERS[kind](twin)
     step = sharded(twin, inside, tokens_of(rank))
     start, fresh = copy.deepcopy(twin.state_dict()), copy.deepcopy(inside.state_dict())
     losses = train(rank, step_of(ddp), outside)
-    for budget in ("100%", "70%") if kind == "AdamW" else ("70%",):
+    for budget in ("100%", "80%") if kind == "AdamW" else ("80%",):
         twin.load_state_dict(start)
         inside.load_state_dict(copy.deepcopy(fresh))
-        step.plan(budget=budget, time_limit=0.3)
+        step.plan(budget=budget, time_limit=1)
         assert_equal(losses, train(rank, step, None))
         assert_equal(list(model.parameters()), list(twin.parameters()))
         assert_same_states(inside, outside)
@@ -151,9 +155,9 @@ def equals_ddp(rank: int, kind: str) -> None:
 
 def has_one_order(rank: int) -> None:
     """Asserts the order of sums and exchanges, and that both have work beside them."""
-    model = GptLMHeadModel()
+    model = network()
     step = sharded(model, OPTIMIZERS["SGD"](model), tokens_of(rank))
-    step.plan(budget="90%", time_limit=0.3)
+    step.plan(budget="90%", time_limit=1)
     plan = step.planned.plan
     assert plan is not None
     runs = [a.id.split(":", 1)[1] for a in plan.actions if a.kind == "run"]
@@ -184,7 +188,7 @@ def has_one_order(rank: int) -> None:
 
 def accumulates(rank: int) -> None:
     torch.manual_seed(7)
-    model = GptLMHeadModel()
+    model = network()
     twin = copy.deepcopy(model)
     ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     outside, inside = OPTIMIZERS["AdamW"](model), OPTIMIZERS["AdamW"](twin)
@@ -201,11 +205,11 @@ def accumulates(rank: int) -> None:
         part,
         tokens,
         parts=[2],
-        budget="90%",
+        budget="100%",
         optimizer=inside,
         process_group=world(),
         shard_optimizer=True,
-        time_limit=0.3,
+        time_limit=1,
     )
     for _ in range(3):
         with ddp.no_sync():
@@ -224,7 +228,7 @@ def accumulates(rank: int) -> None:
 def goes_on_from_saved_states(rank: int, folder: str) -> None:
     """Saves a sharded state and a whole one, and loads them into sharded steps and whole ones."""
     torch.manual_seed(3)
-    model = GptLMHeadModel()
+    model = network()
     twin, third = copy.deepcopy(model), copy.deepcopy(model)
     inside, other = OPTIMIZERS["AdamW"](twin), OPTIMIZERS["AdamW"](third)
     step = sharded(twin, inside, tokens_of(rank))
@@ -244,7 +248,7 @@ def goes_on_from_saved_states(rank: int, folder: str) -> None:
     # Sharded steps go on from both. A load that follows the capture takes its own shard only.
     for state in (path, whole):
         torch.manual_seed(rank)
-        again = GptLMHeadModel()
+        again = network()
         optimizer = OPTIMIZERS["AdamW"](again)
         resumed = sharded(again, optimizer, tokens_of(rank))
         reprise.load_state(state, model=again, optimizer=optimizer)
@@ -264,7 +268,7 @@ def goes_on_from_saved_states(rank: int, folder: str) -> None:
 
 
 def refusals(rank: int) -> None:
-    model = GptLMHeadModel()
+    model = network()
     step, tokens = step_of(model), tokens_of(rank)
     for options, pattern in (
         ({"optimizer": OPTIMIZERS["SGD"](model)}, "the step has none: name the group"),
@@ -288,7 +292,7 @@ def refusals(rank: int) -> None:
 
 def a_rank_fails_in_an_update(rank: int) -> None:
     group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=TIMEOUT))
-    model = GptLMHeadModel()
+    model = network()
     optimizer = OPTIMIZERS["SGD"](model)
     step = reprise.capture(
         step_of(model),
@@ -318,7 +322,7 @@ def a_rank_fails_in_an_update(rank: int) -> None:
 
 
 def a_rank_dies_in_an_update(rank: int) -> None:
-    model = GptLMHeadModel()
+    model = network()
     optimizer = OPTIMIZERS["SGD"](model)
     step = sharded(model, optimizer, tokens_of(rank), lockstep="never")
     step(tokens_of(rank))
@@ -342,7 +346,7 @@ def everything(rank: int, folder: str) -> None:
 def test_a_sharded_step_has_the_bits_of_ddp_and_half_of_the_state(tmp_path: pathlib.Path) -> None:
     run_ranks(everything, str(tmp_path), timeout=TIMEOUT, may_die=[1])
     # One process loads what two have saved.
-    model = GptLMHeadModel()
+    model = network()
     optimizer = OPTIMIZERS["AdamW"](model)
     done = reprise.load_state(tmp_path / "sharded", model=model, optimizer=optimizer)
     assert done.step == STEPS
