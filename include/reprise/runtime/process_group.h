@@ -23,6 +23,8 @@
 namespace reprise::runtime {
 
 // A ProcessGroup is in c10d's registry while it lives. Steps that were captured for it end before.
+// At its end rank 0 waits for the other ranks, up to 3 seconds: it may serve the store in which they
+// read why it ends.
 class ProcessGroup {
  public:
   ~ProcessGroup();

@@ -134,11 +134,33 @@ struct Peers::Group {
     throw PeerError(reason);
   }
 
+  // Asks the store, which another rank may serve.
+  template <class Ask>
+  auto ask(Ask&& question) {
+    try {
+      return question();
+    } catch (const std::exception& error) {
+      fail(
+          fmt::format("rank {} cannot reach the store of the process group, perhaps because the "
+                      "process that serves it has ended: {}",
+                      rank, first_line(error)));
+    }
+  }
+  bool has(const std::string& its_key) {
+    return ask([&] { return store->check({its_key}); });
+  }
+  std::string get(const std::string& its_key) {
+    return ask([&] { return text_of(store->get(its_key)); });
+  }
+  void set(const std::string& its_key, const std::string& text) {
+    ask([&] { store->set(its_key, bytes_of(text)); });
+  }
+
   // Throws PeerError if another rank has failed.
   void look() {
-    if (!store->check({key("failed")})) return;
-    fail(fmt::format("the step of this rank {} cannot go on, because {}", rank,
-                     text_of(store->get(key("failed")))));
+    if (!has(key("failed"))) return;
+    fail(
+        fmt::format("the step of this rank {} cannot go on, because {}", rank, get(key("failed"))));
   }
 
   std::string seconds() const {
@@ -149,8 +171,7 @@ struct Peers::Group {
   std::string text_from(int from, const std::string& its_key, const std::string& what) {
     const Clock::time_point end = Clock::now() + timeout;
     Clock::time_point next_look = Clock::now() + kLook;
-    for (Milliseconds pause = kFirstAsk; !store->check({its_key});
-         pause = std::min(2 * pause, kLastAsk)) {
+    for (Milliseconds pause = kFirstAsk; !has(its_key); pause = std::min(2 * pause, kLastAsk)) {
       const Clock::time_point now = Clock::now();
       if (now >= end) {
         fail(
@@ -166,7 +187,7 @@ struct Peers::Group {
       }
       std::this_thread::sleep_for(pause);
     }
-    return text_of(store->get(its_key));
+    return get(its_key);
   }
 
   Transfer under_way(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& tensor,
@@ -256,14 +277,14 @@ std::vector<std::string> Peers::exchange(const std::string& mine, const std::str
   const std::string place = group.key(fmt::format("{}/", group.exchanges++));
   const std::string all = place + "all";
   if (group.rank != 0) {
-    group.store->set(fmt::format("{}{}", place, group.rank), bytes_of(mine));
+    group.set(fmt::format("{}{}", place, group.rank), mine);
     return parted(group.text_from(0, all, what));
   }
   std::vector<std::string> texts{mine};
   for (int rank = 1; rank < group.size; ++rank) {
     texts.push_back(group.text_from(rank, fmt::format("{}{}", place, rank), what));
   }
-  group.store->set(all, bytes_of(joined(texts)));
+  group.set(all, joined(texts));
   return texts;
 }
 
@@ -272,7 +293,7 @@ std::string Peers::from_first(const std::string& mine, const std::string& what) 
   Group& group = *group_;
   const std::string key = group.key(fmt::format("{}/first", group.exchanges++));
   if (group.rank != 0) return group.text_from(0, key, what);
-  group.store->set(key, bytes_of(mine));
+  group.set(key, mine);
   return mine;
 }
 

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -26,7 +27,28 @@ struct ProcessGroup::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
-    if (group) c10d::unregister_process_group(name);
+    if (!group) return;
+    c10d::unregister_process_group(name);
+    try {
+      leave();
+    } catch (...) {  // The process that serves the store has ended.
+    }
+  }
+
+ private:
+  // Says that this rank has ended. The store of rank 0 ends with it, so rank 0 lets the others read
+  // first why it ends. It does not wait for long, because a process that was killed says nothing.
+  void leave() const {
+    constexpr std::chrono::milliseconds kMost(3000), kPause(5);
+    const auto store = group->getStore();
+    const auto key = [](int rank) { return fmt::format("left/{}", rank); };
+    store->set(key(group->getRank()), std::vector<uint8_t>{1});
+    const auto end = std::chrono::steady_clock::now() + kMost;
+    for (int rank = 1; group->getRank() == 0 && rank < group->getSize(); ++rank) {
+      while (!store->check({key(rank)}) && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(kPause);
+      }
+    }
   }
 };
 
