@@ -11,7 +11,7 @@ namespace reprise::cli {
 
 enum ExitCode : int {
   kDone = 0,
-  kBroken = 1,      // an invalid plan (check), or a run that broke its promise
+  kBroken = 1,      // an invalid plan (check), or a run that broke its promise or lost a process
   kBadInput = 2,    // usage, input, unwritable output, unknown planner
   kInfeasible = 3,  // stderr names the smallest feasible budget
   kOutOfTime = 4,   // time ran out without a plan

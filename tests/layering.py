@@ -86,7 +86,7 @@ PYTHON_ROOMS = {
     "_chain": ("_planning", "_step"),
     "_compile": ("_planning", "_step"),
     "_pipeline": ("_planning", "_step"),
-    "_saved": ("_planning",),
+    "_saved": ("_planning", "_step"),
     "nn": ("_step",),
     "_modes": ("_planning", "_step", "_capture", "_chain"),
     "_doctor": ("_planning", "_step", "_capture", "_chain", "_compile"),

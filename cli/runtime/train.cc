@@ -15,6 +15,8 @@
 #include "reprise/plan/registry.h"
 #include "reprise/report/text.h"
 #include "reprise/runtime/measure.h"
+#include "reprise/runtime/peer_error.h"
+#include "reprise/runtime/process_group.h"
 #include "train_report.h"
 
 namespace reprise::cli {
@@ -30,7 +32,8 @@ struct TrainArguments {
   int64_t steps = 0, epochs = 1, test = 2000, save_every = 0;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
-  bool consume_gradients = false, no_check = false, json = false, quiet = false;
+  bool consume_gradients = false, shard_optimizer = false, no_check = false, json = false,
+       quiet = false;
 };
 
 // A run log has the medians of this many steps.
@@ -107,6 +110,7 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
     options.offload.machine = load_machine(arguments.machine);
   }
   options.consume_gradients = arguments.consume_gradients;
+  options.shard_optimizer = arguments.shard_optimizer;
   options.micro_batches = micro_batches(arguments.micro_batches);
   options.parts_from = arguments.parts_from;
   options.seed = arguments.seed;
@@ -172,8 +176,23 @@ void require_no_files(const TrainArguments& arguments) {
   }
 }
 
-int run_train(const TrainArguments& arguments) {
+// Returns what a rank other than the first one does: the same, without files and texts.
+TrainArguments of_other_rank(TrainArguments arguments) {
+  arguments.quiet = true;
+  for (std::string* path : {&arguments.save_plan, &arguments.save_profile, &arguments.save_log,
+                            &arguments.save_machine, &arguments.report}) {
+    path->clear();
+  }
+  return arguments;
+}
+
+int run_train(const TrainArguments& given) {
+  std::optional<runtime::ProcessGroup> group;
+  if (runtime::has_ranks()) group.emplace(runtime::gloo_from_environment());
+  const bool is_first = !group || group->rank() == 0;
+  const TrainArguments arguments = is_first ? given : of_other_rank(given);
   training::TrainOptions options = train_options(arguments);
+  if (group) options.group = &*group;
   validate(options);
   if (options.mode == training::TrainMode::kOnline) require_no_files(arguments);
   for (const std::string& path : {arguments.save_plan, arguments.save_profile, arguments.save_log,
@@ -182,7 +201,9 @@ int run_train(const TrainArguments& arguments) {
   }
   StatusLine status(arguments.quiet);
   options.observer = status.observer();
+  bool is_planned = false;
   options.on_mode = [&](training::TrainMode mode, const std::string& why_chain) {
+    is_planned = mode != training::TrainMode::kOnline;
     if (arguments.quiet || arguments.mode != "auto") return;
     status.wipe();
     say_mode(mode, why_chain);
@@ -199,15 +220,21 @@ int run_train(const TrainArguments& arguments) {
       last_line = now;
     }
   };
-  signal(SIGINT, on_interrupt);
+  // Several processes would not end after the same step.
+  if (!group) signal(SIGINT, on_interrupt);
   options.stop = [] { return interrupted != 0; };
 
   const bool planned = options.mode != training::TrainMode::kOnline;
   training::TrainReport report;
   try {
     report = training::train(options);
+  } catch (const runtime::PeerError& error) {
+    status.wipe();
+    complain(error.what());
+    return kBroken;
   } catch (const BudgetError& error) {
-    if (planned) throw;  // A plan that did not hold is a broken promise.
+    // A plan that did not hold is a broken promise. Ranks that find no plan throw, too.
+    if (group ? is_planned : planned) throw;
     status.wipe();
     complain(fmt::format(
         "{}\nAsk for a larger budget, make the batch smaller, or try --mode graph.", error.what()));
@@ -234,6 +261,7 @@ int run_train(const TrainArguments& arguments) {
   const TrainLabels labels{.model = arguments.model.model,
                            .has_budget = !arguments.budget.empty(),
                            .consumes_gradients = arguments.consume_gradients};
+  if (!is_first) return verdict(report);
   if (arguments.json) {
     print(train_report_json(report, labels).dump(2) + "\n");
   } else {
@@ -262,11 +290,14 @@ void add_train(CLI::App& app, Handler& action) {
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
       "  reprise train --model gpt --steps 500 --state run1 --save-every 50\n"
-      "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n\n"
+      "  reprise train --model gpt --data corpus.txt --budget \"220 MiB\" --optimizer adam\n"
+      "  torchrun --no-python --nproc-per-node 2 reprise train --model gpt --steps 50\n\n"
       "--budget is all device memory of a step: parameters, gradients, optimizer state, the "
       "batch.\n"
       "A share is of plain training's peak. Without a budget nothing runs again, and both are "
-      "compared.");
+      "compared.\n"
+      "Under torchrun the processes train one model, each on batches of its own. Budget and batch "
+      "are those of each.");
   auto arguments = std::make_shared<TrainArguments>();
   add_model_options(*command, arguments->model);
   auto text = [&](const char* name, std::string& field, const char* help, const char* type) {
@@ -320,6 +351,9 @@ void add_train(CLI::App& app, Handler& action) {
   command->add_flag(
       "--consume-gradients", arguments->consume_gradients,
       "graph mode: update each parameter as soon as its gradient is complete, and free it");
+  command->add_flag("--shard-optimizer", arguments->shard_optimizer,
+                    "several processes, with --consume-gradients: each keeps the optimizer's state "
+                    "of its own share of the parameters only");
   text("--micro-batches", arguments->micro_batches,
        "graph mode: parts of a step along the batch, a number (default 1) or auto; other sums and "
        "random "

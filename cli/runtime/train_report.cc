@@ -69,6 +69,9 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
   if (report.went_on_after > 0) {
     row(text, "went on after step", "-", std::to_string(report.went_on_after));
   }
+  if (report.ranks > 1) {
+    row(text, "processes", "-", std::to_string(report.ranks), "the rows below are those of rank 0");
+  }
   row(text, "", "plain", "Reprise");
   if (!labels.has_budget) {
     row(text, "budget, bytes", "-", "none");
@@ -103,7 +106,7 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
     row(text, "memory saved", "-",
         of_whole(100 - percent(report.measured_peak.count(), whole), ""));
   }
-  if (plain) {
+  if (report.plain_time) {
     row(text, "step, side by side", milliseconds(*report.plain_time),
         milliseconds(*report.planned_time),
         fmt::format("{}, medians of {} pairs in turn, before training",
@@ -165,9 +168,12 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
                                  {"last_loss", report.last_loss}};
   if (report.plain_peak) {
     json["plain_peak_bytes"] = report.plain_peak->count();
+  }
+  if (report.plain_time) {
     json["plain_step_ns"] = report.plain_time->count();
     json["compared_step_ns"] = report.planned_time->count();
   }
+  if (report.ranks > 1) json["ranks"] = report.ranks;
   if (report.gradients_equal) json["gradients_equal"] = *report.gradients_equal;
   if (report.largest_difference) {
     json["largest_difference"] = *report.largest_difference;

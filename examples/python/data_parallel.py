@@ -1,6 +1,7 @@
 """Trains a small network on several processes, each within a budget, with the bits of DDP.
 
 torchrun --nproc-per-node 2 examples/python/data_parallel.py --budget 70% --compare
+torchrun --nproc-per-node 2 examples/python/data_parallel.py --shard-optimizer --compare
 """
 
 from __future__ import annotations
@@ -45,13 +46,18 @@ def batch(step: int) -> tuple[Any, Any]:
 
 
 def train(step: Any, optimizer: Any, steps: int) -> list[Any]:
-    """Trains as with DDP: the step leaves averages in `.grad`."""
+    """Trains as with DDP: the step leaves averages in `.grad`.
+
+    `optimizer` is None if the step updates the parameters itself.
+    """
     torch.manual_seed(100 + dist.get_rank())  # Each rank drops out for itself.
     losses = []
     for number in range(steps):
-        optimizer.zero_grad()
+        if optimizer is not None:
+            optimizer.zero_grad()
         losses.append(step(*batch(number)).detach().clone())
-        optimizer.step()
+        if optimizer is not None:
+            optimizer.step()
     return losses
 
 
@@ -68,6 +74,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--budget", default="70%", help="of each rank: bytes, or a share")
     options.add_argument("--steps", type=int, default=10)
+    options.add_argument(
+        "--shard-optimizer", action="store_true", help="updates in the step, each rank its own"
+    )
     options.add_argument("--compare", action="store_true", help="train with DDP, too")
     asked = options.parse_args()
     join_group()
@@ -78,13 +87,21 @@ def main() -> None:
     plain = copy.deepcopy(model)
 
     # In place of DDP(model): the step of this rank is recorded, and its gradients are averaged.
-    step = reprise.capture(step_of(model), *batch(0), process_group=dist.group.WORLD)
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = reprise.capture(
+        step_of(model),
+        *batch(0),
+        process_group=dist.group.WORLD,
+        optimizer=optimizer if asked.shard_optimizer else None,
+        shard_optimizer=asked.shard_optimizer,
+    )
     step.plan(budget=asked.budget, time_limit=3)
-    losses = train(step, torch.optim.AdamW(model.parameters()), asked.steps)
+    losses = train(step, None if asked.shard_optimizer else optimizer, asked.steps)
 
     report = step.report()
     text = f"rank {dist.get_rank()}: loss {losses[-1].item():.4f}, peak "
     text += f"{report.measured_peak_bytes:,} of {report.budget_bytes:,} bytes"
+    text += f", state of {len(optimizer.state)} parameters"
     if asked.compare:
         ddp = DDP(plain, broadcast_buffers=False)
         step_of(ddp)(*batch(0))  # DDP has its own buckets from its second step on.

@@ -10,6 +10,7 @@
 #include "reprise/runtime/offload.h"        // IWYU pragma: export
 #include "reprise/runtime/online.h"         // IWYU pragma: export
 #include "reprise/runtime/peer_error.h"     // IWYU pragma: export
+#include "reprise/runtime/process_group.h"  // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
 #include "reprise/runtime/remat_join.h"     // IWYU pragma: export
 #include "reprise/runtime/saved_state.h"    // IWYU pragma: export

@@ -66,6 +66,7 @@ class CapturedStep:
         cache: str,
         group: str,
         bucket_cap: int,
+        shard_optimizer: bool,
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -87,6 +88,7 @@ class CapturedStep:
         cache: str,
         group: str,
         bucket_cap: int,
+        shard_optimizer: bool,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
         """Returns the fastest step, the number of its parts, and each number with its result."""
 

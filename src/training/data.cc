@@ -1,6 +1,7 @@
 #include "training/data.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -333,8 +334,15 @@ std::shared_ptr<const Dataset> open_dataset(const std::string& source, Split spl
   return dataset;
 }
 
-BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, bool shuffle)
-    : dataset_(std::move(dataset)), seed_(seed), shuffle_(shuffle) {
+BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, bool shuffle,
+                         int rank, int ranks)
+    : dataset_(std::move(dataset)), seed_(seed), shuffle_(shuffle), rank_(rank), ranks_(ranks) {
+  if (per_epoch() == 0) {
+    throw InputError(fmt::format(
+        "the data have {} samples, and {} ranks with batches of {} need more: use fewer ranks or a "
+        "smaller batch",
+        dataset_->size(), ranks, dataset_->batch_size()));
+  }
   order_.resize(static_cast<size_t>(dataset_->size()));
 }
 
@@ -361,7 +369,8 @@ Batch BatchStream::next() {
 void BatchStream::next(Batch& reuse) {
   shuffle_for(epoch());
   const size_t size = static_cast<size_t>(dataset_->batch_size());
-  const size_t first = static_cast<size_t>(position_ % per_epoch()) * size;
+  const auto number = static_cast<size_t>(position_ % per_epoch() * ranks_ + rank_);
+  const size_t first = number * size;
   dataset_->write(std::span(order_).subspan(first, size), reuse);
   ++position_;
 }

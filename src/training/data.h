@@ -88,12 +88,16 @@ std::shared_ptr<const Dataset> open_dataset(const std::string& source, Split spl
 // A BatchStream is an endless sequence of batches: pass after pass over the data, each sample at
 // most once a pass. If a pass does not divide into batches, the samples left over are skipped.
 // Batch number n depends only on the data set, the seed and n. Memory: 8 bytes a sample.
+//
+// With several ranks each has a stream of its own: in each pass, batch n of rank r is batch
+// n * ranks + r of the stream of one rank. Batches that are left over are skipped.
 class BatchStream {
  public:
-  BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, bool shuffle = true);
+  BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, bool shuffle = true,
+              int rank = 0, int ranks = 1);
 
   const Dataset& dataset() const { return *dataset_; }
-  int64_t per_epoch() const { return dataset_->size() / dataset_->batch_size(); }
+  int64_t per_epoch() const { return dataset_->size() / dataset_->batch_size() / ranks_; }
   int64_t position() const { return position_; }             // number of the next batch, from 0
   int64_t epoch() const { return position_ / per_epoch(); }  // epoch of the next batch
   void seek(int64_t position);                               // continues at this batch; at least 0
@@ -107,6 +111,7 @@ class BatchStream {
   std::shared_ptr<const Dataset> dataset_;
   uint64_t seed_;
   bool shuffle_;
+  int64_t rank_, ranks_;
   int64_t position_ = 0;
   int64_t shuffled_epoch_ = -1;
   std::vector<int64_t> order_;

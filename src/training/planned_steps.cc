@@ -122,6 +122,8 @@ class GraphSteps final : public PlannedSteps {
     options.capture.measure.observer = options_.observer;
     options.capture.alternatives = options_.alternatives;
     options.capture.optimizer = optimizer_;
+    if (options_.group != nullptr) options.capture.group = options_.group->name();
+    options.capture.shard_optimizer = options_.shard_optimizer;
     options.plan.budget = budget;
     options.plan.time_limit = options_.time_limit;
     if (!options_.planner.empty()) options.plan.planner = options_.planner;

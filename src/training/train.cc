@@ -79,14 +79,18 @@ class Training {
         why_chain_(std::move(why_chain)),
         model_(make_model(options.model)),
         train_(open_dataset(options.data, Split::kTrain, model_)),
-        stream_(train_, options.seed),
+        stream_(train_, options.seed, /*shuffle=*/true, rank(options), ranks(options)),
         batch_(train_->allocate()),
         parameters_(tensors_of(model_, false)),
         buffers_(tensors_of(model_, true)),
         optimizer_(make_optimizer(options, parameters_)),
         planned_(make_planned_steps(
             model_, options_, options.consume_gradients ? per_parameter(*optimizer_) : nullptr)) {
+    // Each rank drops out for itself.
+    if (options.group != nullptr)
+      at::manual_seed(options.seed + static_cast<uint64_t>(rank(options)));
     report_.data = train_->description();
+    report_.ranks = ranks(options);
     report_.parameters = Bytes(memory_count(c10::kCPU).live);
     if (saved_ != nullptr && saved_->found()) go_on_from(*saved_->found());
     stream_.next(batch_);
@@ -95,13 +99,21 @@ class Training {
   TrainReport run() {
     if (options_.check) measure_plain_peak();
     if (!make_plan()) return std::move(report_);
-    if (options_.check) compare();
+    if (options_.check && options_.group == nullptr) compare();
     train_steps();
-    if (options_.test_samples > 0 && !report_.stopped) test();
+    if (options_.group != nullptr) options_.group->barrier();
+    if (options_.test_samples > 0 && rank(options_) == 0 && !report_.stopped) test();
     return std::move(report_);
   }
 
  private:
+  static int rank(const TrainOptions& options) {
+    return options.group == nullptr ? 0 : options.group->rank();
+  }
+  static int ranks(const TrainOptions& options) {
+    return options.group == nullptr ? 1 : options.group->size();
+  }
+
   // Returns the tensors of all modules, each once.
   static std::vector<at::Tensor> tensors_of(const Model& model, bool buffers) {
     std::vector<at::Tensor> all;
@@ -345,6 +357,7 @@ class Training {
         const at::Tensor loss = planned_->run(batch_);
         step.time = since(start);
         step.loss = loss.item<double>();
+        if (options_.group != nullptr) step.loss = options_.group->average(step.loss);
       }
       times.push_back(step.time);
       note_peak();
@@ -417,7 +430,8 @@ TrainReport train(const TrainOptions& given) {
   validate(given);
   TrainOptions options = given;
   std::string why_chain;
-  if (options.mode == TrainMode::kAuto && needs_graph_mode(options)) {
+  const bool graph = needs_graph_mode(options) || options.group != nullptr;
+  if (options.mode == TrainMode::kAuto && graph) {
     options.mode = TrainMode::kGraph;
   } else if (options.mode == TrainMode::kAuto) {
     why_chain = why_chain_without_capture(options);

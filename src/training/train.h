@@ -18,6 +18,7 @@
 #include "reprise/runtime/micro_batches.h"
 #include "reprise/runtime/offload.h"
 #include "reprise/runtime/online.h"
+#include "reprise/runtime/process_group.h"
 #include "reprise/runtime/remat.h"
 #include "training/zoo.h"
 
@@ -38,10 +39,10 @@ struct TrainStep {
   int64_t number = 0;  // from 1
   int64_t of = 0;      // steps that were asked for
   int64_t epoch = 0;   // from 1
-  double loss = 0;
-  Nanos time = {};    // forward, loss and backward; the optimizer's step if it consumes gradients
-  Bytes peak = {};    // measured
-  Bytes budget = {};  // the largest Bytes if there is no budget
+  double loss = 0;     // the average over the ranks of a group
+  Nanos time = {};     // forward, loss and backward; the optimizer's step if it consumes gradients
+  Bytes peak = {};     // measured
+  Bytes budget = {};   // the largest Bytes if there is no budget
 };
 
 struct TrainOptions {
@@ -70,6 +71,12 @@ struct TrainOptions {
   // An empty text puts all stages in parts.
   std::string parts_from = {};
   uint64_t seed = 1;
+  // Trains data parallel: the processes of this group train one model together, each on batches of its
+  // own. Steps are in graph mode. Nothing is compared with plain training, whose gradients are those
+  // of one rank. Null: this process trains alone. It must outlive the training.
+  const runtime::ProcessGroup* group = nullptr;
+  // With a group and `consume_gradients`: see CaptureOptions::shard_optimizer.
+  bool shard_optimizer = false;
   // Runs plain training first (which needs its full memory), for the comparison and the check of
   // the first step. Without the check, shares of the budget are shares of the predicted plain peak.
   bool check = true;
@@ -105,6 +112,7 @@ struct TrainReport {
   std::string data;                    // description of the data set
   Bytes budget;
   Bytes parameters;           // bytes of parameters, buffers and optimizer state
+  int ranks = 1;              // processes that trained together
   int64_t steps = 0;          // steps that were done, those before the saved state included
   int64_t went_on_after = 0;  // the steps of the saved state that training began with
   bool stopped = false;       // by TrainOptions::stop

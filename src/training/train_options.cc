@@ -28,10 +28,34 @@ void validate_for_online(const TrainOptions& options) {
   }
 }
 
+void validate_for_group(const TrainOptions& options) {
+  if (options.group == nullptr) {
+    if (!options.shard_optimizer) return;
+    throw InputError(
+        "--shard-optimizer is for several processes, which torchrun starts: "
+        "torchrun --no-python --nproc-per-node 2 reprise train ...");
+  }
+  if (options.mode == TrainMode::kChain || options.mode == TrainMode::kOnline) {
+    throw InputError("several processes train in graph mode: leave --mode out");
+  }
+  if (!options.state.empty()) {
+    throw InputError(
+        "--state is for one process: a file has the random state and the statistics of one rank. "
+        "reprise.save_state() of Python saves those of all");
+  }
+  if (options.shard_optimizer && !options.consume_gradients) {
+    throw InputError("--shard-optimizer needs --consume-gradients: the optimizer inside the step");
+  }
+  if (options.micro_batches == 0) {
+    throw InputError("ranks cannot choose their parts together: give --micro-batches a number");
+  }
+}
+
 }  // namespace
 
 void validate(const TrainOptions& options) {
   if (options.mode == TrainMode::kOnline) validate_for_online(options);
+  validate_for_group(options);
   const bool is_chain = options.mode == TrainMode::kChain;
   if (is_chain) {
     validate_for_chain(options.alternatives);

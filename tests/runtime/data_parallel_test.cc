@@ -2,6 +2,7 @@
 // tests of the Python package run two ranks (tests/python/test_data_parallel.py).
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -11,8 +12,10 @@
 #include "fixture.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/peer_error.h"
+#include "reprise/runtime/saved_state.h"
 #include "runtime/distributed/bucket_layout.h"
 #include "runtime/distributed/peers.h"
+#include "runtime/distributed/shard_layout.h"
 
 namespace reprise::runtime {
 namespace {
@@ -20,6 +23,7 @@ namespace {
 using internal::distributed::bucket_layout;
 using internal::distributed::Peers;
 using internal::distributed::Piece;
+using internal::distributed::shard_layout;
 
 // A Done is work that has ended.
 class Done final : public c10d::Work {
@@ -115,6 +119,113 @@ TEST_F(DataParallelTest, AGroupOfOneRankGivesTheGradientsOfThePlainStep) {
   // A rank that has failed goes on with nothing.
   captured.tell_failure("of its own");
   EXPECT_THROW(captured.run({rows_}), PeerError);
+}
+
+TEST_F(DataParallelTest, AShardedOptimizerGivesTheParametersOfThePlainOne) {
+  const GroupOfOne group("sharded");
+  const auto network = [] {
+    torch::manual_seed(5);
+    return torch::nn::Sequential(torch::nn::Linear(64, 32), torch::nn::ReLU(),
+                                 torch::nn::Linear(32, 1));
+  };
+  const auto step_of = [](torch::nn::Sequential model) -> StepFunction {
+    return [model](const Tensors& in) mutable {
+      const at::Tensor loss = model->forward(in[0]).square().mean();
+      loss.backward();
+      return Tensors{loss};
+    };
+  };
+  torch::nn::Sequential model = network(), twin = network();
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD outside(model->parameters(), options), inside(twin->parameters(), options);
+  CapturedStep captured = capture(step_of(twin), {rows_},
+                                  {.modules = {twin.ptr()},
+                                   .optimizer = per_parameter(inside),
+                                   .group = "sharded",
+                                   .bucket_cap = Bytes(4096),
+                                   .shard_optimizer = true});
+  captured.plan({.budget = "100%"});
+  for (int run = 0; run < 3; ++run) {
+    outside.zero_grad();
+    step_of(model)({rows_});
+    outside.step();
+    captured.run({rows_});
+    for (size_t p = 0; p < model->parameters().size(); ++p) {
+      EXPECT_TRUE(at::equal(model->parameters()[p], twin->parameters()[p]));
+    }
+    EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+  }
+}
+
+// An optimizer that says nothing of its state.
+class Silent final : public ParameterOptimizer {
+ public:
+  explicit Silent(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
+  std::string name() const override { return "Silent"; }
+  std::vector<at::Tensor> parameters() const override { return parameters_; }
+  void step(size_t) override {}
+  bool has_state(size_t) const override { return false; }
+  std::string memory_key(size_t) const override { return ""; }
+  std::unique_ptr<ParameterOptimizer> twin(size_t, const at::Tensor& stand_in) const override {
+    return std::make_unique<Silent>(std::vector<at::Tensor>{stand_in});
+  }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+};
+
+TEST_F(DataParallelTest, AnOptimizerThatCannotDropStateIsNotSharded) {
+  const GroupOfOne group("silent");
+  torch::nn::Linear model(64, 8);
+  const StepFunction step = [model](const Tensors& in) mutable {
+    const at::Tensor loss = model->forward(in[0]).square().mean();
+    loss.backward();
+    return Tensors{loss};
+  };
+  const auto refused = [&](const CaptureOptions& options, const std::string& reason) {
+    try {
+      capture(step, {rows_}, options);
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    }
+  };
+  const auto silent = std::make_shared<Silent>(model->parameters());
+  refused({.optimizer = silent, .group = "silent", .shard_optimizer = true},
+          "the state of the optimizer Silent cannot be sharded");
+  refused({.optimizer = silent, .shard_optimizer = true}, "name the group");
+  refused({.group = "silent", .shard_optimizer = true}, "give the optimizer");
+}
+
+TEST_F(DataParallelTest, AnAdapterKeepsTheStateOfAShard) {
+  torch::nn::Linear model(64, 8);
+  torch::optim::Adam adam(model->parameters());
+  for (const at::Tensor& parameter : adam.param_groups()[0].params()) {
+    parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  adam.step();
+  {
+    const auto adapter = per_parameter(adam);
+    EXPECT_TRUE(adapter->keep_state_of({0, 1}));
+    EXPECT_FALSE(is_sharded(adam));
+    EXPECT_TRUE(adapter->keep_state_of({1}));
+    EXPECT_TRUE(is_sharded(adam));
+    EXPECT_FALSE(adapter->has_state(0));
+    EXPECT_TRUE(adapter->has_state(1));
+    // A part of the state is not saved as if it were whole.
+    EXPECT_THROW(save_state("sharded.safetensors", {.model = model.ptr(), .optimizer = &adam}),
+                 InputError);
+    EXPECT_FALSE(std::filesystem::exists("sharded.safetensors"));
+  }
+  EXPECT_FALSE(is_sharded(adam));
+}
+
+TEST(ShardLayout, GivesEachPieceToTheRankThatHasLeast) {
+  EXPECT_EQ(shard_layout({}, 2), std::vector<int>());
+  EXPECT_EQ(shard_layout({4, 4, 4}, 1), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(shard_layout({1, 8, 3, 4}, 2), (std::vector<int>{1, 0, 1, 1}));
+  EXPECT_EQ(shard_layout({5, 5, 5, 5, 5}, 3), (std::vector<int>{0, 1, 2, 0, 1}));
+  EXPECT_EQ(shard_layout({0, 0}, 2), (std::vector<int>{0, 0}));
 }
 
 TEST_F(DataParallelTest, AGroupThatIsNotThereIsRefused) {

@@ -257,6 +257,20 @@ TEST_F(Data, TextThatDoesNotFitIsRefused) {
   EXPECT_THROW(open_dataset("fashion-mnist", Split::kTrain, gpt(1, 4)), InputError);
 }
 
+TEST_F(Data, RanksShareOutTheBatchesOfOneStream) {
+  write_images();
+  const auto data = open_dataset(folder.string(), Split::kTrain, mlp(5, 1, kRows, kColumns));
+  BatchStream alone(data, 5), first(data, 5, true, 0, 2), second(data, 5, true, 1, 2);
+  EXPECT_EQ(alone.per_epoch(), 2);
+  EXPECT_EQ(first.per_epoch(), 1);
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(torch::equal(alone.next().target, first.next().target));
+    EXPECT_TRUE(torch::equal(alone.next().target, second.next().target));
+  }
+  EXPECT_EQ(alone.epoch(), first.epoch());
+  EXPECT_THROW(BatchStream(data, 5, true, 0, 3), InputError);
+}
+
 TEST_F(Data, StreamsDependOnTheSeedAndThePositionOnly) {
   write_images();
   const auto data = open_dataset(folder.string(), Split::kTrain, mlp(3, 1, kRows, kColumns));

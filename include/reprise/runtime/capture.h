@@ -109,6 +109,18 @@ struct CaptureOptions {
   // Gradients are summed in buckets of at least so many bytes. 0 stands for the sizes of
   // DistributedDataParallel: 1 MiB for the first bucket, and 25 MiB for the others.
   Bytes bucket_cap = Bytes(0);
+  // If true, each rank keeps the state of the optimizer for its own shard of the parameters only,
+  // and updates only these (stage 1 of ZeRO). It needs `group` and `optimizer`. The shards are
+  // whole parameters, with as equal bytes as the parameters allow. The gradients of a bucket are
+  // averaged as ever; then each rank updates its shard of the bucket and gets the other shards from
+  // their ranks. Parameters, and the state of all shards together, have the bits of the step that
+  // does not shard.
+  //
+  // State of other shards that the optimizer has already is dropped at the capture, and before a
+  // run. Throws InputError for an optimizer that cannot drop state
+  // (ParameterOptimizer::keep_state_of()). Source: Rajbhandari et al., ZeRO: Memory Optimizations
+  // Toward Training Trillion Parameter Models, SC 2020.
+  bool shard_optimizer = false;
 };
 
 struct StepPlanOptions {

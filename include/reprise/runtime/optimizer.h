@@ -42,6 +42,13 @@ class ParameterOptimizer {
   // parameter has.
   virtual std::unique_ptr<ParameterOptimizer> twin(size_t parameter,
                                                    const at::Tensor& stand_in) const = 0;
+  // Drops the state of all parameters but these, because other processes keep it
+  // (CaptureOptions::shard_optimizer). Returns false, and drops nothing, if the optimizer cannot do
+  // so; then its state cannot be sharded.
+  virtual bool keep_state_of(const std::vector<size_t>& parameters) {
+    static_cast<void>(parameters);
+    return false;
+  }
 };
 
 // Adapts SGD, Adam, AdamW, Adagrad and RMSprop of torch::optim, with all their options. Options may
@@ -49,5 +56,9 @@ class ParameterOptimizer {
 // optimizer must outlive the adapter. Throws InputError for other classes: L-BFGS looks at all
 // parameters at once, and a class of your own may do so.
 std::shared_ptr<ParameterOptimizer> per_parameter(torch::optim::Optimizer& optimizer);
+
+// Says whether a captured step that is there keeps only a shard of this optimizer's state in this
+// process.
+bool is_sharded(const torch::optim::Optimizer& optimizer);
 
 }  // namespace reprise::runtime

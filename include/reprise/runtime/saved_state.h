@@ -15,6 +15,7 @@
 //
 // These functions do not handle several processes (reprise.save_state() of Python does), the state
 // of the program's own generators, and optimizers beside SGD, Adam, AdamW, Adagrad and RMSprop.
+// save_state() throws InputError for an optimizer that is sharded over several processes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

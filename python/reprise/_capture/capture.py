@@ -30,6 +30,7 @@ def capture(
     cache: Path | None = None,
     process_group: Any = None,
     bucket_cap_mb: float | None = None,
+    shard_optimizer: bool = False,
     **keywords: Any,
 ) -> CapturedStep:
     """Records a whole training step of any model: forward, loss and backward.
@@ -92,6 +93,10 @@ def capture(
             the group. A step of a group reads no numbers out of tensors, and `on_miss` is "refuse".
         bucket_cap_mb: The gradients are averaged in buckets of so many MiB. None stands for the
             sizes of `DistributedDataParallel`: 1 MiB for the first bucket, then 25 MiB.
+        shard_optimizer: Whether each rank of `process_group` keeps the state of `optimizer` for its
+            own shard of the parameters only (stage 1 of ZeRO). Each rank updates its shard and gets
+            the others from their ranks. The bits are those of the step that does not shard. State
+            of other shards that the optimizer has already is dropped.
         **keywords: The keyword arguments that the function is recorded with.
 
     Returns:
@@ -131,6 +136,7 @@ def capture(
             cache=cache,
             process_group=process_group,
             bucket_cap_mb=bucket_cap_mb,
+            shard_optimizer=shard_optimizer,
         ),
         sample,
         keywords,

@@ -114,6 +114,7 @@ def micro_batches(
     cache: Path | None = None,
     process_group: Any = None,
     bucket_cap_mb: float | None = None,
+    shard_optimizer: bool = False,
     **keywords: Any,
 ) -> MicroBatchedStep:
     """Captures and plans a whole training step in parts along the batch.
@@ -165,6 +166,7 @@ def micro_batches(
         process_group: As for `capture()`. The gradients of all parts are added up first, and then
             averaged, as by accumulation with `no_sync()`. `parts` is a single number then.
         bucket_cap_mb: As for `capture()`.
+        shard_optimizer: As for `capture()`.
         **keywords: The keyword arguments that the functions are recorded with.
 
     Returns:
@@ -217,6 +219,7 @@ def micro_batches(
             cache=cache,
             process_group=process_group,
             bucket_cap_mb=bucket_cap_mb,
+            shard_optimizer=shard_optimizer,
         ),
         sample,
         keywords,

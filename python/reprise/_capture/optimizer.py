@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._step.shards import keep_shard
 from ..errors import InputError
 
 # The steps of these optimizers treat each parameter by itself. A class that is derived from one of
@@ -42,10 +43,11 @@ class ParameterSteps:
     """An optimizer whose own `step()` is called with one parameter in its groups at a time.
 
     The C++ runtime calls these methods (`PythonOptimizer` in module.cc). The number of a parameter
-    is its position in `parameters()`.
+    is its position in `parameters()`. `ranks` is the number of processes that share the state, if
+    it is sharded.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, ranks: int = 1) -> None:
         if type(optimizer) not in _KINDS:
             names = ", ".join(kind.__name__ for kind in _KINDS)
             raise InputError(
@@ -62,6 +64,7 @@ class ParameterSteps:
                         "behind the captured step"
                     )
         self._optimizer = optimizer
+        self._ranks = ranks
         self._refuse_hooks()
 
     @property
@@ -127,6 +130,11 @@ class ParameterSteps:
         """Returns a text of a parameter's options. Where it is equal, steps need equal memory."""
         group = self._optimizer.param_groups[self._place(number)[0]]
         return " ".join(f"{option} {bool(group.get(option))}" for option in _MEMORY)
+
+    def keep_state_of(self, numbers: list[int]) -> None:
+        """Drops the state of all parameters but these, because other processes keep it."""
+        parameters = self.parameters()
+        keep_shard(self._optimizer, (parameters[number] for number in numbers), self._ranks)
 
     def twin(self, number: int, stand_in: torch.Tensor) -> ParameterSteps:
         """Returns a new optimizer with a parameter's options, for a stand-in of the parameter."""

@@ -13,7 +13,8 @@ import torch
 from .._planning.arguments import Budget, Observer, observe
 from .._planning.document import Path
 from .._step.memory import budget_for
-from .._step.process_group import cap_in_bytes, name_of_group
+from .._step.process_group import cap_in_bytes, name_of_group, size_of_group
+from .._step.shards import shard_of
 from ..errors import InputError
 from .lockstep import check_lockstep
 from .optimizer import ParameterSteps
@@ -41,6 +42,7 @@ class Request:
     cache: Path | None
     process_group: Any
     bucket_cap_mb: float | None
+    shard_optimizer: bool
 
     def __post_init__(self) -> None:
         check_lockstep(self.lockstep)
@@ -57,7 +59,15 @@ class Request:
 
     @functools.cached_property
     def _updates(self) -> ParameterSteps | None:
-        return None if self.optimizer is None else ParameterSteps(self.optimizer)
+        if self.optimizer is None:
+            return None
+        shard = shard_of(self.optimizer)
+        if shard is not None and shard.ranks > 1 and not self.shard_optimizer:
+            raise InputError(
+                "the optimizer's state is sharded over several ranks, because a step was captured "
+                "with shard_optimizer before: capture this one so, too, or make a new optimizer"
+            )
+        return ParameterSteps(self.optimizer, size_of_group(self.process_group))
 
     def options(self, device: torch.device) -> dict[str, Any]:
         """Returns the options of the runtime for a step on a device."""
@@ -74,4 +84,5 @@ class Request:
             "cache": "" if self.cache is None else os.fspath(self.cache),
             "group": group,
             "bucket_cap": cap_in_bytes(self.bucket_cap_mb, group),
+            "shard_optimizer": self.shard_optimizer,
         }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._step.shards import Shard, shard_of
 from ..errors import InputError
 from .tree import Read, Tensors, decode, encode, tensors_in
 
@@ -69,6 +70,19 @@ class Parts:
                     seen.add(id(tensor))
                     self._names[id(tensor)] = _joined(prefix, name)
                     self.tensors[_joined("model", prefix, name)] = tensor
+
+    def sharded(self) -> dict[str, Shard]:
+        """Returns the shards of the optimizers whose state is sharded, by their keys."""
+        shards = {key: shard_of(optimizer) for key, optimizer in self._optimizers.items()}
+        return {key: shard for key, shard in shards.items() if shard is not None}
+
+    def keep_shards(self, text: dict[str, Any]) -> None:
+        """Drops from a saved text the state of parameters whose state other processes keep."""
+        for key, shard in self.sharded().items():
+            state = text["optimizers"].get(key, {}).get("state", {})
+            for identity, name in self._parameter_names(self._optimizers[key]).items():
+                if identity not in shard.kept:
+                    state.pop(name, None)
 
     def _extras(self) -> Iterator[tuple[str, nn.Module]]:
         """Gives the modules that have an extra state of their own, by name."""

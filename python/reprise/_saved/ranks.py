@@ -122,6 +122,29 @@ def _text_tensor(text: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(json.dumps(text).encode()), dtype=torch.uint8)
 
 
+def require_all_shards(parts: Parts, ranks: Ranks | None) -> None:
+    """Raises InputError if the processes that save have not all shards of an optimizer."""
+    size = 1 if ranks is None else ranks.size
+    for shard in parts.sharded().values():
+        if shard.ranks > size:
+            raise InputError(
+                f"the state of the optimizer is sharded over {shard.ranks} processes, and {size} "
+                "of them save it: save with the process group that the step was captured with"
+            )
+
+
+def _join_shards(optimizers: dict[str, Any], parts: Parts, ranks: Ranks) -> None:
+    """Puts the texts of all shards of an optimizer into that of each process."""
+    mine = {key: optimizers[key]["state"] for key in parts.sharded()}
+    distributed: Any = torch.distributed
+    of_all: list[Any] = [None] * ranks.size
+    distributed.all_gather_object(of_all, mine, group=ranks.group)
+    for key, state in mine.items():
+        for shards in of_all:
+            for name, fields in shards.get(key, {}).items():
+                state.setdefault(name, fields)
+
+
 def save_ranks(
     path: str, parts: Parts, text: dict[str, Any], metadata: dict[str, str], ranks: Ranks
 ) -> None:
@@ -134,8 +157,14 @@ def save_ranks(
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
+    def encode() -> tuple[dict[str, Any], Tensors]:
+        require_all_shards(parts, ranks)
+        return parts.encode()
+
+    own, tensors = together(ranks, encode)
+    _join_shards(own["optimizers"], parts, ranks)
+
     def prepare() -> Tensors:
-        own, tensors = parts.encode()
         whole = {**text, **own, "ranks": ranks.size, "model": list(parts.tensors)}
         return {**parts.tensors, **tensors, "state.json": _text_tensor(whole)}
 
@@ -267,6 +296,7 @@ def read_ranks(
         content = empty("state.json")
         load({"state.json": content})
         text = json.loads(bytes(content.tolist()))
+        parts.keep_shards(text)
         parts.compare_tensors(text["model"], differs)
         beside = parts.hints(text)
         names = [text["optimizers"], text["random"], text["others"], text.get("extra", {})]

@@ -17,7 +17,7 @@ from .._planning.plan import Plan
 from .._torch import _runtime
 from ..errors import InputError
 from .parts import Models, Optimizers, Parts
-from .ranks import ranks_of, read_ranks, save_ranks
+from .ranks import ranks_of, read_ranks, require_all_shards, save_ranks
 from .tree import decode
 
 FORMAT, VERSION, TEXT = "reprise.state", "1", "state.json"
@@ -125,6 +125,8 @@ def save_state(
     processes that `torch.distributed` has started write one folder together, by
     `torch.distributed.checkpoint`; all of them must call this function.
 
+    An optimizer that `capture(..., shard_optimizer=True)` has sharded is saved by all its ranks.
+
     However the process ends, the path has the old state or the new one. Call the function between
     two steps.
 
@@ -169,6 +171,7 @@ def save_state(
             raise InputError("background=True is for one process; several save together at once")
         save_ranks(os.fspath(path), parts, text, _metadata(), group)
         return None
+    require_all_shards(parts, None)
     own, tensors = parts.encode()
     tensors = {**parts.tensors, **tensors}
     for name, tensor in tensors.items():
@@ -277,6 +280,7 @@ def _load_file(path: str, parts: Parts, random: bool) -> tuple[dict[str, Any], d
             "state"
         )
 
+    parts.keep_shards(text)
     try:
         parts.compare_tensors(list(rows), differs)
         todo = parts.plan_load(text, file.read)

@@ -32,6 +32,14 @@ def name_of_group(process_group: Any) -> str:
     return name
 
 
+def size_of_group(process_group: Any) -> int:
+    """Returns the number of ranks of a group, or 1 without one."""
+    if not name_of_group(process_group):
+        return 1
+    distributed: Any = torch.distributed
+    return int(distributed.get_world_size(process_group))
+
+
 def cap_in_bytes(bucket_cap_mb: float | None, group: str) -> int:
     """Returns the bytes of a bucket, or 0 for the usual ones."""
     if bucket_cap_mb is None:

@@ -68,6 +68,11 @@ class PythonOptimizer final : public rt::ParameterOptimizer {
     const py::gil_scoped_acquire gil;
     return std::make_unique<PythonOptimizer>(steps_.attr("twin")(parameter, stand_in));
   }
+  bool keep_state_of(const std::vector<size_t>& parameters) override {
+    const py::gil_scoped_acquire gil;
+    steps_.attr("keep_state_of")(parameters);
+    return true;
+  }
 
  private:
   template <class Result, class... Arguments>
@@ -85,10 +90,10 @@ class CapturedStep {
                bool recapture, int outcomes, const std::optional<std::vector<Text>>& alternatives,
                const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
                const Text& name, const ObserverArgument& observer, const Text& cache,
-               const Text& group, int64_t bucket_cap) {
+               const Text& group, int64_t bucket_cap, bool shard_optimizer) {
     rt::CaptureOptions options =
         capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
-                        name, observer, cache, group, bucket_cap);
+                        name, observer, cache, group, bucket_cap, shard_optimizer);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -103,14 +108,14 @@ class CapturedStep {
                             const py::object& optimizer, const Text& lockstep,
                             const BudgetArgument& budget, const Text& name,
                             const ObserverArgument& observer, const Text& cache, const Text& group,
-                            int64_t bucket_cap) {
+                            int64_t bucket_cap, bool shard_optimizer) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
-        .capture =
-            step->capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep,
-                                  budget, name, observer, cache, group, bucket_cap),
+        .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
+                                         lockstep, budget, name, observer, cache, group, bucket_cap,
+                                         shard_optimizer),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -206,7 +211,7 @@ class CapturedStep {
                                      const py::object& optimizer, const Text& lockstep,
                                      const BudgetArgument& budget, const Text& name,
                                      const ObserverArgument& observer, const Text& cache,
-                                     const Text& group, int64_t bucket_cap) {
+                                     const Text& group, int64_t bucket_cap, bool shard_optimizer) {
     rt::CaptureOptions options;
     options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
@@ -219,6 +224,7 @@ class CapturedStep {
     options.cache = cache;
     options.group = group;
     options.bucket_cap = Bytes(bucket_cap);
+    options.shard_optimizer = shard_optimizer;
     options.measure.name = name;
     options.measure.observer = observer_of(observer);
     return options;
@@ -235,17 +241,17 @@ void bind_captured_step(py::module_& m) {
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
                     const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
-                    const Text&, int64_t>(),
+                    const Text&, int64_t, bool>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
            py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
-           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"))
+           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
                   py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"),
-                  py::arg("group"), py::arg("bucket_cap"))
+                  py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("device_graph"), py::arg("offload"), py::arg("machine"), py::arg("observer"))

@@ -124,8 +124,8 @@ struct Peers::Group {
   int rank = 0, size = 1;
   Milliseconds timeout{};
   int64_t exchanges = 0;
-  std::map<size_t, Transfer> sums;  // by number
-  std::string broken;               // why nobody can use the group any more
+  std::map<size_t, std::vector<Transfer>> started;  // by number
+  std::string broken;                               // why nobody can use the group any more
 
   std::string key(const std::string& rest) const { return prefix + rest; }
 
@@ -134,11 +134,33 @@ struct Peers::Group {
     throw PeerError(reason);
   }
 
+  // Asks the store, which another rank may serve.
+  template <class Ask>
+  auto ask(Ask&& question) {
+    try {
+      return question();
+    } catch (const std::exception& error) {
+      fail(
+          fmt::format("rank {} cannot reach the store of the process group, perhaps because the "
+                      "process that serves it has ended: {}",
+                      rank, first_line(error)));
+    }
+  }
+  bool has(const std::string& its_key) {
+    return ask([&] { return store->check({its_key}); });
+  }
+  std::string get(const std::string& its_key) {
+    return ask([&] { return text_of(store->get(its_key)); });
+  }
+  void set(const std::string& its_key, const std::string& text) {
+    ask([&] { store->set(its_key, bytes_of(text)); });
+  }
+
   // Throws PeerError if another rank has failed.
   void look() {
-    if (!store->check({key("failed")})) return;
-    fail(fmt::format("the step of this rank {} cannot go on, because {}", rank,
-                     text_of(store->get(key("failed")))));
+    if (!has(key("failed"))) return;
+    fail(
+        fmt::format("the step of this rank {} cannot go on, because {}", rank, get(key("failed"))));
   }
 
   std::string seconds() const {
@@ -149,8 +171,7 @@ struct Peers::Group {
   std::string text_from(int from, const std::string& its_key, const std::string& what) {
     const Clock::time_point end = Clock::now() + timeout;
     Clock::time_point next_look = Clock::now() + kLook;
-    for (Milliseconds pause = kFirstAsk; !store->check({its_key});
-         pause = std::min(2 * pause, kLastAsk)) {
+    for (Milliseconds pause = kFirstAsk; !has(its_key); pause = std::min(2 * pause, kLastAsk)) {
       const Clock::time_point now = Clock::now();
       if (now >= end) {
         fail(
@@ -166,7 +187,7 @@ struct Peers::Group {
       }
       std::this_thread::sleep_for(pause);
     }
-    return text_of(store->get(its_key));
+    return get(its_key);
   }
 
   Transfer under_way(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& tensor,
@@ -180,7 +201,7 @@ struct Peers::Group {
     return transfer;
   }
 
-  // Waits for a transfer. If it fails, its memory stays in `sums` or is abandoned by the caller.
+  // Waits for a transfer. If it fails, its memory stays in `started` or is abandoned by the caller.
   void finish(const Transfer& transfer, const at::Device& device) {
     const Clock::time_point end = Clock::now() + timeout + 2 * kLook;
     // On other devices wait() makes the stream wait and not the host.
@@ -256,14 +277,14 @@ std::vector<std::string> Peers::exchange(const std::string& mine, const std::str
   const std::string place = group.key(fmt::format("{}/", group.exchanges++));
   const std::string all = place + "all";
   if (group.rank != 0) {
-    group.store->set(fmt::format("{}{}", place, group.rank), bytes_of(mine));
+    group.set(fmt::format("{}{}", place, group.rank), mine);
     return parted(group.text_from(0, all, what));
   }
   std::vector<std::string> texts{mine};
   for (int rank = 1; rank < group.size; ++rank) {
     texts.push_back(group.text_from(rank, fmt::format("{}{}", place, rank), what));
   }
-  group.store->set(all, bytes_of(joined(texts)));
+  group.set(all, joined(texts));
   return texts;
 }
 
@@ -272,7 +293,7 @@ std::string Peers::from_first(const std::string& mine, const std::string& what) 
   Group& group = *group_;
   const std::string key = group.key(fmt::format("{}/first", group.exchanges++));
   if (group.rank != 0) return group.text_from(0, key, what);
-  group.store->set(key, bytes_of(mine));
+  group.set(key, mine);
   return mine;
 }
 
@@ -302,14 +323,34 @@ void Peers::copy_from_first(const std::vector<at::Tensor>& tensors) {
 void Peers::start_sum(size_t number, const at::Tensor& tensor, const std::string& what) {
   require_sound();
   std::vector<at::Tensor> list{alias_of(tensor)};
-  group_->sums[number] = group_->under_way(group_->group->allreduce(list), tensor, what);
+  std::vector<Transfer>& started = group_->started[number];
+  started.push_back(group_->under_way(group_->group->allreduce(list), tensor, what));
+}
+
+void Peers::start_gather(size_t number, const at::Tensor& tensor,
+                         const std::vector<std::pair<int64_t, int64_t>>& parts,
+                         const std::string& what) {
+  require_sound();
+  std::vector<Transfer>& started = group_->started[number];
+  for (int rank = 0; rank < group_->size; ++rank) {
+    const auto [first, elements] = parts[static_cast<size_t>(rank)];
+    if (elements == 0 || group_->size == 1) continue;
+    const at::Tensor part = tensor.narrow(0, first, elements);
+    std::vector<at::Tensor> list{alias_of(part)};
+    started.push_back(
+        group_->under_way(group_->group->broadcast(list, {.rootRank = rank}), part, what));
+  }
 }
 
 void Peers::wait(size_t number) {
-  const auto sum = group_->sums.find(number);
-  if (sum == group_->sums.end()) throw InternalError("a plan waits for a sum that was not started");
-  group_->finish(sum->second, sum->second.memory.device());
-  group_->sums.erase(sum);
+  const auto started = group_->started.find(number);
+  if (started == group_->started.end()) {
+    throw InternalError("a plan waits for a sum or a copy that was not started");
+  }
+  for (const Transfer& transfer : started->second) {
+    group_->finish(transfer, transfer.memory.device());
+  }
+  group_->started.erase(started);
 }
 
 void Peers::tell(const std::string& failure) noexcept {
@@ -334,12 +375,14 @@ void Peers::require_sound() const {
 
 void Peers::abandon(std::shared_ptr<void> arena) noexcept {
   try {
-    for (auto& [number, sum] : group_->sums) {
-      if (sum.work->isCompleted()) continue;
-      const std::lock_guard<std::mutex> lock(abandoned().mutex);
-      abandoned().all.emplace_back(std::move(sum), arena);
+    for (auto& [number, transfers] : group_->started) {
+      for (Transfer& transfer : transfers) {
+        if (transfer.work->isCompleted()) continue;
+        const std::lock_guard<std::mutex> lock(abandoned().mutex);
+        abandoned().all.emplace_back(std::move(transfer), arena);
+      }
     }
-    group_->sums.clear();
+    group_->started.clear();
   } catch (...) {
   }
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace reprise::runtime::internal::distributed {
@@ -43,6 +44,11 @@ class Peers {
   // Starts the sum of a tensor over all ranks, in place, and returns at once. Until wait() for the
   // same number nobody may touch the memory, and it must stay where it is.
   void start_sum(size_t number, const at::Tensor& tensor, const std::string& what);
+  // Starts to copy parts of a tensor to all ranks, in place: `parts` has the first element and the
+  // number of elements of each rank's part, by rank. The tensor has one dimension. Otherwise like
+  // start_sum().
+  void start_gather(size_t number, const at::Tensor& tensor,
+                    const std::vector<std::pair<int64_t, int64_t>>& parts, const std::string& what);
   void wait(size_t number);
 
   // Tells the other ranks that this one has failed, unless that is known already. Nobody can use the
@@ -50,8 +56,8 @@ class Peers {
   void tell(const std::string& failure) noexcept;
   // Throws PeerError if this rank has failed before, or has seen that another one has.
   void require_sound() const;
-  // Drops all sums that were started. The memory of those that are still under way is kept until the
-  // process ends, together with `arena`.
+  // Drops all sums and copies that were started. The memory of those that are still under way is
+  // kept until the process ends, together with `arena`.
   void abandon(std::shared_ptr<void> arena) noexcept;
 
  private:

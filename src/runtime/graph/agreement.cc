@@ -76,7 +76,9 @@ std::string description(const StepProgram& program, const std::vector<at::Tensor
   for (const Bucket& bucket : program.step.buckets.all) {
     elements.push_back(bucket.elements);
     all += fmt::format("\nbucket {} {}", c10::toString(bucket.dtype), bucket.elements);
-    for (const step::Filling& filling : bucket.fillings) all += fmt::format(" {}", filling.offset);
+    for (const step::Filling& filling : bucket.fillings) {
+      all += fmt::format(" {} of {}", filling.offset, filling.owner);
+    }
   }
   for (const at::Tensor& tensor : tensors) all += '\n' + shape_text(tensor);
   std::string quoted;
@@ -167,10 +169,12 @@ StepPlan plan_of(const std::string& text, const Graph& graph, Bytes budget) {
 
 }  // namespace
 
-void agree_on_step(Peers& peers, StepProgram& program, const CaptureOptions& options) {
+void agree_on_step(Peers& peers, const StepProgram& program, const CaptureOptions& options) {
+  require_same_step(peers, description(program, common_tensors(program, options)));
+}
+
+void agree_on_numbers(Peers& peers, StepProgram& program, const CaptureOptions& options) {
   Graph& graph = program.lowered.graph;
-  const std::vector<at::Tensor> tensors = common_tensors(program, options);
-  require_same_step(peers, description(program, tensors));
   std::vector<int64_t> numbers;
   for_each_number(graph, [&](const auto& number) { numbers.push_back(number.count()); });
   peers.maxima(numbers, program.step.recording.device, "the exchange of bytes and times");
@@ -178,7 +182,7 @@ void agree_on_step(Peers& peers, StepProgram& program, const CaptureOptions& opt
   for_each_number(graph, [&](auto& number) {
     number = std::remove_reference_t<decltype(number)>(numbers[next++]);
   });
-  peers.copy_from_first(tensors);
+  peers.copy_from_first(common_tensors(program, options));
 }
 
 void agree_on_plan(Peers& peers, const std::string& objection) {

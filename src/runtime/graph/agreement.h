@@ -12,10 +12,15 @@
 
 namespace reprise::runtime::internal::graph {
 
-// Compares the steps that the ranks have captured, without their numbers. Then bytes and times become
-// the largest ones of all ranks, and parameters and buffers get the bits of rank 0. Throws InputError
-// on all ranks if some have captured another step than rank 0; the message names them.
-void agree_on_step(distributed::Peers& peers, StepProgram& program, const CaptureOptions& options);
+// Compares the steps that the ranks have captured, without their numbers. Throws InputError on all
+// ranks if some have captured another step than rank 0; the message names them.
+void agree_on_step(distributed::Peers& peers, const StepProgram& program,
+                   const CaptureOptions& options);
+
+// Makes bytes and times the largest ones of all ranks, and gives parameters and buffers the bits of
+// rank 0.
+void agree_on_numbers(distributed::Peers& peers, StepProgram& program,
+                      const CaptureOptions& options);
 
 using PlanSearch = std::function<StepPlan(const Graph& graph, const StepPlanOptions& options)>;
 

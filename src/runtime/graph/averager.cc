@@ -10,6 +10,15 @@ namespace reprise::runtime::internal::graph {
 
 using step::Arrival;
 using step::LeafGradient;
+using step::Share;
+
+namespace {
+
+// The number of a bucket's sum, and of the exchange of its shares, among all that peers have begun.
+size_t number_of_sum(size_t bucket) { return 2 * bucket; }
+size_t number_of_gather(size_t bucket) { return 2 * bucket + 1; }
+
+}  // namespace
 
 Averager::Averager(std::shared_ptr<distributed::Peers> peers) : peers_(std::move(peers)) {}
 
@@ -42,11 +51,23 @@ void Averager::fill(const at::Tensor& place, const at::Tensor& gradient,
 }
 
 void Averager::start(size_t bucket, const at::Tensor& memory, const std::string& what) {
-  if (synchronizes()) peers_->start_sum(bucket, memory, what);
+  if (synchronizes()) peers_->start_sum(number_of_sum(bucket), memory, what);
 }
 
 void Averager::wait(size_t bucket) {
-  if (synchronizes()) peers_->wait(bucket);
+  if (synchronizes()) peers_->wait(number_of_sum(bucket));
+}
+
+void Averager::start_gather(size_t bucket, const at::Tensor& memory,
+                            const std::vector<Share>& shares, const std::string& what) {
+  if (!synchronizes()) return;
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (const Share& share : shares) parts.emplace_back(share.offset, share.elements);
+  peers_->start_gather(number_of_gather(bucket), memory, parts, what);
+}
+
+void Averager::wait_gather(size_t bucket) {
+  if (synchronizes()) peers_->wait(number_of_gather(bucket));
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/distributed/peers.h"
+#include "runtime/step/buckets.h"
 #include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::graph {
@@ -30,6 +32,10 @@ class Averager {
             const step::LeafGradient& leaf) const;
   void start(size_t bucket, const at::Tensor& memory, const std::string& what);
   void wait(size_t bucket);
+  // Start and end the exchange of shares of a bucket that has been summed.
+  void start_gather(size_t bucket, const at::Tensor& memory, const std::vector<step::Share>& shares,
+                    const std::string& what);
+  void wait_gather(size_t bucket);
 
  private:
   std::shared_ptr<distributed::Peers> peers_;

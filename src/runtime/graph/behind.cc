@@ -1,5 +1,7 @@
 #include "runtime/graph/behind.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/step/host_reads.h"
@@ -12,12 +14,49 @@ using rewrite::RewrittenStep;
 using step::add_once;
 using step::Argument;
 using step::Bucket;
+using step::Buckets;
+using step::Filling;
 using step::is_guard;
 using step::Memory;
 using step::TensorRef;
 using step::Update;
 using step::values_written;
 using step::Work;
+
+std::string name_of(const Behind& behind, const Buckets& buckets) {
+  switch (behind.kind) {
+    case Behind::Kind::kFill:
+      return "fill." + buckets.all[behind.index].fillings[behind.filling].name;
+    case Behind::Kind::kStart:
+      return fmt::format("allreduce.start.{}", behind.index);
+    case Behind::Kind::kShard:
+      return fmt::format("update.shard.{}", behind.index);
+    case Behind::Kind::kGather:
+      return fmt::format("allgather.start.{}", behind.index);
+    case Behind::Kind::kGathered:
+      return fmt::format("allgather.wait.{}", behind.index);
+    default:
+      return fmt::format("allreduce.wait.{}", behind.index);
+  }
+}
+
+int32_t work_of(const Behind& behind, const Buckets& buckets) {
+  const Bucket& bucket = buckets.all[behind.index];
+  switch (behind.kind) {
+    case Behind::Kind::kFill:
+      return bucket.fillings[behind.filling].work;
+    case Behind::Kind::kStart:
+      return bucket.start;
+    case Behind::Kind::kShard:
+      return bucket.update;
+    case Behind::Kind::kGather:
+      return bucket.gather;
+    case Behind::Kind::kGathered:
+      return bucket.gathered;
+    default:
+      return bucket.wait;
+  }
+}
 
 std::vector<int32_t> externals_read(const Work& work) {
   std::vector<int32_t> all;
@@ -63,7 +102,11 @@ class Placing {
 
   std::vector<std::vector<Behind>> run() {
     place_buckets();
-    place_updates();
+    if (step_.buckets.sharded) {
+      place_shards();
+    } else {
+      place_updates();
+    }
     return std::move(behind_);
   }
 
@@ -102,6 +145,22 @@ class Placing {
     if (waits && !buckets.empty()) {
       behind_.back().push_back({Behind::Kind::kWait, buckets.size() - 1});
     }
+  }
+
+  void place_shards() {
+    const std::vector<Bucket>& buckets = step_.buckets.all;
+    size_t last = last_guard_;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      last = std::max(last, waited_[b]);
+      for (const Filling& filling : buckets[b].fillings) {
+        const Update& update = step_.updates.each[filling.update];
+        last = std::max(last, last_reader_[static_cast<size_t>(update.external)]);
+      }
+      behind_[last].push_back({Behind::Kind::kShard, b});
+      behind_[last].push_back({Behind::Kind::kGather, b});
+      if (b > 0) behind_[last].push_back({Behind::Kind::kGathered, b - 1});
+    }
+    if (!buckets.empty()) behind_.back().push_back({Behind::Kind::kGathered, buckets.size() - 1});
   }
 
   void place_updates() {

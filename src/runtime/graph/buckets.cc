@@ -10,6 +10,7 @@
 
 #include "reprise/model/errors.h"
 #include "runtime/distributed/bucket_layout.h"
+#include "runtime/graph/shards.h"
 #include "runtime/step/host_reads.h"
 #include "runtime/step/parameter_names.h"
 #include "runtime/step/tensors.h"
@@ -33,6 +34,7 @@ using step::parameter_names;
 using step::Recording;
 using step::TensorRef;
 using step::Update;
+using step::Updates;
 using step::Work;
 
 namespace {
@@ -172,12 +174,13 @@ Argument of(TensorRef ref) { return {.kind = ArgumentKind::kTensor, .tensors = {
 class AddBucket {
  public:
   AddBucket(RewrittenStep& step, Buckets& buckets, size_t number,
-            const std::shared_ptr<Averager>& averager)
+            const std::shared_ptr<Averager>& averager, const std::shared_ptr<Updater>& updater)
       : step_(step),
         buckets_(buckets),
         bucket_(buckets.all[number]),
         number_(number),
-        averager_(averager) {}
+        averager_(averager),
+        updater_(updater) {}
 
   void run() {
     for (Filling& filling : bucket_.fillings) fill(filling);
@@ -203,8 +206,9 @@ class AddBucket {
              .apart = true});
     for (const Filling& filling : bucket_.fillings) {
       TensorRef& average = buckets_.averages[filling.leaf];
-      average = {.memory = Memory::kValue, .index = value_, .geometry = geometry(filling)};
+      average = {.memory = Memory::kValue, .index = value_, .geometry = filling.geometry};
     }
+    if (buckets_.sharded) add_shards();
   }
 
  private:
@@ -224,6 +228,25 @@ class AddBucket {
             .dtype = own.dtype};
   }
 
+  // Adds the works that take the averages to updated parameters. They run in steps only.
+  void add_shards() {
+    const auto sharder = std::make_shared<const Sharder>(number_, bucket_, averager_, updater_);
+    const auto add_part = [&](const char* name, void (Sharder::*part)(const at::Tensor&) const) {
+      return add({.name = fmt::format("{}.{}", name, number_),
+                  .kernel =
+                      [sharder, part](std::vector<c10::IValue>& stack) {
+                        const at::Tensor memory = stack[0].toTensor();
+                        stack.clear();
+                        (*sharder.*part)(memory);
+                      },
+                  .arguments = {of(whole())},
+                  .apart = true});
+    };
+    bucket_.update = add_part("update.shard", &Sharder::update);
+    bucket_.gather = add_part("allgather.start", &Sharder::start);
+    bucket_.gathered = add_part("allgather.wait", &Sharder::finish);
+  }
+
   // Adds a work that makes the next version of the bucket, and returns its position.
   int32_t add(Work work) {
     const auto next = static_cast<int32_t>(step_.recording.values.size());
@@ -240,9 +263,10 @@ class AddBucket {
 
   void fill(Filling& filling) {
     const LeafGradient& leaf = step_.recording.gradients[filling.leaf];
+    filling.geometry = geometry(filling);
     std::vector<Argument> arguments{of(leaf.gradient)};
     if (value_ >= 0) arguments.push_back(of(whole()));
-    const auto kernel = [averager = averager_, leaf, place = geometry(filling),
+    const auto kernel = [averager = averager_, leaf, place = filling.geometry,
                          elements = bucket_.elements](std::vector<c10::IValue>& stack) {
       const at::Tensor gradient = stack[0].toTensor();
       const at::Tensor memory = stack.size() > 1
@@ -260,12 +284,14 @@ class AddBucket {
   Bucket& bucket_;
   size_t number_;
   const std::shared_ptr<Averager>& averager_;
+  const std::shared_ptr<Updater>& updater_;
   int32_t value_ = -1;
 };
 
 }  // namespace
 
-Buckets find_buckets(const Recording& recording, const CaptureOptions& options) {
+Buckets find_buckets(const Recording& recording, const Updates& updates,
+                     const CaptureOptions& options, int ranks) {
   Buckets buckets;
   if (options.group.empty()) return buckets;
   refuse_host_reads(recording);
@@ -291,17 +317,22 @@ Buckets find_buckets(const Recording& recording, const CaptureOptions& options) 
     bucket.dtype = pieces[members[0]].dtype;
     for (const size_t p : members) {
       buckets.of_leaf[leaves[p]] = static_cast<int32_t>(buckets.all.size()) - 1;
-      bucket.fillings.push_back({.leaf = leaves[p], .offset = bucket.elements, .name = names[p]});
-      bucket.elements += elements_of(recording.gradients[leaves[p]].gradient.geometry);
+      const int64_t elements = elements_of(recording.gradients[leaves[p]].gradient.geometry);
+      bucket.fillings.push_back(
+          {.leaf = leaves[p], .offset = bucket.elements, .elements = elements, .name = names[p]});
+      bucket.elements += elements;
     }
   }
+  if (options.shard_optimizer) divide(buckets, recording, updates, ranks);
   return buckets;
 }
 
-void add_buckets(RewrittenStep& step, Buckets buckets, const std::shared_ptr<Averager>& averager) {
+void add_buckets(RewrittenStep& step, Buckets buckets, const std::shared_ptr<Averager>& averager,
+                 const std::shared_ptr<Updater>& updater) {
   if (buckets.all.empty()) return;
   buckets.averages.resize(step.recording.gradients.size());
-  for (size_t b = 0; b < buckets.all.size(); ++b) AddBucket(step, buckets, b, averager).run();
+  for (size_t b = 0; b < buckets.all.size(); ++b)
+    AddBucket(step, buckets, b, averager, updater).run();
   std::vector<Argument> averages;
   for (const Update& update : step.updates.each) {
     averages.push_back(of(buckets.gradient(step.recording, update.leaf)));

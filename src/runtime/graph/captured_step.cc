@@ -33,6 +33,20 @@ auto telling(const internal::graph::StepState& state, Function&& function) {
   }
 }
 
+void require_shards(const CaptureOptions& options) {
+  if (!options.shard_optimizer) return;
+  if (options.group.empty()) {
+    throw InputError(
+        "the optimizer is sharded over the ranks of a process group (shard_optimizer), and the "
+        "step has none: name the group, or leave shard_optimizer off");
+  }
+  if (!options.optimizer) {
+    throw InputError(
+        "shard_optimizer shards the state of an optimizer inside the step, and the step has none: "
+        "give the optimizer, or leave shard_optimizer off");
+  }
+}
+
 void require_group(const CaptureOptions& options) {
   if (options.on_miss == OnMiss::kRefuse) return;
   throw InputError(
@@ -74,6 +88,7 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
         value.name));
   }
   state_->plan_options.budget = state_->options.budget;
+  require_shards(state_->options);
   if (!state_->options.group.empty()) {
     require_group(state_->options);
     state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.group);

@@ -20,8 +20,8 @@ using rewrite::RewrittenStep;
 using rewrite::VariantName;
 using step::add_once;
 using step::Argument;
-using step::Bucket;
 using step::Call;
+using step::Filling;
 using step::is_guard;
 using step::LeafGradient;
 using step::Memory;
@@ -87,8 +87,9 @@ class Lowering {
       for (const Behind& behind : behind_[c]) add_behind(behind);
     }
     add_choices();
-    add_waits();
-    if (!updates_.each.empty()) add_optimizer();
+    // Shards have one order, because the sums and exchanges of all ranks have one.
+    if (!step_.buckets.sharded) add_waits();
+    if (!updates_.each.empty() && !step_.buckets.sharded) add_optimizer();
     for (const TensorRef& ref : results()) {
       if (ref.memory == Memory::kValue) {
         add_once(graph.results, value_of_[static_cast<size_t>(ref.index)]);
@@ -273,29 +274,22 @@ class Lowering {
 
   void add_behind(const Behind& behind) {
     if (behind.kind == Behind::Kind::kUpdate) return add_update(updates_.each[behind.index]);
-    const Bucket& bucket = step_.buckets.all[behind.index];
-    switch (behind.kind) {
-      case Behind::Kind::kFill:
-        add_bucket_op("fill." + bucket.fillings[behind.filling].name,
-                      bucket.fillings[behind.filling].work);
-        break;
-      case Behind::Kind::kStart:
-        add_bucket_op(fmt::format("allreduce.start.{}", behind.index), bucket.start);
-        break;
-      default:
-        update_ops_.push_back(
-            add_bucket_op(fmt::format("allreduce.wait.{}", behind.index), bucket.wait));
+    const OpIndex op = add_bucket_op(behind);
+    if (behind.kind == Behind::Kind::kWait) update_ops_.push_back(op);
+    if (behind.kind != Behind::Kind::kShard) return;
+    for (const Filling& filling : step_.buckets.all[behind.index].fillings) {
+      take(result_.graph.ops.back().variants[0], updates_.each[filling.update]);
     }
   }
 
   // Adds an op of a bucket. It runs once, in its place, as all ops of the backward do.
-  OpIndex add_bucket_op(const std::string& what, int32_t work) {
+  OpIndex add_bucket_op(const Behind& behind) {
     Op op;
-    op.id = fmt::format("{}:{}", result_.graph.ops.size(), what);
+    op.id = fmt::format("{}:{}", result_.graph.ops.size(), name_of(behind, step_.buckets));
     op.phase = Phase::kBackward;
     op.once = true;
     result_.works.emplace_back();
-    add_variant(op, "default", work, Role::kAny);
+    add_variant(op, "default", work_of(behind, step_.buckets), Role::kAny);
     result_.graph.ops.push_back(std::move(op));
     return static_cast<OpIndex>(result_.graph.ops.size()) - 1;
   }
@@ -303,8 +297,7 @@ class Lowering {
   // Adds the waits for all buckets behind the backward, as in plain training.
   void add_waits() {
     for (size_t b = 0; b < step_.buckets.all.size(); ++b) {
-      const std::string what = fmt::format("allreduce.wait.{}", b);
-      late_waits_.push_back(add_bucket_op(what, step_.buckets.all[b].wait));
+      late_waits_.push_back(add_bucket_op({Behind::Kind::kWait, b}));
     }
   }
 

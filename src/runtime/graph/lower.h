@@ -34,6 +34,8 @@ struct LoweredStep {
 //   gradient, and behind the last guard. A gradient that an update uses up is no result.
 // - Gradients go into the buckets of a process group, whose sums start in a fixed order (behind.h).
 //   The waits for the sums stand behind the backward, or with the choice of updates before them.
+// - The updates of a shard are one op a bucket, and no choice: the exchanges that follow them have
+//   a fixed order among the sums.
 //
 // A parameter before its update is a value of no bytes, because its bytes are in `graph.fixed`. One
 // op that runs once writes all of these values, every op that reads a parameter reads its value,

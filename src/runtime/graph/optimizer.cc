@@ -7,6 +7,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <typeinfo>
 #include <utility>
 
@@ -35,6 +38,52 @@ std::string key_of(const optim::RMSpropOptions& options) {
                      options.weight_decay() != 0, options.centered());
 }
 
+// The optimizers of which adapters keep a shard only, with the parameters of the shard.
+class Sharded {
+ public:
+  void add(const optim::Optimizer* optimizer, const std::vector<size_t>& kept) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Shard& shard = all_[optimizer];
+    if (shard.adapters > 0 && shard.kept != kept) {
+      throw InputError(
+          "a step that was captured before has sharded the optimizer in another way, and the state "
+          "of some parameters would be on no rank: make an optimizer for each of these steps");
+    }
+    shard.kept = kept;
+    ++shard.adapters;
+  }
+  void remove(const optim::Optimizer* optimizer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto shard = all_.find(optimizer);
+    if (--shard->second.adapters == 0) all_.erase(shard);
+  }
+  bool has(const optim::Optimizer* optimizer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return all_.contains(optimizer);
+  }
+  // Says whether the state of the parameter is here.
+  bool keeps(const optim::Optimizer* optimizer, size_t parameter) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto shard = all_.find(optimizer);
+    if (shard == all_.end()) return true;
+    const std::vector<size_t>& kept = shard->second.kept;
+    return std::find(kept.begin(), kept.end(), parameter) != kept.end();
+  }
+
+ private:
+  struct Shard {
+    std::vector<size_t> kept;
+    int adapters = 0;
+  };
+  std::mutex mutex_;
+  std::map<const optim::Optimizer*, Shard> all_;
+};
+
+Sharded& sharded() {
+  static auto* const all = new Sharded;  // Adapters may outlive static objects.
+  return *all;
+}
+
 // While an OnlyOne lives, the groups of an optimizer have one parameter only. Nothing is copied.
 class OnlyOne {
  public:
@@ -61,6 +110,11 @@ class OfTorch final : public ParameterOptimizer {
   OfTorch(Kind& optimizer, const char* name) : optimizer_(optimizer), name_(name) {}
   OfTorch(std::unique_ptr<Kind> optimizer, const char* name)
       : owned_(std::move(optimizer)), optimizer_(*owned_), name_(name) {}
+  ~OfTorch() override {
+    if (is_sharded_) sharded().remove(&optimizer_);
+  }
+  OfTorch(const OfTorch&) = delete;
+  OfTorch& operator=(const OfTorch&) = delete;
 
   std::string name() const override { return name_; }
 
@@ -73,6 +127,12 @@ class OfTorch final : public ParameterOptimizer {
   }
 
   void step(size_t parameter) override {
+    if (!sharded().keeps(&optimizer_, parameter)) {
+      throw InputError(fmt::format(
+          "the state of parameter {} of the optimizer is on another rank, because a step that was "
+          "captured before has sharded it: make an optimizer for the step that does not shard",
+          parameter));
+    }
     const auto [group, at] = place(parameter);
     const OnlyOne only(optimizer_, group, optimizer_.param_groups()[group].params()[at]);
     optimizer_.step();
@@ -90,6 +150,19 @@ class OfTorch final : public ParameterOptimizer {
                                            const at::Tensor& stand_in) const override {
     return std::make_unique<OfTorch>(
         std::make_unique<Kind>(std::vector<at::Tensor>{stand_in}, options(parameter)), name_);
+  }
+
+  bool keep_state_of(const std::vector<size_t>& kept) override {
+    const std::vector<at::Tensor> all = parameters();
+    if (kept.size() < all.size() && !is_sharded_) {
+      sharded().add(&optimizer_, kept);
+      is_sharded_ = true;
+    }
+    for (size_t p = 0; p < all.size(); ++p) {
+      if (std::find(kept.begin(), kept.end(), p) != kept.end()) continue;
+      optimizer_.state().erase(all[p].unsafeGetTensorImpl());
+    }
+    return true;
   }
 
  private:
@@ -110,6 +183,7 @@ class OfTorch final : public ParameterOptimizer {
   std::unique_ptr<Kind> owned_;
   Kind& optimizer_;
   const char* name_;
+  bool is_sharded_ = false;
 };
 
 template <class Kind, class Options>
@@ -133,5 +207,7 @@ std::shared_ptr<ParameterOptimizer> per_parameter(optim::Optimizer& optimizer) {
       "this optimizer is of another class, whose step may look at several parameters at once. Keep "
       "it behind the step, or derive from ParameterOptimizer");
 }
+
+bool is_sharded(const optim::Optimizer& optimizer) { return sharded().has(&optimizer); }
 
 }  // namespace reprise::runtime

@@ -25,6 +25,9 @@ struct Outcome {
   std::shared_ptr<const Program> program;  // of that plan
   // The last run found so many bytes live beside those that were live when the outcome was planned.
   Bytes drift;
+  // The plan's peak on this rank. It may be lower than that of the graph, whose numbers are the
+  // largest ones of all ranks.
+  Bytes own_peak;
   int64_t runs = 0;      // number of runs so far
   int64_t compared = 0;  // the run that lockstep has compared last, counted from 1
   int placements = 0;    // number of attempts to place since the user asked for the plan

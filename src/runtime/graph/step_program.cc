@@ -9,6 +9,7 @@
 #include "runtime/graph/buckets.h"
 #include "runtime/graph/cost_cache.h"
 #include "runtime/graph/meter.h"
+#include "runtime/graph/shards.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
@@ -24,6 +25,7 @@ using modules::with_modules;
 using online::Within;
 using rewrite::find_alternatives;
 using rewrite::RewrittenStep;
+using step::Bucket;
 using step::Buckets;
 using step::find_updates;
 using step::Observation;
@@ -53,6 +55,7 @@ struct Measured {
   WorkCosts costs;
   std::vector<int64_t> state_bytes;
   LoweredStep lowered;
+  std::vector<std::pair<OpIndex, Bytes>> own_workspaces;
   CacheUse cache;
 };
 
@@ -61,6 +64,28 @@ MeasureOptions once(MeasureOptions options) {
   options.min_repeats = options.max_repeats = 1;
   options.min_time = Nanos();
   return options;
+}
+
+WorkCosts with_shards(WorkCosts works, const UpdateCosts& costs, const Buckets& buckets) {
+  if (!buckets.sharded) return works;
+  for (const Bucket& bucket : buckets.all) {
+    works.by_work[static_cast<size_t>(bucket.update)] = cost_of_shards(bucket, costs);
+  }
+  return works;
+}
+
+std::vector<std::pair<OpIndex, Bytes>> own_workspaces(const LoweredStep& lowered,
+                                                      const UpdateCosts& costs,
+                                                      const Buckets& buckets, int rank) {
+  std::vector<std::pair<OpIndex, Bytes>> all;
+  if (!buckets.sharded) return all;
+  for (const Bucket& bucket : buckets.all) {
+    for (size_t op = 0; op < lowered.works.size(); ++op) {
+      if (lowered.works[op][0] != bucket.update) continue;
+      all.emplace_back(static_cast<OpIndex>(op), cost_of_shards(bucket, costs, rank).workspace);
+    }
+  }
+  return all;
 }
 
 CostCache cache_of(const RewrittenStep& step, const Tensors& sample,
@@ -74,7 +99,7 @@ CostCache cache_of(const RewrittenStep& step, const Tensors& sample,
 // Measures the step, or takes its costs from the cache.
 Measured measured_step(const RewrittenStep& step, const Tensors& sample,
                        const CaptureOptions& options, CostCache cache, const CaptureTime& most,
-                       Within* within) {
+                       Within* within, int rank) {
   const std::string& name = options.measure.name;
   Measured result;
   if (cache.found()) {
@@ -88,9 +113,11 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
   if (!found) {
     result.costs = with_updates(measure_works(step, sample, options.measure, most, within),
                                 of_updates, step.updates);
+    result.costs = with_shards(std::move(result.costs), of_updates, step.buckets);
     result.lowered = lower(step, result.costs.by_work, sample, name);
     cache.store(result.lowered, result.costs);
   }
+  result.own_workspaces = own_workspaces(result.lowered, of_updates, step.buckets, rank);
   result.state_bytes = std::move(of_updates.state_bytes);
   result.cache = {.found = found, .warning = cache.warning()};
   if (options.measure.observer && !cache.warning().empty()) {
@@ -160,11 +187,12 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   Works works = with_updates(std::move(calls), recording, updater);
 
   // Rewrite the step: find what may run in place of its calls, and average gradients behind them.
-  Buckets buckets = find_buckets(recording, options);
+  Buckets buckets = find_buckets(recording, updates, options, peers ? peers->size() : 1);
+  if (buckets.sharded) updater->shard(updates_of(buckets, peers->rank()));
   RewrittenStep rewritten = find_alternatives(std::move(recording), std::move(works),
                                               std::move(updates), buckets, options.alternatives);
   auto averager = peers ? std::make_shared<Averager>(peers) : nullptr;
-  add_buckets(rewritten, std::move(buckets), averager);
+  add_buckets(rewritten, std::move(buckets), averager, updater);
 
   // Lower the step to a graph that a planner understands, with what each work costs.
   CostCache cache = cache_of(rewritten, sample, options);
@@ -174,13 +202,14 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
                options.runs - runs, within.get())) {
     return std::nullopt;
   }
-  Measured measured =
-      measured_step(rewritten, sample, options, std::move(cache), most, within.get());
+  Measured measured = measured_step(rewritten, sample, options, std::move(cache), most,
+                                    within.get(), peers ? peers->rank() : 0);
 
   return StepProgram{.step = std::move(rewritten),
                      .costs = std::move(measured.costs),
                      .state_bytes = std::move(measured.state_bytes),
                      .lowered = std::move(measured.lowered),
+                     .own_workspaces = std::move(measured.own_workspaces),
                      .updater = std::move(updater),
                      .cache = std::move(measured.cache),
                      .averager = std::move(averager)};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "reprise/runtime/capture.h"
@@ -24,6 +25,8 @@ struct StepProgram {
   WorkCosts costs;
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
   LoweredStep lowered;
+  // By op of a shard: the workspace on this rank. The graph has that of the rank that needs most.
+  std::vector<std::pair<OpIndex, Bytes>> own_workspaces;
   std::shared_ptr<Updater> updater;  // runs `step.updates`
   CacheUse cache = {};
   std::shared_ptr<Averager> averager = {};  // runs `step.buckets`; null without a process group

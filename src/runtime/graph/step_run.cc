@@ -156,7 +156,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   report.budget = now().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
   const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
-  report.predicted_peak = now().plan->result.plan->peak + now().drift + holes;
+  report.predicted_peak = now().own_peak + now().drift + holes;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/activity.h"
@@ -30,6 +31,15 @@ namespace {
 // So many times a plan with more room for its placement is searched, after runs whose memory could
 // not be placed.
 constexpr int kPlansAfterRuns = 4;
+
+Bytes own_peak(const StepProgram& program, const Plan& plan) {
+  if (program.own_workspaces.empty()) return plan.peak;
+  Graph own = program.lowered.graph;
+  for (const auto& [op, workspace] : program.own_workspaces) {
+    own.ops[op].variants[0].workspace = workspace;
+  }
+  return simulate(own, plan.actions).peak;
+}
 
 }  // namespace
 
@@ -61,8 +71,10 @@ void StepState::capture(const Tensors& sample) {
   // If this fails, the step stays as it was captured before.
   outcomes.reset(captured_for(sample));
   sample_bytes = storage_bytes(sample);
-  graph().fixed = level_without(sample);
   if (peers) agree_on_step(*peers, captured().program, options);
+  updater().keep_shard();
+  graph().fixed = level_without(sample);
+  if (peers) agree_on_numbers(*peers, captured().program, options);
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
@@ -150,6 +162,7 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
                                                   plan_options.offload.machine);
   now().plan = std::move(next);
   graph().fixed = fixed;
+  now().own_peak = own_peak(captured().program, *now().plan->result.plan);
   now().drift = Bytes(0);
   now().crowded = false;
   report.no_device_graph.clear();

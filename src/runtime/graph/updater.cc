@@ -1,5 +1,6 @@
 #include "runtime/graph/updater.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -29,7 +30,8 @@ Updater::Updater(std::shared_ptr<ParameterOptimizer> optimizer, Updates updates,
       updates_(std::move(updates)),
       device_(device),
       state_bytes_(updates_.each.size(), 0),
-      reserved_(updates_.each.size()) {
+      reserved_(updates_.each.size()),
+      own_(updates_.each.size(), true) {
   if (!optimizer_) return;
   parameters_ = optimizer_->parameters();
   memory_keys_ = memory_keys();
@@ -38,6 +40,35 @@ Updater::Updater(std::shared_ptr<ParameterOptimizer> optimizer, Updates updates,
 void Updater::keep_room(std::vector<int64_t> state_bytes) {
   state_bytes_ = std::move(state_bytes);
   reserve();
+}
+
+void Updater::shard(std::vector<size_t> own) {
+  sharded_ = true;
+  own_.assign(updates_.each.size(), false);
+  for (const size_t k : own) own_[k] = true;
+}
+
+void Updater::keep_shard() {
+  if (!sharded_) return;
+  std::vector<bool> kept(parameters_.size(), true);
+  for (size_t k = 0; k < own_.size(); ++k) kept[updates_.each[k].parameter] = own_[k];
+  std::vector<size_t> numbers;
+  for (size_t p = 0; p < kept.size(); ++p) {
+    if (kept[p]) numbers.push_back(p);
+  }
+  if (optimizer_->keep_state_of(numbers)) return;
+  throw InputError(fmt::format(
+      "the state of the optimizer {} cannot be sharded: its class does not say how to drop "
+      "the state of parameters that other ranks update (keep_state_of()). Leave "
+      "shard_optimizer off, or use SGD, Adam, AdamW, Adagrad or RMSprop",
+      optimizer_->name()));
+}
+
+void Updater::take(size_t k, const at::Tensor& values) {
+  done_.push_back(k);  // A copy that fails half-way counts, too.
+  const at::NoGradGuard no_grad;
+  parameter(k).detach().copy_(values);
+  parameter(k).unsafeGetTensorImpl()->bump_version();
 }
 
 void Updater::update(size_t k, const at::Tensor& gradient) {
@@ -95,12 +126,17 @@ void Updater::begin() {
         "options of the optimizer were switched on or off that decide what its step does "
         "(momentum, weight decay, maximize); capture the step again");
   }
+  for (size_t k = 0; k < updates_.each.size(); ++k) {
+    if (own_[k] || !optimizer_->has_state(updates_.each[k].parameter)) continue;
+    keep_shard();  // The state of other shards was loaded since the last step.
+    break;
+  }
   reserve();
 }
 
 void Updater::reserve() {
   for (size_t k = 0; k < updates_.each.size(); ++k) {
-    if (optimizer_->has_state(updates_.each[k].parameter)) {
+    if (!own_[k] || optimizer_->has_state(updates_.each[k].parameter)) {
       reserved_[k] = at::Tensor();
     } else if (state_bytes_[k] > 0 && !reserved_[k].defined()) {
       reserved_[k] = at::empty({state_bytes_[k]}, at::TensorOptions(at::kByte).device(device_));

@@ -29,11 +29,22 @@ class Updater {
   // bytes of each update's state.
   void keep_room(std::vector<int64_t> state_bytes);
 
+  // Lets other ranks do all updates but these, and keep the state of their parameters.
+  void shard(std::vector<size_t> own);
+  // Says whether this rank does the k-th update.
+  bool owns(size_t k) const { return own_[k]; }
+  // Drops the optimizer's state that other ranks keep. Throws InputError if it cannot be dropped.
+  // Does nothing without a shard.
+  void keep_shard();
+
   // Begins a step. Throws InputError when gradients are there already, or when the optimizer is no
   // longer the one that was captured.
   void begin();
   // Does the k-th update.
   void update(size_t k, const at::Tensor& gradient);
+  // Gives the parameter of the k-th update the values that another rank has found.
+  void take(size_t k, const at::Tensor& values);
+  const at::Tensor& parameter(size_t k) const { return parameters_[updates_.each[k].parameter]; }
   // Says whether the next step makes state.
   bool makes_state() const;
   // Says whether the step that was begun has made state.
@@ -54,7 +65,9 @@ class Updater {
   std::vector<int64_t> state_bytes_;      // by update
   std::vector<at::Tensor> reserved_;      // by update: room for state that is not there yet
   std::vector<size_t> done_;              // updates of the step that was begun
+  std::vector<bool> own_;                 // by update: whether this rank does it
   bool made_state_ = false;
+  bool sharded_ = false;
 };
 
 // Returns the works with those of the updater's updates behind them, at the positions that the

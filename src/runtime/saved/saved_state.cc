@@ -12,6 +12,7 @@
 
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
+#include "reprise/runtime/optimizer.h"
 #include "runtime/saved/saved_optimizer.h"
 #include "runtime/saved/state_text.h"
 #include "runtime/saved/tensor_files.h"
@@ -145,6 +146,13 @@ std::string plan_sha256(const Plan& plan) { return canonical_sha256(to_json(plan
 
 void save_state(const std::filesystem::path& path, const StateParts& parts,
                 const Progress& progress) {
+  if (parts.optimizer != nullptr && is_sharded(*parts.optimizer)) {
+    throw InputError(
+        "the state of the optimizer is sharded over several processes (shard_optimizer), and a "
+        "file "
+        "has the state of one: save the model without it, or save with reprise.save_state() of "
+        "Python");
+  }
   saved::NamedTensors tensors = saved::tensors_of(parts);
   io::Writer writer;
   writer.open_object();
