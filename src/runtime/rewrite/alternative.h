@@ -161,6 +161,7 @@ step::Kernel kernel_of(const c10::OperatorHandle& op);
 
 // The rows of the registry.
 void in_place(Rewriter& rewriter);
+void perceptron_by_rows(Rewriter& rewriter);
 void tiles(Rewriter& rewriter);
 void forward_ad(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);

@@ -28,10 +28,14 @@ struct Row {
 
 // Each alternative is one row. The file of a row has the name of its function.
 constexpr std::array kRows = {
-    // This row comes before the rows that would take some of its calls.
+    // These rows come before the rows that would take some of their calls.
     Row{"linear-cross-entropy-by-rows",
         "runs a linear layer, cross-entropy and their backwards some rows at a time",
         linear_cross_entropy, Exactness::kRounding},
+    Row{"perceptron-by-rows",
+        "runs linear layers with element-wise ops between them, wider inside than outside, some "
+        "rows at a time, forward and backward",
+        perceptron_by_rows},
     Row{"batch-norm-by-samples",
         "runs a convolution, batch norm, activation, max pooling and their backwards some samples "
         "at a time, with the statistics of the whole batch; the convolution runs four times",
