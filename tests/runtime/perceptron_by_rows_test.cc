@@ -123,7 +123,7 @@ TEST_F(ByRows, PerceptronsLeaveTheSameBits) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   size_t used = 0;
-  for (int k = 0; k < 16; ++k) {
+  for (int k = 0; k < 12; ++k) {
     // The shares of two threads are whole vectors.
     const bool two_threads = k % 4 == 2;
     const Case one{
@@ -146,7 +146,7 @@ TEST_F(ByRows, PerceptronsLeaveTheSameBits) {
     used += expect_bits_by_rows(perceptron, inputs_of(one), step_of(perceptron, one),
                                 static_cast<size_t>(k) / 2 % 2) > 0;
   }
-  EXPECT_GT(used, 12U);  // on some machines, some shapes have no blocks with the same bits
+  EXPECT_GT(used, 8U);  // on some machines, some shapes have no blocks with the same bits
 }
 
 // A forward that keeps nothing, and one that keeps what the first product makes.
@@ -180,7 +180,7 @@ TEST_F(ByRows, HiddenTensorsAreNeverThereAsAWhole) {
         .count();
   };
   const int64_t hidden = one.rows * one.inner * 4;
-  EXPECT_GT(least({.without = {kName}}), 2 * hidden);
+  EXPECT_GT(least({}), 2 * hidden);
   EXPECT_LT(least({.only = {kName}}), hidden);
 }
 
@@ -216,19 +216,21 @@ TEST_F(ByRows, StaysAsItIsWhereTheHiddenTensorsAreReadOrNarrow) {
 TEST_F(ByRows, SumsOfRowsHaveTheSameBits) {
   std::mt19937_64 random(3);
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    for (const int64_t rows : {2, 15, 16, 17, 255, 1000, 4096, 70001}) {
-      SCOPED_TRACE(rows);
-      const at::Tensor all = at::randn({rows, 64}).to(type);
-      internal::rewrite::ColumnSum sum(rows, 64, type);
-      for (int64_t first = 0; first < rows;) {
-        const int64_t count = std::min<int64_t>(
-            rows - first, std::uniform_int_distribution<int64_t>(1, rows)(random));
-        sum.add(all.narrow(0, first, count));
-        first += count;
+    for (const int64_t rows : {2, 15, 17, 255, 1000, 4096, 20003}) {
+      for (const int64_t columns : {64, 32, 50, 101}) {
+        SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+        const at::Tensor all = at::randn({rows, columns}).to(type);
+        internal::rewrite::ColumnSum sum(rows, columns, type);
+        for (int64_t first = 0; first < rows;) {
+          const int64_t count = std::min<int64_t>(
+              rows - first, std::uniform_int_distribution<int64_t>(1, rows)(random));
+          sum.add(all.narrow(0, first, count));
+          first += count;
+        }
+        at::Tensor result = at::empty({columns}, all.options());
+        sum.finish(result);
+        EXPECT_TRUE(at::equal(result, at::sum(all, {0})));
       }
-      at::Tensor result = at::empty({64}, all.options());
-      sum.finish(result);
-      EXPECT_TRUE(at::equal(result, at::sum(all, {0})));
     }
   }
 }
