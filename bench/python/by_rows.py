@@ -69,6 +69,16 @@ def plan(captured: reprise.CapturedStep, budget: int, seconds: float) -> float:
     return time.process_time() - begin
 
 
+def plan_smallest(captured: reprise.CapturedStep, budget: int, seconds: float) -> float:
+    """Plans within the smallest budget that is found, from one below it on."""
+    while True:
+        try:
+            return plan(captured, budget, seconds)
+        except reprise.BudgetError as error:
+            # A search that runs out of time may miss the plan that the one before it has found.
+            budget = max(error.requested, budget + budget // 100)
+
+
 def compare(name: str, repeats: int, seconds: float, say: Callable[[str], None]) -> None:
     torch.manual_seed(0)
     network = NETWORKS[name]()
@@ -98,18 +108,18 @@ def compare(name: str, repeats: int, seconds: float, say: Callable[[str], None])
         for share in (*SHARES, 0.0):
             floor = drop()
             asked = f"{share:.1f}" if share > 0 else "smallest"
+            ask = plan if share > 0 else plan_smallest
             try:
-                spent = plan(captured, floor + int(share * peak), seconds)
-            except reprise.BudgetError as error:
-                if share > 0:
-                    say(f"| {row} | {asked} | - | - | - | no plan |")
-                    continue
-                spent = plan(captured, error.requested, seconds)
+                spent = ask(captured, floor + int(share * peak), seconds)
+            except reprise.BudgetError:
+                say(f"| {row} | {asked} | - | - | - | no plan |")
+                continue
             taken, most = measure(
                 network.module, partial(captured, network.x), repeats, time.process_time
             )
             drop()
-            same = all(map(torch.equal, [captured(network.x), *gradients()], expected))
+            found = [captured(network.x), *gradients()]
+            same = len(found) == len(expected) and all(map(torch.equal, found, expected))
             say(
                 f"| {row} | {asked} | {most / peak:.3f} | {taken / least:.2f} | {spent:.1f} "
                 f"| {'equal' if same else 'differ'} |"

@@ -123,9 +123,9 @@ TEST_F(ByRows, PerceptronsLeaveTheSameBits) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   size_t used = 0;
-  for (int k = 0; k < 12; ++k) {
+  for (int k = 0; k < 10; ++k) {
     // The shares of two threads are whole vectors.
-    const bool two_threads = k % 4 == 2;
+    const bool two_threads = k == 2 || k == 6;
     const Case one{
         .rows = (two_threads ? 16 : 2) * between(two_threads ? 24 : 192, two_threads ? 60 : 450),
         .width = between(3, 30),
@@ -146,7 +146,7 @@ TEST_F(ByRows, PerceptronsLeaveTheSameBits) {
     used += expect_bits_by_rows(perceptron, inputs_of(one), step_of(perceptron, one),
                                 static_cast<size_t>(k) / 2 % 2) > 0;
   }
-  EXPECT_GT(used, 8U);  // on some machines, some shapes have no blocks with the same bits
+  EXPECT_GT(used, 7U);  // on some machines, some shapes have no blocks with the same bits
 }
 
 // A forward that keeps nothing, and one that keeps what the first product makes.

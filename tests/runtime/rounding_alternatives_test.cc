@@ -179,15 +179,16 @@ TEST(LinearCrossEntropy, LeavesTheSameBitsWhereItClaimsThem) {
   at::manual_seed(6);
   std::mt19937_64 random(9);
   size_t used = 0, at_once = 0;
-  for (int k = 0; k < 12; ++k) {
+  for (int k = 0; k < 8; ++k) {
     Case one = random_case(random);
     one.rows += 600;
     one.classes += 20;
     one.weighted = false;
     one.tied = one.frozen = false;
-    SCOPED_TRACE(fmt::format("{}: {}x{} to {}, bias {}, ignored {}, summed {}, scaled {}", k, one.rows,
-                             one.width, one.classes, one.bias, one.ignored, one.summed, one.scaled));
-    at::set_num_threads(k % 4 == 3 ? 2 : 1);
+    SCOPED_TRACE(fmt::format("{}: {}x{} to {}, bias {}, ignored {}, summed {}, scaled {}", k,
+                             one.rows, one.width, one.classes, one.bias, one.ignored, one.summed,
+                             one.scaled));
+    at::set_num_threads(k == 3 ? 2 : 1);
     auto head = std::make_shared<Head>(one);
     const std::vector<Stage> stages{{"head", head, {}}};
     const Tensors inputs{at::randint(one.classes, {one.rows}, at::kLong),
@@ -208,8 +209,8 @@ TEST(LinearCrossEntropy, LeavesTheSameBitsWhereItClaimsThem) {
     }
   }
   at::set_num_threads(1);
-  EXPECT_GT(used, 8U);  // on some machines, some shapes have no blocks with the same bits
-  EXPECT_GT(at_once, 2U);
+  EXPECT_GT(used, 5U);  // on some machines, some shapes have no blocks with the same bits
+  EXPECT_GT(at_once, 1U);
 }
 
 TEST(LinearCrossEntropy, IsUsedOnlyWhereItIsAllowed) {

@@ -45,6 +45,7 @@ using step::Work;
 namespace {
 
 constexpr int64_t kLossBlocks = 16, kLeastLossRows = 128;  // fewer rows make slow products
+constexpr int64_t kNoClass = -100;
 
 // The calls of one occurrence. `uses` are the products of the gradient of the logits: the gradient
 // times the other operand (kProduct); the gradient transposed, times rows of the other operand
@@ -118,7 +119,6 @@ class LossSum {
   // The loss and the total weight.
   std::tuple<at::Tensor, at::Tensor> finish() {
     if (constants_.same_bits) {
-      constexpr int64_t kNoClass = -100;
       const at::Tensor column =
           at::zeros_like(target_).masked_fill_(target_.eq(constants_.ignored), kNoClass);
       return at::nll_loss_forward(picked_, column, {}, constants_.reduction, kNoClass);
@@ -224,9 +224,9 @@ void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
   for_each_block(constants.blocks, [&](int64_t first, int64_t count) {
     const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
     if (sum) sum->add(log, first);
-    at::Tensor gradient = at::nll_loss_backward(stack[kGradOutput].toTensor(), log,
-                                                target.narrow(0, first, count), weight,
-                                                constants.reduction, constants.ignored, total);
+    at::Tensor gradient =
+        at::nll_loss_backward(stack[kGradOutput].toTensor(), log, target.narrow(0, first, count),
+                              weight, constants.reduction, constants.ignored, total);
     at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
     products.add(gradient, first);
   });
@@ -357,8 +357,7 @@ std::pair<RowBlocks, bool> blocks_of(const Head& head, const Recording& recordin
   for (const Head::Use& use : head.uses) positions.push_back(use.call);
   std::vector<RowCall> calls;
   for (const int32_t c : positions) {
-    std::optional<RowCall> call = row_calls.at(c, rows);
-    if (call) calls.push_back(*std::move(call));
+    if (auto call = row_calls.at(c, rows)) calls.push_back(*std::move(call));
   }
   // Up to this number of rows their count is exact in float32.
   constexpr int64_t kMostRows = 1 << 24;
@@ -411,12 +410,12 @@ void linear_cross_entropy(Rewriter& rewriter) {
     const Call& loss_backward = call(head->loss_backward);
     backward.arguments.push_back(*argument_of(loss_backward, "grad_output"));
     backward.arguments.push_back(*argument_of(loss_backward, "total_weight"));
-    CallRealization realization{.name = "linear-cross-entropy-by-rows",
-                                .calls = {head->linear, head->softmax, head->loss,
-                                          head->loss_backward, head->softmax_backward},
-                                .pieces = {},
-                                .exactness = constants.same_bits ? Exactness::kBitwise
-                                                                 : Exactness::kRounding};
+    CallRealization realization{
+        .name = "linear-cross-entropy-by-rows",
+        .calls = {head->linear, head->softmax, head->loss, head->loss_backward,
+                  head->softmax_backward},
+        .pieces = {},
+        .exactness = constants.same_bits ? Exactness::kBitwise : Exactness::kRounding};
     for (size_t k = 0; k < head->uses.size(); ++k) {
       const Head::Use& use = head->uses[k];
       constants.products.push_back(use.product);

@@ -66,9 +66,10 @@ void perceptron_by_rows(Rewriter& rewriter) {
     std::ranges::copy(group.backward, std::back_inserter(calls));
     const std::optional<RowBlocks> blocks = find_blocks(calls, group.rows, trials);
     if (!blocks) continue;
-    for (const bool products_cross : {false, true}) {
-      add_realization(rewriter, group, *blocks, products_cross);
-    }
+    add_realization(rewriter, group, *blocks, /*products_cross=*/false);
+    const bool has_product = std::ranges::any_of(
+        group.again, [](const RowCall& call) { return call.kind == RowKind::kProduct; });
+    if (has_product) add_realization(rewriter, group, *blocks, /*products_cross=*/true);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/rewrite/rows/row_groups.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -19,6 +20,11 @@ namespace {
 
 // More calls than in any perceptron would only cost the planner's time.
 constexpr size_t kMostCalls = 64;
+
+int64_t count_of(const TensorRef& ref) {
+  const std::vector<int64_t>& sizes = ref.geometry.sizes;
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
 
 // Grows one group from the product that makes the first hidden value.
 class Growth {
@@ -71,13 +77,13 @@ class Growth {
     return known->second ? &*known->second : nullptr;
   }
 
-  // Returns whether the call reads the value as rows only, and as what it was made.
+  // Returns whether the call reads all of the value, as rows only, and as what it was made.
   static bool reads_rows(const RowCall& call, const TensorRef& made) {
     bool as_rows = true;
     call.for_each_operand([&](const TensorRef& ref, bool has_rows) {
       if (ref.memory == Memory::kValue && ref.index == made.index) {
         as_rows = as_rows && has_rows && ref.geometry.offset == 0 &&
-                  ref.geometry.dtype == made.geometry.dtype;
+                  count_of(ref) == count_of(made) && ref.geometry.dtype == made.geometry.dtype;
       }
     });
     return as_rows;

@@ -51,30 +51,35 @@ at::Tensor random_like(Geometry look, at::Generator& generator) {
   return tensor_on(memory.storage(), look);
 }
 
-at::Tensor in_blocks(const RowCall& call, const RowBlocks& blocks,
-                     const std::vector<at::Tensor>& operands) {
-  const Geometry& look = call.result.geometry;
-  at::Tensor result = at::empty(look.sizes, at::TensorOptions(look.dtype));
-  ColumnSum sum(call.rows, call.width(), look.dtype);
+bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_contiguous() && a.nbytes() == b.nbytes() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+// Returns whether the blocks leave the bits of `whole`. A product is compared block by block, so
+// that its result, perhaps the logits of all rows, is there only once.
+bool blocks_agree(const RowCall& call, const RowBlocks& blocks,
+                  const std::vector<at::Tensor>& operands, const at::Tensor& whole) {
+  const bool is_product = call.kind == RowKind::kProduct;
+  const at::Tensor bias = operands.size() > 2 ? operands[2] : at::Tensor();
+  const at::Tensor result = is_product ? at::Tensor() : at::empty(whole.sizes(), whole.options());
+  ColumnSum sum(call.rows, call.kind == RowKind::kSum ? call.width() : 0,
+                call.result.geometry.dtype);
+  bool agree = true;
   for_each_block(blocks, [&](int64_t first, int64_t count) {
     const at::Tensor rows = operands[0].narrow(0, first, count);
-    switch (call.kind) {
-      case RowKind::kProduct:
-        multiply_rows(rows, operands[1], operands.size() > 2 ? operands[2] : at::Tensor(),
-                      result.narrow(0, first, count));
-        break;
-      case RowKind::kWeight:
-        add_weight(rows, operands[1].narrow(0, first, count), first, blocks.weight, result);
-        break;
-      case RowKind::kSum:
-        sum.add(rows);
-        break;
-      case RowKind::kElements:
-        break;
+    if (is_product) {
+      const at::Tensor part = at::empty({count, call.width()}, whole.options());
+      multiply_rows(rows, operands[1], bias, part);
+      agree = agree && equal_bits(whole.narrow(0, first, count), part);
+    } else if (call.kind == RowKind::kWeight) {
+      add_weight(rows, operands[1].narrow(0, first, count), first, blocks.weight, result);
+    } else {
+      sum.add(rows);
     }
   });
   if (call.kind == RowKind::kSum) sum.finish(result);
-  return result;
+  return is_product ? agree : equal_bits(whole, result);
 }
 
 // The recorded call on these operands, which have the order of RowCall::operands.
@@ -106,11 +111,7 @@ bool agrees(const RowCall& call, const Call& recorded, const RowBlocks& blocks) 
       operands.push_back(random_like(ref.geometry, generator));
     }
     const at::Tensor whole = as_a_whole(call, recorded, operands);
-    const at::Tensor parts = in_blocks(call, blocks, operands);
-    if (!whole.is_contiguous() || whole.nbytes() != parts.nbytes() ||
-        std::memcmp(whole.const_data_ptr(), parts.const_data_ptr(), whole.nbytes()) != 0) {
-      return false;
-    }
+    if (!blocks_agree(call, blocks, operands, whole)) return false;
     compared += whole.numel();
   }
   return true;

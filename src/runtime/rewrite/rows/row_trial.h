@@ -25,9 +25,9 @@ class RowTrials {
   std::map<std::string, bool> passed_;  // by kind of call and blocks
 };
 
-// Returns the blocks that suit rows of so many elements of the type: all of these calls leave the
-// bits of the whole, and ends of vectors lie where the whole has them. Absent if there are none
-// among those that are tried.
+// Returns blocks in which all of these calls leave the bits of the whole: the trials say so, and ends
+// of vectors of element-wise kernels lie where the whole has them. Absent if there are none among
+// those that are tried.
 std::optional<RowBlocks> find_blocks(const std::vector<RowCall>& calls, int64_t rows,
                                      RowTrials& trials);
 
