@@ -74,7 +74,7 @@ def test_the_planner_may_choose_other_ways() -> None:
 
 
 def test_other_rounding_where_it_is_named() -> None:
-    """The head of many classes fits only in parts of its logits. Weights of classes make it round."""
+    """The head of many classes fits only in parts. Weights of classes make it round."""
     torch.manual_seed(9)
     x, y = torch.randn(1024, 16), torch.randint(3000, (1024,))
     head, weight = nn.Linear(16, 3000), torch.rand(3000) + 0.1
