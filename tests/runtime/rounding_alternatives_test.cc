@@ -1,5 +1,6 @@
 // Alternatives that sum in another order are found when they are allowed, and only then. They leave
-// gradients of the same numbers up to rounding, in the predicted bytes.
+// gradients of the same numbers up to rounding, in the predicted bytes. Where a head by rows claims
+// plain training's bits, it has them.
 #include <torch/torch.h>
 
 #include <random>
@@ -50,6 +51,29 @@ struct Head : nn::Module {
   at::Tensor embedding, weight, bias;
 };
 
+StepFunction step_of(const std::shared_ptr<Head>& head, const Case& one,
+                     const at::Tensor& weights) {
+  return [=](const Tensors& in) {
+    at::Tensor x = at::embedding(head->embedding, in[0]);
+    if (one.in_sequence) x = x.view({2, one.rows / 2, one.width});
+    const at::Tensor& weight = one.tied ? head->embedding : head->weight;
+    const at::Tensor logits = at::linear(at::tanh(x), weight, head->bias);
+    auto options = F::CrossEntropyFuncOptions();
+    if (one.weighted) options.weight(weights);
+    if (one.ignored) options.ignore_index(1);
+    if (one.summed) options.reduction(torch::kSum);
+    const at::Tensor loss = F::cross_entropy(logits.flatten(0, -2), in[1], options);
+    (one.scaled ? loss * 0.5 : loss).backward();
+    return Tensors{loss};
+  };
+}
+
+bool is_at_once(const Plan& plan) {
+  return std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
+    return action.id.find(".at-once") != std::string::npos;
+  });
+}
+
 TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
   install_cpu_allocator();
   at::manual_seed(3);
@@ -69,19 +93,7 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
     if (one.ignored) target[0] = 1;
     const at::Tensor weights = at::rand({one.classes}) + 0.1;
     const Tensors inputs{ids, target};
-    const StepFunction step = [&](const Tensors& in) {
-      at::Tensor x = at::embedding(head->embedding, in[0]);
-      if (one.in_sequence) x = x.view({2, one.rows / 2, one.width});
-      const at::Tensor& weight = one.tied ? head->embedding : head->weight;
-      const at::Tensor logits = at::linear(at::tanh(x), weight, head->bias);
-      auto options = F::CrossEntropyFuncOptions();
-      if (one.weighted) options.weight(weights);
-      if (one.ignored) options.ignore_index(1);
-      if (one.summed) options.reduction(torch::kSum);
-      const at::Tensor loss = F::cross_entropy(logits.flatten(0, -2), in[1], options);
-      (one.scaled ? loss * 0.5 : loss).backward();
-      return Tensors{loss};
-    };
+    const StepFunction step = step_of(head, one, weights);
     if (one.tied && one.frozen) continue;  // nothing to train
     CapturedStep captured(
         step, inputs,
@@ -92,9 +104,7 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
     for (const size_t pick : {0, 1}) {
       const Plan plan = forced(captured, kName, pick);
       used += uses(captured, plan, kName) > 0;
-      at_once += std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
-        return action.id.find(".at-once") != std::string::npos;
-      });
+      at_once += is_at_once(plan);
       captured.use(plan);
       for (int n = 0; n < 2; ++n) {
         drop_gradients(stages, inputs);
@@ -159,16 +169,58 @@ TEST(LinearCrossEntropy, TakesPartsOfTheLogits) {
         .count();
   };
   const int64_t logits = 4 * 2048 * 2000;
-  EXPECT_GT(least(Exactness::kBitwise), logits);
+  EXPECT_LT(least(Exactness::kBitwise), logits / 4);
   EXPECT_LT(least(Exactness::kRounding), logits / 4);
+}
+
+// Random heads whose blocks leave the bits of the whole. Weights of classes make them round.
+TEST(LinearCrossEntropy, LeavesTheSameBitsWhereItClaimsThem) {
+  install_cpu_allocator();
+  at::manual_seed(6);
+  std::mt19937_64 random(9);
+  size_t used = 0, at_once = 0;
+  for (int k = 0; k < 8; ++k) {
+    Case one = random_case(random);
+    one.rows += 600;
+    one.classes += 20;
+    one.weighted = false;
+    one.tied = one.frozen = false;
+    SCOPED_TRACE(fmt::format("{}: {}x{} to {}, bias {}, ignored {}, summed {}, scaled {}", k,
+                             one.rows, one.width, one.classes, one.bias, one.ignored, one.summed,
+                             one.scaled));
+    at::set_num_threads(k == 3 ? 2 : 1);
+    auto head = std::make_shared<Head>(one);
+    const std::vector<Stage> stages{{"head", head, {}}};
+    const Tensors inputs{at::randint(one.classes, {one.rows}, at::kLong),
+                         at::randint(one.classes, {one.rows}, at::kLong)};
+    const StepFunction step = step_of(head, one, {});
+    CapturedStep captured(step, inputs, {.measure = quick(), .alternatives = {.only = {kName}}});
+    drop_gradients(stages, inputs);
+    const Bits expected = bits_now(stages, inputs, step(inputs)[0]);
+    const Plan plan = forced(captured, kName, static_cast<size_t>(k) / 2 % 2);
+    used += uses(captured, plan, kName) > 0;
+    at_once += is_at_once(plan);
+    captured.use(plan);
+    for (int n = 0; n < 2; ++n) {
+      drop_gradients(stages, inputs);
+      EXPECT_EQ(difference(expected, bits_now(stages, inputs, captured.run(inputs))).substr(0, 100),
+                "");
+      EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+    }
+  }
+  at::set_num_threads(1);
+  EXPECT_GT(used, 5U);  // on some machines, some shapes have no blocks with the same bits
+  EXPECT_GT(at_once, 1U);
 }
 
 TEST(LinearCrossEntropy, IsUsedOnlyWhereItIsAllowed) {
   install_cpu_allocator();
   nn::Linear layer(8, 300);
-  const Tensors inputs{at::randn({256, 8}), at::randint(300, {256}, at::kLong)};
+  const at::Tensor weights = at::rand({300}) + 0.1;  // of classes: their sum has another order
+  const Tensors inputs{at::randn({600, 8}), at::randint(300, {600}, at::kLong)};
   const StepFunction step = [&](const Tensors& in) {
-    const at::Tensor loss = F::cross_entropy(layer->forward(in[0]), in[1]);
+    const at::Tensor loss = F::cross_entropy(layer->forward(in[0]), in[1],
+                                             F::CrossEntropyFuncOptions().weight(weights));
     loss.backward();
     return Tensors{loss};
   };
@@ -193,7 +245,7 @@ TEST(LinearCrossEntropy, IsUsedOnlyWhereItIsAllowed) {
   EXPECT_THROW(captured.plan({.budget = budget, .allow = Exactness::kBitwise}), BudgetError);
 
   try {
-    CapturedStep(step, inputs, {.alternatives = {.only = {kName}, .without = {}}});
+    CapturedStep(step, inputs, {.alternatives = {.only = {"forward-ad"}, .without = {}}});
     FAIL() << "was not refused";
   } catch (const InputError& e) {
     EXPECT_NE(std::string(e.what()).find("rounding"), std::string::npos) << e.what();

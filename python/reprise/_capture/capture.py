@@ -54,9 +54,9 @@ def capture(
             size of `x[mask]`). Each list of numbers that it reads is an outcome, with a recording
             and a plan of its own. The outcome that ran least recently makes room for another one.
         alternatives: The kinds of alternatives that the planner may use, by the names of
-            `alternatives()` that are `in_graph`. None stands for all that leave the same bits but
-            "tiles", and an empty list for none. A kind with the exactness "rounding" is used only
-            if it is named here.
+            `alternatives()` that are `in_graph`. None stands for all that leave the same bits, but
+            "tiles" and "perceptron-by-rows", and an empty list for none. A kind with the exactness
+            "rounding" is used only if it is named here.
         optimizer: An SGD, Adam, AdamW, Adagrad or RMSprop of `torch.optim` whose step becomes part
             of this one. It updates each parameter as soon as the gradient is complete and nothing
             in the step needs the parameter any more. The gradient is then freed: `.grad` is None

@@ -75,9 +75,9 @@ struct RewrittenStep {
 // finds. The rewriter holds the step until take() returns it.
 class Rewriter {
  public:
-  // `buckets` need not have works yet.
+  // `buckets` need not have works yet. What is less exact than `allow` is not added.
   Rewriter(step::Recording recording, step::Works works, step::Updates updates,
-           const step::Buckets& buckets);
+           const step::Buckets& buckets, Exactness allow);
   Rewriter(const Rewriter&) = delete;
   Rewriter& operator=(const Rewriter&) = delete;
 
@@ -111,8 +111,9 @@ class Rewriter {
   // Adds a realization R. If an earlier realization stands for the calls of R and for more, R is
   // widened: it then stands for the others, too, and runs them as they are. Each earlier
   // realization of the same calls that changes other calls is combined with R, and the combination
-  // is added, too. Nothing is added if only some of R's calls belong to an earlier realization, or
-  // if a call that R would run as it is draws random numbers.
+  // is added, too. Nothing is added if R is less exact than what is allowed, if only some of R's
+  // calls belong to an earlier realization, or if a call that R would run as it is draws random
+  // numbers.
   void add(CallRealization realization);
   // Adds one more variant to a piece of a realization that was found.
   void add_variant(size_t realization, size_t piece, int32_t work, VariantName name);
@@ -133,6 +134,7 @@ class Rewriter {
   step::Recording recording_;
   step::Works works_;
   step::Updates updates_;
+  const Exactness allow_;
   int64_t largest_ = 0;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
@@ -161,6 +163,7 @@ step::Kernel kernel_of(const c10::OperatorHandle& op);
 
 // The rows of the registry.
 void in_place(Rewriter& rewriter);
+void perceptron_by_rows(Rewriter& rewriter);
 void tiles(Rewriter& rewriter);
 void forward_ad(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);

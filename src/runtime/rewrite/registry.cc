@@ -28,10 +28,15 @@ struct Row {
 
 // Each alternative is one row. The file of a row has the name of its function.
 constexpr std::array kRows = {
-    // This row comes before the rows that would take some of its calls.
+    // These rows come before the rows that would take some of their calls.
     Row{"linear-cross-entropy-by-rows",
-        "runs a linear layer, cross-entropy and their backwards some rows at a time",
-        linear_cross_entropy, Exactness::kRounding},
+        "runs a linear layer, cross-entropy and their backwards some rows at a time; where that "
+        "rounds, it has to be allowed",
+        linear_cross_entropy},
+    Row{"perceptron-by-rows",
+        "runs linear layers with element-wise ops between them, wider inside than outside, some "
+        "rows at a time, forward and backward; used only if it is named",
+        perceptron_by_rows, Exactness::kBitwise, /*in_chain=*/false, /*on_request=*/true},
     Row{"batch-norm-by-samples",
         "runs a convolution, batch norm, activation, max pooling and their backwards some samples "
         "at a time, with the statistics of the whole batch; the convolution runs four times",
@@ -119,7 +124,8 @@ void validate_names(const AlternativeOptions& options) {
 RewrittenStep find_alternatives(Recording recording, Works works, Updates updates,
                                 const Buckets& buckets, const AlternativeOptions& options) {
   validate(options);
-  Rewriter rewriter(std::move(recording), std::move(works), std::move(updates), buckets);
+  Rewriter rewriter(std::move(recording), std::move(works), std::move(updates), buckets,
+                    options.allow);
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() ? !row.on_request : has(options.only, row.name);
     const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);

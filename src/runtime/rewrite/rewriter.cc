@@ -24,10 +24,12 @@ using step::values_read;
 using step::Work;
 using step::Works;
 
-Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buckets& buckets)
+Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buckets& buckets,
+                   Exactness allow)
     : recording_(std::move(recording)),
       works_(std::move(works)),
       updates_(std::move(updates)),
+      allow_(allow),
       readers_(recording_.values.size()),
       is_result_(recording_.values.size(), false),
       is_used_up_(recording_.values.size(), false),
@@ -98,6 +100,7 @@ int32_t Rewriter::add_work(Work work) {
 }
 
 void Rewriter::add(CallRealization realization) {
+  if (realization.exactness > allow_) return;
   // Choices are disjoint. The first realization that stands for a call decides which calls its
   // choice has.
   int32_t other = -1;

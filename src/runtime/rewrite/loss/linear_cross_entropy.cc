@@ -9,22 +9,28 @@
 // The idea is that of P.-L. Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training",
 // arXiv 2410.10989, section 3.2, where the forward pass makes the gradients.
 //
-// Sums over rows are sums of sums over blocks, so they round differently.
+// Gradients of weights and biases are added up over the blocks. Where a trial finds blocks with the
+// bits of the whole (row_trial.h), the realization is bitwise. Then the loss is summed at the end,
+// by ATen's own loss of a matrix with one column: of each row it has the number that the loss picks.
+// Elsewhere, sums over rows are sums of sums over blocks, and round differently.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/gather.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "runtime/rewrite/pattern.h"
+#include "runtime/rewrite/rows/column_sum.h"
+#include "runtime/rewrite/rows/row_trial.h"
 
 namespace reprise::runtime::internal::rewrite {
 
@@ -38,19 +44,15 @@ using step::Work;
 
 namespace {
 
-constexpr int64_t kBlocks = 16, kLeastRows = 128;  // fewer rows make slow products
+constexpr int64_t kLossBlocks = 16, kLeastLossRows = 128;  // fewer rows make slow products
+constexpr int64_t kNoClass = -100;
 
-// The products of the gradient of the logits.
-enum class Product : uint8_t {
-  kOfInput,   // the gradient times the other operand
-  kOfWeight,  // the gradient transposed, times rows of the other operand: summed over blocks
-  kOfBias,    // the sum of the gradient over rows
-};
-
-// The calls of one occurrence. Each use has the operand beside the gradient; the bias has none.
+// The calls of one occurrence. `uses` are the products of the gradient of the logits: the gradient
+// times the other operand (kProduct); the gradient transposed, times rows of the other operand
+// (kWeight); and the sum of the gradient over rows (kSum), which has no other operand.
 struct Head {
   struct Use {
-    Product product;
+    RowKind product;
     int32_t call;
     std::optional<TensorRef> other;
   };
@@ -61,8 +63,9 @@ struct Head {
 
 struct Constants {
   int64_t reduction = at::Reduction::Mean, ignored = 0;
-  bool has_bias = false;
-  std::vector<Product> products;
+  bool has_bias = false, same_bits = false;
+  RowBlocks blocks = {};
+  std::vector<RowKind> products = {};
 };
 
 // Operands of the kernels. All kernels begin with the first five. The backward goes on with
@@ -79,52 +82,70 @@ std::optional<at::Tensor> defined(const c10::IValue& operand) {
 at::Tensor log_softmax_of(const std::vector<c10::IValue>& stack, const Constants& constants,
                           const at::Tensor& rows) {
   const at::Tensor weight = stack[kWeight].toTensor();
-  at::Tensor logits =
-      constants.has_bias ? at::addmm(stack[kBias].toTensor(), rows, weight) : at::mm(rows, weight);
+  at::Tensor logits = at::empty({rows.size(0), weight.size(1)}, rows.options());
+  multiply_rows(rows, weight, constants.has_bias ? stack[kBias].toTensor() : at::Tensor(), logits);
   at::_log_softmax_out(logits, logits, 1, false);
   return logits;
 }
 
-// Calls visit(first, count) for blocks of rows.
-template <class Visit>
-void for_blocks(int64_t rows, Visit&& visit) {
-  const int64_t block = std::max((rows + kBlocks - 1) / kBlocks, kLeastRows);
-  for (int64_t first = 0; first < rows; first += block) {
-    visit(first, std::min(block, rows - first));
+// The loss of all rows and their total weight, from the log-soft-max of one block after another.
+class LossSum {
+ public:
+  LossSum(const Constants& constants, const at::Tensor& target,
+          const std::optional<at::Tensor>& weight, const at::TensorOptions& options)
+      : constants_(constants), target_(target), weight_(weight) {
+    if (constants.same_bits) {
+      picked_ = at::empty({target.size(0), 1}, options);
+    } else {
+      sum_ = at::zeros({}, options);
+      total_ = at::zeros({}, options);
+    }
   }
-}
+
+  void add(const at::Tensor& log, int64_t first) {
+    const at::Tensor target = target_.narrow(0, first, log.size(0));
+    if (constants_.same_bits) {
+      at::Tensor picked = picked_.narrow(0, first, log.size(0));
+      const at::Tensor column = target.masked_fill(target.eq(constants_.ignored), 0).unsqueeze(1);
+      at::gather_out(picked, log, 1, column);
+    } else {
+      const auto [part, weight] =
+          at::nll_loss_forward(log, target, weight_, at::Reduction::Sum, constants_.ignored);
+      sum_.add_(part);
+      total_.add_(weight);
+    }
+  }
+
+  // The loss and the total weight.
+  std::tuple<at::Tensor, at::Tensor> finish() {
+    if (constants_.same_bits) {
+      const at::Tensor column =
+          at::zeros_like(target_).masked_fill_(target_.eq(constants_.ignored), kNoClass);
+      return at::nll_loss_forward(picked_, column, {}, constants_.reduction, kNoClass);
+    }
+    if (constants_.reduction == at::Reduction::Mean) sum_.div_(total_);
+    return {sum_, total_};
+  }
+
+ private:
+  const Constants& constants_;
+  const at::Tensor target_;
+  const std::optional<at::Tensor> weight_;
+  at::Tensor picked_;       // of each row, what the loss picks
+  at::Tensor sum_, total_;  // of the blocks so far
+};
 
 // Results: [loss, total weight].
 void run_forward(std::vector<c10::IValue>& stack, const Constants& constants) {
-  const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
-  const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
-  at::Tensor sum = at::zeros({}, input.options()), total = at::zeros({}, input.options());
-  for_blocks(input.size(0), [&](int64_t first, int64_t count) {
-    const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
-    const auto [part, part_weight] = at::nll_loss_forward(
-        log, target.narrow(0, first, count), weight, at::Reduction::Sum, constants.ignored);
-    sum.add_(part);
-    total.add_(part_weight);
+  const at::Tensor input = stack[kInput].toTensor();
+  LossSum sum(constants, stack[kTarget].toTensor(), defined(stack[kClassWeight]), input.options());
+  for_each_block(constants.blocks, [&](int64_t first, int64_t count) {
+    sum.add(log_softmax_of(stack, constants, input.narrow(0, first, count)), first);
   });
-  if (constants.reduction == at::Reduction::Mean) sum.div_(total);
+  auto [loss, total] = sum.finish();
   stack.clear();
-  stack.emplace_back(std::move(sum));
+  stack.emplace_back(std::move(loss));
   stack.emplace_back(std::move(total));
-}
-
-void add(Product product, const at::Tensor& gradient, const c10::IValue& other, int64_t first,
-         at::Tensor& result) {
-  const int64_t count = gradient.size(0);
-  if (product == Product::kOfInput) {
-    at::Tensor rows = result.narrow(0, first, count);
-    at::mm_out(rows, gradient, other.toTensor());
-  } else if (product == Product::kOfWeight) {
-    result.addmm_(gradient.t(), other.toTensor().narrow(0, first, count), first > 0 ? 1 : 0);
-  } else if (first == 0) {
-    at::sum_out(result, gradient, {0}, /*keepdim=*/true);
-  } else {
-    result.add_(at::sum(gradient, {0}, /*keepdim=*/true));
-  }
 }
 
 // The sum of the weights of the classes of all rows.
@@ -135,45 +156,85 @@ at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor
   return weight->index_select(0, target.where(counts, 0)).mul_(counts).sum();
 }
 
+// The products of the gradient of the logits, from one block after another.
+class Products {
+ public:
+  Products(const Constants& constants, const std::vector<c10::IValue>& stack, int64_t classes,
+           const at::TensorOptions& options)
+      : constants_(constants), stack_(stack) {
+    for (size_t k = 0; k < constants.products.size(); ++k) {
+      const RowKind product = constants.products[k];
+      const int64_t rows = product == RowKind::kProduct  ? constants.blocks.rows
+                           : product == RowKind::kWeight ? classes
+                                                         : 1;
+      const int64_t columns =
+          product == RowKind::kSum ? classes : stack[kOthers + k].toTensor().size(1);
+      results_.push_back(at::empty({rows, columns}, options));
+      sums_.emplace_back();
+      if (product != RowKind::kSum) continue;
+      sums_[k].emplace(constants.blocks.rows, classes, c10::typeMetaToScalarType(options.dtype()));
+    }
+  }
+
+  void add(const at::Tensor& gradient, int64_t first) {
+    const int64_t count = gradient.size(0);
+    for (size_t k = 0; k < results_.size(); ++k) {
+      if (sums_[k]) {
+        sums_[k]->add(gradient);
+        continue;
+      }
+      const at::Tensor other = stack_[kOthers + k].toTensor();
+      if (constants_.products[k] == RowKind::kProduct) {
+        multiply_rows(gradient, other, {}, results_[k].narrow(0, first, count));
+      } else {
+        add_weight(gradient, other.narrow(0, first, count), first, constants_.blocks.weight,
+                   results_[k]);
+      }
+    }
+  }
+
+  std::vector<at::Tensor> finish() {
+    for (size_t k = 0; k < results_.size(); ++k) {
+      if (sums_[k]) sums_[k]->finish(results_[k]);
+    }
+    return std::move(results_);
+  }
+
+ private:
+  const Constants& constants_;
+  const std::vector<c10::IValue>& stack_;
+  std::vector<at::Tensor> results_;
+  std::vector<std::optional<ColumnSum>> sums_;
+};
+
 // Results: one for each product, and the loss if this is the forward, too.
 void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
   const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
   const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
-  const int64_t rows = input.size(0), classes = stack[kWeight].toTensor().size(1);
-  const bool is_forward = !defined(stack[kTotalWeight]);
-  const at::Tensor total =
-      is_forward ? total_weight(target, weight, constants.ignored, input.scalar_type())
-                 : stack[kTotalWeight].toTensor();
-  at::Tensor sum = is_forward ? at::zeros({}, input.options()) : at::Tensor();
-  std::vector<at::Tensor> results;
-  for (size_t k = 0; k < constants.products.size(); ++k) {
-    const Product product = constants.products[k];
-    const c10::IValue& other = stack[kOthers + k];
-    results.push_back(product == Product::kOfInput
-                          ? at::empty({rows, other.toTensor().size(1)}, input.options())
-                      : product == Product::kOfWeight
-                          ? at::empty({classes, other.toTensor().size(1)}, input.options())
-                          : at::empty({1, classes}, input.options()));
+  const int64_t classes = stack[kWeight].toTensor().size(1);
+  std::optional<LossSum> sum;
+  at::Tensor total;
+  if (defined(stack[kTotalWeight])) {
+    total = stack[kTotalWeight].toTensor();
+  } else {
+    total = total_weight(target, weight, constants.ignored, input.scalar_type());
+    sum.emplace(constants, target, weight, input.options());
   }
-  for_blocks(rows, [&](int64_t first, int64_t count) {
+  Products products(constants, stack, classes, input.options());
+  for_each_block(constants.blocks, [&](int64_t first, int64_t count) {
     const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
-    const at::Tensor classes_of_block = target.narrow(0, first, count);
-    if (is_forward) {
-      sum.add_(std::get<0>(at::nll_loss_forward(log, classes_of_block, weight, at::Reduction::Sum,
-                                                constants.ignored)));
-    }
+    if (sum) sum->add(log, first);
     at::Tensor gradient =
-        at::nll_loss_backward(stack[kGradOutput].toTensor(), log, classes_of_block, weight,
-                              constants.reduction, constants.ignored, total);
+        at::nll_loss_backward(stack[kGradOutput].toTensor(), log, target.narrow(0, first, count),
+                              weight, constants.reduction, constants.ignored, total);
     at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
-    for (size_t k = 0; k < results.size(); ++k) {
-      add(constants.products[k], gradient, stack[kOthers + k], first, results[k]);
-    }
+    products.add(gradient, first);
   });
-  if (is_forward && constants.reduction == at::Reduction::Mean) sum.div_(total);
+  std::vector<at::Tensor> results = products.finish();
+  at::Tensor loss = sum ? std::get<0>(sum->finish()) : at::Tensor();
   stack.clear();
   for (at::Tensor& result : results) stack.emplace_back(std::move(result));
-  stack.emplace_back(std::move(sum));
+  stack.emplace_back(std::move(loss));
 }
 
 class Finder : private Pattern {
@@ -265,16 +326,16 @@ class Finder : private Pattern {
         made.geometry.sizes[0] == 1 && constant(c, "dim").isIntList() &&
         constant(c, "dim").toIntVector() == std::vector<int64_t>{0} &&
         made.geometry.dtype == gradient.geometry.dtype) {
-      return Head::Use{Product::kOfBias, c, std::nullopt};
+      return Head::Use{RowKind::kSum, c, std::nullopt};
     }
     if (name(c) != "aten::mm") return std::nullopt;
     const TensorRef &left = argument(c, "self"), &right = argument(c, "mat2");
     if (right.memory == Memory::kValue && right.index == gradient.index) return std::nullopt;
-    if (left == gradient) return Head::Use{Product::kOfInput, c, right};
+    if (left == gradient) return Head::Use{RowKind::kProduct, c, right};
     TensorRef transposed = gradient;
     std::swap(transposed.geometry.sizes[0], transposed.geometry.sizes[1]);
     std::swap(transposed.geometry.strides[0], transposed.geometry.strides[1]);
-    if (left == transposed) return Head::Use{Product::kOfWeight, c, right};
+    if (left == transposed) return Head::Use{RowKind::kWeight, c, right};
     return std::nullopt;
   }
 };
@@ -283,11 +344,38 @@ CallRealization::Piece piece_of(Rewriter& rewriter, const char* name, int32_t af
   return {name, after, {rewriter.add_work(std::move(work))}, {"default"}};
 }
 
+// The blocks of the head, and whether they leave the bits of the whole.
+std::pair<RowBlocks, bool> blocks_of(const Head& head, const Recording& recording,
+                                     RowCalls& row_calls, RowTrials& trials) {
+  const Call& linear = recording.calls[static_cast<size_t>(head.linear)];
+  const int64_t rows = linear.outputs[0][0].geometry.sizes[0];
+  const Call& loss = recording.calls[static_cast<size_t>(head.loss)];
+  const bool has_weights = argument_of(loss, "weight")->kind != ArgumentKind::kConstant &&
+                           argument_of(loss, "weight")->tensors[0].memory != Memory::kNone;
+  const bool is_long = argument_of(loss, "target")->tensors[0].geometry.dtype == at::kLong;
+  std::vector<int32_t> positions{head.linear};
+  for (const Head::Use& use : head.uses) positions.push_back(use.call);
+  std::vector<RowCall> calls;
+  for (const int32_t c : positions) {
+    if (auto call = row_calls.at(c, rows)) calls.push_back(*std::move(call));
+  }
+  // Up to this number of rows their count is exact in float32.
+  constexpr int64_t kMostRows = 1 << 24;
+  if (!has_weights && is_long && calls.size() == positions.size() && rows < kMostRows) {
+    const std::optional<RowBlocks> blocks = find_blocks(calls, rows, trials);
+    if (blocks) return {*blocks, true};
+  }
+  const int64_t block = std::max((rows + kLossBlocks - 1) / kLossBlocks, kLeastLossRows);
+  return {{rows, block, block}, false};
+}
+
 }  // namespace
 
 void linear_cross_entropy(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
   const Finder finder(rewriter);
+  RowCalls row_calls(recording);
+  RowTrials trials(recording);
   for (size_t i = 0; i < recording.calls.size(); ++i) {
     const auto c = static_cast<int32_t>(i);
     const std::optional<Head> head = finder.head_at(c);
@@ -303,8 +391,9 @@ void linear_cross_entropy(Rewriter& rewriter) {
     const bool has_bias = linear.op.operator_name().name == "aten::addmm";
     Constants constants{.reduction = argument_of(loss, "reduction")->constant.toInt(),
                         .ignored = argument_of(loss, "ignore_index")->constant.toInt(),
-                        .has_bias = has_bias,
-                        .products = {}};
+                        .has_bias = has_bias};
+    std::tie(constants.blocks, constants.same_bits) =
+        blocks_of(*head, recording, row_calls, trials);
     const Argument nothing{.kind = ArgumentKind::kTensor, .tensors = {TensorRef{}}};
     Work forward{.name = "linear_cross_entropy",
                  .kernel = {},
@@ -321,11 +410,12 @@ void linear_cross_entropy(Rewriter& rewriter) {
     const Call& loss_backward = call(head->loss_backward);
     backward.arguments.push_back(*argument_of(loss_backward, "grad_output"));
     backward.arguments.push_back(*argument_of(loss_backward, "total_weight"));
-    CallRealization realization{.name = "linear-cross-entropy-by-rows",
-                                .calls = {head->linear, head->softmax, head->loss,
-                                          head->loss_backward, head->softmax_backward},
-                                .pieces = {},
-                                .exactness = Exactness::kRounding};
+    CallRealization realization{
+        .name = "linear-cross-entropy-by-rows",
+        .calls = {head->linear, head->softmax, head->loss, head->loss_backward,
+                  head->softmax_backward},
+        .pieces = {},
+        .exactness = constants.same_bits ? Exactness::kBitwise : Exactness::kRounding};
     for (size_t k = 0; k < head->uses.size(); ++k) {
       const Head::Use& use = head->uses[k];
       constants.products.push_back(use.product);

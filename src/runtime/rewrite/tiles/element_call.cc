@@ -263,7 +263,8 @@ std::optional<ElementCall> ElementCalls::at(int32_t c) {
   if (!find_space(found)) return std::nullopt;
 
   std::ostringstream kind;
-  kind << call.name() << ' ' << c10::toString(result.geometry.dtype);
+  kind << call.name() << ' ' << c10::toString(result.geometry.dtype) << ' '
+       << ends_with_one(found.elements);
   bool has_type = false;
   for (size_t a = 0; a < found.arguments.size(); ++a) {
     const Argument& argument = found.arguments[a];

@@ -192,8 +192,8 @@ class Compiler {
 // Runs the tiles of one thread.
 class TileRunner {
  public:
-  TileRunner(const TileProgram& program, const std::vector<at::Tensor>& inputs,
-             const std::vector<at::Tensor>& outputs, const c10::Storage& scratch, int64_t at_byte,
+  TileRunner(const TileProgram& program, const std::vector<TileMemory>& inputs,
+             const std::vector<TileMemory>& outputs, const c10::Storage& scratch, int64_t at_byte,
              const c10::Storage& ones)
       : program_(program) {
     std::vector<int64_t> offsets;
@@ -205,14 +205,11 @@ class TileRunner {
       switch (operand.from) {
         case From::kConstant:
           return operand.constant;
-        case From::kInput: {
-          const at::Tensor& input = inputs[operand.index];
-          if (operand.is_number) return input;
-          return moving(step, operand, input.storage(), input.storage_offset());
-        }
+        case From::kInput:
+          if (operand.is_number) return inputs[operand.index].tensor;
+          return moving(step, operand, inputs[operand.index]);
         case From::kOutput:
-          return moving(step, operand, outputs[operand.index].storage(),
-                        outputs[operand.index].storage_offset());
+          return moving(step, operand, outputs[operand.index]);
         case From::kScratch:
           return resting(step, operand, scratch, offsets[operand.index]);
         case From::kOnes:
@@ -232,7 +229,8 @@ class TileRunner {
     for (int64_t first = begin; first < end; first += program_.tile) {
       const int64_t length = std::min(program_.tile, end - first);
       for (const View& one : views_) {
-        one.impl->set_storage_offset(one.offset + (one.rests ? 0 : first / one.unit * one.stride));
+        const int64_t behind = one.rests ? 0 : (first - one.origin) / one.unit * one.stride;
+        one.impl->set_storage_offset(one.offset + behind);
         if (length == length_) continue;
         sizes_.assign(1, length / one.unit);
         sizes_.insert(sizes_.end(), one.inner->begin(), one.inner->end());
@@ -250,28 +248,29 @@ class TileRunner {
  private:
   struct View {
     c10::TensorImpl* impl;
-    int64_t offset, stride, unit;
+    int64_t offset, stride, unit, origin;
     bool rests;  // a buffer of the size of a tile
     const std::vector<int64_t>*inner, *strides;
   };
 
   at::Tensor add_view(const TileProgram::Step& step, const Operand& operand,
-                      const c10::Storage& storage, int64_t offset, bool rests) {
+                      const c10::Storage& storage, int64_t offset, int64_t origin, bool rests) {
     Geometry geometry{
         .sizes = {0}, .strides = operand.strides, .offset = offset, .dtype = operand.dtype};
     geometry.sizes.insert(geometry.sizes.end(), step.inner.begin(), step.inner.end());
     at::Tensor tensor = step::tensor_on(storage, geometry);
-    views_.push_back({tensor.unsafeGetTensorImpl(), offset, operand.strides[0], step.unit, rests,
-                      &step.inner, &operand.strides});
+    views_.push_back({tensor.unsafeGetTensorImpl(), offset, operand.strides[0], step.unit, origin,
+                      rests, &step.inner, &operand.strides});
     return tensor;
   }
   at::Tensor moving(const TileProgram::Step& step, const Operand& operand,
-                    const c10::Storage& storage, int64_t offset) {
-    return add_view(step, operand, storage, offset, /*rests=*/false);
+                    const TileMemory& memory) {
+    return add_view(step, operand, memory.tensor.storage(), memory.tensor.storage_offset(),
+                    memory.origin, /*rests=*/false);
   }
   at::Tensor resting(const TileProgram::Step& step, const Operand& operand,
                      const c10::Storage& storage, int64_t offset) {
-    return add_view(step, operand, storage, offset, /*rests=*/true);
+    return add_view(step, operand, storage, offset, /*origin=*/0, /*rests=*/true);
   }
 
   const TileProgram& program_;
@@ -282,48 +281,26 @@ class TileRunner {
   int64_t length_ = -1;
 };
 
-std::vector<at::Tensor> outputs_for(const TileProgram& program,
-                                    const std::vector<at::Tensor>& inputs) {
-  std::vector<at::Tensor> outputs;
+std::vector<TileMemory> outputs_for(const TileProgram& program,
+                                    const std::vector<TileMemory>& inputs) {
+  std::vector<TileMemory> outputs;
   for (const TileProgram::Output& output : program.outputs) {
-    outputs.push_back(output.over >= 0
-                          ? inputs[static_cast<size_t>(output.over)]
-                          : at::empty({program.elements}, at::TensorOptions(output.dtype)));
+    if (output.over >= 0) {
+      outputs.push_back(inputs[static_cast<size_t>(output.over)]);
+    } else {
+      outputs.push_back({at::empty({program.elements}, at::TensorOptions(output.dtype))});
+    }
   }
   return outputs;
 }
 
 void run_program(const TileProgram& program, std::vector<c10::IValue>& stack) {
-  std::vector<at::Tensor> inputs;
-  for (size_t k = 0; k < program.inputs.size(); ++k) {
-    const std::optional<at::ScalarType>& number = program.inputs[k].number;
-    inputs.push_back(number ? number_for_tiles(stack[k].toTensor(), *number) : stack[k].toTensor());
-  }
+  std::vector<TileMemory> inputs;
+  for (size_t k = 0; k < program.inputs.size(); ++k) inputs.push_back({stack[k].toTensor()});
   stack.clear();
-  const std::vector<at::Tensor> outputs = outputs_for(program, inputs);
-  const int64_t bytes =
-      std::accumulate(program.scratch.begin(), program.scratch.end(), int64_t{0}) * program.tile;
-  const bool parallel = program.elements >= at::internal::GRAIN_SIZE && at::get_num_threads() > 1 &&
-                        !at::in_parallel_region();
-  const int64_t threads = parallel ? at::get_num_threads() : 1;
-  const auto byte = at::TensorOptions(at::kByte);
-  const at::Tensor scratch = at::empty({bytes * threads}, byte);
-  at::Tensor ones = at::empty({0}, byte);
-  if (program.has_ones) {
-    ones = at::empty({program.tile}, at::TensorOptions(program.ones)).fill_(1);
-  }
-  const auto run = [&](int64_t begin, int64_t end) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const int64_t thread = parallel ? at::get_thread_num() : 0;
-    TileRunner runner(program, inputs, outputs, scratch.storage(), thread * bytes, ones.storage());
-    runner.run(begin, end);
-  };
-  if (parallel) {
-    device::parallel_ranges(program.elements, at::internal::GRAIN_SIZE, run);
-  } else {
-    run(0, program.elements);
-  }
-  for (const at::Tensor& output : outputs) stack.emplace_back(output);
+  const std::vector<TileMemory> outputs = outputs_for(program, inputs);
+  run_tiles(program, std::move(inputs), outputs, 0, program.elements);
+  for (const TileMemory& output : outputs) stack.emplace_back(output.tensor);
 }
 
 }  // namespace
@@ -340,6 +317,41 @@ int64_t tile_of(int64_t elements, int64_t unit) {
 }
 
 TileProgram compile(const TileSource& source) { return Compiler(source).run(); }
+
+void run_tiles(const TileProgram& program, std::vector<TileMemory> inputs,
+               const std::vector<TileMemory>& outputs, int64_t begin, int64_t end) {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const std::optional<at::ScalarType>& number = program.inputs[k].number;
+    if (number) inputs[k].tensor = number_for_tiles(inputs[k].tensor, *number);
+  }
+  const int64_t bytes =
+      std::accumulate(program.scratch.begin(), program.scratch.end(), int64_t{0}) * program.tile;
+  const bool parallel = end - begin >= at::internal::GRAIN_SIZE && at::get_num_threads() > 1 &&
+                        !at::in_parallel_region();
+  const int64_t threads = parallel ? at::get_num_threads() : 1;
+  const auto byte = at::TensorOptions(at::kByte);
+  const at::Tensor scratch = at::empty({bytes * threads}, byte);
+  at::Tensor ones = at::empty({0}, byte);
+  if (program.has_ones) {
+    ones = at::empty({program.tile}, at::TensorOptions(program.ones)).fill_(1);
+  }
+  const auto run = [&](int64_t first, int64_t last) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const int64_t thread = parallel ? at::get_thread_num() : 0;
+    TileRunner runner(program, inputs, outputs, scratch.storage(), thread * bytes, ones.storage());
+    runner.run(first, last);
+  };
+  if (!parallel) {
+    run(begin, end);
+  } else if (begin == 0 && end == program.elements) {
+    device::parallel_ranges(end, at::internal::GRAIN_SIZE, run);
+  } else {
+    const int64_t tiles = (end - begin + program.tile - 1) / program.tile;
+    device::parallel_ranges(tiles, /*grain=*/1, [&](int64_t first, int64_t last) {
+      run(begin + first * program.tile, std::min(end, begin + last * program.tile));
+    });
+  }
+}
 
 bool write_over(TileProgram& program, size_t output, size_t input) {
   bool written = false;

@@ -2,6 +2,7 @@
 // A value that one call makes for another stays in the cache, and exists as a tile only.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
@@ -85,6 +86,18 @@ int64_t tile_of(int64_t elements, int64_t unit);
 std::string signature_of(const TileProgram& program);
 // The operators of the program, for people: "mul*4+tanh+add".
 std::string operators_of(const TileProgram& program);
+
+// Memory of an operand or a result. The tensor begins with the element `origin`.
+struct TileMemory {
+  at::Tensor tensor;
+  int64_t origin = 0;
+};
+
+// Runs the program on elements begin .. end - 1, on several threads where that pays. Both are
+// multiples of kTileAlignment, or the end of all elements. On all elements, threads begin where
+// ATen's do. On a part, they begin at tiles of the part.
+void run_tiles(const TileProgram& program, std::vector<TileMemory> inputs,
+               const std::vector<TileMemory>& outputs, int64_t begin, int64_t end);
 
 // The kernel of the program. With several threads, each of them runs the tiles of the elements that
 // ATen would give it, from the first of them on. So the ends of tiles, where vectors end, lie where
