@@ -76,7 +76,7 @@ Element Object::required(std::string_view key) {
 }
 
 std::optional<Element> Object::optional(std::string_view key) {
-  known_.push_back(key);
+  known_.emplace_back(key);
   for (const auto& [name, index] : members_) {
     if (name == key) return Element(element_.document(), index);
   }
@@ -88,7 +88,7 @@ void Object::finish() const {
     if (is_extension_key(name)) continue;
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     std::string known;
-    for (const std::string_view key : known_) known += (known.empty() ? "" : ", ") + quoted(key);
+    for (const std::string& key : known_) known += (known.empty() ? "" : ", ") + quoted(key);
     element_.document().fail(index - 1, "unknown key " + quoted(name) + "; known here are " +
                                             known + ", and keys beginning with \"x-\" are ignored");
   }

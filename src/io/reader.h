@@ -78,7 +78,7 @@ class Object {
  private:
   Element element_;
   std::vector<std::pair<std::string_view, uint32_t>> members_;  // keys, indices of values
-  std::vector<std::string_view> known_;
+  std::vector<std::string> known_;  // copies, because a caller's key may be a temporary text
 };
 
 bool is_extension_key(std::string_view key);
