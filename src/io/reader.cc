@@ -88,7 +88,7 @@ void Object::finish() const {
     if (is_extension_key(name)) continue;
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     std::string known;
-    for (const std::string& key : known_) known += (known.empty() ? "" : ", ") + quoted(key);
+    for (const std::string_view key : known_) known += (known.empty() ? "" : ", ") + quoted(key);
     element_.document().fail(index - 1, "unknown key " + quoted(name) + "; known here are " +
                                             known + ", and keys beginning with \"x-\" are ignored");
   }

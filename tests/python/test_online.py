@@ -278,8 +278,9 @@ def test_operators_of_the_users_own() -> None:
         y = triple(x)
         torch.empty(2_900_000 // 4)
         assert y.sum().item() == 3 * 256 * 256
-    # PyTorch 2.14 shows the operation inside of the operator, which then runs again alone.
-    assert state["runs"] in (1, 2) and online.report().reruns == 1
+    # Since 2.14 PyTorch reports the operation inside of the operator only, which runs again alone.
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    assert state["runs"] == (1 if version >= (2, 14) else 2) and online.report().reruns == 1
 
     library = torch.library.Library("reprise_plain", "FRAGMENT")
     library.define("triple(Tensor x) -> Tensor")
