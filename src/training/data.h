@@ -89,7 +89,7 @@ std::shared_ptr<const Dataset> open_dataset(const std::string& source, Split spl
 // most once a pass. If a pass does not divide into batches, the samples left over are skipped.
 // Batch number n depends only on the data set, the seed and n. Memory: 8 bytes a sample.
 //
-// With several ranks each has a stream of its own: in each pass, batch n of rank r is batch
+// Each of several ranks has a stream of its own: in each pass, batch n of rank r is batch
 // n * ranks + r of the stream of one rank. Batches that are left over are skipped.
 class BatchStream {
  public:

@@ -98,7 +98,7 @@ struct TrainOptions {
   std::function<bool()> stop = {};  // asked after every step
 };
 
-// What a step moved to the memory of TrainOptions::offload, and how long it waited for that.
+// The bytes that a step moved to the memory of TrainOptions::offload, and how long it waited for them.
 struct MovedInStep {
   Bytes out, in;
   Nanos waited;

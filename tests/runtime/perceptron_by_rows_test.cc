@@ -105,14 +105,7 @@ size_t expect_bits_by_rows(const std::shared_ptr<Perceptron>& perceptron, const 
   const Plan plan = forced(captured, kName, pick);
   EXPECT_EQ(uses(captured, plan, kName), count);
   captured.use(plan);
-  for (int n = 0; n < 2; ++n) {
-    SCOPED_TRACE(fmt::format("way {}, step {}", pick, n));
-    state.restore();
-    drop_gradients(stages, inputs);
-    const at::Tensor loss = captured.run(inputs);
-    EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)).substr(0, 100), "");
-    EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
-  }
+  expect_two_steps(captured, stages, inputs, state, expected, pick);
   state.restore();
   return count;
 }

@@ -44,6 +44,21 @@ struct Coverage {
   std::map<std::string, size_t> uses;  // by kind and what it was tried on
 };
 
+// Runs the plan in force twice, on the heap and in the arena. Both steps must have the expected bits
+// and the predicted peak.
+inline void expect_two_steps(CapturedStep& captured, const std::vector<Stage>& stages,
+                             const Tensors& inputs, const StepState& state, const Bits& expected,
+                             size_t pick) {
+  for (int n = 0; n < 2; ++n) {
+    SCOPED_TRACE(fmt::format("way {}, step {}", pick, n));
+    state.restore();
+    drop_gradients(stages, inputs);
+    const at::Tensor loss = captured.run(inputs);
+    EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)).substr(0, 100), "");
+    EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+  }
+}
+
 // Runs one step with alternatives of a kind (empty: of all), on the heap and in the arena.
 inline void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Tensors& inputs,
                              const StepFunction& step, const std::string& what, Coverage& coverage,
@@ -60,14 +75,7 @@ inline void expect_same_bits(const std::shared_ptr<nn::Module>& module, const Te
       coverage.uses[kind.name + " of " + what] += uses(captured, plan, kind.name);
     }
     captured.use(plan);
-    for (int n = 0; n < 2; ++n) {
-      SCOPED_TRACE(fmt::format("way {}, step {}", pick, n));
-      state.restore();
-      drop_gradients(stages, inputs);
-      const at::Tensor loss = captured.run(inputs);
-      EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)).substr(0, 100), "");
-      EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
-    }
+    expect_two_steps(captured, stages, inputs, state, expected, pick);
   }
   state.restore();
 }

@@ -1,6 +1,8 @@
 // Values of chains and of captured steps that move from a device to host memory: the bits of plain
 // training on the CPU, the predicted bytes of the device, copies that overlap, no missing
 // synchronisation.
+#include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "device_models.h"
@@ -36,6 +38,13 @@ Bytes smallest(const Remat& chain, const std::string& planner) {
 
 using Case = std::tuple<std::string, std::string, std::string>;  // model, planner, budget
 
+bool runs_again(const Plan& plan) {
+  std::set<std::string> seen;
+  return std::any_of(plan.actions.begin(), plan.actions.end(), [&](const Action& action) {
+    return action.kind == ActionKind::kRun && !seen.insert(action.id).second;
+  });
+}
+
 class MovesToTheHost : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override { sim::take_reports(); }
@@ -43,8 +52,6 @@ class MovesToTheHost : public ::testing::TestWithParam<Case> {
 
 TEST_P(MovesToTheHost, WithTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
   const auto& [name, planner, budget] = GetParam();
-  // At the smallest budget the times that were measured decide between a move and a second run.
-  const bool moves = planner == "offload_only" || budget != "least";
   const Tensors wanted = plain_result(name);
   for (const int index : {0, 1}) {
     const c10::Device device = sim::device(index);
@@ -52,9 +59,12 @@ TEST_P(MovesToTheHost, WithTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
     const std::shared_ptr<Remat> chain = moving(model, planner);
     chain->set_budget(budget == "least" ? Budget(smallest(*chain, planner)) : Budget(budget));
     chain->plan_for({model.input});
+    // At the smallest budget, a plan that moves nothing must save its bytes by second runs.
+    const bool again = planner == "levels" && budget == "least" && runs_again(*chain->plan().plan);
     seed_device(device, 11);
     at::Tensor loss;
     const uint64_t queued = sim::counters().queued_copies;
+    bool moves = false;
     for (int repeat = 0; repeat < 2; ++repeat) {
       model.drop_gradients();
       loss = at::Tensor();
@@ -63,9 +73,8 @@ TEST_P(MovesToTheHost, WithTheBitsOfTheCpuAndTheBytesThatWerePredicted) {
       const StepReport report = chain->last_step();
       EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count()) << "step " << repeat;
       EXPECT_LE(report.measured_peak, report.budget);
-      if (moves) {
-        EXPECT_GT(report.moved_out, Bytes(0));
-      }
+      EXPECT_TRUE(report.moved_out > Bytes(0) || again);
+      moves = moves || report.moved_out > Bytes(0);
       EXPECT_GE(report.moved_out, report.moved_in);
     }
     if (moves) {

@@ -16,7 +16,7 @@ namespace reprise::runtime::internal::rewrite {
 // is a promise of ATen: a trial has to compare the bits (row_trial.h).
 class ColumnSum {
  public:
-  // For so many rows of `columns` numbers of float32 or float64.
+  // The matrix has `rows` rows of `columns` numbers of float32 or float64.
   ColumnSum(int64_t rows, int64_t columns, at::ScalarType type);
 
   // Adds a block of the next rows, which lie one after the other.

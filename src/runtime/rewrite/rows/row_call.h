@@ -72,8 +72,8 @@ class RowCalls {
   ElementCalls element_calls_;
 };
 
-// How rows are cut into blocks: `block` rows each. Of a product over rows, `weight` rows at a time
-// are added up; this number divides `block`.
+// RowBlocks cut rows into blocks of `block` rows. A product over rows is added up in parts of
+// `weight` rows, and this number divides `block`.
 struct RowBlocks {
   int64_t rows = 0, block = 0, weight = 0;
 

@@ -122,7 +122,7 @@ class Growth {
   }
 
   // Takes a call into the group. What an element-wise call of the forward makes is hidden, too.
-  // Of other calls, it is hidden if that is possible.
+  // The value of any other call is hidden where that is possible.
   bool join(int32_t c) {
     if (!calls_.insert(c).second) return true;
     const RowCall& call = *row_call(c);

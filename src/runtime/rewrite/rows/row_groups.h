@@ -20,7 +20,7 @@ struct RowGroup {
   // The calls behind which forward and backward run: by then all that they read is made and not
   // yet written over, and nothing else has read yet what they make.
   int32_t forward_after = -1, backward_after = -1;
-  // What outlives the blocks: values that something outside reads, and results of the step.
+  // These values outlive the blocks: something outside reads them, or the step returns them.
   std::vector<int32_t> forward_outputs = {}, backward_outputs = {};
 
   std::vector<int32_t> calls() const;  // positions, in order

@@ -37,7 +37,7 @@ namespace {
 
 // There are at least so many blocks, as long as they are not shorter than products run well with.
 constexpr int64_t kBlocks = 16, kLeastRows = 128;
-// Of a product over rows, MKL adds up 192 rows of float32 and 256 of float64 at a time.
+// MKL adds up a product over rows in parts of 192 rows of float32 and of 256 of float64.
 constexpr std::array<int64_t, 4> kWeightRows = {192, 256, 384, 128};
 constexpr int64_t kLeastElements = 8192;  // in fewer, another order may not show
 constexpr uint64_t kSeed = 20220920;
