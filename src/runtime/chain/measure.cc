@@ -357,7 +357,7 @@ class Measurement {
   GradientBook sums_before(size_t i) const {
     GradientBook sums(book_.size());
     for (size_t p : model_.stages[i].parameters) {
-      if (book_[p].defined() && shared_later(p, i)) sums[p] = book_[p].clone();
+      if (book_[p].defined() && model_.uses_behind(i, p)) sums[p] = book_[p].clone();
     }
     return sums;
   }
@@ -398,17 +398,6 @@ class Measurement {
       options[o].backward.time = std::max(options[o].backward.time, options[o - 1].backward.time);
       options[o].forward.time = std::max(options[o].forward.time, options[o - 1].forward.time);
     }
-  }
-
-  // Returns whether a stage behind stage i uses the parameter, too. The backward of stage i then
-  // finds a running sum. Stages of later branches count, and so does the tail.
-  bool shared_later(size_t parameter, size_t i) const {
-    const auto uses = [&](const PreparedStage& stage) {
-      return std::binary_search(stage.parameters.begin(), stage.parameters.end(), parameter);
-    };
-    return std::any_of(model_.stages.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                       model_.stages.end(), uses) ||
-           (model_.tail && uses(*model_.tail));
   }
 
   const PreparedModel& model_;

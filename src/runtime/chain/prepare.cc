@@ -388,6 +388,14 @@ std::vector<size_t> PreparedModel::output_counts() const {
   return counts;
 }
 
+bool PreparedModel::uses_behind(size_t stage, size_t parameter) const {
+  const auto uses = [&](const PreparedStage& other) {
+    return std::binary_search(other.parameters.begin(), other.parameters.end(), parameter);
+  };
+  const auto behind = stages.begin() + static_cast<std::ptrdiff_t>(stage) + 1;
+  return std::any_of(behind, stages.end(), uses) || (tail && uses(*tail));
+}
+
 std::vector<bool> PreparedModel::output_needs_grad() const {
   if (tail) return tail->traits.output_needs_grad;
   std::vector<bool> needs_grad;

@@ -44,6 +44,9 @@ struct PreparedModel {
   size_t input_of(size_t stage) const { return stage + branch_of(stage); }
   size_t output_of(size_t stage) const { return input_of(stage) + 1; }
   size_t boundaries() const { return stages.size() + branches.size(); }
+  // Whether a stage behind this one uses the parameter, too, in this branch, a later one, or the
+  // tail. The backward of this stage then finds a running sum of its gradient.
+  bool uses_behind(size_t stage, size_t parameter) const;
   // By branch: the number of tensors that its last stage returns.
   std::vector<size_t> output_counts() const;
   // Per tensor that the model returns: whether a gradient flows back through it.

@@ -14,22 +14,14 @@
 // by ATen's own loss of a matrix with one column: of each row it has the number that the loss picks.
 // Elsewhere, sums over rows are sums of sums over blocks, and round differently.
 #include <ATen/core/Reduction.h>
-#include <ATen/ops/_log_softmax.h>
-#include <ATen/ops/_log_softmax_backward_data.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/gather.h>
-#include <ATen/ops/nll_loss_backward.h>
-#include <ATen/ops/nll_loss_forward.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "runtime/rewrite/loss/linear_cross_entropy_kernel.h"
 #include "runtime/rewrite/pattern.h"
-#include "runtime/rewrite/rows/column_sum.h"
 #include "runtime/rewrite/rows/row_trial.h"
 
 namespace reprise::runtime::internal::rewrite {
@@ -45,7 +37,6 @@ using step::Work;
 namespace {
 
 constexpr int64_t kLossBlocks = 16, kLeastLossRows = 128;  // fewer rows make slow products
-constexpr int64_t kNoClass = -100;
 
 // The calls of one occurrence. `uses` are the products of the gradient of the logits: the gradient
 // times the other operand (kProduct); the gradient transposed, times rows of the other operand
@@ -60,182 +51,6 @@ struct Head {
   int32_t linear = -1, softmax = -1, loss = -1, loss_backward = -1, softmax_backward = -1;
   std::vector<Use> uses = {};
 };
-
-struct Constants {
-  int64_t reduction = at::Reduction::Mean, ignored = 0;
-  bool has_bias = false, same_bits = false;
-  RowBlocks blocks = {};
-  std::vector<RowKind> products = {};
-};
-
-// Operands of the kernels. All kernels begin with the first five. The backward goes on with
-// kGradOutput, kTotalWeight and the operands of the products. Without a total weight, the backward
-// is also the forward.
-enum Operand : size_t { kInput, kWeight, kBias, kTarget, kClassWeight, kGradOutput, kTotalWeight };
-constexpr size_t kOthers = kTotalWeight + 1;
-
-std::optional<at::Tensor> defined(const c10::IValue& operand) {
-  if (!operand.isTensor() || !operand.toTensor().defined()) return std::nullopt;
-  return operand.toTensor();
-}
-
-at::Tensor log_softmax_of(const std::vector<c10::IValue>& stack, const Constants& constants,
-                          const at::Tensor& rows) {
-  const at::Tensor weight = stack[kWeight].toTensor();
-  at::Tensor logits = at::empty({rows.size(0), weight.size(1)}, rows.options());
-  multiply_rows(rows, weight, constants.has_bias ? stack[kBias].toTensor() : at::Tensor(), logits);
-  at::_log_softmax_out(logits, logits, 1, false);
-  return logits;
-}
-
-// The loss of all rows and their total weight, from the log-soft-max of one block after another.
-class LossSum {
- public:
-  LossSum(const Constants& constants, const at::Tensor& target,
-          const std::optional<at::Tensor>& weight, const at::TensorOptions& options)
-      : constants_(constants), target_(target), weight_(weight) {
-    if (constants.same_bits) {
-      picked_ = at::empty({target.size(0), 1}, options);
-    } else {
-      sum_ = at::zeros({}, options);
-      total_ = at::zeros({}, options);
-    }
-  }
-
-  void add(const at::Tensor& log, int64_t first) {
-    const at::Tensor target = target_.narrow(0, first, log.size(0));
-    if (constants_.same_bits) {
-      at::Tensor picked = picked_.narrow(0, first, log.size(0));
-      const at::Tensor column = target.masked_fill(target.eq(constants_.ignored), 0).unsqueeze(1);
-      at::gather_out(picked, log, 1, column);
-    } else {
-      const auto [part, weight] =
-          at::nll_loss_forward(log, target, weight_, at::Reduction::Sum, constants_.ignored);
-      sum_.add_(part);
-      total_.add_(weight);
-    }
-  }
-
-  // The loss and the total weight.
-  std::tuple<at::Tensor, at::Tensor> finish() {
-    if (constants_.same_bits) {
-      const at::Tensor column =
-          at::zeros_like(target_).masked_fill_(target_.eq(constants_.ignored), kNoClass);
-      return at::nll_loss_forward(picked_, column, {}, constants_.reduction, kNoClass);
-    }
-    if (constants_.reduction == at::Reduction::Mean) sum_.div_(total_);
-    return {sum_, total_};
-  }
-
- private:
-  const Constants& constants_;
-  const at::Tensor target_;
-  const std::optional<at::Tensor> weight_;
-  at::Tensor picked_;       // of each row, what the loss picks
-  at::Tensor sum_, total_;  // of the blocks so far
-};
-
-// Results: [loss, total weight].
-void run_forward(std::vector<c10::IValue>& stack, const Constants& constants) {
-  const at::Tensor input = stack[kInput].toTensor();
-  LossSum sum(constants, stack[kTarget].toTensor(), defined(stack[kClassWeight]), input.options());
-  for_each_block(constants.blocks, [&](int64_t first, int64_t count) {
-    sum.add(log_softmax_of(stack, constants, input.narrow(0, first, count)), first);
-  });
-  auto [loss, total] = sum.finish();
-  stack.clear();
-  stack.emplace_back(std::move(loss));
-  stack.emplace_back(std::move(total));
-}
-
-// The sum of the weights of the classes of all rows.
-at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor>& weight,
-                        int64_t ignored, at::ScalarType type) {
-  const at::Tensor counts = target.ne(ignored);
-  if (!weight) return counts.sum(type);
-  return weight->index_select(0, target.where(counts, 0)).mul_(counts).sum();
-}
-
-// The products of the gradient of the logits, from one block after another.
-class Products {
- public:
-  Products(const Constants& constants, const std::vector<c10::IValue>& stack, int64_t classes,
-           const at::TensorOptions& options)
-      : constants_(constants), stack_(stack) {
-    for (size_t k = 0; k < constants.products.size(); ++k) {
-      const RowKind product = constants.products[k];
-      const int64_t rows = product == RowKind::kProduct  ? constants.blocks.rows
-                           : product == RowKind::kWeight ? classes
-                                                         : 1;
-      const int64_t columns =
-          product == RowKind::kSum ? classes : stack[kOthers + k].toTensor().size(1);
-      results_.push_back(at::empty({rows, columns}, options));
-      sums_.emplace_back();
-      if (product != RowKind::kSum) continue;
-      sums_[k].emplace(constants.blocks.rows, classes, c10::typeMetaToScalarType(options.dtype()));
-    }
-  }
-
-  void add(const at::Tensor& gradient, int64_t first) {
-    const int64_t count = gradient.size(0);
-    for (size_t k = 0; k < results_.size(); ++k) {
-      if (sums_[k]) {
-        sums_[k]->add(gradient);
-        continue;
-      }
-      const at::Tensor other = stack_[kOthers + k].toTensor();
-      if (constants_.products[k] == RowKind::kProduct) {
-        multiply_rows(gradient, other, {}, results_[k].narrow(0, first, count));
-      } else {
-        add_weight(gradient, other.narrow(0, first, count), first, constants_.blocks.weight,
-                   results_[k]);
-      }
-    }
-  }
-
-  std::vector<at::Tensor> finish() {
-    for (size_t k = 0; k < results_.size(); ++k) {
-      if (sums_[k]) sums_[k]->finish(results_[k]);
-    }
-    return std::move(results_);
-  }
-
- private:
-  const Constants& constants_;
-  const std::vector<c10::IValue>& stack_;
-  std::vector<at::Tensor> results_;
-  std::vector<std::optional<ColumnSum>> sums_;
-};
-
-// Results: one for each product, and the loss if this is the forward, too.
-void run_backward(std::vector<c10::IValue>& stack, const Constants& constants) {
-  const at::Tensor input = stack[kInput].toTensor(), target = stack[kTarget].toTensor();
-  const std::optional<at::Tensor> weight = defined(stack[kClassWeight]);
-  const int64_t classes = stack[kWeight].toTensor().size(1);
-  std::optional<LossSum> sum;
-  at::Tensor total;
-  if (defined(stack[kTotalWeight])) {
-    total = stack[kTotalWeight].toTensor();
-  } else {
-    total = total_weight(target, weight, constants.ignored, input.scalar_type());
-    sum.emplace(constants, target, weight, input.options());
-  }
-  Products products(constants, stack, classes, input.options());
-  for_each_block(constants.blocks, [&](int64_t first, int64_t count) {
-    const at::Tensor log = log_softmax_of(stack, constants, input.narrow(0, first, count));
-    if (sum) sum->add(log, first);
-    at::Tensor gradient =
-        at::nll_loss_backward(stack[kGradOutput].toTensor(), log, target.narrow(0, first, count),
-                              weight, constants.reduction, constants.ignored, total);
-    at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
-    products.add(gradient, first);
-  });
-  std::vector<at::Tensor> results = products.finish();
-  at::Tensor loss = sum ? std::get<0>(sum->finish()) : at::Tensor();
-  stack.clear();
-  for (at::Tensor& result : results) stack.emplace_back(std::move(result));
-  stack.emplace_back(std::move(loss));
-}
 
 class Finder : private Pattern {
  public:
@@ -389,9 +204,9 @@ void linear_cross_entropy(Rewriter& rewriter) {
       continue;
 
     const bool has_bias = linear.op.operator_name().name == "aten::addmm";
-    Constants constants{.reduction = argument_of(loss, "reduction")->constant.toInt(),
-                        .ignored = argument_of(loss, "ignore_index")->constant.toInt(),
-                        .has_bias = has_bias};
+    HeadConstants constants{.reduction = argument_of(loss, "reduction")->constant.toInt(),
+                            .ignored = argument_of(loss, "ignore_index")->constant.toInt(),
+                            .has_bias = has_bias};
     std::tie(constants.blocks, constants.same_bits) =
         blocks_of(*head, recording, row_calls, trials);
     const Argument nothing{.kind = ArgumentKind::kTensor, .tensors = {TensorRef{}}};
@@ -424,17 +239,15 @@ void linear_cross_entropy(Rewriter& rewriter) {
       backward.made.push_back({k, 0, call(use.call).outputs[0][0].index});
       realization.calls.push_back(use.call);
     }
-    forward.kernel = [constants](std::vector<c10::IValue>& stack) {
-      run_forward(stack, constants);
-    };
+    forward.kernel = [constants](std::vector<c10::IValue>& stack) { run_head(stack, constants); };
     backward.kernel = [constants](std::vector<c10::IValue>& stack) {
-      run_backward(stack, constants);
+      run_head_backward(stack, constants);
     };
     if (rewriter.reads_written(forward) || rewriter.reads_written(backward)) continue;
     if (finder.waits(*head)) {
       Work both = backward;
       both.name += "_and_forward";
-      both.arguments[kTotalWeight] = nothing;
+      both.arguments[HeadOperand::kTotalWeight] = nothing;
       both.made.push_back({head->uses.size(), 0, loss.outputs[0][0].index});
       CallRealization at_once = realization;
       at_once.pieces.push_back(

@@ -1,0 +1,102 @@
+// Reversible networks: what is refused, and what the error says.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reprise/model/errors.h"
+#include "reprise/runtime/nn/reversible.h"
+
+namespace reprise::runtime::nn {
+namespace {
+
+namespace tn = torch::nn;
+using Network = std::shared_ptr<ReversibleSequence>;
+
+Network sequence(std::vector<ReversibleBlock> blocks, ReversibleOptions options = {}) {
+  return std::make_shared<ReversibleSequence>(std::move(blocks), options);
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+void expect_refusal(const std::function<void()>& call, const std::string& part) {
+  const std::string said = refusal(call);
+  EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
+TEST(Reversible, RefusesWithTheReason) {
+  const Stage good = branch(tn::Linear(4, 4));
+  const at::Tensor x = at::randn({2, 4}).requires_grad_(), y = at::randn({2, 4});
+  const auto with = [&](const std::function<Tensors(const Tensors&)>& f) {
+    sequence({{good, {"odd", nullptr, f}}})->forward(x, y);
+  };
+  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0].sum(1, true)}; }); },
+                 "branch 'odd' of a reversible network returns the shape [2, 1]");
+  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0].mul_(2)}; }); },
+                 "in place");
+  expect_refusal([&] { with([](const Tensors&) -> Tensors { return {}; }); }, "0 tensors");
+  expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0] > 0}; }); },
+                 "real numbers");
+  expect_refusal([&] { sequence({}); }, "at least one block");
+  expect_refusal([&] { sequence({{good, {}}}); }, "'0.g' has no function");
+  expect_refusal([&] { sequence({{good, good}}, {.fraction_bits = 0}); }, "1 to 52");
+  expect_refusal(
+      [&] {
+        sequence({{good, good}}, {.fraction_bits = 31})->forward(x, y);
+      },
+      "30 or fewer");
+  const Network network = sequence({{good, good}});
+  expect_refusal([&] { network->forward(x, at::Tensor()); }, "two dense tensors");
+  expect_refusal([&] { network->forward(x, y.to(at::kDouble)); }, "of one type");
+  expect_refusal([&] { network->forward(at::randn({2, 5})); }, "even size");
+  expect_refusal(
+      [&] {
+        const auto [y1, y2] = network->forward(x, y);
+        torch::autograd::grad({y1.sum()}, {x}, {}, true, true);
+      },
+      "second derivative");
+  expect_refusal(
+      [&] {
+        const auto [y1, y2] = network->forward(x, y);
+        y1.sum().backward({}, true);
+        y1.sum().backward();
+      },
+      "already");
+  expect_refusal(
+      [&] {
+        const auto [y1, y2] = network->forward(x, y);
+        {
+          const at::NoGradGuard no_grad;
+          network->parameters()[0].mul_(2);
+        }
+        y1.sum().backward();
+      },
+      "was changed between");
+  const Network floating = sequence({{good, good}}, {.streams = StreamNumbers::kFloatingPoint});
+  expect_refusal(
+      [&] {
+        auto [y1, y2] = floating->forward(x, y);
+        y1.detach().mul_(2);
+        y1.sum().backward();
+      },
+      "changed in place");
+  // With fixed-point streams the results are the caller's.
+  auto [y1, y2] = network->forward(x, y);
+  const at::Tensor sum = y1.sum();
+  y1.detach().mul_(2);
+  sum.backward();
+}
+
+}  // namespace
+}  // namespace reprise::runtime::nn
