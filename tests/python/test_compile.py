@@ -163,17 +163,101 @@ def test_times_can_be_estimated() -> None:
     )
 
 
-def test_inductor_compiles_the_halves() -> None:
+def test_inductor_compiles_the_halves_within_the_budget() -> None:
+    reprise.install_cpu_allocator()
     model, inputs = perceptron()
     expected = WithLoss(copy.deepcopy(model))
     expected(*inputs).backward()
     planned = WithLoss(model)
-    step, seen = compiled(planned, budget="70%", compiler="inductor")
+    step, seen = compiled(planned, budget="70%", compiler="inductor", margin="measured")
+    _, peak = train(step, planned, inputs)
+    (graph,) = seen
+    assert graph.measured_peak_bytes is not None
+    budget = budget_of(graph, "70%")
+    assert graph.measured_peak_bytes <= budget
+    assert abs(peak - (graph.measured_peak_bytes - bytes_of(planned, inputs))) <= 512
+    planned.zero_grad(set_to_none=True)
     step(*inputs).backward()
-    assert len(seen) == 1
     for one, other in zip(planned.parameters(), expected.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
         torch.testing.assert_close(one.grad, other.grad)
+
+
+def budget_of(graph: reprise.CompiledGraph, share: str) -> int:
+    answer = reprise.plan(graph.problem, budget=share, time_limit=1.0, threads=1)
+    assert answer.budget_bytes is not None
+    return answer.budget_bytes
+
+
+def test_a_measured_peak_is_that_of_the_step() -> None:
+    reprise.install_cpu_allocator()
+    model, inputs = MODELS["gpt"]()
+    planned = WithLoss(model)
+    state = torch.get_rng_state()
+    step, seen = compiled(planned, budget="75%", margin="measured")
+    with torch.random.fork_rng():
+        step(*inputs).backward()
+    assert torch.equal(torch.get_rng_state(), state)
+    _, peak = train(step, planned, inputs)
+    measured = seen[0].measured_peak_bytes
+    assert measured is not None
+    assert abs(peak - (measured - bytes_of(planned, inputs))) <= 512
+
+
+@pytest.mark.parametrize(
+    ("shares_above", "asked"),
+    [
+        ([0.1, 0.0], [0, 0.1]),  # The margin is what the first plan took more.
+        ([0.1, 0.05, -0.01], [0, 0.1, 0.15]),
+        ([-0.1, 0.01], [0, -0.1]),  # What is free goes to the next plan. The first one fits.
+        ([-0.01], [0]),  # So little is not worth another compilation.
+        ([0.1, 0.05, 0.05, 0.05], [0, 0.1, 0.15, 0.2]),  # Nothing fits.
+    ],
+)
+def test_a_margin_is_what_plans_took_more_than_the_budget(
+    monkeypatch: pytest.MonkeyPatch, shares_above: list[float], asked: list[float]
+) -> None:
+    from reprise._compile import backend
+
+    budget = 2_000_000
+    given: list[int] = []
+    peaks = iter([budget + int(share * budget) for share in shares_above])
+    monkeypatch.setattr(backend, "measured_peak", lambda *_: next(peaks))
+
+    def plan(problem: Any, *, budget: int, **options: Any) -> reprise.PlanResult:
+        given.append(budget)
+        return reprise.plan(problem, budget=budget, **options)
+
+    monkeypatch.setattr(backend, "plan", plan)
+    model, inputs = perceptron()
+    planned = WithLoss(model)
+    step, seen = compiled(planned, budget=budget, margin="measured")
+    if min(shares_above) > 0:
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+            step(*inputs)
+        error = caught.value.inner_exception
+        assert isinstance(error, reprise.BudgetError)
+        assert "plans with growing margins did not fit" in str(error)
+        assert error.requested == budget + int(0.05 * budget)
+    else:
+        step(*inputs).backward()
+        assert seen[0].measured_peak_bytes == budget + int(
+            max(share for share in shares_above if share <= 0) * budget
+        )
+    assert given == [budget - int(share * budget) for share in asked]
+
+
+def test_a_margin_of_bytes_is_left_free() -> None:
+    model, inputs = perceptron()
+    step, seen = compiled(WithLoss(model), budget=2_500_000, margin="200 kB")
+    step(*inputs).backward()
+    assert seen[0].result.budget_bytes == 2_300_000
+    step, _ = compiled(WithLoss(model), budget=2_500_000, margin=2_400_000)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="with a margin of"):
+        step(*inputs)
+    step, _ = compiled(WithLoss(model), margin=-1)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match='the option "margin"'):
+        step(*inputs)
 
 
 def test_random_numbers_are_drawn_once() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import fx
 
+from .. import _core
 from .._planning.arguments import Budget, checked_budget
 from .._planning.graph import Graph
 from .._planning.planning import plan
@@ -17,8 +19,16 @@ from ..errors import BudgetError, InputError
 from .joint import problem_of, take_apart
 from .request import bytes_of, costs_of, name_of_graph, refusal
 from .split import split
+from .trial import measured_peak
 
 _log = logging.getLogger("reprise")
+
+MEASURED = "measured"
+# A compiled graph is planned at most so often: the margin that one plan needed can be too small for
+# the next one, because the compiler orders its calls in another way.
+_ROUNDS = 4
+# A smaller part of the budget that stays free is not worth another compilation.
+_WORTHWHILE = 0.02
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,13 @@ class CompiledGraph:
         problem: The graph as a problem. `reprise.report_html()` and `reprise.explain()` take it.
         result: The answer of the planner. `result.plan.peak_bytes` is the predicted peak: the
             graph's inputs, outputs and gradients, and everything between.
+        measured_peak_bytes: The same peak as measured in a run of the compiled graph, or None.
+            It is measured with the option `margin="measured"`.
     """
 
     problem: Graph
     result: PlanResult
+    measured_peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class _Options:
     compiler: str = "aot_eager"
     times: str = "measured"
     fixed_bytes: int | str = 0
+    margin: int | str = 0
     time_limit: float | str = 10.0
     threads: int = 0
     observer: Callable[[CompiledGraph], None] | None = None
@@ -77,6 +91,10 @@ def backend(
               GB/s and operations at 100 Gflop/s.
             - `fixed_bytes`: bytes or a text; what else is live during the step, such as the
               optimizer's state.
+            - `margin`: bytes of the budget that the plan leaves free, for a compiler that orders
+              calls anew. It is a number, a text, or "measured": then the compiled graph runs on
+              operands of its own, and is planned and compiled again, four times at most, with what
+              it took more or less than the budget. The first call takes so much longer.
             - `time_limit`, `threads`: as in `reprise.plan()`.
             - `observer`: a function that is called with the `CompiledGraph` of each planned graph.
             - `inductor`: a dict of inductor's options.
@@ -88,8 +106,8 @@ def backend(
     Raises:
         InputError: An option is unknown or wrong, or the graph has sizes that are not known.
         BudgetError: No plan fits the budget. The message names the smallest budget that has one.
-        Inside
-            `torch.compile` both arrive as the cause of `torch._dynamo.exc.BackendCompilerFailed`.
+            Inside `torch.compile` both arrive as the cause of
+            `torch._dynamo.exc.BackendCompilerFailed`.
 
     Examples:
         >>> compiled = torch.compile(plain, backend=reprise.backend, options={"budget": "90%"})
@@ -99,10 +117,7 @@ def backend(
             f"the backend reprise takes no {' or '.join(map(repr, sorted(unknown)))}; "
             "give options={...}"
         )
-    chosen = _checked(options or {})
-    if chosen.compiler == "inductor":
-        return _with_inductor(module, inputs, chosen)
-    return _with_aot_eager(module, inputs, chosen)
+    return _compiled(module, inputs, _checked(options or {}))
 
 
 def _checked(options: dict[str, Any]) -> _Options:
@@ -115,6 +130,8 @@ def _checked(options: dict[str, Any]) -> _Options:
     chosen = _Options(**options)
     checked_budget(chosen.budget)
     bytes_of(chosen.fixed_bytes)
+    if chosen.margin != MEASURED:
+        bytes_of(chosen.margin, "margin")
     costs_of(chosen.times)
     if chosen.compiler not in ("aot_eager", "inductor"):
         raise InputError(
@@ -123,33 +140,89 @@ def _checked(options: dict[str, Any]) -> _Options:
     return chosen
 
 
+def _compiled(module: fx.GraphModule, inputs: list[Any], options: _Options) -> Callable[..., Any]:
+    """Plans and compiles the graph, with a measured margin several times."""
+    partition = Partition(options)
+    compile = _with_inductor if options.compiler == "inductor" else _with_aot_eager
+    if options.margin == MEASURED:
+        compile = _at_once(compile)
+    fitting: tuple[Callable[..., Any], CompiledGraph] | None = None
+    for _ in range(_ROUNDS):
+        compiled = compile(module, inputs, partition, options)
+        planned = partition.planned
+        if planned is None:  # There is no backward, so there was nothing to plan.
+            return compiled
+        if options.margin != MEASURED:
+            fitting = (compiled, planned)
+            break
+        peak = measured_peak(compiled, inputs) + bytes_of(options.fixed_bytes)
+        above = partition.above(peak)
+        if above <= 0:
+            fitting = (compiled, replace(planned, measured_peak_bytes=peak))
+        elif fitting is not None:
+            break
+        if not partition.change_margin(above):
+            break
+    if fitting is None:
+        raise partition.misfit(peak)
+    compiled, planned = fitting
+    if options.observer is not None:
+        options.observer(planned)
+    _log.info("%s: %r", planned.problem.name, planned.result)
+    return compiled
+
+
+def _at_once(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a compiler compile the backward at once, on a copy of the module.
+
+    PyTorch compiles a backward when it first runs. That cannot be inside of another compilation.
+    """
+    from torch._functorch import config as functorch
+
+    def copied(module: fx.GraphModule, *rest: Any) -> Any:
+        with functorch.patch(force_non_lazy_backward_lowering=True):
+            return compile(_copy(module), *rest)
+
+    return copied
+
+
+def _copy(module: fx.GraphModule) -> fx.GraphModule:
+    """Returns the module with a graph of its own, because compilers change graphs in place."""
+    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
+    _complete(copied, module)
+    for node, original in zip(copied.graph.nodes, module.graph.nodes, strict=True):
+        _complete(node, original)
+    return copied
+
+
+def _complete(copied: Any, original: Any) -> None:
+    """Gives a copy the attributes that PyTorch's tracer has added to the original."""
+    for name, value in vars(original).items():
+        vars(copied).setdefault(name, value)
+
+
 def _with_aot_eager(
-    module: fx.GraphModule, inputs: list[Any], options: _Options
+    module: fx.GraphModule, inputs: list[Any], partition: Partition, _: _Options
 ) -> Callable[..., Any]:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
 
     compiler = aot_autograd(
-        fw_compiler=boxed_nop,
-        partition_fn=_partition_function(options),
-        keep_inference_input_mutations=True,
+        fw_compiler=boxed_nop, partition_fn=partition, keep_inference_input_mutations=True
     )
     return compiler(module, inputs)
 
 
 def _with_inductor(
-    module: fx.GraphModule, inputs: list[Any], options: _Options
+    module: fx.GraphModule, inputs: list[Any], partition: Partition, options: _Options
 ) -> Callable[..., Any]:
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
     class Partitioner(CustomPartitionerFn):
-        def __init__(self) -> None:
-            self._partition = _partition_function(options)
-
         def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-            return self._partition(gm, joint_inputs, **kwargs)
+            return partition(gm, joint_inputs, **kwargs)
 
         def uuid(self) -> None:
             return None
@@ -166,12 +239,22 @@ def _with_inductor(
     return compiled  # type: ignore[no-any-return]
 
 
-def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
-    """Returns the function that PyTorch calls with a joint graph, for its forward and backward."""
-    costs = costs_of(options.times)
-    fixed = bytes_of(options.fixed_bytes)
+class Partition:
+    """The function that PyTorch calls with a joint graph, for its forward and backward.
 
-    def partition(
+    Attributes:
+        planned: The graph that it has planned last, or None.
+    """
+
+    def __init__(self, options: _Options) -> None:
+        self.planned: CompiledGraph | None = None
+        self._options = options
+        self._costs = costs_of(options.times)
+        self._limit: int | None = None  # the budget in bytes, once it is known
+        self._margin = 0 if options.margin == MEASURED else bytes_of(options.margin, "margin")
+
+    def __call__(
+        self,
         joint_module: fx.GraphModule,
         _joint_inputs: Any,
         *,
@@ -180,24 +263,62 @@ def _partition_function(options: _Options) -> Callable[..., tuple[fx.GraphModule
         **_: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         joint = take_apart(joint_module, num_fwd_outputs)
-        problem = problem_of(joint, costs, name=name_of_graph(), fixed_bytes=fixed)
-        result = plan(
-            problem,
-            budget=options.budget,
-            time_limit=options.time_limit,
-            threads=options.threads,
-        )
-        if options.observer is not None:
-            options.observer(CompiledGraph(problem, result))
-        if result.plan is None:
-            raise BudgetError(
-                refusal(problem, result, result.smallest_budget_bytes),
-                budget=result.budget_bytes or 0,
-                requested=result.smallest_budget_bytes or 0,
-            )
-        _log.info("%s: %r", problem.name, result)
-        return split(
-            joint_module, joint, result.plan, static_inputs=static_lifetime_input_indices or []
+        fixed = bytes_of(self._options.fixed_bytes)
+        problem = problem_of(joint, self._costs, name=name_of_graph(), fixed_bytes=fixed)
+        self.planned = CompiledGraph(problem, self._plan(problem))
+        found = self.planned.result.plan
+        if found is None:
+            if self._options.observer is not None:
+                self._options.observer(self.planned)
+            raise self._refusal(self.planned)
+        return split(joint_module, joint, found, static_inputs=static_lifetime_input_indices or [])
+
+    def above(self, peak: int) -> int:
+        """Returns the bytes that a measured peak is above the budget."""
+        return 0 if self._limit is None else peak - self._limit
+
+    def change_margin(self, above: int) -> bool:
+        """Adds bytes, also less than 0, to the margin. Returns whether another plan may be better.
+
+        A compiler that fuses calls may need less than the plan says. Then the next plan gets more.
+        """
+        assert self.planned is not None
+        if self._limit is None:
+            return False
+        recomputes = self._limit - self._margin < self.planned.result.baseline.peak_bytes
+        if above <= 0 and (not recomputes or -above < _WORTHWHILE * self._limit):
+            return False
+        self._margin += above
+        return True
+
+    def misfit(self, peak: int) -> BudgetError:
+        """Returns the error for a compiled graph that takes too much with every margin."""
+        assert self.planned is not None and self._limit is not None
+        return BudgetError(
+            f"{self.planned.problem.name}: compiled by {self._options.compiler}, the graph took "
+            f"{_core.format_bytes(peak)} in a run, and the budget is "
+            f"{_core.format_bytes(self._limit)}; {_ROUNDS} plans with growing margins did not fit",
+            budget=self._limit,
+            requested=peak,
         )
 
-    return partition
+    def _refusal(self, planned: CompiledGraph) -> BudgetError:
+        """Returns the error for a budget that nothing fits."""
+        smallest = planned.result.smallest_budget_bytes
+        if smallest is not None:
+            smallest += self._margin
+        return BudgetError(
+            refusal(planned.problem, planned.result, smallest, self._margin),
+            budget=self._limit or 0,
+            requested=smallest or 0,
+        )
+
+    def _plan(self, problem: Graph) -> PlanResult:
+        options = self._options
+        given: dict[str, Any] = {"time_limit": options.time_limit, "threads": options.threads}
+        if self._limit is None:
+            result = plan(problem, budget=options.budget, **given)
+            self._limit = result.budget_bytes
+            if not self._margin or self._limit is None:
+                return result
+        return plan(problem, budget=max(1, self._limit - self._margin), **given)

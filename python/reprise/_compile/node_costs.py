@@ -107,7 +107,7 @@ def _outside_of_tracing() -> Iterator[None]:
 
 def _measure(node: fx.Node) -> NodeCost:
     try:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _operand, _fakes(node))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, operand, _fakes(node))
         call = node.target
         assert callable(call)
         device = next((one.device for one in tensors_of(node)), torch.device("cpu"))
@@ -119,11 +119,16 @@ def _measure(node: fx.Node) -> NodeCost:
         return estimated_cost(node)
 
 
-def _operand(fake: torch.Tensor) -> torch.Tensor:
-    real = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-    if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        return real.uniform_(0.1, 1.0) if fake.dtype.itemsize > 1 else real.fill_(1)
-    return real.zero_()
+def operand(like: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of this shape, layout, type and device, of random numbers or zeros."""
+    if like.layout != torch.strided or any(one == 0 for one in like.shape):
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    # Elements of an expanded tensor share memory, so numbers are written to the memory below it.
+    last = sum((size - 1) * step for size, step in zip(like.shape, like.stride(), strict=True))
+    memory = torch.zeros(last + 1, dtype=like.dtype, device=like.device)
+    if like.dtype.is_floating_point or like.dtype.is_complex:
+        _ = memory.uniform_(0.1, 1.0) if like.dtype.itemsize > 1 else memory.fill_(1)
+    return memory.as_strided(like.shape, like.stride())
 
 
 def _least_time(call: Callable[[], Any], device: torch.device) -> int:
