@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ._capture.alternatives import Alternative, alternatives
     from ._capture.capture import capture
     from ._capture.captured_step import CapturedStep
+    from ._capture.clipped_step import capture_clipped
     from ._capture.clipping import clipped_backward
     from ._capture.micro_batches import MicroBatchedStep, PartsTried, micro_batches
     from ._chain.profiling import profile
@@ -84,6 +85,7 @@ _RUNTIME = {
     "alternatives": "_capture.alternatives",
     "backend": "_compile.backend",
     "capture": "_capture.capture",
+    "capture_clipped": "_capture.clipped_step",
     "clipped_backward": "_capture.clipping",
     "compile_advice": "_compile.advice",
     "install_cpu_allocator": "_step.memory",
@@ -179,6 +181,7 @@ __all__ = [
     "alternatives",
     "backend",
     "capture",
+    "capture_clipped",
     "clipped_backward",
     "compile_advice",
     "doctor",

@@ -103,3 +103,53 @@ def test_what_two_passes_cannot_do_is_refused() -> None:
     other = nn.Linear(2, 2)
     with pytest.raises(reprise.InputError, match="no parameter of the module"):
         reprise.clipped_backward(lambda: F.cross_entropy(net(x), y), other, MAX_NORM)
+
+
+def deep(seed: int = 0) -> tuple[nn.Module, Any, Any]:
+    torch.manual_seed(seed)
+    net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(16)])
+    return net, torch.randn(16, 64), torch.randint(0, 10, (16,))
+
+
+def clipped(net: nn.Module, x: Any, y: Any, **options: Any) -> Any:
+    return reprise.capture_clipped(
+        lambda x, y: F.cross_entropy(net(x), y),
+        *(x, y),
+        module=net,
+        max_norm=MAX_NORM,
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        time_limit=2,
+        threads=1,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("form", ["gradients held", "two passes"])
+def test_the_form_is_the_one_that_fits(form: str) -> None:
+    plain, x, y = deep()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    expected = held(plain)(x, y)
+    optimizer.step()
+    optimizer.zero_grad()
+
+    # Nothing with gradients held fits just below its smallest budget.
+    budget = 1 << 40 if form == "gradients held" else smallest_budget(held) - 50_000
+    gc.collect()
+    net, _, _ = deep()
+    step = clipped(net, x, y, budget=budget, name="clipped")
+    assert step.graph.name == f"clipped, {form}"
+    assert all(map(torch.equal, step(x, y), expected))
+    assert_same_bits(state_of(net), state_of(plain))
+
+
+def test_the_error_is_that_of_the_form_which_needs_less() -> None:
+    smallest = smallest_budget(held)
+    gc.collect()
+    net, x, y = deep()
+    with pytest.raises(reprise.BudgetError) as refused:
+        clipped(net, x, y, budget=1)
+    assert refused.value.requested < smallest
+    # A loss that draws random numbers has one form only.
+    dropout = nn.Sequential(net, nn.Dropout(0.5))
+    with pytest.raises(reprise.BudgetError, match="smallest"):
+        clipped(dropout, x, y, budget=1)
