@@ -146,7 +146,7 @@ test-integrations: build $(WITH_LIBRARIES)/installed ## test the integrations wi
 .PHONY: test-models
 test-models: build $(WITH_MODELS)/installed ## train 40 models of Transformers, timm and torchvision, captured and plain (long)
 	@PYTHONPATH=$(BUILD)/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WITH_MODELS)/bin/python -B \
-	  tests/models/run.py --output build/models
+	  tests/models/run.py --output build/models $(MODELS)
 
 .PHONY: packaging
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers
