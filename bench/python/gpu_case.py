@@ -27,11 +27,11 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass
 class Case:
-    """What to run.
+    """A case says what to run.
 
     Attributes:
         way: The name of the way to train, a key of WAYS.
-        share: What torch.compile is told to keep of the activations, or None.
+        share: The share of the activations that torch.compile is told to keep, or None.
         budget: Reprise's budget in bytes; or 0, and then it is `budget_share` of the limit.
         limit: The bytes that the device's allocator may take, or None for all.
         search: Whether to search the largest batch that trains within the limit.

@@ -131,16 +131,16 @@ int64_t parse_byte_count(std::string_view text, std::string_view hint) {
   return scale(number, unit->size, text, hint);
 }
 
-// A PrintUnit is a unit to print in. `next` of it make the next unit.
+// A PrintUnit is a unit to print in. The next unit is `next` times as large.
 struct PrintUnit {
   const char* name;
   uint64_t size;
   uint64_t next;
 };
 
-// Prints the count rounded to the nearest, in the first unit that keeps the number below `next`. It
-// prints two, one or no decimals: as many as keep the number that its digits form below
-// `digit_limit`.
+// Prints the count in the first unit in which the rounded number is below `next`; the last unit
+// takes any number. In the smallest unit the number has no decimals. Otherwise it has two, one or
+// none: as many as possible while its digits, read as one integer, stay below `digit_limit`.
 std::string print(int64_t count, std::span<const PrintUnit> units, Wide digit_limit) {
   const char* sign = count < 0 ? "-" : "";
   const Wide magnitude = count < 0 ? -Wide{count} : Wide{count};

@@ -95,7 +95,7 @@ def in_own_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 class World:
-    """What a step changes: gradients, buffers and the random state."""
+    """A step changes these values: gradients, buffers and the random state."""
 
     def __init__(self, model: Any) -> None:
         import torch

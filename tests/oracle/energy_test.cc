@@ -46,7 +46,8 @@ Power random_power(std::mt19937_64& random, const Graph& graph, uint64_t most = 
   return power;
 }
 
-// What a variant draws, found anew: the row of the variant, else that of the op, else the power's.
+// Finds anew what a variant draws. The row of the variant says it, else the row of the op, else the
+// power.
 int64_t draw_of(const Power& power, const std::string& op, const std::string& variant) {
   std::optional<int64_t> of_op;
   for (const OpPower& row : power.ops) {

@@ -70,7 +70,8 @@ void for_questions(int graphs, const Check& check) {
   }
 }
 
-// What plain training costs if everything moves for which there is time.
+// Returns plain training in which everything moves for which there is time, or nothing if it does
+// not fit.
 std::optional<Candidate> moving_alone(const Graph& graph, const Machine& machine, Bytes budget) {
   const internal::schedule::ScheduleModel model(graph);
   const internal::search::ScheduleMoves changes(model);

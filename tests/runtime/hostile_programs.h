@@ -33,7 +33,7 @@ struct NetImpl : nn::Module {
 };
 TORCH_MODULE(Net);
 
-// What a program consists of, beside its functions.
+// A program consists of its functions and of a World.
 struct World {
   Net net;
   double number = 1;

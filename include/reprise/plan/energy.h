@@ -51,10 +51,11 @@ struct EnergyPoint {
 };
 
 // Returns plans within the budget from the fastest to the one that takes the least energy. Times
-// ascend and energies descend strictly. Between two plans there is another one if one minimises a
-// weighted sum of time and energy, for the weights at which the two are equal; there are at most
-// `most` points. With copies only the candidates of plan_for_energy() are compared. Empty if no
-// plan fits or was found in time.
+// ascend and energies descend strictly. The search takes two neighbours; the pair whose times are
+// furthest apart comes first. It weighs time and energy so that both plans cost the same, and looks
+// for a plan with a smaller sum. It ends when no pair gives a new plan, at `most` points, or after
+// 2 * `most` searches. With copies only the candidates of plan_for_energy() are compared. The list
+// is empty if no plan fits or was found in time.
 std::vector<EnergyPoint> energy_curve(const Chain& chain, const Power& power,
                                       const PlanOptions& options = {}, size_t most = 9);
 std::vector<EnergyPoint> energy_curve(const Graph& graph, const Power& power,

@@ -45,7 +45,7 @@ struct PlanResult {
   SearchCost search;
 };
 
-// Both functions throw InputError for a malformed problem, an unknown planner, a planner for the
+// These functions throw InputError for a malformed problem, an unknown planner, a planner for the
 // other kind of problem, a negative budget, and a machine with channels for a planner that does not
 // move values. An infeasible budget is an answer, not an error.
 // They throw InternalError if the answer fails verification, so an unverified plan is never
@@ -58,7 +58,7 @@ PlanResult plan(const Graph& graph, const PlanOptions& options = {});
 // be named, too: it plans lower(join). On a machine with channels, one is the default.
 PlanResult plan(const Join& join, const PlanOptions& options = {});
 
-// Both functions ignore options.budget. They throw InputError for a planner without a curve. The
+// These functions ignore options.budget. They throw InputError for a planner without a curve. The
 // curve of `keep_all`, `periodic` or `revolve` consists of the schedules of its family that no
 // other schedule of the family beats.
 Frontier frontier(const Chain& chain, const PlanOptions& options = {});

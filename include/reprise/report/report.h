@@ -58,10 +58,10 @@ struct ReportInput {
 // Throws InputError unless the curve belongs to this problem.
 void validate(const Frontier& frontier, const Problem& problem);
 
-// Fills in what is missing of `frontier`, and for a chain of `periodic`, within about the time limit
-// of `options`. The curve of a chain is exact; one that takes longer is left out, or consists of
-// single budgets. The curve of a graph consists of plans that the search finds in that time, and of
-// the plan of `input`. Errors as frontier().
+// Fills in `frontier` if it is missing, and for a chain `periodic` if it is empty. It takes about
+// the time limit of `options`. The curve of a chain is exact. If an exact curve takes longer, it is
+// left out, or consists of single budgets. The curve of a graph consists of plans that the search
+// finds in that time, and of the plan of `input`. Throws what frontier() throws.
 void add_curves(ReportInput& input, const PlanOptions& options);
 
 // Throws InputError if the plan cannot be run on the problem at all (simulate()), or if the

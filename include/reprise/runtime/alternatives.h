@@ -28,8 +28,8 @@ std::vector<AlternativeInfo> alternatives();
 struct AlternativeOptions {
   std::vector<std::string> only = {};     // if not empty: the only ones to use
   std::vector<std::string> without = {};  // never used
-  // The least exact alternatives that may be used. kRounding allows sums in another order, so that
-  // gradients differ in the last bits.
+  // No alternative that is less exact than this is used. kRounding allows sums in another order, so
+  // that gradients differ in the last bits.
   Exactness allow = Exactness::kBitwise;
 
   bool operator==(const AlternativeOptions&) const = default;

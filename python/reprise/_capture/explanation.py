@@ -16,7 +16,7 @@ LONGEST = 12
 
 @dataclass(frozen=True)
 class StepExplanation:
-    """What a captured step depends on, and who notices a change of it.
+    """Says what a captured step depends on, and who notices a change of it.
 
     A captured step does not run Python again. State that is `compared` is looked at before each
     call, and a `host_read` in its place within the call, so that no call goes on with what has

@@ -1,9 +1,9 @@
-"""Calls that move a training loop on: a captured step must not make them.
+"""Some calls move a training loop on. A captured step must not make them.
 
-The step of an optimizer, of a schedule or of a gradient scaler changes values of Python, such as a
-count of steps, a learning rate, the stage of a scaler, and that of an average changes parameters.
-A replay would do neither. So such a call is refused when a step is recorded, before it changes
-anything.
+The step of an optimizer, of a schedule or of a gradient scaler changes values of Python: a count of
+steps, a learning rate, the state of the scaler. The update of an averaged model changes parameters.
+A replay makes none of these changes, so such a call is refused while a step is recorded, before the
+call changes anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What planned modules have in common: they stand for the modules of a user's model."""
+"""Planned modules stand for the modules of a user's model. They have one base class."""
 
 from __future__ import annotations
 

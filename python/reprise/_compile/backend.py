@@ -175,7 +175,8 @@ def _compiled(module: fx.GraphModule, inputs: list[Any], options: _Options) -> C
 def _at_once(compile: Callable[..., Any]) -> Callable[..., Any]:
     """Lets a compiler compile the backward at once, on a copy of the module.
 
-    PyTorch compiles a backward when it first runs. That cannot be inside of another compilation.
+    PyTorch compiles a backward when the backward first runs. This run must not lie inside of
+    another compilation.
     """
     from torch._functorch import config as functorch
 

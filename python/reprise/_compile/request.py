@@ -1,4 +1,4 @@
-"""What the backend of `torch.compile` and the advice to PyTorch's partitioner share."""
+"""The backend of `torch.compile` and the advice to PyTorch's partitioner share these functions."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _shares(chain: dict[str, Any]) -> list[int]:
 
 
 class _Search(NamedTuple):
-    """What all pipelines have in common."""
+    """The pipelines of one search have these values in common."""
 
     chain: dict[str, Any]
     memory: int

@@ -13,7 +13,7 @@ from ..errors import BudgetError, InputError, InternalError
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """What a rank says about one of its parts.
+    """A rank says this about one of its parts.
 
     Attributes:
         chain: The stages of the part as a `reprise.chain`.
@@ -26,7 +26,7 @@ class MeasuredPart:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What a rank says about itself.
+    """A rank says this about itself.
 
     Attributes:
         level: The live bytes when a step begins.

@@ -190,7 +190,7 @@ class Parts:
             raise InputError("the state is that of another model:" + "".join(lines))
 
     def hints(self, text: dict[str, Any]) -> Tensors:
-        """Returns the parameters beside which the optimizers' saved tensors lie, by their names."""
+        """Returns the parameter of each tensor that the optimizers saved, by the tensor's name."""
         found: Tensors = {}
         for key, optimizer in self._optimizers.items():
             names = self._parameter_names(optimizer)

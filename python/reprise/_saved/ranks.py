@@ -250,10 +250,10 @@ def read_ranks(
     """Loads the state of a folder, at the same number of processes or another one.
 
     Returns:
-        The text of the state, and the values of others.
+        The text of the state, and the saved values of `others`, by name.
 
     Raises:
-        InputError: The state cannot be read, or it is that of another model or optimizer.
+        InputError: The state cannot be read, or it belongs to another model or optimizer.
     """
     import torch.distributed.checkpoint as dcp
 

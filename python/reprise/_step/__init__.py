@@ -1,1 +1,1 @@
-"""What every way of training shares: parts of a model, nested arguments, meters, reports."""
+"""All ways of training share this room: parts of a model, nested arguments, meters, reports."""

@@ -5,7 +5,7 @@
     trainer = Trainer(model=model, args=args, train_dataset=data, budget="8 GiB")
     trainer.train()
 
-A trainer of another class, that of TRL for example, is put inside a budget by `within()`.
+`within()` puts a trainer of another class inside a budget, for example a trainer of TRL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Trainer", "within"]
 
 
 class _Within:
-    """What `within()` puts in the place of a trainer's `training_step`."""
+    """`within()` puts this object in the place of a trainer's `training_step`."""
 
     def __init__(
         self, trainer: Any, budget: Budget, mode: Mode, kinds: int, time_limit: float | str

@@ -156,7 +156,9 @@ def _storages(excluded: Iterable[Any]) -> dict[int, Any]:
 
 
 class Compressed(nn.Module):
-    """A module that runs in a scope of `compressed()`, which its parameters are excluded from.
+    """Runs a module in a scope of `compressed()`.
+
+    The scope leaves the module's parameters and buffers alone.
 
     Args:
         module: The module.

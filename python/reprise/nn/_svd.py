@@ -26,9 +26,10 @@ class Svd(NamedTuple):
 def svd_halves(a: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     """Returns the halves `u * s.sqrt()` and `v * s.sqrt()` for the largest singular values.
 
-    They serve results that stay the same when both halves are turned by one orthogonal matrix, as
-    those of networks of tensors do. The gradient of such a result is right for equal and for zero
-    singular values, too, unless the cut separates equal ones. `create_graph=True` is refused.
+    Use the halves for results that stay the same when one orthogonal matrix turns both. Networks
+    of tensors have such results. Their gradients are right for equal and for zero singular values,
+    too. No gradient exists if the cut at `keep` separates two equal values. `create_graph=True` is
+    refused.
 
     Args:
         a: A matrix of m x n float or double numbers.

@@ -1,8 +1,8 @@
-// A GraphFlow turns the runs of a schedule, and a wish which values may move, into an exact plan
-// with copies.
+// A GraphFlow makes an exact plan with copies from the runs of a schedule, and from lanes, which
+// say which values may move.
 //
-// A gap lies between two runs that touch the same value while it lives. While no run touches it,
-// the value may be elsewhere:
+// A gap lies between two runs that touch the same value while it lives. While no run touches the
+// value, it may be elsewhere:
 //
 //     runs           a       b       c       d       e
 //     value v        written                         read         the gap from a to e
@@ -10,19 +10,19 @@
 //     device         v v v v v v v v v v             v v          v leaves before d: wait, free
 //     channel in                             [ copy ]             it comes back: copy, wait
 //
-// - A gap may leave if an interval of the schedule (graph/schedule/schedule.h) that it lies in has
-//   a lane.
-// - It leaves before the first run that does not fit otherwise. Of several, the one leaves first
-//   whose value lies elsewhere already, and then the one whose next read is last. Bytes decide
-//   this, and no time does, so that the plan keeps to its budget for any durations.
+// - A value may leave in a gap if an interval of the schedule (graph/schedule/schedule.h) that the
+//   gap lies in has a lane.
+// - A value leaves before the first run that does not fit otherwise. If several values may leave,
+//   those that lie elsewhere already go first. Among equals, the value whose next read is last goes
+//   first. Bytes decide this and times do not, so the plan keeps to its budget for any durations.
 // - A value that leaves is copied out behind the run that writes it, as soon as the channel is free
-//   for it. The one that has to leave first goes first.
+//   for it. If several copies wait, the value that has to leave first is copied first.
 // - Values come back in the order of their reads. Each copy back stands as early as the bytes allow,
 //   behind the frees of the run before. A value that need not leave at all stays.
-// - A value that leaves several times is sent out once. What lies elsewhere is freed there at the
-//   last read behind a gap.
+// - A value that leaves several times is sent out once. Its copy elsewhere is freed at the last
+//   read behind a gap.
 //
-// The end of the step reads the results, as a run without time would.
+// The end of the step counts as a run that takes no time and reads the results.
 #pragma once
 
 #include <cstdint>

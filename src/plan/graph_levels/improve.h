@@ -15,8 +15,8 @@
 
 namespace reprise::internal::graph_levels {
 
-// What happens to each value of a graph: a schedule says what is kept and what is made again, and
-// each interval may have a lane for its gaps.
+// Fates say what happens to each value of a graph. The schedule says what is kept and what is made
+// again, and each interval may have a lane for its gaps.
 struct Fates {
   schedule::Schedule schedule;
   std::vector<int8_t> lanes;  // by interval: a lane, or kStays
@@ -49,8 +49,8 @@ struct Workbench {
 // none.
 std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model, bool with_ops);
 
-// Gives a lane to each interval of `movable` that is longer in time than both of its copies, and
-// whose copies are not mostly latency.
+// Gives a lane to each interval of `movable` that lasts at least as long as its two copies
+// together, if at most half of the time of the copies is latency.
 std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench);
 
 // Returns the cost of the fates; nothing if the schedule cannot run.

@@ -1,5 +1,5 @@
-// Graphs of a device: all kernels of a piece of code, which the device starts with one request. On CUDA
-// these are CUDA graphs.
+// A graph of a device holds all kernels of a piece of code, and the device starts them with one
+// request. On CUDA these are CUDA graphs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,8 +10,8 @@
 namespace reprise::runtime::internal::device {
 
 // A DeviceGraph is replayed in the order of this thread's current stream. Kernels read and write the
-// addresses that they had when the graph was recorded, and random numbers go on from the state of the
-// device's generator. The memory at the addresses is the caller's.
+// addresses that they had when the graph was recorded, and random numbers go on from the state of
+// the device's generator. The memory at the addresses is the caller's.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -25,8 +25,9 @@ bool has_graphs(c10::Device device);
 // a graph is recorded (the workspaces of matrix products). Repeated calls do nothing.
 void prepare_graphs(c10::Device device);
 
-// Calls the function while its work is recorded; nothing of it runs. Throws what the function throws,
-// and c10::Error for work that cannot be recorded, such as waiting for the device.
+// Calls the function and records the work that it gives the device. The device runs none of this
+// work. Throws what the function throws, and c10::Error for work that cannot be recorded, such as
+// waiting for the device.
 std::unique_ptr<DeviceGraph> record_graph(c10::Device device,
                                           const std::function<void()>& function);
 

@@ -24,8 +24,8 @@ class DeviceHeap {
                            c10::Device device) = 0;
 };
 
-// Returns the heap of a device other than the CPU, or null if no arena can serve its blocks. That of
-// CUDA is there where the runtime was built for CUDA.
+// Returns the heap of a device other than the CPU, or null if no arena can serve its blocks. CUDA
+// has a heap where the runtime was built for CUDA.
 DeviceHeap* heap_of(c10::Device device);
 
 // Gives a kind of device a heap, which stays. It replaces the one that was there.
@@ -38,9 +38,9 @@ bool has_arenas(c10::Device device);
 // own allocator. On the CPU it is another source than on devices.
 const std::shared_ptr<BlockSource>& block_source(c10::Device device);
 
-// An ArenaCount counts the memory of arenas on a device other than the CPU. The device's allocator counts the memory of an
-// arena as one block, from the first step to the last. memory_count() counts the blocks in it
-// instead, as it does on the CPU.
+// An ArenaCount counts the memory of arenas on a device other than the CPU. The device's allocator
+// counts the memory of an arena as one block, from the first step to the last. memory_count()
+// counts the blocks in it instead, as it does on the CPU.
 struct ArenaCount {
   int64_t reserved = 0;       // bytes that arenas hold of the device's allocator
   int64_t reserved_peak = 0;  // largest `reserved` since the last reset

@@ -35,8 +35,8 @@ struct Captured {
   Tensors maybe_uncounted;  // externals that the allocator may not have counted
   step::Residents residents;
 
-  // `circumstances` are those before the step was observed. Keeps room for the optimizer's state
-  // from now on.
+  // `circumstances` must be from before the step was observed. The constructor begins to keep room
+  // for the optimizer's state.
   Captured(step::Circumstances circumstances, StepProgram program);
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;

@@ -51,12 +51,12 @@ class Outcomes {
 
   // Forgets all outcomes and keeps this one.
   void reset(Outcome only);
-  // Adds an outcome in front, in place of one with the same reads. Beyond `most`, the one that ran
-  // least recently is dropped.
+  // Adds an outcome in front and drops an outcome with the same reads. If there are then more than
+  // `most` outcomes, the outcome that ran least recently is dropped.
   void add(Outcome outcome, int most);
-  // Drops the outcome in front, where there are others.
+  // Drops the outcome in front. There must be other outcomes.
   void drop_now() { all_.erase(all_.begin()); }
-  // Brings an outcome to the front that may follow after the miss, whose circumstances are these,
+  // Brings an outcome to the front that may follow after the miss, whose circumstances are `now`,
   // and that is not among `tried`. Returns false if there is none.
   bool bring(const step::ReadMiss& miss, const step::Circumstances& now,
              const std::set<int64_t>& tried);

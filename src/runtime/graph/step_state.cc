@@ -28,8 +28,8 @@ using device::uncounted_bytes;
 
 namespace {
 
-// So many times a plan with more room for its placement is searched, after runs whose memory could
-// not be placed.
+// If the memory of a run could not be placed, the next run searches a plan with more room, at most
+// this many times. Each search has this part of the plan's time limit.
 constexpr int kPlansAfterRuns = 4;
 
 Bytes own_peak(const StepProgram& program, const Plan& plan) {

@@ -48,8 +48,8 @@ class Follower final : public Taker {
   void note(const std::string& now, const std::string& recorded, const step::Call* at);
 
   void compare(const Next& next, size_t argument, const c10::IValue& value);
-  // Says in words what differs: first what the function has, then what the recording has. Both are
-  // empty if nothing differs.
+  // Returns two texts: what the function has, and what the recording has. Both texts are empty if
+  // nothing differs.
   std::pair<std::string, std::string> difference_of(const step::TensorRef& recorded,
                                                     const at::Tensor& now);
   bool is_at_home(const step::TensorRef& recorded, const at::Tensor& now);

@@ -14,8 +14,8 @@ using c10::DispatchKeySet;
 // This key stands below those of autograd, autocast and the modes of Python, and above those of the
 // kernels.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
-// Tensors that are conjugate or negative by a flag would be made plain by calls of operators of
-// their own. No kernel reads them here.
+// LibTorch makes a tensor plain that is conjugate or negative by a flag, by further calls of
+// operators. An Interception leaves these two keys out, because no kernel reads the tensor here.
 constexpr DispatchKeySet kFlags({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 
 std::mutex turn;

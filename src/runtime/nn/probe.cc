@@ -37,8 +37,9 @@ struct Tried {
   Tensors derivatives;  // undefined ones are zero
 };
 
-// The graph of a result leads to the wanted leaves and to nothing else. Where the caller wants no
-// graph, nothing can be lost.
+// Throws InputError if the graph of the result leads to a tensor that requires a gradient and is
+// none of the wanted leaves. Such a tensor would get no gradient. Without gradient mode there is
+// nothing to check.
 void check_leaves(const Differentiated& called) {
   if (!at::GradMode::is_enabled()) return;
   std::set<const torch::autograd::Node*> seen;

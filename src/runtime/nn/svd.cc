@@ -72,7 +72,7 @@ Factors factors(const at::Tensor& s, int64_t columns) {
 
 at::Tensor first_columns(const at::Tensor& x, int64_t columns) { return x.narrow(1, 0, columns); }
 
-// What is left of `x` outside the space of the columns of `q`.
+// Returns the part of `x` that lies outside the space of the columns of `q`.
 at::Tensor outside(const at::Tensor& q, const at::Tensor& x) { return x - q.mm(q.t().mm(x)); }
 
 struct Whole {

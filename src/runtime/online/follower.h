@@ -19,7 +19,7 @@ namespace reprise::runtime::internal::online {
 
 using StepPlans = std::vector<std::shared_ptr<const StepPlan>>;
 
-// What became of a step, call by call.
+// A Followed says what became of a step.
 struct Followed {
   std::shared_ptr<const StepPlan> plan;  // followed to the end of the step; else null
   size_t matched = 0;                    // calls that were as planned

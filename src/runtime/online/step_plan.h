@@ -12,7 +12,8 @@
 
 namespace reprise::runtime::internal::online {
 
-// What the plan wants before a call. The first runs of the calls are the step's own.
+// A PlannedAction is what the plan wants before a call. The first runs of the calls are the step's
+// own, and no actions.
 struct PlannedAction {
   enum class Kind : uint8_t {
     kRunAgain,  // Call `of` runs again, if something that it makes is needed and not there.

@@ -72,7 +72,7 @@ Instant::Line Instant::solve_with_copies(Amount price, Amount unit, const Carria
   };
   const auto here = [&](int64_t bytes) { return Amount{kWhole} * bytes; };
   const Amount rerun = kWhole - shares.in, any_time = kWhole - std::max(shares.out, shares.in);
-  // Of the two ways to have a value that is not made again, the cheaper one.
+  // A value that is not made again is here or away. The cheaper of these two ways counts.
   const auto is_here = [&](int64_t bytes, ValueIndex value) {
     return price * here(bytes) <= unit * away(value);
   };

@@ -113,7 +113,7 @@ class Instant {
     bool operator==(const Shares&) const = default;
   };
   static constexpr int kWhole = 64;
-  // What the best cut does with the values that it does not make again.
+  // The best cut does not make these values again: some stay here, and the others are away.
   struct Places {
     std::vector<ValueIndex> here, away;
     double price = 0;  // of a byte, in time

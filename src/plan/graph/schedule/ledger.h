@@ -31,8 +31,8 @@ class ScheduleLedger {
   // The model must outlive the ledger. There is no schedule yet: assign() comes first.
   explicit ScheduleLedger(const ScheduleModel& model);
 
-  // Takes a schedule and forgets the one before. False if the schedule cannot run; then only
-  // assign() may follow.
+  // Takes a schedule and forgets the schedule before. Returns false if the schedule cannot run.
+  // After that, only assign() may follow.
   bool assign(const Schedule& schedule);
 
   const Schedule& schedule() const { return schedule_; }
@@ -64,7 +64,8 @@ class ScheduleLedger {
   void set_early(std::vector<Early> early);
   bool changed() const { return !changes_.empty(); }
 
-  // False if the schedule cannot run, or takes longer than `most`. Then undo() must follow.
+  // Returns false if the schedule cannot run, or takes longer than `most`. After that, undo() must
+  // follow.
   bool apply_changes(int64_t most = INT64_MAX);
   // Takes back all changes since the last commit() or assign().
   void undo();

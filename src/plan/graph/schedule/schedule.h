@@ -97,8 +97,8 @@ class ScheduleModel {
   const Schedule& lean() const { return lean_; }
   // Returns whether the op at this position may be put off.
   bool can_wait(int32_t position) const;
-  // The interval of a value that a position lies in, before the op of plain training runs there;
-  // -1: there is none.
+  // Returns the interval of a value in which a position lies, before plain training's op there
+  // runs, or -1 if there is none.
   int32_t interval_at(ValueIndex value, int32_t position) const;
   // The first interval of a value. The intervals of a value end where those of the next value
   // begin.

@@ -79,8 +79,8 @@ class Annealer {
   void anneal(const schedule::Schedule& from, const Course& course,
               const common::SearchControl& control);
 
-  // The schedules found since start(): the fastest schedule within the budget (on ties the one with
-  // fewer runs), and the schedule with the smallest peak.
+  // These are the best schedules since start(): the fastest within the budget, and the one with the
+  // smallest peak. Of equally fast schedules, the schedule with fewer runs is best().
   const std::optional<FoundSchedule>& best() const { return best_; }
   const std::optional<FoundSchedule>& smallest() const { return smallest_; }
 

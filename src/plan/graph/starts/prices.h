@@ -1,5 +1,5 @@
-// Schedules to start a search from: each keeps what is worth its price. The price of a byte rises
-// where a schedule needs too much memory.
+// Makes schedules that a search starts from. Each of them keeps what is worth its price. The price
+// of a byte rises where a schedule needs too much memory.
 #pragma once
 
 #include <vector>
@@ -13,10 +13,10 @@
 
 namespace reprise::internal::starts {
 
-// Some schedules whose peaks are within the budget or somewhat above it, the most promising first.
-// Empty if the bound has no instant. `over` is the time that a byte above the budget counts for.
-// Without a time limit the same question has the same answer. O(some dozens of minimum cuts and
-// walks over the graph).
+// Returns some schedules whose peaks are within the budget or somewhat above it, the most promising
+// first. The list is empty if the bound has no instant. `over` is the time that a byte above the
+// budget counts for. Without a time limit, equal arguments give equal schedules. The function takes
+// some dozens of minimum cuts and walks over the graph.
 std::vector<schedule::Schedule> schedules_at_prices(
     const schedule::ScheduleModel& model, const schedule::Schedule& base,
     const common::GraphFacts& facts, const bound::GraphBound& bound, Bytes budget, double over,

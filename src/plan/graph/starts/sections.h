@@ -1,5 +1,5 @@
-// A schedule to start a search from, for steps of several passes, each of which needs too much
-// memory.
+// Makes a schedule that a search starts from. It serves steps of several passes, each of which
+// needs too much memory.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,9 @@ namespace reprise::internal::starts {
 //
 // Where `base` needs most memory, the schedule keeps what is best to keep there. Then the same is
 // done where it needs most now, until all of it is within the budget or time is up. A place is left
-// as it is if the values that are made again there need too much. None if there is one such place
-// only, or if `base` cannot run. O(peaks) cuts and O(peaks · log ops) walks over the graph.
+// as it is if the values that are made again there need too much. Returns nothing if there is only
+// one such place, or if `base` cannot run. The function takes O(peaks) cuts and
+// O(peaks · log ops) walks over the graph.
 std::optional<schedule::Schedule> schedule_of_sections(const schedule::ScheduleModel& model,
                                                        const schedule::Schedule& base,
                                                        const common::GraphFacts& facts,

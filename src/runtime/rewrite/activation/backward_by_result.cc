@@ -85,8 +85,8 @@ class ByResult {
     });
   }
 
-  // The result of the activation of `input` to which the backward belongs. Absent if there is none,
-  // or if it is overwritten later.
+  // Returns the result of the activation of `input` to which the backward belongs. Returns nothing
+  // if there is no such result, or if it is overwritten later.
   std::optional<TensorRef> result_of(const TensorRef& input, int32_t backward,
                                      const BackwardRow& row) const {
     const Recording& recording = step_.recording();

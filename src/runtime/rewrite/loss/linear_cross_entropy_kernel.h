@@ -12,7 +12,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// What is the same in every run of the kernels.
+// These values are the same in every run of the kernels.
 struct HeadConstants {
   int64_t reduction = at::Reduction::Mean, ignored = 0;
   bool has_bias = false, same_bits = false;  // same_bits: the loss is summed as ATen does
