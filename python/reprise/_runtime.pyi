@@ -536,7 +536,9 @@ class Encoded:
     def largest_error(self) -> float:
         """Returns the largest error of an element."""
 
-def encode(x: Tensor, *, bits: int, group: int, stochastic: bool, seed: int) -> Encoded:
+def encode(
+    x: Tensor, *, bits: int, group: int, stochastic: bool, seed: int, codec: str
+) -> Encoded:
     """Returns a tensor in a few bits an element."""
 
 def decode(encoded: Encoded) -> Tensor:
