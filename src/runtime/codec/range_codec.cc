@@ -23,16 +23,20 @@ struct Range {
   float least = 0, step = 0;
 };
 
-Range range_of(const float* x, int64_t count, int steps) {
+// `x` has room for a multiple of kGroupUnit elements; those behind `count` are written.
+Range range_of(float* x, int64_t count, int steps) {
+  for (int64_t i = count; i % kGroupUnit != 0; ++i) x[i] = x[count - 1];
   std::array<float, kGroupUnit> low, high, odd;
   low.fill(x[0]);
   high.fill(x[0]);
   odd.fill(0);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto lane = static_cast<size_t>(i % kGroupUnit);
-    low[lane] = x[i] < low[lane] ? x[i] : low[lane];
-    high[lane] = x[i] > high[lane] ? x[i] : high[lane];
-    odd[lane] += x[i] - x[i];  // NaN unless finite
+  for (int64_t i = 0; i < count; i += kGroupUnit) {
+    for (size_t lane = 0; lane < kGroupUnit; ++lane) {
+      const float one = x[i + static_cast<int64_t>(lane)];
+      low[lane] = one < low[lane] ? one : low[lane];
+      high[lane] = one > high[lane] ? one : high[lane];
+      odd[lane] += one - one;  // NaN unless finite
+    }
   }
   float all = 0;
   for (const float one : odd) all += one;
@@ -42,28 +46,78 @@ Range range_of(const float* x, int64_t count, int steps) {
   return {least, most / static_cast<float>(steps) - least / static_cast<float>(steps)};
 }
 
+// Loops of constant length are what a compiler makes vectors of.
+template <int kBits, bool kStochastic>
 void encode_group(const float* x, int64_t count, int64_t first, const GroupCodec& codec,
                   const Range& range, uint8_t* codes) {
-  const int steps = (1 << codec.bits) - 1, per_byte = 8 / codec.bits;
-  // Halves: the range of numbers may be larger than the largest number. A step that is almost zero counts
-  // as zero, and the comparison is false for NaN.
-  const float scale = range.step > kLeastStep ? 2 / range.step : 0;
+  constexpr int kSteps = (1 << kBits) - 1, kPerByte = 8 / kBits;
+  // A step that is almost zero counts as zero, and the comparison is false for NaN.
+  if (!(range.step > kLeastStep)) {
+    std::fill(codes, codes + (count + kPerByte - 1) / kPerByte, uint8_t{0});
+    return;
+  }
+  // Halves: the range of numbers may be larger than the largest number.
+  const float scale = 2 / range.step, least = range.least / 2;
+  std::array<float, kGroupUnit> some;
   std::array<int32_t, kGroupUnit> code;
   for (int64_t begin = 0; begin < count; begin += kGroupUnit) {
-    const int64_t some = std::min(kGroupUnit, count - begin);
-    code.fill(0);
-    for (int64_t i = 0; i < some; ++i) {
-      const float share = codec.stochastic ? random_share(codec.seed, first + begin + i) : 0.5f;
-      const float number = scale > 0 ? (x[begin + i] / 2 - range.least / 2) * scale + share : 0;
-      code[static_cast<size_t>(i)] = std::min(static_cast<int32_t>(number), steps);
+    const int64_t left = std::min(kGroupUnit, count - begin);
+    some.fill(range.least);  // code 0
+    std::copy(x + begin, x + begin + left, some.begin());
+    for (size_t i = 0; i < kGroupUnit; ++i) {
+      const float share =
+          kStochastic ? random_share(codec.seed, first + begin + static_cast<int64_t>(i)) : 0.5f;
+      const auto number = static_cast<int32_t>((some[i] / 2 - least) * scale + share);
+      code[i] = number < kSteps ? number : kSteps;
     }
-    const int64_t bytes = (some + per_byte - 1) / per_byte;
-    for (int64_t byte = 0; byte < bytes; ++byte) {
+    std::array<uint8_t, kGroupUnit / kPerByte> bytes;
+    for (size_t byte = 0; byte < bytes.size(); ++byte) {
       int32_t packed = 0;
-      for (int p = 0; p < per_byte; ++p) {
-        packed |= code[static_cast<size_t>(byte * per_byte + p)] << (p * codec.bits);
+      for (size_t p = 0; p < kPerByte; ++p) {
+        packed |= code[byte * kPerByte + p] << (static_cast<int>(p) * kBits);
       }
-      codes[(begin + byte * per_byte) / per_byte] = static_cast<uint8_t>(packed);
+      bytes[byte] = static_cast<uint8_t>(packed);
+    }
+    std::copy(bytes.begin(), bytes.begin() + (left + kPerByte - 1) / kPerByte,
+              codes + begin / kPerByte);
+  }
+}
+
+using EncodeGroup = void (*)(const float*, int64_t, int64_t, const GroupCodec&, const Range&,
+                             uint8_t*);
+
+EncodeGroup group_encoder(const GroupCodec& codec) {
+  switch (codec.bits) {
+    case 8:
+      return codec.stochastic ? encode_group<8, true> : encode_group<8, false>;
+    case 4:
+      return codec.stochastic ? encode_group<4, true> : encode_group<4, false>;
+    default:
+      return codec.stochastic ? encode_group<2, true> : encode_group<2, false>;
+  }
+}
+
+template <int kBits, class Element>
+void decode_group_of_range(const uint8_t* codes, int64_t count, const Range& range, Element* x) {
+  constexpr int kMask = (1 << kBits) - 1, kPerByte = 8 / kBits;
+  // Halves: the range of numbers may be larger than the largest number.
+  const float least = range.least / 2, step = range.step / 2;
+  std::array<float, kGroupUnit> numbers;
+  for (int64_t begin = 0; begin < count; begin += kGroupUnit) {
+    const int64_t left = std::min(kGroupUnit, count - begin);
+    std::array<uint8_t, kGroupUnit / kPerByte> bytes{};
+    std::copy(codes + begin / kPerByte, codes + (begin + left + kPerByte - 1) / kPerByte,
+              bytes.begin());
+    for (size_t byte = 0; byte < bytes.size(); ++byte) {
+      for (size_t p = 0; p < kPerByte; ++p) {
+        const int code = bytes[byte] >> (static_cast<int>(p) * kBits) & kMask;
+        const float number = 2 * (least + static_cast<float>(code) * step);
+        const float above = number < -kLargestFloat ? -kLargestFloat : number;
+        numbers[byte * kPerByte + p] = above > kLargestFloat ? kLargestFloat : above;
+      }
+    }
+    for (int64_t i = 0; i < left; ++i) {
+      x[begin + i] = static_cast<Element>(numbers[static_cast<size_t>(i)]);
     }
   }
 }
@@ -72,6 +126,7 @@ template <class Element>
 void encode_elements(const Element* x, int64_t elements, const GroupCodec& codec,
                      const Place& place) {
   const int64_t groups = groups_in(elements, codec.group);
+  const EncodeGroup encode_one = group_encoder(codec);
   device::parallel_ranges(groups, grain_of(codec), [&](int64_t begin, int64_t end) {
     std::vector<float> numbers(static_cast<size_t>(codec.group));
     for (int64_t g = begin; g < end; ++g) {
@@ -81,26 +136,22 @@ void encode_elements(const Element* x, int64_t elements, const GroupCodec& codec
       const Range range = range_of(numbers.data(), count, (1 << codec.bits) - 1);
       place.least[g] = range.least;
       place.step[g] = range.step;
-      encode_group(numbers.data(), count, first, codec, range,
-                   place.codes + first * codec.bits / 8);
+      encode_one(numbers.data(), count, first, codec, range, place.codes + first * codec.bits / 8);
     }
   });
 }
 
 template <class Element>
 void decode_elements(const Place& place, int64_t elements, const GroupCodec& codec, Element* x) {
-  const int per_byte = 8 / codec.bits, mask = (1 << codec.bits) - 1;
   const int64_t groups = groups_in(elements, codec.group);
+  const auto decode_one = codec.bits == 8   ? decode_group_of_range<8, Element>
+                          : codec.bits == 4 ? decode_group_of_range<4, Element>
+                                            : decode_group_of_range<2, Element>;
   device::parallel_ranges(groups, grain_of(codec), [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
-      const int64_t first = g * codec.group, last = std::min(first + codec.group, elements);
-      for (int64_t i = first; i < last; ++i) {
-        const int code = place.codes[i / per_byte] >> (i % per_byte * codec.bits) & mask;
-        // Halves: the range of numbers may be larger than the largest number.
-        const float number =
-            2 * (place.least[g] / 2 + static_cast<float>(code) * (place.step[g] / 2));
-        x[i] = static_cast<Element>(std::clamp(number, -kLargestFloat, kLargestFloat));
-      }
+      const int64_t first = g * codec.group;
+      decode_one(place.codes + first * codec.bits / 8, std::min(codec.group, elements - first),
+                 {.least = place.least[g], .step = place.step[g]}, x + first);
     }
   });
 }
