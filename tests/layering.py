@@ -64,7 +64,8 @@ ROOMS = {
     "runtime/step": ("runtime/device", "runtime/state"),
     "runtime/modules": ("runtime/step",),
     "runtime/arena": ("runtime/device",),
-    "runtime/rewrite": ("runtime/device", "runtime/state", "runtime/step"),
+    "runtime/codec": ("runtime/device",),
+    "runtime/rewrite": ("runtime/device", "runtime/state", "runtime/step", "runtime/codec"),
     "runtime/lockstep": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/distributed": (),
     "runtime/graph": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/arena",
@@ -75,7 +76,8 @@ ROOMS = {
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/modes": ("runtime/device",),
     "runtime/saved": (),
-    "runtime/nn": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/chain"),
+    "runtime/nn": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/codec",
+                   "runtime/chain"),
 }
 
 # These are the folders of the Python package. Each has the folders whose modules it may import.

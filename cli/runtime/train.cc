@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "commands.h"
@@ -158,7 +159,10 @@ int verdict(const training::TrainReport& report) {
           ? *report.largest_difference <=
                 std::max(kLargestRounding, kTimesLastBit * *report.last_bit_difference)
           : report.gradients_equal.value_or(true);
-  const bool kept = same && report.measured_peak <= report.budget;
+  // Approximate alternatives promise their bounds, and a forward with plain training's bits.
+  bool within = std::ranges::all_of(report.approximate, &training::ApproximateUse::within_bounds);
+  if (!report.largest_difference) within &= report.approximate_forward_equal.value_or(true);
+  const bool kept = same && within && report.measured_peak <= report.budget;
   if (!kept) complain("the run broke its promise; please report this");
   return kept ? kDone : kBroken;
 }

@@ -52,6 +52,23 @@ std::string with_commas(int64_t number) {
   return text;
 }
 
+// Says how far each approximate alternative is off, beside what it states.
+void add_approximate_rows(std::string& text, const training::TrainReport& report,
+                          const TrainLabels& labels) {
+  for (const training::ApproximateUse& use : report.approximate) {
+    const std::string bound = fmt::format("{} the {:.2g} that it states, of the largest element",
+                                          use.within_bounds ? "of" : "NOT WITHIN", use.bound);
+    row(text, use.alternative, "-", fmt::format("{:.2g} off", use.error),
+        fmt::format("{}; {} values, kept in {:.1f} % of their bytes", bound, use.values,
+                    percent(use.kept.count(), use.plain.count())));
+  }
+  if (!report.approximate_difference) return;
+  const std::string forward = *report.approximate_forward_equal ? "equal" : "not equal";
+  row(text, "with the codecs", "-", fmt::format("{:.1g} off", *report.approximate_difference),
+      fmt::format("{}, of their largest element; loss, buffers, random state {}",
+                  labels.consumes_gradients ? "parameters" : "gradients", forward));
+}
+
 }  // namespace
 
 std::string train_report_text(const training::TrainReport& report, const TrainLabels& labels) {
@@ -131,7 +148,8 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
   }
   if (report.gradients_equal) {
     const std::string what = labels.consumes_gradients ? "parameters" : "gradients";
-    const std::string to = report.parts > 1 ? ", to accumulation by hand" : "";
+    const std::string to = (report.parts > 1 ? ", to accumulation by hand" : "") +
+                           std::string(report.approximate.empty() ? "" : ", without the codecs");
     if (report.largest_difference) {
       row(text, "first step", "-", fmt::format("{:.1g} off", *report.largest_difference),
           fmt::format("loss, {}, of their largest element{}: rounding is allowed; {:.1g} if each "
@@ -143,6 +161,7 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                       labels.consumes_gradients ? ", optimizer state" : "", to));
     }
   }
+  add_approximate_rows(text, report, labels);
   row(text, "step, in training", "-", milliseconds(report.step_time));
   row(text, "loss, first to last", "-",
       fmt::format("{:.3f} to {:.3f}", report.first_loss, report.last_loss));
@@ -178,6 +197,19 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
   if (report.largest_difference) {
     json["largest_difference"] = *report.largest_difference;
     json["last_bit_difference"] = *report.last_bit_difference;
+  }
+  for (const training::ApproximateUse& use : report.approximate) {
+    json["approximate"].push_back({{"alternative", use.alternative},
+                                   {"values", use.values},
+                                   {"plain_bytes", use.plain.count()},
+                                   {"kept_bytes", use.kept.count()},
+                                   {"error", use.error},
+                                   {"bound", use.bound},
+                                   {"within_bounds", use.within_bounds}});
+  }
+  if (report.approximate_difference) {
+    json["approximate_forward_equal"] = *report.approximate_forward_equal;
+    json["approximate_difference"] = *report.approximate_difference;
   }
   json["micro_batches"] = report.parts;
   if (report.captured) {

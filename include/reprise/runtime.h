@@ -2,6 +2,7 @@
 #pragma once
 
 #include "reprise/runtime/allocator.h"      // IWYU pragma: export
+#include "reprise/runtime/approximate.h"    // IWYU pragma: export
 #include "reprise/runtime/capture.h"        // IWYU pragma: export
 #include "reprise/runtime/measure.h"        // IWYU pragma: export
 #include "reprise/runtime/micro_batches.h"  // IWYU pragma: export

@@ -41,7 +41,7 @@ from .errors import BudgetError, Error, InputError, InternalError
 
 if TYPE_CHECKING:
     from . import nn
-    from ._capture.alternatives import Alternative, alternatives
+    from ._capture.alternatives import Alternative, ApproximateValue, alternatives
     from ._capture.capture import capture
     from ._capture.captured_step import CapturedStep
     from ._capture.clipped_step import capture_clipped
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 _RUNTIME = {
     "AdvisedGraph": "_compile.advice",
     "Alternative": "_capture.alternatives",
+    "ApproximateValue": "_capture.alternatives",
     "CapturedStep": "_capture.captured_step",
     "CompiledGraph": "_compile.backend",
     "MicroBatchedStep": "_capture.micro_batches",
@@ -110,6 +111,7 @@ __all__ = [
     "Action",
     "AdvisedGraph",
     "Alternative",
+    "ApproximateValue",
     "Baseline",
     "BudgetError",
     "CapturedStep",

@@ -154,6 +154,17 @@ class CapturedStep:
 
     def comparing(self) -> bool:
         """Returns whether the function runs now beside its recording, to be compared with it."""
+    def check_codecs(self, check: str) -> None:
+        """Says how the next runs treat what the plan encodes: "none", "compare" or "bypass"."""
+
+    def approximate_values(
+        self,
+    ) -> list[tuple[str, str, int, int, float, float, float | None]]:
+        """Returns the values that the plan encodes.
+
+        Each has op, alternative, bytes, kept bytes, bound, largest element and error.
+        """
+
     def cache_use(self) -> tuple[bool, str]:
         """Says whether the costs came from the cache, and what was wrong there."""
 
@@ -536,7 +547,7 @@ class Encoded:
     def largest_error(self) -> float:
         """Returns the largest error of an element."""
 
-def encode(x: Tensor, *, bits: int, group: int, stochastic: bool, seed: int) -> Encoded:
+def encode(x: Tensor, *, bits: int, group: int, stochastic: bool, seed: int, codec: str) -> Encoded:
     """Returns a tensor in a few bits an element."""
 
 def decode(encoded: Encoded) -> Tensor:

@@ -152,7 +152,7 @@ class AlternativeUses {
       if (variant.role != Role::kAny) continue;
       if (const Variant* plain = plain_variant(op, variant)) {
         add(variant.alternative.empty() ? variant.name : variant.alternative, variant.time,
-            plain->time, need(graph, *plain) - need(graph, variant));
+            plain->time, need(graph, *plain) - need(graph, variant), variant.error_ppm);
       } else if (op.phase == Phase::kBackward) {
         add_option(op, variant);
       }
@@ -164,7 +164,7 @@ class AlternativeUses {
         const auto [time, bytes] = of(realization);
         const auto [plain_time, plain_bytes] = of(choice.realizations[0]);
         add(realization.name.empty() ? choice.id : realization.name, time, plain_time,
-            plain_bytes - bytes);
+            plain_bytes - bytes, error_of(realization));
       }
     }
   }
@@ -187,6 +187,14 @@ class AlternativeUses {
       most = std::max(most, whole_need(graph_, variant));
     }
     return {time, most};
+  }
+
+  int64_t error_of(const Realization& realization) const {
+    int64_t most = 0;
+    for (const OpIndex op : realization.ops) {
+      most = std::max(most, graph_.ops[op].variants[std::max(0, run_[op])].error_ppm);
+    }
+    return most;
   }
 
   // Returns the saved value that the variant reads, or -1 if it reads none.
@@ -220,13 +228,15 @@ class AlternativeUses {
         graph_.values[plainly_kept].bytes - graph_.values[kept].bytes);
   }
 
-  void add(const std::string& kind, Nanos time, Nanos plain_time, Bytes saved) {
+  void add(const std::string& kind, Nanos time, Nanos plain_time, Bytes saved,
+           int64_t error_ppm = 0) {
     AlternativeUse& use = uses_[kind];
     use.kind = kind;
     ++use.runs;
     use.time += time;
     use.plain_time += plain_time;
     use.saved = std::max(use.saved, saved);
+    use.error_ppm = std::max(use.error_ppm, error_ppm);
   }
 
   const Graph& graph_;

@@ -80,6 +80,9 @@ Variant read_variant(const Element& element, const Ids& values, int64_t version)
   if (version >= 2) {
     if (const auto rule = object.optional("alternative")) variant.alternative = rule->string();
   }
+  if (version >= 3) {
+    if (const auto error = object.optional("error_ppm")) variant.error_ppm = error->integer();
+  }
   object.finish();
   return variant;
 }
@@ -125,6 +128,10 @@ Choice read_choice(const Element& element, const Ids& ops, int64_t version) {
 
 // Says which version of the format can hold the graph.
 int64_t version_for(const Graph& graph) {
+  const auto has_error = [](const Variant& variant) { return variant.error_ppm != 0; };
+  const bool is_newest = std::ranges::any_of(
+      graph.ops, [&](const Op& op) { return std::ranges::any_of(op.variants, has_error); });
+  if (is_newest) return 3;
   const auto has_alternative = [](const Variant& variant) { return !variant.alternative.empty(); };
   const auto is_new_op = [&](const Op& op) {
     return !op.owner.empty() || std::ranges::any_of(op.variants, has_alternative);
@@ -168,6 +175,7 @@ void write_variant(Writer& writer, const Graph& graph, const Variant& variant) {
     writer.field("exactness", to_string(variant.exactness));
   }
   if (!variant.alternative.empty()) writer.field("alternative", variant.alternative);
+  if (variant.error_ppm != 0) writer.field("error_ppm", variant.error_ppm);
   writer.close();
 }
 

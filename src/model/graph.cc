@@ -114,6 +114,7 @@ class Validator {
   void check_variant(const Variant& variant, const std::string& pointer) {
     add(time_, variant.time, pointer + "/ns");
     add(bytes_, variant.workspace, pointer + "/workspace_bytes");
+    if (variant.error_ppm < 0) fail(pointer + "/error_ppm", "an error is not negative");
     check_list(variant.reads, pointer + "/reads");
     check_list(variant.writes, pointer + "/writes");
     check_list(variant.consumes, pointer + "/consumes");

@@ -111,8 +111,9 @@ std::string explanation_json(const Explanation& explanation, const EnergyReport*
         .field("runs", use.runs)
         .field("time_ns", use.time)
         .field("plain_time_ns", use.plain_time)
-        .field("saved_bytes", use.saved)
-        .close();
+        .field("saved_bytes", use.saved);
+    if (use.error_ppm > 0) writer.field("error_ppm", use.error_ppm);
+    writer.close();
   }
   writer.close();
   if (!explanation.channels.empty()) write_moves(writer, explanation);

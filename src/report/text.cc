@@ -138,16 +138,25 @@ std::string recomputed_table(const Explanation& explanation, const TextOptions& 
 }
 
 std::string alternatives_table(const Explanation& explanation) {
+  const bool has_errors = std::ranges::any_of(
+      explanation.alternatives, [](const AlternativeUse& use) { return use.error_ppm > 0; });
   Table table;
   table.column("alternative", Align::kLeft)
       .column("runs", Align::kRight)
       .column("time", Align::kRight)
       .column("plain training's way", Align::kRight)
       .column("saves up to", Align::kRight);
+  if (has_errors) table.column("off by at most", Align::kRight);
   for (const AlternativeUse& use : explanation.alternatives) {
-    table.row({printable(use.kind), std::to_string(use.runs), format_duration(use.time),
-               format_duration(use.plain_time),
-               use.saved > Bytes(0) ? format_bytes(use.saved) : "-"});
+    std::vector<std::string> row{printable(use.kind), std::to_string(use.runs),
+                                 format_duration(use.time), format_duration(use.plain_time),
+                                 use.saved > Bytes(0) ? format_bytes(use.saved) : "-"};
+    if (has_errors) {
+      row.push_back(use.error_ppm > 0 ? fmt::format("{:.2g} % of the largest element",
+                                                    static_cast<double>(use.error_ppm) / 1e4)
+                                      : "");
+    }
+    table.row(std::move(row));
   }
   return table.text();
 }

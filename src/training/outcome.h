@@ -29,6 +29,9 @@ void put_back(const runtime::Tensors& tensors, const runtime::internal::state::P
 // Returns whether both outcomes are equal to the bit.
 bool equal(const Outcome& a, const Outcome& b);
 
+// Returns whether what the forward leaves is equal to the bit: loss, buffers and random state.
+bool equal_forward(const Outcome& a, const Outcome& b);
+
 // Returns the largest relative difference: the largest difference of an element over the largest
 // element of its tensor. For parameters the difference is over the largest change from `start`. The
 // result is infinite if anything differs by more than rounding: the random state, whole numbers, or

@@ -149,6 +149,10 @@ class GraphSteps final : public PlannedSteps {
     return {step.predicted_peak, step.measured_peak};
   }
   std::optional<CapturedStepReport> captured() const override { return found_->step.last_step(); }
+  void check_codecs(runtime::CodecCheck check) override { found_->step.check_codecs(check); }
+  std::vector<runtime::ApproximateValue> approximate_values() const override {
+    return found_->step.approximate_values();
+  }
   std::vector<std::string> guards() const override { return found_->step.guards(); }
   Machine machine() const override { return found_->step.machine(); }
   MovedInStep moved() const override {
@@ -189,6 +193,10 @@ class AutoSteps final : public PlannedSteps {
   at::Tensor run(const Batch& batch) override { return steps_->run(batch); }
   StepPeak peak() const override { return steps_->peak(); }
   std::optional<CapturedStepReport> captured() const override { return steps_->captured(); }
+  void check_codecs(runtime::CodecCheck check) override { steps_->check_codecs(check); }
+  std::vector<runtime::ApproximateValue> approximate_values() const override {
+    return steps_->approximate_values();
+  }
   std::vector<std::string> guards() const override { return steps_->guards(); }
   Machine machine() const override { return steps_->machine(); }
   MovedInStep moved() const override { return steps_->moved(); }

@@ -47,6 +47,9 @@ class PlannedSteps {
   virtual at::Tensor run(const Batch& batch) = 0;
   virtual StepPeak peak() const = 0;  // peaks of the last run; equal where none is predicted
   virtual std::optional<runtime::CapturedStepReport> captured() const { return std::nullopt; }
+  // Graph mode: see the functions of CapturedStep with these names.
+  virtual void check_codecs(runtime::CodecCheck) {}
+  virtual std::vector<runtime::ApproximateValue> approximate_values() const { return {}; }
   // Graph mode: see CapturedStep::guards().
   virtual std::vector<std::string> guards() const { return {}; }
   virtual std::optional<runtime::OnlineReport> online() const { return std::nullopt; }

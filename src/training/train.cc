@@ -16,6 +16,7 @@
 #include "runtime/chain/prepare.h"
 #include "runtime/device/median.h"
 #include "runtime/device/stopwatch.h"
+#include "training/approximate.h"
 #include "training/data.h"
 #include "training/optimizer.h"
 #include "training/outcome.h"
@@ -25,6 +26,7 @@
 namespace reprise::training {
 
 using runtime::AlternativeOptions;
+using runtime::CodecCheck;
 using runtime::install_cpu_allocator;
 using runtime::memory_count;
 using runtime::per_parameter;
@@ -266,10 +268,12 @@ class Training {
       const bool whole = planned_->parts() == 1;
       std::optional<Outcome> plain = try_step(Kind::kPlain, time, first && whole);
       if (!first) plain_runs.push_back(time);
-      const std::optional<Outcome> planned = try_step(Kind::kPlanned, time, first);
+      if (first) planned_->check_codecs(CodecCheck::kCompare);
+      std::optional<Outcome> planned = try_step(Kind::kPlanned, time, first);
       if (!first) planned_runs.push_back(time);
       if (!first) continue;
       if (!whole) plain = try_step(Kind::kByHand, time, true);
+      planned = without_codecs(*plain, *std::move(planned));
       report_.gradients_equal = equal(*plain, *planned);
       if (!*report_.gradients_equal && rounds()) {
         report_.largest_difference = difference(*plain, *planned, parameters_);
@@ -285,6 +289,21 @@ class Training {
     report_.processor_percent = std::min(report_.processor_percent, share);
   }
 
+  // Compares each approximate alternative that the plan uses with its own bound. Returns the outcome
+  // of the step in which the backward reads what they encode as it was: `planned`, if there are none.
+  Outcome without_codecs(const Outcome& plain, Outcome planned) {
+    report_.approximate = uses_of(planned_->approximate_values());
+    if (!report_.approximate.empty()) {
+      report_.approximate_forward_equal = equal_forward(plain, planned);
+      report_.approximate_difference = difference(plain, planned, parameters_);
+      planned_->check_codecs(CodecCheck::kBypass);
+      TimedRun time;
+      planned = *try_step(Kind::kPlanned, time, true);
+    }
+    planned_->check_codecs(CodecCheck::kNone);
+    return planned;
+  }
+
   // Runs a plain step from parameters that differ in their last bits.
   Outcome moved_step() {
     const Parked parameters(parameters_);
@@ -295,14 +314,14 @@ class Training {
     return *std::move(result);
   }
 
-  // Returns whether the plan runs a variant that may change the bits of plain training.
+  // Returns whether the plan runs a variant that rounds in another way than plain training.
   bool rounds() const {
     const Graph* graph = std::get_if<Graph>(&report_.profile.problem);
     if (graph == nullptr || !report_.plan.plan) return false;
     std::set<std::string> others;
     for (const Op& op : graph->ops) {
       for (const Variant& variant : op.variants) {
-        if (variant.exactness != Exactness::kBitwise) others.insert(op.id + "/" + variant.name);
+        if (variant.exactness == Exactness::kRounding) others.insert(op.id + "/" + variant.name);
       }
     }
     const std::vector<Action>& actions = report_.plan.plan->actions;

@@ -98,7 +98,19 @@ struct TrainOptions {
   std::function<bool()> stop = {};  // asked after every step
 };
 
-// The bytes that a step moved to the memory of TrainOptions::offload, and how long it waited for them.
+// An alternative of exactness `approximate` that the plan uses, and what the first step did with it.
+struct ApproximateUse {
+  std::string alternative;      // "compressed-8"
+  int64_t values = 0;           // that it keeps
+  Bytes plain = {}, kept = {};  // bytes of these values, and of what is kept in their place
+  // The value whose error comes closest to what the codec states: the error that was found, and the
+  // bound, over the largest element of the value.
+  double error = 0, bound = 0;
+  bool within_bounds = true;  // whether no element of any value was off by more than its bound
+};
+
+// The bytes that a step moved to the memory of TrainOptions::offload, and how long it waited for
+// them.
 struct MovedInStep {
   Bytes out, in;
   Nanos waited;
@@ -138,6 +150,15 @@ struct TrainReport {
   // parameter moved to the next number. Near kinks (ReLU, max pooling) such a move changes which
   // element gets a gradient, and the difference grows from layer to layer.
   std::optional<double> largest_difference, last_bit_difference;
+  // If the plan uses approximate alternatives, the step above reads what they encode as it was, so
+  // that it is compared as if they were left out. The other step, in which they are in force, is
+  // compared alternative by alternative, with the bound that each states. Its loss, buffers and
+  // random state are those of plain training to the bit, unless an alternative of other rounding is in
+  // force, too; `approximate_difference` is how far its gradients are off, as `largest_difference`
+  // says for rounding.
+  std::vector<ApproximateUse> approximate;
+  std::optional<bool> approximate_forward_equal;
+  std::optional<double> approximate_difference;
   // Set if the first step is not equal although the plan uses no such alternative: whether a second
   // plain step has the bits of the first one.
   std::optional<bool> plain_repeats;

@@ -156,7 +156,7 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
 // A key of version 2 is unknown in version 1, and a realization is an array there.
 TEST(MalformedGraph, OfVersionOneHasNothingOfVersionTwo) {
   const std::vector<Case> cases = {
-      {"\"version\": 1", "\"version\": 3", "/version", 3, "versions 1 to 2"},
+      {"\"version\": 1", "\"version\": 4", "/version", 3, "versions 1 to 3"},
       {"{\"id\": \"f\",", "{\"id\": \"f\", \"owner\": \"m\",", "/ops/0/owner", 11, "unknown key"},
       {"\"results\"",
        "\"choices\": [{\"id\": \"c\", \"realizations\": [{\"ops\": [\"b\"]}]}], \"results\"",
@@ -164,6 +164,12 @@ TEST(MalformedGraph, OfVersionOneHasNothingOfVersionTwo) {
   };
   expect_refusals(
       kGraphText, [](const std::string& text) { parse_graph(text, "file.json"); }, cases);
+}
+
+TEST(MalformedGraph, OfVersionTwoHasNothingOfVersionThree) {
+  expect_refusals(kOwnedGraphText, [](const std::string& text) { parse_graph(text, "file.json"); },
+                  {{"\"alternative\": \"g\"", "\"alternative\": \"g\", \"error_ppm\": 4",
+                    "/ops/0/variants/1/error_ppm", 12, "unknown key"}});
 }
 
 TEST(MalformedPlan, IsRefusedWithFilePointerAndLine) {

@@ -54,6 +54,28 @@ class TrainTest(ProgramTest):
         self.run_program("check", profile, plan, expect=DONE)
         self.run_program("explain", profile, plan, expect=DONE)
 
+    def test_compares_approximate_alternatives_with_their_bounds(self):
+        plan, profile = self.folder / "plan.json", self.folder / "profile.json"
+        gpt = ["--model", "gpt", "--input", "4x64", "--width", "64", "--layers", "3", "--heads", "2"]
+        # Random numbers take longer to draw again than a codec takes for them, so some budget needs one.
+        for budget in ("45%", "40%", "35%", "30%"):
+            arguments = [*gpt, "--mode", "graph", "--budget", budget, "--steps", "2", "--time-limit",
+                         "2s", "--only", "compressed-8", "--allow", "approximate"]
+            text = self.train(*arguments, "--save", plan, "--save-profile", profile).stdout
+            if "compressed-8" in text:
+                break
+        self.assertRegex(text, r"first step .* equal  .*bit by bit, without the codecs")
+        self.assertRegex(text, r"compressed-8 .* off  of the 0\.00\d+ that it states, of the largest")
+        self.assertRegex(text, r"with the codecs .* off  gradients.*loss, buffers, random state equal")
+        self.assertIn("of the largest element", self.run_program("explain", profile, plan,
+                                                                 expect=DONE).stdout)
+        report = json.loads(self.train(*arguments, "--json").stdout)
+        self.assertTrue(report["gradients_equal"])
+        for use in report.get("approximate", []):
+            self.assertTrue(use["within_bounds"])
+            self.assertTrue(report["approximate_forward_equal"])
+            self.assertLess(3 * use["kept_bytes"], use["plain_bytes"])
+
     def test_moves_values_to_a_disk(self):
         plan, profile, machine = (self.folder / name for name in ("p.json", "q.json", "m.json"))
         scratch = self.folder / "scratch"

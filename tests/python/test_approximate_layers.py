@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import reprise
@@ -152,6 +152,26 @@ def test_compressed_gradients_follow_the_formula(bits: int, stochastic: bool) ->
     assert kept.kept_bytes == x.numel() * bits // 8 + 8 * x.numel() // 256
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_olive_gradients_use_what_was_decoded(bits: int) -> None:
+    """Outliers stay, their neighbours become zero, and the error is the one that was found."""
+    torch.manual_seed(0)
+    layer, g = nn.Linear(64, 64), torch.eye(64)
+    x = torch.randn(64, 64)
+    x[::9, 10] = 40
+    with reprise.nn.compressed(layer, bits=bits, codec="olive", smallest=1) as kept:
+        y = layer(x)
+    assert torch.equal(y, layer(x))
+    y.backward(g)
+    assert layer.weight.grad is not None
+    decoded = layer.weight.grad  # g.T @ x
+    assert float((decoded - x).abs().max()) == pytest.approx(kept.largest_error, rel=1e-6)
+    assert kept.kept_bytes == x.numel() * bits // 8 + 4 * x.numel() // 256 + 8
+    assert bool((decoded[::9, 10] > 30).all())
+    victims = decoded[::9, 11] == 0
+    assert bool(victims.all()) or bits == 8  # 8 bits reach 40 without an outlier, more coarsely
+
+
 def test_compressed_gradients_are_right_in_the_mean_with_random_rounding() -> None:
     torch.manual_seed(0)
     layer, x, g = nn.Linear(64, 32), torch.randn(128, 64), torch.randn(128, 32)
@@ -211,10 +231,14 @@ def test_compressed_in_scopes_and_as_a_layer() -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_compressed_trains(bits: int) -> None:
+@pytest.mark.parametrize("codec", ["range", "olive"])
+def test_compressed_trains(bits: int, codec: Literal["range", "olive"]) -> None:
     torch.manual_seed(0)
     net = network()
-    found = trained(net, lambda: reprise.nn.compressed(net, bits=bits, stochastic=True))
+    at_random = codec == "range"
+    found = trained(
+        net, lambda: reprise.nn.compressed(net, bits=bits, stochastic=at_random, codec=codec)
+    )
     assert found > 0.9
 
 
@@ -318,6 +342,12 @@ def test_errors() -> None:
         reprise.nn.convert(network(), only=("xconv",))
     with pytest.raises(reprise.InputError, match="8, 4 or 2"):
         reprise.nn.compressed(bits=3)
+    with pytest.raises(reprise.InputError, match="OliVe's has 8 or 4, not 2"):
+        reprise.nn.compressed(bits=2, codec="olive")
+    with pytest.raises(reprise.InputError, match="leave stochastic out"):
+        reprise.nn.compressed(stochastic=True, codec="olive")
+    with pytest.raises(reprise.InputError, match='"range" or "olive", not "gzip"'):
+        reprise.nn.compressed(codec="gzip")  # type: ignore[arg-type]
     with pytest.raises(reprise.InputError, match="multiple of 16"):
         reprise.nn.Compressed(nn.Tanh(), group=100)
     with pytest.raises(reprise.InputError, match="not a str"):

@@ -87,7 +87,7 @@ def test_other_rounding_where_it_is_named() -> None:
     kinds = {one.name: one.exactness for one in reprise.alternatives()}
     assert kinds["linear-cross-entropy-by-rows"] == "bitwise"
     assert kinds["forward-ad"] == "rounding"
-    names = [one.name for one in reprise.alternatives()]
+    names = [one.name for one in reprise.alternatives() if one.exactness != "approximate"]
     with pytest.raises(reprise.BudgetError):
         reprise.capture(train, x, y).plan(budget=10_000_000)
     step = reprise.capture(train, x, y, alternatives=names)

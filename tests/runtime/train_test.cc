@@ -3,7 +3,10 @@
 
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+
 #include "fixture.h"
+#include "training/approximate.h"
 #include "training/data.h"
 #include "training/planned_steps.h"
 
@@ -93,6 +96,73 @@ TEST_F(TrainTest, ComparesOnePairAndTimesThePairsBehindIt) {
   EXPECT_EQ(report.gradients_equal, true);
   EXPECT_GT(report.plain_time, Nanos(0));
   EXPECT_GT(report.planned_time, Nanos(0));
+}
+
+// The steps of a plan that encodes what it keeps are compared twice: with the codecs, each with its
+// bound, and without them, to the bit.
+TEST_F(TrainTest, ComparesApproximateAlternativesWithTheirBounds) {
+  TrainOptions options = small();
+  options.model = {
+      .model = "gpt", .input = {4, 64}, .width = 64, .layers = 3, .heads = 2, .vocabulary = 50};
+  options.alternatives = {.only = {"compressed-8"}, .allow = Exactness::kApproximate};
+  options.time_limit = Nanos(1'500'000'000);
+  TrainReport report;
+  // Random numbers take longer to draw again than a codec takes for them, so some budget needs one.
+  for (const char* budget : {"45%", "40%", "35%", "30%"}) {
+    options.budget = budget;
+    report = train(options);
+    if (!report.approximate.empty()) break;
+  }
+  ASSERT_EQ(report.approximate.size(), 1U) << "no plan has a codec: the test shows nothing";
+  const ApproximateUse& use = report.approximate[0];
+  EXPECT_EQ(use.alternative, "compressed-8");
+  EXPECT_GT(use.values, 0);
+  EXPECT_LT(use.kept * 3, use.plain);
+  EXPECT_TRUE(use.within_bounds);
+  EXPECT_GT(use.bound, 0);
+  EXPECT_LE(use.error, use.bound);
+  EXPECT_LE(use.bound, 1.0 / 255 + 1e-5);
+  EXPECT_EQ(report.gradients_equal, true);
+  EXPECT_EQ(report.approximate_forward_equal, true);
+  EXPECT_LT(*report.approximate_difference, 0.1);
+  EXPECT_FALSE(report.largest_difference.has_value());
+  EXPECT_TRUE(report.peaks_equal);
+
+  options.alternatives = {};
+  EXPECT_TRUE(train(options).approximate.empty());
+}
+
+TEST(ApproximateUses, TheWorstValueSpeaksForItsAlternative) {
+  const auto value = [](const char* alternative, double error, double bound, double largest) {
+    runtime::ApproximateValue one;
+    one.alternative = alternative;
+    one.plain = Bytes(100);
+    one.kept = Bytes(26);
+    one.error = error;
+    one.bound = bound;
+    one.largest = largest;
+    return one;
+  };
+  const std::vector<ApproximateUse> within =
+      uses_of({value("a", 0.1, 0.2, 1), value("b", 3, 3, 30), value("a", 0.3, 0.4, 2),
+               value("a", 0, 9, 1)});
+  ASSERT_EQ(within.size(), 2U);
+  EXPECT_EQ(within[0].values, 3);
+  EXPECT_EQ(within[0].kept, Bytes(78));
+  EXPECT_TRUE(within[0].within_bounds);
+  EXPECT_EQ(within[0].error, 0.15);
+  EXPECT_EQ(within[0].bound, 0.2);
+  EXPECT_TRUE(within[1].within_bounds);
+  const auto is_within = [&](const runtime::ApproximateValue& other) {
+    return uses_of({value("a", 0.1, 0.2, 1), other, value("a", 0.1, 0.2, 1)})[0].within_bounds;
+  };
+  EXPECT_TRUE(is_within(value("a", 0.2, 0.2, 1)));
+  EXPECT_FALSE(is_within(value("a", 0.21, 0.2, 1)));
+  EXPECT_FALSE(is_within(value("a", std::nan(""), 0.2, 1)));
+  EXPECT_FALSE(is_within(value("a", 0.1, std::nan(""), 1)));
+  runtime::ApproximateValue never = value("a", 0, 0.2, 1);
+  never.error.reset();
+  EXPECT_FALSE(is_within(never)) << "a value that was not compared";
 }
 
 TEST_F(TrainTest, LinearScheduleGivesEachStepItsLearningRate) {

@@ -4,6 +4,8 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
+#include "reprise/report/json.h"
+#include "reprise/report/text.h"
 #include "support/build_graph.h"
 #include "support/example_chain.h"
 #include "support/naive_check.h"
@@ -103,6 +105,25 @@ TEST(Explain, AnotherRealizationOfAChoiceIsAnAlternative) {
   EXPECT_EQ(explain(graph, plan).alternatives, expected);
   graph.choices[0].realizations[1].name.clear();
   EXPECT_EQ(explain(graph, plan).alternatives.at(0).kind, "b");
+}
+
+TEST(Explain, AnApproximateAlternativeSaysItsLargestError) {
+  Graph graph = two_op_graph();
+  Op coarse = graph.ops[1];
+  coarse.id = "b2";
+  coarse.variants[0].exactness = Exactness::kApproximate;
+  coarse.variants[0].error_ppm = 3922;
+  graph.ops.push_back(coarse);
+  graph.choices = {{"b", {{"", {1}}, {"compressed-8", {2}}}}};
+  Plan plan;
+  plan.actions = {run("a"), run("b")};
+  EXPECT_TRUE(explain(graph, plan).alternatives.empty());
+  EXPECT_EQ(explanation_text(explain(graph, plan)).find("off by"), std::string::npos);
+  plan.actions = {run("a"), run("b2")};
+  EXPECT_EQ(explain(graph, plan).alternatives.at(0).error_ppm, 3922);
+  const std::string text = explanation_text(explain(graph, plan));
+  EXPECT_NE(text.find("0.39 % of the largest element"), std::string::npos) << text;
+  EXPECT_NE(explanation_json(explain(graph, plan)).find("\"error_ppm\": 3922"), std::string::npos);
 }
 
 TEST(Explain, AnotherOptionOfAStageIsAnAlternativeWithBothItsHalves) {

@@ -131,6 +131,20 @@ TEST(ReadGraph, VersionTwoHasOwnersAlternativesAndNamesOfRealizations) {
   EXPECT_EQ(parse_graph(to_json(graph)), graph);
 }
 
+TEST(ReadGraph, VersionThreeHasErrors) {
+  const std::string text =
+      replaced(replaced(kOwnedGraphText, "\"version\": 2", "\"version\": 3"),
+               "\"alternative\": \"g\"", "\"alternative\": \"g\", \"error_ppm\": 3922");
+  const Graph graph = parse_graph(text);
+  EXPECT_EQ(graph.ops[0].variants[0].error_ppm, 0);
+  EXPECT_EQ(graph.ops[0].variants[1].error_ppm, 3922);
+  EXPECT_NE(to_json(graph).find("\"version\": 3"), std::string::npos);
+  EXPECT_EQ(parse_graph(to_json(graph)), graph);
+  Graph wrong = graph;
+  wrong.ops[0].variants[1].error_ppm = -1;
+  EXPECT_THROW(validate(wrong), InputError);
+}
+
 // A graph that only version 2 can hold is written as version 2, and every other one as version 1.
 TEST(WriteGraph, TakesTheOldestVersionThatCanHoldTheGraph) {
   const auto says = [](const Graph& graph, const char* text) {

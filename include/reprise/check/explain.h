@@ -42,6 +42,8 @@ struct AlternativeUse {
   // The largest number of bytes that one of them saves. Variants are compared by what a run needs
   // beside what it reads, realizations by what their ops need and read, options by what they keep.
   Bytes saved;
+  // The largest Variant::error_ppm of what runs; 0 where nothing is approximate.
+  int64_t error_ppm = 0;
 
   bool operator==(const AlternativeUse&) const = default;
 };

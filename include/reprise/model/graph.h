@@ -61,6 +61,9 @@ struct Variant {
   Role role = Role::kAny;
   Exactness exactness = Exactness::kBitwise;
   std::string alternative = {};  // the alternative that added the variant; empty for the others
+  // Of an approximate variant: the bound on the error of an element that it writes, over the largest
+  // element, in parts per million, for the data that it was measured on. 0 where none is known.
+  int64_t error_ppm = 0;
 
   bool operator==(const Variant&) const = default;
 };

@@ -29,7 +29,8 @@ struct AlternativeOptions {
   std::vector<std::string> only = {};     // if not empty: the only ones to use
   std::vector<std::string> without = {};  // never used
   // No alternative that is less exact than this is used. kRounding allows sums in another order, so
-  // that gradients differ in the last bits.
+  // that gradients differ in the last bits. kApproximate allows codecs of what the backward reads,
+  // too: results keep their bits, and gradients are approximate.
   Exactness allow = Exactness::kBitwise;
 
   bool operator==(const AlternativeOptions&) const = default;

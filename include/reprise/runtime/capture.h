@@ -24,6 +24,7 @@
 #include "reprise/model/runlog.h"
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/alternatives.h"
+#include "reprise/runtime/approximate.h"
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/offload.h"
 #include "reprise/runtime/optimizer.h"
@@ -274,6 +275,12 @@ class CapturedStep {
   // without.
   Machine machine() const;
   CapturedStepReport last_step() const;
+
+  // Says how the runs that follow treat values that the plan encodes (AlternativeOptions::allow). What
+  // is compared or bypassed is held in memory beside the budget.
+  void check_codecs(CodecCheck check);
+  // Returns the values that the plan in force encodes, in the order in which it decodes them.
+  std::vector<ApproximateValue> approximate_values() const;
 
   // These are like the functions of Remat with the same names.
   void log_steps(int64_t steps);

@@ -56,7 +56,7 @@ def capture(
         alternatives: The kinds of alternatives that the planner may use, by the names of
             `alternatives()` that are `in_graph`. None stands for all that leave the same bits, but
             "tiles" and "perceptron-by-rows", and an empty list for none. A kind with the exactness
-            "rounding" is used only if it is named here.
+            "rounding" or "approximate" is used only if it is named here.
         optimizer: An SGD, Adam, AdamW, Adagrad or RMSprop of `torch.optim` whose step becomes part
             of this one. It updates each parameter as soon as the gradient is complete and nothing
             in the step needs the parameter any more. The gradient is then freed: `.grad` is None

@@ -28,6 +28,7 @@ from .._step.report import StepReport
 from .._step.tree import Tree, flatten, rebuild
 from .._torch import _runtime
 from ..errors import InputError, StepMiss
+from .alternatives import ApproximateValue
 from .explanation import StepExplanation
 from .guards import Guards
 from .recorded import RecordedFunction
@@ -407,6 +408,44 @@ class CapturedStep:
         tensor at train.py:41".
         """
         return self._native.host_reads()
+
+    def approximate_values(self) -> list[ApproximateValue]:
+        """Returns the values that the plan in force keeps in few bits, with the codecs' bounds.
+
+        There are none unless `capture(alternatives=...)` names a kind of the exactness
+        "approximate".
+
+        Raises:
+            InputError: Nothing is planned yet.
+
+        Examples:
+            >>> step.plan().plan is not None
+            True
+            >>> kept = sum(value.kept_bytes for value in step.approximate_values())
+        """
+        return [ApproximateValue(*row) for row in self._native.approximate_values()]
+
+    def check_codecs(self, check: str = "compare") -> None:
+        """Says how the calls that follow treat values that the plan keeps in few bits.
+
+        The values are then held in memory beside the budget. The forward has the bits of plain
+        training in any case.
+
+        Args:
+            check: "compare" compares each value that is decoded with the one that was encoded:
+                `approximate_values()` then has the errors. "bypass" gives the backward the values
+                as they were, so that gradients have the bits of a step without codecs. "none"
+                checks nothing.
+
+        Raises:
+            InputError: `check` has another value.
+
+        Examples:
+            >>> step.check_codecs("compare")
+            >>> loss = step(x, y)
+            >>> step.check_codecs("none")
+        """
+        self._native.check_codecs(check)
 
     @property
     def found_in_cache(self) -> bool:

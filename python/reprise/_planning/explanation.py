@@ -52,6 +52,7 @@ class AlternativeUse:
         time_ns: The time of all of them in nanoseconds.
         plain_time_ns: The time that plain training takes for the same work in nanoseconds.
         saved_bytes: The largest difference in the bytes that an op needs or a stage keeps.
+        error_ppm: The largest `Variant.error_ppm` of what runs; 0 where nothing is approximate.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class AlternativeUse:
     time_ns: int
     plain_time_ns: int
     saved_bytes: int
+    error_ppm: int = 0
 
 
 @dataclass(frozen=True)

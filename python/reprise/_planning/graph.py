@@ -43,6 +43,9 @@ class Variant:
         exactness: The distance from plain training's result: "bitwise", "rounding" or
             "approximate".
         alternative: The alternative that added the variant. It is empty for other variants.
+        error_ppm: Of an approximate variant: the bound on the error of an element that it writes,
+            over the largest element, in parts per million, for the data that it was measured on. It
+            is 0 where none is known.
     """
 
     ns: int
@@ -55,6 +58,7 @@ class Variant:
     role: str = "any"
     exactness: str = "bitwise"
     alternative: str = ""
+    error_ppm: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class Graph(Document):
     """
 
     FORMAT: ClassVar[str] = "reprise.graph"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     name: str
     values: tuple[Value, ...]
     ops: tuple[Op, ...]

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._torch import _runtime
 from ..errors import InputError
+
+Codec = Literal["range", "olive"]
 
 
 class _Saved:
@@ -32,20 +34,27 @@ class compressed:
     reads is off by at most half a step of its group, or by less than a step and right in the mean
     with `stochastic`. The backward pass may run outside of the scope.
 
+    The codec "olive" is for tensors with a few large elements (Guo et al., arXiv 2304.07493): such
+    an outlier takes the bits of its neighbour, which becomes zero, so that it does not make the
+    steps of its group coarse. It has no bound in steps, because a neighbour is lost however large
+    it is.
+
     Attributes:
         plain_bytes: The bytes of all tensors that were encoded.
         kept_bytes: The bytes that they took instead.
-        largest_error: The largest error of an element of them; NaN if one was not finite.
+        largest_error: The largest error of an element of them: a bound for "range", and what was
+            found for "olive". NaN if one was not finite.
 
     Args:
         *excluded: Modules and tensors whose memory is there anyway: their parameters, buffers and
             numbers are kept as they are. Give the model, and perhaps its input.
-        bits: 8, 4 or 2.
-        group: The elements that share a range, a multiple of 16.
+        bits: 8, 4 or 2; 8 or 4 for "olive".
+        group: The elements that share a range or a step, a multiple of 16.
         stochastic: Round at random, so that decoded numbers are right in the mean. The random
             numbers are those of `seed`, and not PyTorch's.
         seed: As said.
         smallest: Tensors of fewer elements are kept as they are.
+        codec: "range" or "olive".
 
     Raises:
         InputError: An argument is wrong.
@@ -66,9 +75,15 @@ class compressed:
         stochastic: bool = False,
         seed: int = 0,
         smallest: int = 4096,
+        codec: Codec = "range",
     ) -> None:
         self._excluded = _storages(excluded)
-        self._options: Any = {"bits": bits, "group": group, "stochastic": stochastic}
+        self._options: Any = {
+            "bits": bits,
+            "group": group,
+            "stochastic": stochastic,
+            "codec": codec,
+        }
         _runtime.encode(torch.zeros(1), seed=0, **self._options)  # checks them
         self._seed, self._smallest = seed, smallest
         self._hooks: Any = None
@@ -167,6 +182,7 @@ class Compressed(nn.Module):
         stochastic: As for `compressed()`.
         seed: As for `compressed()`.
         smallest: As for `compressed()`.
+        codec: As for `compressed()`.
 
     Raises:
         InputError: An argument is wrong.
@@ -185,9 +201,15 @@ class Compressed(nn.Module):
         stochastic: bool = False,
         seed: int = 0,
         smallest: int = 4096,
+        codec: Codec = "range",
     ) -> None:
         super().__init__()
-        self.options: Any = {"bits": bits, "group": group, "stochastic": stochastic}
+        self.options: Any = {
+            "bits": bits,
+            "group": group,
+            "stochastic": stochastic,
+            "codec": codec,
+        }
         self.smallest, self.seed = smallest, seed
         compressed(**self.options)
         self.module = module

@@ -177,6 +177,23 @@ class CapturedStep {
     const rt::CacheUse use = step_->cache_use();
     return py::make_tuple(use.found, use.warning);
   }
+  void check_codecs(const Text& check) {
+    if (check != "none" && check != "compare" && check != "bypass") {
+      throw InputError("codecs are checked by \"compare\" or \"bypass\", or \"none\"; not \"" +
+                       check + "\"");
+    }
+    step_->check_codecs(check == "compare"  ? rt::CodecCheck::kCompare
+                        : check == "bypass" ? rt::CodecCheck::kBypass
+                                            : rt::CodecCheck::kNone);
+  }
+  py::list approximate_values() const {
+    py::list all;
+    for (const rt::ApproximateValue& value : step_->approximate_values()) {
+      all.append(py::make_tuple(value.op, value.alternative, value.plain.count(),
+                                value.kept.count(), value.bound, value.largest, value.error));
+    }
+    return all;
+  }
   Text graph() const { return to_json(step_->graph()); }
   Text profile() const { return to_json(step_->profile()); }
   void log_steps(int64_t steps) { step_->log_steps(steps); }
@@ -259,6 +276,8 @@ void bind_captured_step(py::module_& m) {
            py::arg("enforce"), py::arg("arena"), py::arg("device_graph"), py::arg("offload"),
            py::arg("machine"))
       .def("machine", &CapturedStep::machine)
+      .def("check_codecs", &CapturedStep::check_codecs, py::arg("check"))
+      .def("approximate_values", &CapturedStep::approximate_values)
       .def("run", &CapturedStep::run, py::arg("inputs"))
       .def("capture_outcome", &CapturedStep::capture_outcome, py::arg("inputs"))
       .def("forget_outcome", &CapturedStep::forget_outcome)

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <optional>
+#include <string>
 
+#include "reprise/model/errors.h"
 #include "reprise/runtime/nn/finite_depth.h"
 #include "reprise/runtime/nn/group_codec.h"
 #include "reprise/runtime/nn/xconv.h"
@@ -30,9 +32,14 @@ at::Tensor xconv2d(const at::Tensor& x, const at::Tensor& weight,
                           .seed = seed});
 }
 
-rt::nn::Encoded encode(const at::Tensor& x, int bits, int64_t group, bool stochastic,
-                       uint64_t seed) {
-  return rt::nn::encode(x, {.bits = bits, .group = group, .stochastic = stochastic, .seed = seed});
+rt::nn::Encoded encode(const at::Tensor& x, int bits, int64_t group, bool stochastic, uint64_t seed,
+                       const std::string& codec) {
+  if (codec != "range" && codec != "olive") {
+    throw InputError("a codec is \"range\" or \"olive\", not \"" + codec + "\"");
+  }
+  const auto kind = codec == "olive" ? rt::nn::CodecKind::kOlive : rt::nn::CodecKind::kRange;
+  return rt::nn::encode(
+      x, {.bits = bits, .group = group, .stochastic = stochastic, .seed = seed, .kind = kind});
 }
 
 }  // namespace
@@ -43,7 +50,7 @@ void bind_estimates(py::module_& module) {
       .def_property_readonly("bytes", &rt::nn::Encoded::bytes)
       .def("largest_error", &rt::nn::Encoded::largest_error);
   module.def("encode", &encode, py::arg("x"), py::kw_only(), py::arg("bits"), py::arg("group"),
-             py::arg("stochastic"), py::arg("seed"), no_gil());
+             py::arg("stochastic"), py::arg("seed"), py::arg("codec"), no_gil());
   module.def("decode", &rt::nn::decode, py::arg("encoded"), no_gil());
   module.def("xconv2d", &xconv2d, py::arg("x"), py::arg("weight"), py::arg("bias"), py::kw_only(),
              py::arg("probes"), py::arg("stride"), py::arg("padding"), py::arg("dilation"),

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#include <map>
+#include <set>
 #include <utility>
 
 #include "reprise/check/simulate.h"
@@ -209,6 +211,33 @@ const PlanResult& CapturedStep::planned() const {
 Machine CapturedStep::machine() const { return state_->far.machine; }
 
 CapturedStepReport CapturedStep::last_step() const { return state_->report; }
+
+void CapturedStep::check_codecs(CodecCheck check) { state_->codec_check = check; }
+
+std::vector<ApproximateValue> CapturedStep::approximate_values() const {
+  const internal::graph::StepProgram& program = state_->captured().program;
+  std::map<int32_t, const internal::rewrite::CodecUse*> by_decode;
+  for (const auto& use : program.step.codecs) by_decode[use->decode] = use.get();
+  std::vector<ApproximateValue> all;
+  std::set<OpIndex> seen;
+  for (const BoundAction& action :
+       reprise::bind(graph(), planned().plan->actions, state_->far.machine)) {
+    if (action.kind != ActionKind::kRun || !seen.insert(action.target).second) continue;
+    const auto op = static_cast<size_t>(action.target);
+    const auto found =
+        by_decode.find(program.lowered.works[op][static_cast<size_t>(action.variant)]);
+    if (found == by_decode.end()) continue;
+    const internal::rewrite::CodecUse& use = *found->second;
+    all.push_back({.op = graph().ops[op].id,
+                   .alternative = use.alternative,
+                   .plain = Bytes(use.plain_bytes),
+                   .kept = Bytes(use.kept_bytes),
+                   .bound = use.stated.bound,
+                   .largest = use.stated.largest,
+                   .error = use.error});
+  }
+  return all;
+}
 
 void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 

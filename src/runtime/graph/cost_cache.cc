@@ -72,6 +72,7 @@ Graph without_costs(Graph graph) {
     for (Variant& variant : op.variants) {
       variant.time = Nanos();
       variant.workspace = Bytes();
+      variant.error_ppm = 0;
     }
   }
   return graph;
@@ -113,8 +114,8 @@ void CostCache::load(const Question& question) {
   for (size_t op = 0; op < graph->ops.size(); ++op) {
     for (size_t k = 0; k < graph->ops[op].variants.size(); ++k) {
       const Variant& variant = graph->ops[op].variants[k];
-      costs_.by_work[static_cast<size_t>(unmeasured.works[op][k])] = {variant.time,
-                                                                      variant.workspace};
+      costs_.by_work[static_cast<size_t>(unmeasured.works[op][k])] = {
+          variant.time, variant.workspace, variant.error_ppm};
     }
   }
   costs_.spread = profile.spread;

@@ -11,7 +11,8 @@ namespace reprise::runtime::internal::graph {
 
 struct WorkCost {
   Nanos time;
-  Bytes workspace;  // above the values that the work reads and writes
+  Bytes workspace;        // above the values that the work reads and writes
+  int64_t error_ppm = 0;  // Variant::error_ppm
 };
 
 struct WorkCosts {

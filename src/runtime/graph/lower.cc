@@ -377,6 +377,7 @@ class Lowering {
     }
     variant.role = role;
     variant.exactness = exactness;
+    variant.error_ppm = costs_[w].error_ppm;
     op.variants.push_back(std::move(variant));
     result_.works.back().push_back(work_index);
   }

@@ -1,6 +1,7 @@
 #include "runtime/graph/step_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -66,6 +67,17 @@ MeasureOptions once(MeasureOptions options) {
   return options;
 }
 
+// Sets the errors that the codecs have stated for the values of the sample.
+WorkCosts with_errors(WorkCosts works, const RewrittenStep& step) {
+  constexpr double kMost = 1e9;  // a thousand times the largest element; NaN counts as that
+  for (const auto& use : step.codecs) {
+    const double share = use->stated.largest == 0 ? 0 : use->stated.bound / use->stated.largest;
+    const double ppm = std::isfinite(share) ? std::min(kMost, std::ceil(share * 1e6)) : kMost;
+    works.by_work[static_cast<size_t>(use->decode)].error_ppm = static_cast<int64_t>(ppm);
+  }
+  return works;
+}
+
 WorkCosts with_shards(WorkCosts works, const UpdateCosts& costs, const Buckets& buckets) {
   if (!buckets.sharded) return works;
   for (const Bucket& bucket : buckets.all) {
@@ -114,6 +126,7 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
     result.costs = with_updates(measure_works(step, sample, options.measure, most, within),
                                 of_updates, step.updates);
     result.costs = with_shards(std::move(result.costs), of_updates, step.buckets);
+    result.costs = with_errors(std::move(result.costs), step);
     result.lowered = lower(step, result.costs.by_work, sample, name);
     cache.store(result.lowered, result.costs);
   }

@@ -145,6 +145,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
 std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<ReadMiss>& miss) {
   begin_gradients(recording(), inputs);
   const StepUnderWay under_way;
+  for (const auto& use : captured().program.step.codecs) use->check = codec_check;
   memory.evacuate();
   updater().begin();
   replan_if_needed(inputs);

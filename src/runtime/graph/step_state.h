@@ -39,6 +39,7 @@ struct StepState {
   bool comparing = false;                     // whether the function runs beside the recording
   std::shared_ptr<distributed::Peers> peers;  // null without a process group
   bool synchronized = true;                   // whether runs average gradients over the group
+  CodecCheck codec_check = CodecCheck::kNone;
 
   Outcome& now() { return outcomes.now(); }
   const Outcome& now() const { return outcomes.now(); }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "reprise/runtime/alternatives.h"
+#include "runtime/rewrite/codec/codec_use.h"
 #include "runtime/step/buckets.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
@@ -69,6 +71,7 @@ struct RewrittenStep {
   step::Updates updates;
   Alternatives alternatives;
   step::Buckets buckets = {};  // their works and values are behind all others
+  std::vector<std::shared_ptr<CodecUse>> codecs = {};  // of values that wait in few bits
 };
 
 // A row of the registry reads the recording through a Rewriter and adds the alternatives that it
@@ -108,6 +111,7 @@ class Rewriter {
   int32_t add_work(step::Work work);
   const step::Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
   void add(CallVariant variant) { found_.variants.push_back(std::move(variant)); }
+  void add(std::shared_ptr<CodecUse> use) { codecs_.push_back(std::move(use)); }
   // Adds a realization R. If an earlier realization stands for the calls of R and for more, R is
   // widened: it then stands for the others, too, and runs them as they are. Each earlier
   // realization of the same calls that changes other calls is combined with R, and the combination
@@ -141,6 +145,7 @@ class Rewriter {
   std::vector<bool> is_updated_, is_written_;  // by external
   std::vector<int32_t> stands_for_;            // by call: the first realization; -1: none
   Alternatives found_;
+  std::vector<std::shared_ptr<CodecUse>> codecs_;
 };
 
 // Finds all alternatives that the options ask for, row by row. Returns the step with them, and with
@@ -166,6 +171,10 @@ void in_place(Rewriter& rewriter);
 void perceptron_by_rows(Rewriter& rewriter);
 void tiles(Rewriter& rewriter);
 void forward_ad(Rewriter& rewriter);
+void compressed_8(Rewriter& rewriter);
+void compressed_4(Rewriter& rewriter);
+void olive_8(Rewriter& rewriter);
+void olive_4(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
 void convolution_by_samples(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);

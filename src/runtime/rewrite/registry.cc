@@ -53,6 +53,20 @@ constexpr std::array kRows = {
         "keeps the derivative of such a group, made in its forward, in place of what its backward "
         "reads (nested Forward-AD)",
         forward_ad, Exactness::kRounding},
+    // These rows follow the variants of single calls, which they take over, and the groups, and come
+    // before the rows that may be combined with them.
+    Row{"compressed-8",
+        "keeps what smooth backwards read in 8 bits an element, with a range for each 256 of them",
+        compressed_8, Exactness::kApproximate},
+    Row{"compressed-4", "does the same in 4 bits an element; used only if it is named",
+        compressed_4, Exactness::kApproximate, /*in_chain=*/false, /*on_request=*/true},
+    Row{"olive-8",
+        "does the same in 8 bits, and outliers take the bits of their neighbours (OliVe); used "
+        "only "
+        "if it is named",
+        olive_8, Exactness::kApproximate, /*in_chain=*/false, /*on_request=*/true},
+    Row{"olive-4", "does the same in 4 bits, as olive-8; used only if it is named", olive_4,
+        Exactness::kApproximate, /*in_chain=*/false, /*on_request=*/true},
     Row{"two-call-convolution",
         "splits the backward of a convolution in two: gradients of the weights, then of the input",
         two_call_convolution},

@@ -62,7 +62,11 @@ Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buck
 }
 
 RewrittenStep Rewriter::take() {
-  return {std::move(recording_), std::move(works_), std::move(updates_), std::move(found_)};
+  return {.recording = std::move(recording_),
+          .works = std::move(works_),
+          .updates = std::move(updates_),
+          .alternatives = std::move(found_),
+          .codecs = std::move(codecs_)};
 }
 
 int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {
@@ -159,6 +163,10 @@ std::optional<CallRealization> Rewriter::both(const CallRealization& a,
   if (std::ranges::any_of(a.changed, [&](int32_t c) { return contains(b.changed, c); })) {
     return std::nullopt;
   }
+  // What rounds is compared with plain training, and what is approximate with its bound: apart.
+  const bool is_mixed = a.exactness != b.exactness && a.exactness != Exactness::kBitwise &&
+                        b.exactness != Exactness::kBitwise;
+  if (is_mixed) return std::nullopt;
   CallRealization two = a;
   two.name += "+" + b.name;
   two.exactness = std::max(a.exactness, b.exactness);

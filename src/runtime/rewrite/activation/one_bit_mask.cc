@@ -234,6 +234,29 @@ Kernel answering(const Question& question, bool over) {
   };
 }
 
+// Returns whether a codec keeps what the call reads for other calls, and the call reads it as it was.
+bool is_encoded_for_others(const Rewriter& rewriter, int32_t c) {
+  const auto has = [c](const std::vector<int32_t>& list) {
+    return std::ranges::find(list, c) != list.end();
+  };
+  return std::ranges::any_of(rewriter.found().realizations, [&](const CallRealization& one) {
+    return one.exactness == Exactness::kApproximate && has(one.calls) && !has(one.changed);
+  });
+}
+
+// Returns the call of the forward behind which the bits are taken. It is -1 if something else in the
+// backward needs the mask in any case.
+int32_t place_to_ask(const Rewriter& rewriter, int32_t mask, int32_t c) {
+  const int32_t behind = rewriter.last_forward_use(mask, c);
+  if (behind >= 0 || !is_encoded_for_others(rewriter, c)) return behind;
+  const Recording& recording = rewriter.recording();
+  int32_t last = recording.values[static_cast<size_t>(mask)].maker;
+  for (const int32_t reader : rewriter.readers(mask)) {
+    if (recording.calls[static_cast<size_t>(reader)].phase == Phase::kForward) last = reader;
+  }
+  return last;
+}
+
 }  // namespace
 
 void one_bit_mask(Rewriter& rewriter) {
@@ -255,7 +278,7 @@ void one_bit_mask(Rewriter& rewriter) {
     }
     const StepValue& made = recording.values[static_cast<size_t>(result.index)];
     if (made.maker != c || made.previous >= 0 || rewriter.is_result(mask.index)) continue;
-    const int32_t behind = rewriter.last_forward_use(mask.index, c);
+    const int32_t behind = place_to_ask(rewriter, mask.index, c);
     const int64_t before = recording.values[static_cast<size_t>(mask.index)].bytes;
     const int64_t bytes =
         bytes_of_bits(before / static_cast<int64_t>(c10::elementSize(mask.geometry.dtype)));

@@ -127,6 +127,22 @@ void add_late(Rewriter& rewriter, const Lateness& lateness, CallRealization real
   rewriter.add(std::move(realization));
 }
 
+// Adds the realization of a codec with its one reader late: what is decoded exists at the later place
+// only.
+void add_late_decoded(Rewriter& rewriter, const Lateness& lateness, CallRealization realization) {
+  if (realization.calls.size() != 1) return;
+  const int32_t c = realization.calls[0];
+  const int32_t place = lateness.place_for(rewriter.work(c), c);
+  if (place < 0) return;
+  realization.name += "+late-gradient";
+  for (CallRealization::Piece& piece : realization.pieces) {
+    if (piece.after < c) continue;  // It encodes in the forward.
+    piece.after = place;
+    piece.name = "late." + piece.name;
+  }
+  rewriter.add(std::move(realization));
+}
+
 }  // namespace
 
 void late_gradient(Rewriter& rewriter) {
@@ -135,6 +151,10 @@ void late_gradient(Rewriter& rewriter) {
   std::vector<bool> has_others(recording.calls.size(), false);
   const std::vector<CallRealization> before = rewriter.found().realizations;
   for (const CallRealization& realization : before) {
+    if (realization.exactness == Exactness::kApproximate) {
+      add_late_decoded(rewriter, lateness, realization);
+      continue;
+    }
     for (const int32_t c : realization.calls) has_others[static_cast<size_t>(c)] = true;
     if (realization.name != "two-call-convolution") continue;
     for (const size_t which : {1, 2, 3}) add_late(rewriter, lateness, realization, which);
