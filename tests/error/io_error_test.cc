@@ -134,7 +134,7 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
   const char* owned = "\"owner\": \"blocks.0\", ";
   const char* named = "\"name\": \"parts\", ";
   const std::vector<Case> cases = {
-      {"\"version\": 2", "\"version\": 3", "/version", 3, "versions 1 to 2"},
+      {"\"version\": 2", "\"version\": 4", "/version", 3, "versions 1 to 3"},
       {"\"version\": 2", "\"version\": 1", "/ops/0/variants/1/alternative", 11, "unknown key"},
       {owned, "\"owner\": 1, ", "/ops/0/owner", 10, "a string"},
       {owned, "\"owners\": \"b\", ", "/ops/0/owners", 10, "unknown key"},
@@ -169,7 +169,7 @@ TEST(MalformedGraph, OfVersionOneHasNothingOfVersionTwo) {
 TEST(MalformedGraph, OfVersionTwoHasNothingOfVersionThree) {
   expect_refusals(kOwnedGraphText, [](const std::string& text) { parse_graph(text, "file.json"); },
                   {{"\"alternative\": \"g\"", "\"alternative\": \"g\", \"error_ppm\": 4",
-                    "/ops/0/variants/1/error_ppm", 12, "unknown key"}});
+                    "/ops/0/variants/1/error_ppm", 11, "unknown key"}});
 }
 
 TEST(MalformedPlan, IsRefusedWithFilePointerAndLine) {

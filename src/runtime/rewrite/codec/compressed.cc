@@ -17,10 +17,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 
