@@ -93,9 +93,10 @@ struct OnlineReport {
 //   the trace (OnlineOptions::plan_after): what to keep, what to evict first, and what to make again
 //   when. Several plans are kept, so steps with branches are planned on each branch that was seen. At
 //   the first operation that is not the planned one, the step goes on with another plan of the same
-//   beginning, or without a plan. All promises hold in any case; a plan changes the time alone. Plans
-//   are made from measured times, so evictions of planned steps may differ from run to run. A search
-//   takes host memory that no budget counts.
+//   beginning, or without a plan. Before it runs out of memory, it gives its plan up and evicts all
+//   that can be. All promises hold in any case; a plan changes the time alone. Plans are made from
+//   measured times, so evictions of planned steps may differ from run to run. A search takes host
+//   memory that no budget counts.
 // - A search in the background reads nothing but a copy of the trace. It never changes a step under
 //   way, and what it throws is a reason in the report. The destructor ends it. In a child of fork() it
 //   does not go on.

@@ -73,8 +73,8 @@ void Plans::learn(Followed followed, OnlineReport& report) {
   report.planned_calls = static_cast<int64_t>(followed.planned);
   report.unplanned_evictions = followed.unplanned_evictions;
   report.why_not_planned = followed.why_not;
-  if (followed.plan) {
-    learn_from_planned(followed, report);
+  if (followed.plan || followed.given_up) {
+    learn_from_planned(followed.plan ? *followed.plan : *followed.given_up, followed, report);
   } else if (followed.traced && !followed.trace.calls.empty()) {
     learn_from_traced(std::move(followed), report);
   }
@@ -107,8 +107,9 @@ void Plans::learn_from_traced(Followed followed, OnlineReport& report) {
 
 // If the memory of the plan did not suffice, the trace is planned again with less. If the plan does
 // not help, it is dropped.
-void Plans::learn_from_planned(const Followed& followed, const OnlineReport& report) {
-  const auto kept = row_of(followed.plan.get());
+void Plans::learn_from_planned(const StepPlan& plan, const Followed& followed,
+                               const OnlineReport& report) {
+  const auto kept = row_of(&plan);
   if (kept == kept_.end()) return;
   move_to_front(kept_, kept);
   Kept& row = kept_.front();
@@ -122,9 +123,11 @@ void Plans::learn_from_planned(const Followed& followed, const OnlineReport& rep
                     row.reserve);
     }
   }
-  if (sufficed || report.reruns <= row.reruns) return;
+  if (sufficed || (followed.plan && report.reruns <= row.reruns)) return;
   drop(kept_.begin(),
-       "the memory of the plan did not suffice, and more was made again than without");
+       followed.plan
+           ? "the memory of the plan did not suffice, and more was made again than without"
+           : "the memory of the plan did not suffice");
 }
 
 void Plans::search(Purpose purpose, Trace trace, Bytes reserve) {

@@ -58,7 +58,8 @@ class Plans {
     std::shared_ptr<const StepPlan> smaller;  // the plan that needs too much; null: there was none
   };
 
-  void learn_from_planned(const Followed& followed, const OnlineReport& report);
+  void learn_from_planned(const StepPlan& plan, const Followed& followed,
+                          const OnlineReport& report);
   void learn_from_traced(Followed followed, OnlineReport& report);
   void search(Purpose purpose, Trace trace, Bytes reserve);
   void accept(const Purpose& purpose, const PlanAnswer& answer);
