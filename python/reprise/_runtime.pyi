@@ -401,6 +401,7 @@ class Online:
         plans: int,
         time_limit_ns: int,
         planning_share: float,
+        plan_in_background: bool,
     ) -> None: ...
     def begin(self) -> None:
         """Begins a step on this thread."""
@@ -416,6 +417,12 @@ class Online:
 
         Raises the reason behind it, if it only says that an operation found an operand missing.
         """
+
+    def wait_for_plan(self) -> None:
+        """Waits for the search in the background, if one is under way."""
+
+    def stop_planning(self) -> None:
+        """Ends the search in the background, and begins no other."""
 
     def report(self) -> dict[str, Any]:
         """Returns the keyword arguments of OnlineReport."""

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -291,6 +292,26 @@ TEST(GraphPlanner, IsNearTheBoundOnManyEqualBlocks) {
     expect_sound_plan(graph, result);
     EXPECT_LE(100 * result.plan->time.count(), 101 * result.lower_bound.count()) << budget;
   }
+}
+
+TEST(GraphPlanner, AStopIsTheEndOfItsTime) {
+  const Graph graph = equal_blocks(30);
+  PlanOptions ask;
+  ask.budget = "40%";
+  ask.time_limit = Nanos(0);
+  ask.threads = 1;
+  const PlanResult without_time = plan(graph, ask);
+  ask.time_limit = Nanos(3'600'000'000'000);
+  const PlanResult with_time = plan(graph, ask);
+  std::stop_source stop;
+  stop.request_stop();
+  ask.stop = stop.get_token();
+  const PlanResult stopped = plan(graph, ask);
+  EXPECT_EQ(stopped.termination, without_time.termination);
+  ASSERT_EQ(stopped.plan.has_value(), without_time.plan.has_value());
+  if (stopped.plan) EXPECT_EQ(stopped.plan->actions, without_time.plan->actions);
+  ASSERT_TRUE(with_time.plan.has_value());
+  EXPECT_TRUE(!stopped.plan || stopped.plan->time > with_time.plan->time);
 }
 
 TEST(GraphPlanner, TheNumberOfThreadsDoesNotChangeTheAnswer) {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -250,6 +253,68 @@ def test_steps_that_repeat_are_planned() -> None:
         reprise.online(plan_after=-1)
     with pytest.raises(reprise.InputError, match="time limit"):
         reprise.online(time_limit=-1.0)
+
+
+def test_a_plan_that_is_searched_for_in_the_background() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
+    x = torch.randn(512, 64)
+
+    def run() -> dict[str, np.ndarray]:
+        model.zero_grad()
+        model(x).square().mean().backward()
+        return state_of(model)
+
+    reprise.reset_peak()
+    expected = run()
+    model.zero_grad()
+    online = reprise.online(
+        budget=int(0.6 * reprise.peak_bytes()),
+        plan_after=1,
+        time_limit=0.1,
+        planning_share=1e9,
+        plan_in_background=True,
+    )
+    online.wait_for_plan()
+    for step in range(3):
+        with online:
+            found = run()
+        assert_same(found, expected)
+        report = online.report()
+        assert report.planned == (step > 0)
+        assert (report.planning_time_ns > 0) == (step == 1)
+        online.wait_for_plan()
+
+
+@pytest.mark.parametrize("leaked", [False, True])
+def test_the_interpreter_exits_with_a_search_under_way(leaked: bool) -> None:
+    script = f"""
+        import ctypes, reprise, torch
+        from torch import nn
+
+        reprise.install_cpu_allocator()
+        layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(40)]
+        model = nn.Sequential(*layers)
+        x = torch.randn(512, 64)
+        model(x).sum().backward()
+        online = reprise.online(
+            budget=int(0.7 * reprise.peak_bytes()), plan_after=1, time_limit=3600.0,
+            plan_in_background=True,
+        )
+        if {leaked}:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(online))
+        with online:
+            model(x).sum().backward()
+        assert online.report().evictions > 0
+        print("over", flush=True)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=300,  # It would wait for an hour.
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")
 
 
 def test_a_captured_step_is_no_part_of_it() -> None:

@@ -338,6 +338,50 @@ TEST_F(OnlineTest, ARequestThatCannotFitSaysWhatIsHeld) {
 }
 
 // The kernel finds its operand missing, and the caller hears why.
+// The sum of three rows. While it is made, the rows are there, too.
+at::Tensor sum_of_rows(const at::Tensor& row) {
+  return at::cat({row, row, row}).view({3, kMany}).sum(0);
+}
+
+// One operand has to go once more while the other one is made, which needs all of the room.
+TEST_F(OnlineTest, OperandsGiveWayToEachOther) {
+  const at::Tensor ones = at::ones({kMany});
+  at::Tensor sum;
+  const OnlineReport report = with_room(4 * kBytes, [&] {
+    const at::Tensor a = ones * 3, b = sum_of_rows(ones);
+    squeeze(4 * kBytes);
+    EXPECT_TRUE(is_evicted(a) && is_evicted(b));
+    sum = a + b;
+  });
+  EXPECT_TRUE(all_are(sum, 6));
+  EXPECT_EQ(report.reruns, 4);  // `a` twice, the rows, and their sum
+}
+
+// The same at the end of the step, where all that is held has to be there.
+TEST_F(OnlineTest, WhatIsHeldGivesWayToEachOther) {
+  const at::Tensor ones = at::ones({kMany});
+  at::Tensor a, b;
+  with_room(4 * kBytes, [&] {
+    a = ones * 3;
+    b = sum_of_rows(ones);
+    squeeze(4 * kBytes);
+  });
+  EXPECT_TRUE(all_are(a, 3) && all_are(b, 3));
+}
+
+TEST_F(OnlineTest, OperandsThatCannotBeThereAtOnceAreABudgetError) {
+  const at::Tensor ones = at::ones({kMany}), twos = ones * 2;
+  const int64_t level = live();
+  EXPECT_THROW(with_room(4 * kBytes,
+                         [&] {
+                           const at::Tensor a = sum_of_rows(ones), b = sum_of_rows(twos);
+                           squeeze(4 * kBytes);
+                           return a + b;
+                         }),
+               BudgetError);
+  EXPECT_EQ(live(), level);
+}
+
 TEST_F(OnlineTest, AnOperandThatCannotBeMadeAgainIsABudgetError) {
   const at::Tensor ones = at::ones({kMany});
   at::Tensor left;

@@ -1,6 +1,7 @@
 // PlanOptions say what plan() should look for, and how long.
 #pragma once
 
+#include <stop_token>
 #include <string>
 
 #include "reprise/model/machine.h"
@@ -26,6 +27,9 @@ struct PlanOptions {
   // plans within the budget refer to the whole budget.
   Bytes reserve = {};
   Observer observer{};  // progress; may be empty
+  // Once a stop is requested, on whatever thread, the search ends as if its time were over. Planners
+  // of chains that move values keep to their time limit alone.
+  std::stop_token stop{};
   // The memories that values may move to. The budget is that of its first memory.
   Machine machine{};
 };

@@ -37,10 +37,15 @@ struct OnlineOptions {
   // plans nothing that never comes again.
   int plan_after = 2;
   int plans = 8;                    // plans that are kept; the one that was followed last stays
-  Nanos time_limit{1'000'000'000};  // of one search for a plan, on the thread of the step
+  Nanos time_limit{1'000'000'000};  // of one search for a plan
   // Behind the first search, another one begins only if searches have taken no more than this part of
-  // the time of all steps.
+  // the time of all steps. A search in the background counts when it is over, with its time on the
+  // clock.
   double planning_share = 0.25;
+  // A search runs on a thread of its own, one at a time, and the steps go on meanwhile without its
+  // plan. The first step that begins when the search is over follows the plan. Else a search runs on
+  // the thread of the step, behind it.
+  bool plan_in_background = false;
 
   bool operator==(const OnlineOptions&) const = default;
 };
@@ -64,7 +69,9 @@ struct OnlineReport {
   int64_t planned_calls = 0;  // operations of the plan that was followed last; 0: there was no plan
   int64_t unplanned_evictions = 0;   // that the plan did not foresee, while one was followed
   std::string why_not_planned = {};  // empty if it was, or if steps are not planned
-  Nanos planning_time;               // behind the step, not part of `time`
+  // The time of the searches behind the step, or of the one in the background whose answer was there
+  // when the step began. It is no part of `time`.
+  Nanos planning_time;
 
   bool operator==(const OnlineReport&) const = default;
 };
@@ -86,8 +93,13 @@ struct OnlineReport {
 //   the trace (OnlineOptions::plan_after): what to keep, what to evict first, and what to make again
 //   when. Several plans are kept, so steps with branches are planned on each branch that was seen. At
 //   the first operation that is not the planned one, the step goes on with another plan of the same
-//   beginning, or without a plan. All promises hold in any case; a plan changes the time alone. Plans
-//   are made from measured times, so evictions of planned steps may differ from run to run.
+//   beginning, or without a plan. Before it runs out of memory, it gives its plan up and evicts all
+//   that can be. All promises hold in any case; a plan changes the time alone. Plans are made from
+//   measured times, so evictions of planned steps may differ from run to run. A search takes host
+//   memory that no budget counts.
+// - A search in the background reads nothing but a copy of the trace. It never changes a step under
+//   way, and what it throws is a reason in the report. The destructor ends it. In a child of fork() it
+//   does not go on.
 // - A step runs on the thread that began it, and one step at a time in a process. Operators may use
 //   more threads; what these take in parallel is not made room for.
 //
@@ -132,9 +144,15 @@ class Online {
   // Undoes the step.
   void undo();
 
+  // Waits for the search in the background, if one is under way. The next step follows its plan.
+  void wait_for_plan();
+  // Ends the search in the background, and begins no other. It may be called on any thread.
+  void stop_planning();
+
   OnlineReport last_step() const;
 
   struct State;
+  explicit Online(std::unique_ptr<State> state);  // for this library
 
  private:
   std::unique_ptr<State> state_;

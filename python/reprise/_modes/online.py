@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
@@ -37,7 +38,8 @@ class OnlineReport:
         unplanned_evictions: The number of evictions that the plan did not foresee.
         why_not_planned: Why the step was not planned, or not to its end; "" if it was, or if steps
             are not planned.
-        planning_time_ns: The time of planning, behind the step. It is no part of `time_ns`.
+        planning_time_ns: The time of the searches behind the step, or of the one in the background
+            whose answer was there when the step began. It is no part of `time_ns`.
     """
 
     budget_bytes: int | None
@@ -93,6 +95,7 @@ class Online(contextlib.ContextDecorator):
         plans: int,
         time_limit: float | str,
         planning_share: float,
+        plan_in_background: bool,
     ) -> None:
         self._native = _runtime.Online(
             budget=budget_for(budget, torch.device("cpu")),
@@ -102,7 +105,10 @@ class Online(contextlib.ContextDecorator):
             plans=plans,
             time_limit_ns=nanoseconds(time_limit),
             planning_share=planning_share,
+            plan_in_background=plan_in_background,
         )
+        # No thread may be left when the interpreter exits, although objects may be left then.
+        weakref.finalize(self, self._native.stop_planning)
 
     def __enter__(self) -> Online:
         self._native.begin()
@@ -124,6 +130,14 @@ class Online(contextlib.ContextDecorator):
             raise
         return False
 
+    def wait_for_plan(self) -> None:
+        """Waits for the search in the background, if one is under way.
+
+        The next step follows the plan that it finds. Call it between two steps that are to be
+        measured, or where two runs have to do the same.
+        """
+        self._native.wait_for_plan()
+
     def report(self) -> OnlineReport:
         """Returns the peak, the evictions, the re-runs and the time of the last step."""
         return OnlineReport(**self._native.report())
@@ -144,6 +158,7 @@ def online(
     plans: int = 8,
     time_limit: float | str = 1.0,
     planning_share: float = 0.25,
+    plan_in_background: bool = False,
 ) -> Online:
     """Returns a context manager in which any training step stays inside a budget.
 
@@ -175,10 +190,13 @@ def online(
             With 0 no step is planned, and neither is one without a budget.
         plans: The number of plans that are kept. The one that was not followed for the longest time
             makes room for a new one.
-        time_limit: The time of each search for a plan, on this thread: seconds, or a text such as
-            "2s".
+        time_limit: The time of each search for a plan: seconds, or a text such as "2s".
         planning_share: Behind the first search, another one begins only if searches have taken no
-            more than this part of the time of all steps.
+            more than this part of the time of all steps. A search in the background counts when it
+            is over, with its time on the clock.
+        plan_in_background: A search runs on a thread of its own, one at a time, and steps go on
+            without its plan. The first step that begins when the search is over follows the plan.
+            Otherwise a search runs on this thread, behind the step.
 
     Returns:
         The context manager. It may be used for many steps, and as a decorator of the step.
@@ -193,4 +211,13 @@ def online(
         ...     loss.backward()
         >>> evictions = online.report().evictions
     """
-    return Online(budget, heuristic, smallest, plan_after, plans, time_limit, planning_share)
+    return Online(
+        budget,
+        heuristic,
+        smallest,
+        plan_after,
+        plans,
+        time_limit,
+        planning_share,
+        plan_in_background,
+    )

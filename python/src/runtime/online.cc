@@ -24,14 +24,16 @@ struct Thrown : std::runtime_error {
 class Online {
  public:
   Online(const BudgetArgument& budget, const std::string& heuristic, int64_t smallest,
-         int plan_after, int plans, int64_t time_limit_ns, double planning_share)
+         int plan_after, int plans, int64_t time_limit_ns, double planning_share,
+         bool plan_in_background)
       : online_({.budget = budget_of(budget),
                  .heuristic = heuristic,
                  .smallest = Bytes(smallest),
                  .plan_after = plan_after,
                  .plans = plans,
                  .time_limit = Nanos(time_limit_ns),
-                 .planning_share = planning_share}) {}
+                 .planning_share = planning_share,
+                 .plan_in_background = plan_in_background}) {}
 
   void begin() { online_.begin(); }
   void end() {
@@ -50,6 +52,14 @@ class Online {
       online_.fail(std::make_exception_ptr(Thrown(message)));
     } catch (const Thrown&) {
     }
+  }
+  void wait_for_plan() {
+    const py::gil_scoped_release no_gil;
+    online_.wait_for_plan();
+  }
+  void stop_planning() {
+    const py::gil_scoped_release no_gil;
+    online_.stop_planning();
   }
   py::dict report() const {
     const rt::OnlineReport report = online_.last_step();
@@ -88,15 +98,17 @@ std::vector<std::pair<std::string, std::string>> heuristics() {
 
 void bind_online(py::module_& m) {
   py::class_<Online>(m, "Online")
-      .def(
-          py::init<const BudgetArgument&, const std::string&, int64_t, int, int, int64_t, double>(),
-          py::kw_only(), py::arg("budget"), py::arg("heuristic"), py::arg("smallest"),
-          py::arg("plan_after"), py::arg("plans"), py::arg("time_limit_ns"),
-          py::arg("planning_share"))
+      .def(py::init<const BudgetArgument&, const std::string&, int64_t, int, int, int64_t, double,
+                    bool>(),
+           py::kw_only(), py::arg("budget"), py::arg("heuristic"), py::arg("smallest"),
+           py::arg("plan_after"), py::arg("plans"), py::arg("time_limit_ns"),
+           py::arg("planning_share"), py::arg("plan_in_background"))
       .def("begin", &Online::begin)
       .def("end", &Online::end)
       .def("undo", &Online::undo)
       .def("fail", &Online::fail, py::arg("message"))
+      .def("wait_for_plan", &Online::wait_for_plan)
+      .def("stop_planning", &Online::stop_planning)
       .def("report", &Online::report);
   m.def("online_heuristics", &heuristics);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -17,10 +18,11 @@ class SearchControl {
   // The clock starts with the construction.
   SearchControl(const PlanOptions& options, std::string planner)
       : observer_(options.observer),
+        stop_(options.stop),
         planner_(std::move(planner)),
         end_(Clock::now() + std::chrono::nanoseconds(options.time_limit.count())) {}
 
-  bool out_of_time() const { return Clock::now() >= end_; }
+  bool out_of_time() const { return stop_.stop_requested() || Clock::now() >= end_; }
 
   // Returns the share of the time from `begin` to the end of the search that is over.
   double share_over(std::chrono::steady_clock::time_point begin) const {
@@ -52,10 +54,12 @@ class SearchControl {
     return control;
   }
 
-  // Returns the same search without a time limit, for work that is too short to count.
+  // Returns the same search without a time limit, for work that is too short to count. It is not
+  // stopped either.
   SearchControl untimed() const {
     SearchControl control = *this;
     control.end_ = Clock::time_point::max();
+    control.stop_ = {};
     return control;
   }
 
@@ -74,6 +78,7 @@ class SearchControl {
   using Clock = std::chrono::steady_clock;
 
   Observer observer_;
+  std::stop_token stop_;
   std::string planner_;
   Clock::time_point end_;
   Clock::time_point last_report_{};

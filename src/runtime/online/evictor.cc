@@ -12,8 +12,8 @@ namespace reprise::runtime::internal::online {
 using device::counted_bytes;
 
 bool Evictor::may_be_evicted(const Value& value) const {
-  return value.resident && value.pins == 0 && value.can_be_made() && !value.stays &&
-         value.bytes >= smallest_;
+  return value.resident && value.pins == 0 && value.wanted == 0 && value.can_be_made() &&
+         !value.stays && value.bytes >= smallest_;
 }
 
 // Sorts the candidates by the score without the neighborhood. Equal scores stand in the order of the
@@ -53,6 +53,27 @@ int64_t Evictor::evict(Value& value) {
   return counted_bytes(value.bytes);
 }
 
+// Returns the bytes that this frees.
+int64_t Evictor::sweep() {
+  const int64_t before = memory_count(c10::kCPU).live;
+  values_.sweep();
+  return before - memory_count(c10::kCPU).live;
+}
+
+// Evicts until so many bytes are free, or nothing is left. Returns the bytes.
+int64_t Evictor::evict_by_score(int64_t bytes) {
+  int64_t freed = 0;
+  if (bytes > 0) find_candidates();
+  while (freed < bytes) {
+    const size_t best = best_candidate();
+    if (best == candidates_.size()) break;
+    Value& value = *candidates_[best].value;
+    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(best));
+    freed += evict(value);
+  }
+  return freed;
+}
+
 std::string Evictor::make_room(int64_t bytes) {
   int64_t freed = 0;
   while (follower_ != nullptr && freed < bytes) {
@@ -61,17 +82,17 @@ std::string Evictor::make_room(int64_t bytes) {
     freed += evict(*released);
   }
   if (freed >= bytes) return {};
-  const int64_t before = memory_count(c10::kCPU).live;
-  values_.sweep();
-  freed += before - memory_count(c10::kCPU).live;
+  freed += sweep();
   if (freed < bytes && follower_ != nullptr) follower_->missing(bytes - freed);
-  if (freed < bytes) find_candidates();
+  freed += evict_by_score(bytes - freed);
+  if (freed < bytes && follower_ != nullptr && follower_->give_up()) {
+    freed += sweep();
+    freed += evict_by_score(bytes - freed);
+  }
   while (freed < bytes) {
-    const size_t best = best_candidate();
-    if (best == candidates_.size()) return what_is_held();
-    Value& value = *candidates_[best].value;
-    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(best));
-    freed += evict(value);
+    Value* const waiting = remaker_.take_from_waiting(smallest_);
+    if (waiting == nullptr) return what_is_held();
+    freed += evict(*waiting);
   }
   return {};
 }
@@ -79,11 +100,11 @@ std::string Evictor::make_room(int64_t bytes) {
 std::string Evictor::what_is_held() {
   int64_t pinned = 0, outside = 0, stays = 0, unmakeable = 0, small = 0;
   values_.for_each_present([&](const Value& value) {
-    int64_t& kind = value.pins > 0         ? pinned
-                    : value.outside        ? outside
-                    : value.stays          ? stays
-                    : !value.can_be_made() ? unmakeable
-                                           : small;
+    int64_t& kind = value.pins > 0 || value.wanted > 0 ? pinned
+                    : value.outside                    ? outside
+                    : value.stays                      ? stays
+                    : !value.can_be_made()             ? unmakeable
+                                                       : small;
     kind += counted_bytes(value.bytes);
   });
   const int64_t known = pinned + outside + stays + unmakeable + small;

@@ -14,14 +14,15 @@ namespace reprise::runtime::internal::online {
 
 class Evictor {
  public:
-  Evictor(Values& values, Scorer& scorer, const Clock& clock, int64_t smallest)
-      : values_(values), scorer_(scorer), clock_(clock), smallest_(smallest) {}
+  Evictor(Values& values, Scorer& scorer, Remaker& remaker, const Clock& clock, int64_t smallest)
+      : values_(values), scorer_(scorer), remaker_(remaker), clock_(clock), smallest_(smallest) {}
 
   // From now on, what the plan of a follower releases is evicted before all else.
   void follow(Follower* follower) { follower_ = follower; }
 
-  // Evicts the values with the least scores until so many bytes are free. Returns an empty text, or
-  // what holds the memory that is left.
+  // Evicts the values with the least scores until so many bytes are free. If that is not enough, the
+  // plan is given up with all that it holds, and then calls that wait lose operands that they have.
+  // Returns an empty text, or what holds the memory that is left.
   std::string make_room(int64_t bytes);
 
   int64_t evictions() const { return evictions_; }
@@ -34,6 +35,8 @@ class Evictor {
   };
 
   int64_t evict(Value& value);
+  int64_t evict_by_score(int64_t bytes);
+  int64_t sweep();
   bool may_be_evicted(const Value& value) const;
   void find_candidates();
   size_t best_candidate();
@@ -41,6 +44,7 @@ class Evictor {
 
   Values& values_;
   Scorer& scorer_;
+  Remaker& remaker_;
   const Clock& clock_;
   const int64_t smallest_;
   Follower* follower_ = nullptr;

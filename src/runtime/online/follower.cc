@@ -102,20 +102,21 @@ void Follower::run_planned() {
 // Goes through the re-runs from the last one to the first: a re-run is needed if its results stay, or
 // if a later one reads them. Then all actions are done in order.
 void Follower::run_batch(size_t call) {
-  const auto batch = plan_->before_call(call);
+  const std::shared_ptr<const StepPlan> plan = plan_;
+  const auto batch = plan->before_call(call);
   std::vector<char> needed(batch.size(), 0);
   std::vector<int32_t> wanted;
   for (size_t a = batch.size(); a-- > 0;) {
     if (batch[a].kind != Kind::kRunAgain) continue;
     const auto of = static_cast<size_t>(batch[a].of);
-    for (const int32_t serial : plan_->trace.made(of)) {
+    for (const int32_t serial : plan->trace.made(of)) {
       const bool is_wanted = std::erase(wanted, serial) > 0;
-      const bool is_small = plan_->trace.values[static_cast<size_t>(serial)].bytes < smallest_;
+      const bool is_small = plan->trace.values[static_cast<size_t>(serial)].bytes < smallest_;
       const bool stays = batch[a].stays && !is_small && !is_over_behind(batch, a, serial);
       if ((is_wanted || stays) && is_missing(serial)) needed[a] = 1;
     }
     if (needed[a] == 0) continue;
-    for (const int32_t serial : plan_->trace.reads(of)) {
+    for (const int32_t serial : plan->trace.reads(of)) {
       if (is_missing(serial)) wanted.push_back(serial);
     }
   }
@@ -123,10 +124,11 @@ void Follower::run_batch(size_t call) {
     if (batch[a].kind == Kind::kRelease) {
       release(batch[a]);
     } else {
-      for (const int32_t serial : plan_->trace.made(static_cast<size_t>(batch[a].of))) {
+      for (const int32_t serial : plan->trace.made(static_cast<size_t>(batch[a].of))) {
         queued_[static_cast<size_t>(serial)] = -1;
       }
       if (needed[a] != 0) run_again(batch, a);
+      if (!plan_) return;  // It was given up.
     }
   }
 }
@@ -173,7 +175,7 @@ Value* Follower::next_to_evict() {
     if (queued_[static_cast<size_t>(entry.serial)] != entry.made_again_at) continue;
     const ValuePtr found = value(entry.serial);
     if (!found || !found->present() || !found->can_be_made() || found->stays) continue;
-    if (found->pins > 0) {
+    if (found->pins > 0 || found->wanted > 0) {
       pinned.push_back(entry);
     } else {
       next = found.get();
@@ -187,6 +189,7 @@ Value* Follower::next_to_evict() {
 }
 
 std::shared_ptr<const StepPlan> Follower::too_small() const {
+  if (followed_.given_up) return followed_.given_up;
   return followed_.unplanned_evictions > 0 ? plan_ : nullptr;
 }
 
@@ -194,6 +197,14 @@ void Follower::missing(int64_t bytes) {
   if (!plan_) return;
   ++followed_.unplanned_evictions;
   followed_.most_missing = std::max(followed_.most_missing, bytes);
+}
+
+bool Follower::give_up() {
+  if (!plan_) return false;
+  stop(
+      fmt::format("before the end of operation {}, the memory of the plan did not suffice", calls_),
+      /*record=*/false);
+  return true;
 }
 
 void Follower::make_room_begins() {
@@ -252,7 +263,11 @@ bool Follower::adopt_another() {
 
 void Follower::stop(std::string why_not, bool record) {
   followed_.why_not = std::move(why_not);
-  if (record) tracer_.emplace(values_, plan_->trace.first(calls_), smallest_);
+  if (record) {
+    tracer_.emplace(values_, plan_->trace.first(calls_), smallest_);
+  } else {
+    followed_.given_up = too_small();
+  }
   plan_.reset();
   held_.clear();
   released_.clear();

@@ -21,13 +21,14 @@ using StepPlans = std::vector<std::shared_ptr<const StepPlan>>;
 
 // A Followed says what became of a step.
 struct Followed {
-  std::shared_ptr<const StepPlan> plan;  // followed to the end of the step; else null
-  size_t matched = 0;                    // calls that were as planned
-  size_t planned = 0;                    // calls of the plan that was followed last
-  std::string why_not;                   // the step was not planned, or not to its end
-  int64_t unplanned_evictions = 0;       // while a plan was followed
-  int64_t most_missing = 0;              // bytes: the largest request that was above the plan
-  bool traced = false;                   // `trace` is the whole step
+  std::shared_ptr<const StepPlan> plan;      // followed to the end of the step; else null
+  size_t matched = 0;                        // calls that were as planned
+  size_t planned = 0;                        // calls of the plan that was followed last
+  std::string why_not;                       // the step was not planned, or not to its end
+  int64_t unplanned_evictions = 0;           // while a plan was followed
+  int64_t most_missing = 0;                  // bytes: the largest request that was above the plan
+  std::shared_ptr<const StepPlan> given_up;  // its memory did not suffice; else null
+  bool traced = false;                       // `trace` is the whole step
   Trace trace;
 };
 
@@ -57,10 +58,13 @@ class Follower {
   Value* next_to_evict();
   // So many bytes have to be made free that the plan did not foresee.
   void missing(int64_t bytes);
+  // Goes on without a plan, and lets go of all that it holds. Returns whether there was one. It may be
+  // called while a value is made that the plan wants.
+  bool give_up();
   // Memory is made free for a request, between these two calls.
   void make_room_begins();
   void make_room_ended();
-  // Returns the plan that is followed, if its memory did not suffice. Else null.
+  // Returns the plan that is followed or was given up, if its memory did not suffice. Else null.
   std::shared_ptr<const StepPlan> too_small() const;
   // The step is over with so many evictions, and nothing is settled yet.
   void finish(int64_t evictions);

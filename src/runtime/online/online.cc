@@ -1,21 +1,16 @@
 #include "reprise/runtime/online.h"
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
-#include "runtime/online/plans.h"
-#include "runtime/online/session.h"
+#include "runtime/online/state.h"
 
 namespace reprise::runtime {
 
 using internal::online::check_options;
-using internal::online::Heuristic;
-using internal::online::heuristic_named;
-using internal::online::Plans;
 using internal::online::Session;
 
 namespace {
@@ -28,26 +23,14 @@ Nanos now() {
 
 }  // namespace
 
-struct Online::State {
-  explicit State(OnlineOptions given)
-      : options(std::move(given)), heuristic(heuristic_named(options.heuristic)), plans(options) {}
-
-  Session& session() {
-    if (!current) throw InputError("no step in online mode is under way: begin() comes first");
-    return *current;
-  }
-
-  OnlineOptions options;
-  const Heuristic& heuristic;
-  Plans plans;
-  std::optional<Session> current;
-  Nanos began;
-  OnlineReport last;
-};
-
 Online::Online(OnlineOptions options) {
   check_options(options, "online mode");
   state_ = std::make_unique<State>(std::move(options));
+  install_cpu_allocator();
+}
+
+Online::Online(std::unique_ptr<State> state) : state_(std::move(state)) {
+  check_options(state_->options, "online mode");
   install_cpu_allocator();
 }
 
@@ -65,6 +48,7 @@ Online& Online::operator=(Online&& other) noexcept {
 
 void Online::begin() {
   if (state_->current) throw InputError("this step in online mode has begun already");
+  state_->plans.receive();
   state_->began = now();
   reset_peak(c10::kCPU);
   state_->current.emplace(state_->options, state_->heuristic);
@@ -103,6 +87,10 @@ void Online::fail(std::exception_ptr thrown) {
   }
   std::rethrow_exception(reason);
 }
+
+void Online::wait_for_plan() { state_->plans.wait(); }
+
+void Online::stop_planning() { state_->plans.stop(); }
 
 OnlineReport Online::last_step() const { return state_->last; }
 

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "reprise/runtime/online.h"
 #include "runtime/online/follower.h"
+#include "runtime/online/plan_search.h"
 #include "runtime/online/step_plan.h"
 
 namespace reprise::runtime::internal::online {
@@ -15,10 +17,13 @@ namespace reprise::runtime::internal::online {
 // Keeps at most OnlineOptions::plans plans, and forgets the one that was followed least recently.
 class Plans {
  public:
-  explicit Plans(const OnlineOptions& options);
+  // `plan` makes the plans.
+  Plans(const OnlineOptions& options, PlanFunction plan);
 
   // Says whether steps are planned at all: not without a budget.
   bool in_use() const { return in_use_; }
+  // Takes the answer of a search in the background, if it is there. It comes before a step begins.
+  void receive();
   // Returns the plans to try, the one that was followed last first.
   StepPlans all() const;
   // Learns from a step that came to its end, and plans its trace if it is time. `report.time` is that
@@ -26,6 +31,11 @@ class Plans {
   void learn(Followed followed, OnlineReport& report);
   // Forgets a plan whose memory did not suffice in a step that failed.
   void drop(const StepPlan& plan);
+
+  // Waits for the search in the background. receive() takes its answer.
+  void wait() { search_.wait(); }
+  // Ends the search in the background, and begins no other. It may be called on any thread.
+  void stop() { search_.close(); }
 
  private:
   struct Kept {
@@ -40,20 +50,34 @@ class Plans {
     int64_t needed = 0;        // times, before it is planned; twice as many each time
     std::string why_not = {};  // it has no plan and gets none
   };
+  // What a search is for.
+  struct Purpose {
+    uint64_t print = 0;                       // of the trace
+    double rerun_cost = 0;                    // of the trace
+    int64_t reruns = 0;                       // number of re-runs without a plan
+    std::shared_ptr<const StepPlan> smaller;  // the plan that needs too much; null: there was none
+  };
 
-  void learn_from_planned(const Followed& followed, OnlineReport& report);
-  void plan_trace(Seen& seen, const Followed& followed, OnlineReport& report);
-  std::shared_ptr<const StepPlan> plan_of(const Trace& trace, Bytes reserve, std::string& why_not,
-                                          OnlineReport& report);
+  void learn_from_planned(const StepPlan& plan, const Followed& followed,
+                          const OnlineReport& report);
+  void learn_from_traced(Followed followed, OnlineReport& report);
+  void search(Purpose purpose, Trace trace, Bytes reserve);
+  void accept(const Purpose& purpose, const PlanAnswer& answer);
   Seen& seen(uint64_t print);
   void drop(std::vector<Kept>::iterator row, std::string why_not);
+  std::vector<Kept>::iterator row_of(const StepPlan* plan);
   bool may_plan() const;
+  bool is_searching();
 
   const OnlineOptions options_;
+  const PlanFunction plan_;
   const bool in_use_;
-  std::vector<Kept> kept_;  // the one that was followed last first
-  std::vector<Seen> seen_;  // the one that was seen last first
-  Nanos planning_, steps_;  // time so far
+  std::vector<Kept> kept_;          // the one that was followed last first
+  std::vector<Seen> seen_;          // the one that was seen last first
+  Nanos planning_, steps_;          // time so far
+  Nanos unreported_;                // of planning_
+  std::optional<Purpose> purpose_;  // of the search in the background
+  BackgroundSearch search_;
 };
 
 }  // namespace reprise::runtime::internal::online

@@ -53,6 +53,7 @@ struct Value {
   // again and has no home any more keeps its bytes.
   c10::Storage kept;
   int32_t pins = 0;        // by operators that run, and by calls that run again
+  int32_t wanted = 0;      // by calls that wait for more operands; it is evicted after all else
   int64_t made_again = 0;  // counts over all values of the step; 0: never
   int32_t writes = 0;      // versions of the storage before this one
   double used = 0;         // time of the last use, on the clock of modelled costs

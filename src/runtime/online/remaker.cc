@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -36,6 +37,27 @@ class DrawScope {
   std::optional<RandomState> before_;
 };
 
+// Pins what a call reads, for a scope.
+class PinnedReads {
+ public:
+  PinnedReads(Values& values, const Call& call) : values_(values), call_(call) {
+    for_each_read(call_, [&](Value& value) { values_.pin(value); });
+  }
+  ~PinnedReads() {
+    for_each_read(call_, [&](Value& value) { values_.unpin(value); });
+  }
+  PinnedReads(const PinnedReads&) = delete;
+  PinnedReads& operator=(const PinnedReads&) = delete;
+
+ private:
+  Values& values_;
+  const Call& call_;
+};
+
+// While values are made, at most so many operands of waiting calls are evicted. The calls that made them
+// run again each time, and they would do so for ever where two operands cannot be there at once.
+constexpr int64_t kMostTaken = 16;
+
 c10::Storage copy_of(const c10::Storage& storage) {
   c10::Allocator* const allocator = c10::GetAllocator(c10::kCPU);
   c10::Storage copy(c10::Storage::use_byte_size_t(), storage.nbytes(),
@@ -46,79 +68,119 @@ c10::Storage copy_of(const c10::Storage& storage) {
 
 }  // namespace
 
-// A call that waits for its operands. Those before `next` are present and pinned.
+// What waits for its operands: a call that makes a value, or the caller. The caller wants all of them.
+// A call wants those before the first one that is missing.
 struct Remaker::Frame {
-  CallPtr call;
-  size_t next = 0;
+  const Value* makes = nullptr;  // null: these are the values that the caller asks for
+  CallPtr call = nullptr;
+  std::span<const ValuePtr> values = {};
+  size_t wanted = 0;  // operands, from the first one on
+
+  size_t size() const { return call ? call->operands.size() : values.size(); }
+  // Returns an operand, or null where no bytes are read.
+  Value* operand(size_t i) const {
+    if (!call) return values[i].get();
+    const Operand& operand = call->operands[i];
+    return operand.shape_only ? nullptr : operand.value.get();
+  }
 };
 
 // The calls that wait, each for the one behind it. It is a list and no recursion, because a step may
 // be a chain of many thousand calls.
 class Remaker::Frames {
  public:
-  explicit Frames(Values& values) : values_(values) {}
+  explicit Frames(Remaker& remaker) : remaker_(remaker) {
+    remaker_.frames_ = this;
+    remaker_.taken_ = 0;
+  }
   ~Frames() {
     while (!all_.empty()) pop();
+    remaker_.frames_ = nullptr;
   }
   Frames(const Frames&) = delete;
   Frames& operator=(const Frames&) = delete;
 
-  bool empty() const { return all_.empty(); }
+  const std::vector<Frame>& all() const { return all_; }
   Frame& top() { return all_.back(); }
+  void push(std::span<const ValuePtr> values) {
+    all_.push_back({.values = values});
+    want(all_.back(), values.size());
+  }
   void push(const Value& value) {
     if (!value.maker) throw InternalError("a value is gone that cannot be made again");
-    all_.push_back({value.maker});
+    all_.push_back({.makes = &value, .call = value.maker});
   }
-  // Unpins the operands of the top and takes it away.
   void pop() {
-    const Frame frame = std::move(all_.back());
+    want(all_.back(), 0);
     all_.pop_back();
-    for (size_t i = 0; i < frame.next; ++i) {
-      const Operand& operand = frame.call->operands[i];
-      if (operand.value && !operand.shape_only) values_.unpin(*operand.value);
+  }
+  // A frame wants so many operands from now on.
+  static void want(Frame& frame, size_t count) {
+    for (; frame.wanted > count; --frame.wanted) {
+      if (Value* const value = frame.operand(frame.wanted - 1)) --value->wanted;
+    }
+    for (; frame.wanted < count; ++frame.wanted) {
+      if (Value* const value = frame.operand(frame.wanted)) ++value->wanted;
     }
   }
 
  private:
-  Values& values_;
+  Remaker& remaker_;
   std::vector<Frame> all_;
 };
 
-void Remaker::make(const ValuePtr& value) {
-  if (value->present()) return;
-  Frames frames(values_);
-  frames.push(*value);
-  const Value* expected = nullptr;  // what the call that has just run was to make
-  while (!frames.empty()) {
+// Returns the first operand that is missing, or null. It looks at all of them, because some that were
+// there may have been evicted.
+const Value* Remaker::missing(Frame& frame) {
+  size_t i = 0;
+  const Value* value = nullptr;
+  for (; i < frame.size(); ++i) {
+    value = frame.operand(i);
+    if (value != nullptr && !value->present()) break;
+  }
+  if (frame.call) Frames::want(frame, i);
+  return i == frame.size() ? nullptr : value;
+}
+
+void Remaker::make_all(std::span<const ValuePtr> values) {
+  const auto is_there = [](const ValuePtr& value) { return value->present(); };
+  if (std::all_of(values.begin(), values.end(), is_there)) return;
+  Frames frames(*this);
+  frames.push(values);
+  while (true) {
     Frame& frame = frames.top();
-    const std::vector<Operand>& operands = frame.call->operands;
-    const Value* missing = nullptr;
-    for (; frame.next < operands.size(); ++frame.next) {
-      const Operand& operand = operands[frame.next];
-      if (!operand.value || operand.shape_only) continue;
-      if (!operand.value->present()) {
-        missing = operand.value.get();
-        break;
-      }
-      values_.pin(*operand.value);
-    }
-    if (missing != nullptr) {
-      if (missing == expected) throw InternalError("a call did not make its result again");
-      expected = nullptr;
-      frames.push(*missing);
+    if (const Value* const next = missing(frame)) {
+      frames.push(*next);
       continue;
     }
-    const CallPtr call = frame.call;
-    run(call);
+    if (!frame.call) return;
+    {
+      const PinnedReads pinned(values_, *frame.call);
+      run(frame.call);
+    }
+    if (!frame.makes->present()) throw InternalError("a call did not make its result again");
     frames.pop();
-    // The frame below waits for the first operand that it has not pinned.
-    expected = nullptr;
-    if (!frames.empty()) {
-      const Frame& below = frames.top();
-      expected = below.call->operands[below.next].value.get();
+  }
+}
+
+Value* Remaker::take_from_waiting(int64_t smallest) {
+  if (frames_ == nullptr || taken_ == kMostTaken) return nullptr;
+  const auto may_go = [&](const Value& value) {
+    return value.present() && value.pins == 0 && value.can_be_made() && !value.stays &&
+           value.bytes >= smallest;
+  };
+  // A call that stands behind may need the value, too, and sooner.
+  for (const bool shared : {false, true}) {
+    for (const Frame& frame : frames_->all()) {
+      for (size_t i = 0; i < frame.wanted; ++i) {
+        Value* const value = frame.operand(i);
+        if (value == nullptr || !may_go(*value) || (value->wanted > 1 && !shared)) continue;
+        ++taken_;
+        return value;
+      }
     }
   }
-  if (!value->present()) throw InternalError("a call did not make its result again");
+  return nullptr;
 }
 
 void Remaker::run(const CallPtr& call) {
@@ -171,7 +233,9 @@ std::vector<c10::Storage> Remaker::memory_for(const Call& call) {
 // alone is taken, all else is copied.
 c10::Storage Remaker::own_memory(const ValuePtr& value, c10::Storage storage) {
   const bool apart = value->kept && (!value->current || value->home.expired());
-  if (!apart || !value->can_be_made() || value->pins > 1) return copy_of(storage);
+  if (!apart || !value->can_be_made() || value->pins > 1 || value->wanted > 1) {
+    return copy_of(storage);
+  }
   value->kept = c10::Storage();
   value->resident = false;
   return storage;

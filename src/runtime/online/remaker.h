@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/online/heuristics.h"
@@ -26,7 +27,14 @@ class Remaker {
   // their own. Values that are made on the way may be evicted again as soon as no running call
   // needs them. Exceptions of a kernel pass through, for instance BudgetError; the values are in
   // order then.
-  void make(const ValuePtr& value);
+  void make(const ValuePtr& value) { make_all({&value, 1}); }
+  // Makes all of these values present at once. While one is made, those that are there are evicted
+  // only if nothing else is left to evict, and then they are made again.
+  void make_all(std::span<const ValuePtr> values);
+
+  // Returns the value to evict when nothing is left that no call waits with. It is that of the call
+  // that has to wait the longest. Null: there is none, or values have been evicted so for too often.
+  Value* take_from_waiting(int64_t smallest);
 
   int64_t reruns() const { return reruns_; }
   // Returns the time of these calls when they ran first, in nanoseconds, as far as it was measured.
@@ -36,6 +44,7 @@ class Remaker {
   struct Frame;
   class Frames;
 
+  static const Value* missing(Frame& frame);
   void run(const CallPtr& call);
   std::vector<c10::Storage> memory_for(const Call& call);
   c10::Storage own_memory(const ValuePtr& value, c10::Storage storage);
@@ -49,6 +58,8 @@ class Remaker {
   Clock& clock_;
   int64_t reruns_ = 0;
   double measured_ = 0;
+  Frames* frames_ = nullptr;  // while values are made
+  int64_t taken_ = 0;         // from waiting calls, while values are made
 };
 
 }  // namespace reprise::runtime::internal::online

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_set>
 #include <utility>
@@ -81,7 +82,7 @@ Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool 
     : scorer_(heuristic),
       values_(&Session::on_touch),
       remaker_(values_, scorer_, clock_),
-      evictor_(values_, scorer_, clock_, options.smallest.count()),
+      evictor_(values_, scorer_, remaker_, clock_, options.smallest.count()),
       smallest_(options.smallest.count()) {
   if (undoes) undo_.emplace();
   if (!options.budget.unlimited()) {
@@ -165,13 +166,28 @@ void Session::begin(ObservedCall& call, const at::RecordFunction& event) {
   if (++events_ % kSweepEach == 0) values_.sweep();
   note_operands(call, event, values_, undo_ ? &*undo_ : nullptr);
   if (follower_) follower_->begin(call);
-  for (const ValuePtr& value : call.pinned) remaker_.make(value);
+  make_operands(call);
   // The call will overwrite bytes that cannot be made again. Values that depend on these bytes are
   // made now.
   for (const ValuePtr& value : call.written) {
     if (!value->can_be_made() && !value->blank_call) freeze_dependents(value);
   }
   if (follower_) follower_->kernel_begins(call);
+}
+
+// The operands are not pinned meanwhile: what can be made again may go once more while the others are
+// made, if nothing else is left to evict.
+void Session::make_operands(ObservedCall& call) {
+  const auto is_there = [](const ValuePtr& value) { return value->present(); };
+  if (std::all_of(call.pinned.begin(), call.pinned.end(), is_there)) return;
+  for (const ValuePtr& value : call.pinned) values_.unpin(*value);
+  try {
+    remaker_.make_all(call.pinned);
+  } catch (...) {
+    for (const ValuePtr& value : call.pinned) values_.pin(*value);
+    throw;
+  }
+  for (const ValuePtr& value : call.pinned) values_.pin(*value);
 }
 
 // Lets the kernel throw at whatever it reads or writes, so that nothing wrong is computed.
@@ -216,14 +232,8 @@ void Session::freeze_dependents(const ValuePtr& value) {
       open.push_back(made);
     });
   }
-  for (const ValuePtr& dependent : dependents) {
-    remaker_.make(dependent);
-    values_.pin(*dependent);
-  }
-  for (const ValuePtr& dependent : dependents) {
-    values_.unpin(*dependent);
-    values_.hold(*dependent);
-  }
+  remaker_.make_all(dependents);
+  for (const ValuePtr& dependent : dependents) values_.hold(*dependent);
 }
 
 // Code outside of operators takes the pointer of a storage, and may write from now on.
@@ -248,8 +258,7 @@ void Session::settle() {
   if (broken_) std::rethrow_exception(failure_);
   values_.sweep();
   if (follower_) follower_->finish(evictor_.evictions());
-  values_.pin_all_at_home();  // All of them have to be there at the end, and at once.
-  for (const ValuePtr& value : values_.missing()) remaker_.make(value);
+  remaker_.make_all(values_.held());  // All of them have to be there at the end, and at once.
 }
 
 std::string Session::make_room(int64_t bytes) {

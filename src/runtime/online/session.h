@@ -43,7 +43,7 @@ class Session final : public device::RoomMaker {
   void follow(StepPlans plans);
   // Returns what became of the step beside its plans, behind settle(). Nothing without follow().
   std::optional<Followed> take_followed();
-  // Returns the plan that is followed, if its memory did not suffice. Else null.
+  // Returns the plan that is followed or was given up, if its memory did not suffice. Else null.
   std::shared_ptr<const StepPlan> too_small_plan() const {
     return follower_ ? follower_->too_small() : nullptr;
   }
@@ -94,6 +94,7 @@ class Session final : public device::RoomMaker {
 
   void begin(ObservedCall& call, const at::RecordFunction& event);
   void end(ObservedCall& call, const at::RecordFunction& event);
+  void make_operands(ObservedCall& call);
   void fail(ObservedCall& call);
   void freeze_dependents(const ValuePtr& value);
   void touch(const ValuePtr& value);

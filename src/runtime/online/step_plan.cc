@@ -137,7 +137,8 @@ std::optional<StepPlan> plan_step(const Trace& trace, const StepPlanOptions& opt
   const PlanResult found = plan(graph, {.budget = Budget(Bytes(room)),
                                         .schedule_class = kInTurn,
                                         .time_limit = options.time_limit,
-                                        .threads = 1});
+                                        .threads = 1,
+                                        .stop = options.stop});
   if (!found.plan) {
     why_not = found.termination == Termination::kTimeLimit
                   ? "no plan was found within the time limit"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -43,13 +44,15 @@ struct StepPlan {
 };
 
 struct StepPlanOptions {
-  Bytes budget;          // of all live bytes
-  Bytes reserve;         // of the budget, for what the trace does not show
+  Bytes budget = {};     // of all live bytes
+  Bytes reserve = {};    // of the budget, for what the trace does not show
   int64_t smallest = 0;  // bytes; smaller tensors are not evicted
-  Nanos time_limit;
+  Nanos time_limit = {};
+  std::stop_token stop{};  // ends the search at once
 };
 
-// Returns a plan of the trace, or sets `why_not`. The calls stay in their order.
+// Returns a plan of the trace, or sets `why_not`. The calls stay in their order. It reads nothing but
+// its arguments, and it takes no memory of tensors, so it may run on any thread.
 std::optional<StepPlan> plan_step(const Trace& trace, const StepPlanOptions& options,
                                   std::string& why_not);
 

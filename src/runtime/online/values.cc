@@ -85,12 +85,6 @@ void Values::unpin(Value& value) {
   if (--value.pins == 0) arm(value);
 }
 
-void Values::pin_all_at_home() {
-  for (const auto& [address, value] : at_home_) {
-    if (!value->home.expired()) pin(*value);
-  }
-}
-
 void Values::arm(Value& value) {
   if (!value.current || value.stays || value.outside || value.armed || value.pins > 0 ||
       !value.resident || value.home.expired()) {
@@ -215,10 +209,10 @@ void Values::sweep() {
   });
 }
 
-std::vector<ValuePtr> Values::missing() const {
+std::vector<ValuePtr> Values::held() const {
   std::vector<ValuePtr> all;
   for (const auto& [address, value] : at_home_) {
-    if (!value->resident && !value->home.expired()) all.push_back(value);
+    if (!value->home.expired()) all.push_back(value);
   }
   std::sort(all.begin(), all.end(),
             [](const ValuePtr& a, const ValuePtr& b) { return a->serial < b->serial; });

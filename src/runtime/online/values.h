@@ -39,7 +39,6 @@ class Values {
 
   void pin(Value& value);
   void unpin(Value& value);
-  void pin_all_at_home();  // until the end of the step
   // Never evicts the value from now on, and forgets how it was made, with all that only that needs.
   void hold(Value& value);
   // Forgets how a value was made whose bytes others may have written.
@@ -82,8 +81,8 @@ class Values {
       if (!value->home.expired()) visit(std::as_const(*value));
     }
   }
-  // Returns the values that somebody holds and whose bytes are not there.
-  std::vector<ValuePtr> missing() const;
+  // Returns the newest values of the storages that somebody holds, in the order of the step.
+  std::vector<ValuePtr> held() const;
 
   // A value that can no longer be made again from now on.
   struct Anchored {
