@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ._modes.online import Online, OnlineReport, online
     from ._modes.train_step import TrainStep, train_step
     from ._pipeline.pipeline import PipelinedStep, PipelineReport, pipeline
+    from ._pipeline.pytorch import pipeline_stage
     from ._saved.state import SavedState, StateWriting, load_state, save_state
     from ._step.memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
     from ._step.report import StepReport
@@ -99,6 +100,7 @@ _RUNTIME = {
     "online": "_modes.online",
     "peak_bytes": "_step.memory",
     "pipeline": "_pipeline.pipeline",
+    "pipeline_stage": "_pipeline.pytorch",
     "profile": "_chain.profiling",
     "remat": "_chain.remat",
     "remat_join": "_chain.remat_join",
@@ -207,6 +209,7 @@ __all__ = [
     "parse_bytes",
     "peak_bytes",
     "pipeline",
+    "pipeline_stage",
     "plan",
     "planners",
     "profile",

@@ -323,8 +323,11 @@ class PipelinePart:
         made.
         """
 
-    def chain(self) -> str:
-        """Returns the measured stages."""
+    def alone(self) -> str:
+        """Returns the measured stages as a pipeline of one device, with their weight parts."""
+
+    def not_split(self) -> list[tuple[str, str]]:
+        """Returns the stages whose backward cannot be split, and why."""
 
     def outputs(self) -> list[Tensor]:
         """Returns the outputs of a micro-batch on the device meta."""
@@ -356,6 +359,9 @@ class PipelinePart:
     def take_gradient_from(self, behind: PipelinePart, micro_batch: int) -> None:
         """Takes the gradients of a micro-batch from the part behind."""
 
+    def give_gradient(self, micro_batch: int, gradient: Sequence[Tensor]) -> None:
+        """Sets the gradients of the outputs of a micro-batch that want one."""
+
     def receive(self, micro_batch: int, activation: bool) -> list[Tensor]:
         """Makes room for a message and returns it."""
 
@@ -375,6 +381,17 @@ class PipelinePart:
         value: Tensor | None,
     ) -> None:
         """Runs its backward. The last part applies the loss, and writes its value."""
+
+    def input_gradient(
+        self,
+        micro_batch: int,
+        loss: Callable[[list[Tensor]], Tensor] | None,
+        value: Tensor | None,
+    ) -> None:
+        """Runs its backward, and leaves the weight gradients for later where they can be split."""
+
+    def weight_gradient(self, micro_batch: int) -> None:
+        """Runs what input_gradient() has left."""
 
 def profile(
     stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace reprise::internal::check {
@@ -140,6 +142,7 @@ class StructureReader {
     const std::vector<PipelineAction>& order = plan_.devices[static_cast<size_t>(device)].order;
     last_forward_.assign(plan_.parts.size(), -1);
     last_weights_.assign(plan_.parts.size(), -1);
+    last_sums_.assign(plan_.parts.size(), -1);
     for (size_t a = 0; a < order.size(); ++a) {
       read_action(device, static_cast<int64_t>(a), order[a]);
     }
@@ -160,6 +163,35 @@ class StructureReader {
     }
     if (is_compute(action.kind)) return read_compute(position, action, wrong);
     read_message(position, action, wrong);
+  }
+
+  // Returns whether a run is the backward of a stage with weights whose gradients it makes at once.
+  bool sums_weights(const PartRun& run) const {
+    size_t stage = 0;
+    const char* const end = run.op.data() + run.op.size();
+    if (!run.op.starts_with('B') || std::from_chars(run.op.data() + 1, end, stage).ptr != end ||
+        stage >= pipeline_.chain.stages.size()) {
+      return false;  // lower() finds what is wrong with it
+    }
+    const Stage& on = pipeline_.chain.stages[stage];
+    if (on.weight_gradient == Bytes(0)) return false;
+    return std::ranges::any_of(on.options, [&](const StageOption& option) {
+      return option.name == run.variant && weight_part(pipeline_, stage, option) == nullptr;
+    });
+  }
+
+  // Returns whether the input gradient of a part sums gradients of weights, of stages that are not
+  // split.
+  bool sums_in_input_gradient(size_t part, int32_t micro_batch) {
+    const PipelinePart& own = plan_.parts[part];
+    const int32_t plan = own.plan_of[static_cast<size_t>(micro_batch)];
+    const auto [known, fresh] = sums_.try_emplace({part, plan}, false);
+    if (fresh) {
+      const std::vector<PartRun>& runs = own.plans[static_cast<size_t>(plan)].backward;
+      known->second =
+          std::ranges::any_of(runs, [&](const PartRun& run) { return sums_weights(run); });
+    }
+    return known->second;
   }
 
   template <class Wrong>
@@ -186,9 +218,15 @@ class StructureReader {
         return set(actions.forward);
       case PipelineActionKind::kBackward:
         in_order(last_weights_[q], "the weight gradients");
+        if (sums_in_input_gradient(q, action.micro_batch)) {
+          in_order(last_sums_[q], "the input gradient");
+        }
         set(actions.backward);
         return set(actions.weights);
       case PipelineActionKind::kInputGradient:
+        if (sums_in_input_gradient(q, action.micro_batch)) {
+          in_order(last_sums_[q], "the input gradient");
+        }
         return set(actions.backward);
       case PipelineActionKind::kWeightGradient:
         in_order(last_weights_[q], "the weight gradients");
@@ -277,7 +315,9 @@ class StructureReader {
   const ReportFault& report_;
   PipelineStructure structure_;
   std::vector<int64_t> message_of_;  // by part, kind and micro-batch: a position in messages
-  std::vector<int64_t> last_forward_, last_weights_;  // by part: the last micro-batch so far
+  // By part: the last micro-batch so far. Sums are those of stages that are not split.
+  std::vector<int64_t> last_forward_, last_weights_, last_sums_;
+  std::map<std::pair<size_t, int32_t>, bool> sums_;  // by part and plan: sums_in_input_gradient()
 };
 
 }  // namespace

@@ -16,6 +16,13 @@ WeightPart read_weight_part(const Element& element) {
   part.cost.time = object.required("ns").nanos();
   if (const auto size = object.optional("workspace_bytes")) part.cost.workspace = size->bytes();
   part.kept = object.required("kept_bytes").bytes();
+  if (const auto flag = object.optional("consumes_kept")) part.consumes = flag->boolean();
+  if (const auto flag = object.optional("reads_input")) part.reads_input = flag->boolean();
+  if (const auto rest = object.optional("input_gradient")) part.rest = read_cost(*rest);
+  if (const auto options = object.optional("options")) {
+    options->for_each([&](const Element& name) { part.options.push_back(name.string()); });
+    if (part.options.empty()) options->fail("names no option; leave the key out for all of them");
+  }
   object.finish();
   return part;
 }
@@ -25,6 +32,9 @@ PipelineStage read_pipeline_stage(const Element& element) {
   PipelineStage stage;
   if (const auto size = object.optional("fixed_bytes")) stage.fixed = size->bytes();
   if (const auto part = object.optional("weight_part")) stage.weight_part = read_weight_part(*part);
+  if (const auto size = object.optional("output_in_workspace_bytes")) {
+    stage.output_in_workspace = size->bytes();
+  }
   object.finish();
   return stage;
 }
@@ -60,15 +70,29 @@ Link read_link(const Element& element,
   return link;
 }
 
+void write_weight_part(Writer& writer, const WeightPart& part) {
+  writer.open_object(Layout::kInline)
+      .field("ns", part.cost.time)
+      .field("workspace_bytes", part.cost.workspace)
+      .field("kept_bytes", part.kept);
+  if (part.consumes) writer.field("consumes_kept", true);
+  if (part.reads_input) writer.field("reads_input", true);
+  if (part.rest) write_cost(writer.key("input_gradient"), *part.rest);
+  if (!part.options.empty()) {
+    writer.key("options").open_array(Layout::kInline);
+    for (const std::string& name : part.options) writer.value(name);
+    writer.close();
+  }
+  writer.close();
+}
+
 void write_pipeline_stage(Writer& writer, const PipelineStage& stage) {
   writer.open_object(Layout::kInline).field("fixed_bytes", stage.fixed);
   if (stage.weight_part) {
-    writer.key("weight_part")
-        .open_object(Layout::kInline)
-        .field("ns", stage.weight_part->cost.time)
-        .field("workspace_bytes", stage.weight_part->cost.workspace)
-        .field("kept_bytes", stage.weight_part->kept)
-        .close();
+    write_weight_part(writer.key("weight_part"), *stage.weight_part);
+  }
+  if (stage.output_in_workspace > Bytes(0)) {
+    writer.field("output_in_workspace_bytes", stage.output_in_workspace);
   }
   writer.close();
 }

@@ -34,10 +34,36 @@ void check_chain(const Chain& chain) {
   }
 }
 
+bool covers(const WeightPart& part, const StageOption& option) {
+  return part.options.empty() || std::ranges::find(part.options, option.name) != part.options.end();
+}
+
+void check_split_options(const WeightPart& part, const Stage& stage, const std::string& at) {
+  for (size_t k = 0; k < part.options.size(); ++k) {
+    const bool known = std::ranges::any_of(
+        stage.options, [&](const StageOption& option) { return option.name == part.options[k]; });
+    if (known) continue;
+    refuse_pipeline(fmt::format("{}/options/{}", at, k),
+                    fmt::format("stage \"{}\" has no option \"{}\"", stage.name, part.options[k]));
+  }
+  for (const StageOption& option : stage.options) {
+    if (!part.rest || !covers(part, option)) continue;
+    const Nanos both = part.rest->time + part.cost.time;
+    if (both >= option.backward.time) continue;
+    refuse_pipeline(
+        at + "/input_gradient/ns",
+        fmt::format("both parts of the backward of stage \"{}\" take {} ns, less than the backward "
+                    "of its option \"{}\" in one ({} ns)",
+                    stage.name, both.count(), option.name, option.backward.time.count()));
+  }
+}
+
 void check_weight_part(const WeightPart& part, const Stage& stage, const std::string& at,
                        internal::Sums& sums) {
   sums.add(part.cost, at);
   sums.add(part.kept, at + "/kept_bytes");
+  if (part.rest) sums.add(*part.rest, at + "/input_gradient");
+  check_split_options(part, stage, at);
   for (const StageOption& option : stage.options) {
     if (part.cost.time <= option.backward.time) continue;
     refuse_pipeline(
@@ -61,6 +87,12 @@ void check_stage_entries(const Pipeline& pipeline) {
   for (size_t i = 0; i < count; ++i) {
     const std::string at = fmt::format("/stages/{}", i);
     sums.add(pipeline.stages[i].fixed, at + "/fixed_bytes");
+    sums.add(pipeline.stages[i].output_in_workspace, at + "/output_in_workspace_bytes");
+    if (pipeline.stages[i].output_in_workspace > pipeline.chain.stages[i].output) {
+      refuse_pipeline(
+          at + "/output_in_workspace_bytes",
+          fmt::format("is larger than the output of stage \"{}\"", pipeline.chain.stages[i].name));
+    }
     const auto& part = pipeline.stages[i].weight_part;
     if (part) check_weight_part(*part, pipeline.chain.stages[i], at + "/weight_part", sums);
   }
@@ -168,6 +200,15 @@ void validate(const Pipeline& pipeline) {
 Pipeline restrict_exactness(const Pipeline& pipeline, Exactness allowed) {
   Pipeline result = pipeline;
   internal::restrict_stages(result.chain.stages, allowed, "/chain");
+  for (size_t i = 0; i < result.stages.size(); ++i) {
+    auto& part = result.stages[i].weight_part;
+    if (!part || part->options.empty()) continue;
+    std::erase_if(part->options, [&](const std::string& name) {
+      return std::ranges::none_of(result.chain.stages[i].options,
+                                  [&](const StageOption& option) { return option.name == name; });
+    });
+    if (part->options.empty()) part.reset();
+  }
   return result;
 }
 
@@ -197,6 +238,16 @@ Bytes stage_fixed(const Pipeline& pipeline, size_t stage) {
 const WeightPart* weight_part(const Pipeline& pipeline, size_t stage) {
   if (pipeline.stages.empty() || !pipeline.stages[stage].weight_part) return nullptr;
   return &*pipeline.stages[stage].weight_part;
+}
+
+const WeightPart* weight_part(const Pipeline& pipeline, size_t stage, const StageOption& option) {
+  const WeightPart* part = weight_part(pipeline, stage);
+  return part != nullptr && covers(*part, option) ? part : nullptr;
+}
+
+Cost rest_of_backward(const WeightPart& part, const StageOption& option) {
+  if (part.rest) return *part.rest;
+  return {option.backward.time - part.cost.time, option.backward.workspace};
 }
 
 Pipeline pipeline_of_equal_devices(const Chain& chain, int64_t devices, int64_t micro_batches,

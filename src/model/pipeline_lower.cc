@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -178,27 +179,54 @@ class ProgramBuilder {
           if (found.phase != Phase::kForward) {
             fail_at(fmt::format("the forward of a part cannot run \"{}\"", run.op));
           }
-          add_run(m, found, false);
+          add_run(m, found);
         }
         return;
       case PipelineActionKind::kBackward:
+        for (const PartRun& run : plan_for(part, action).backward) add_run(m, find(part, run));
+        return;
       case PipelineActionKind::kInputGradient:
-        for (const PartRun& run : plan_for(part, action).backward) {
-          add_run(m, find(part, run), action.kind == PipelineActionKind::kInputGradient);
-        }
-        return;
+        return perform_split(m, part, plan_for(part, action).backward, false);
       case PipelineActionKind::kWeightGradient:
-        for (const PartRun& run : plan_for(part, action).backward) {
-          const StageRun found = find(part, run);
-          if (found.phase == Phase::kBackward && kept_[found.stage] >= 0) {
-            add_weight_run(m, found.stage);
-          }
-        }
-        return;
+        return perform_split(m, part, plan_for(part, action).backward, true);
       case PipelineActionKind::kReceive:
       case PipelineActionKind::kSend:
       case PipelineActionKind::kWait:
         return add_message(m, part, action);
+    }
+  }
+
+  const StageOption& option_of(const StageRun& run) const {
+    return pipeline_.chain.stages[run.stage].options[static_cast<size_t>(run.variant)];
+  }
+  const WeightPart* split_of(const StageRun& run) const {
+    if (run.phase != Phase::kBackward) return nullptr;
+    return weight_part(pipeline_, run.stage, option_of(run));
+  }
+
+  // Runs the backward without the weight parts of its stages, or these parts. The input of a stage
+  // stays for a weight part that reads it. If the backward makes the input again for the stage
+  // before, that is another value: what the weight part reads then counts as kept.
+  void perform_split(int64_t micro_batch, const PipelinePart& part,
+                     const std::vector<PartRun>& backward, bool weights) {
+    std::vector<StageRun> runs;
+    for (const PartRun& run : backward) runs.push_back(find(part, run));
+    std::vector<char> made_later(index_.stages + 1, 0);  // by boundary
+    std::vector<char> made_again;                        // by run, from the last one
+    for (size_t r = runs.size(); r-- > 0;) {
+      made_again.push_back(made_later[runs[r].stage]);
+      if (runs[r].phase == Phase::kForward) made_later[runs[r].stage + 1] = 1;
+    }
+    for (size_t r = 0; r < runs.size(); ++r) {
+      const WeightPart* split = split_of(runs[r]);
+      const bool again = made_again[runs.size() - 1 - r] != 0;
+      if (weights) {
+        if (split != nullptr) add_weight_run(micro_batch, runs[r], again);
+      } else if (split != nullptr) {
+        push_run(split_op(micro_batch, runs[r], again), runs[r].variant);
+      } else {
+        add_run(micro_batch, runs[r]);
+      }
     }
   }
 
@@ -264,31 +292,74 @@ class ProgramBuilder {
     return 0;
   }
 
-  void add_run(int64_t micro_batch, const StageRun& run, bool split) {
-    push_run(chain_op(micro_batch, op_of(run), split), run.variant);
+  void add_run(int64_t micro_batch, const StageRun& run) {
+    push_run(chain_op(micro_batch, op_of(run)), run.variant);
   }
 
-  OpIndex chain_op(int64_t micro_batch, OpIndex op, bool split) {
-    OpIndex& made = slot(micro_batch, Sort::kOfChain, op);
-    if (made >= 0) return made;
-    made = static_cast<OpIndex>(program_.graph.ops.size());
+  // Returns an op of the chain's graph for a micro-batch, without what it writes for the weights.
+  Op copy_of(int64_t micro_batch, OpIndex op) const {
     Op copy = chain_graph_.ops[static_cast<size_t>(op)];
     copy.id = fmt::format("m{}/{}", micro_batch, copy.id);
-    const bool backward = copy.phase == Phase::kBackward;
-    const size_t stage = backward ? *index_.stage_of(op) : 0;
-    const bool keeps = backward && split && kept_[stage] >= 0;
     for (Variant& variant : copy.variants) {
-      const bool holds_weights = backward && !keeps;
-      if (backward) std::erase(variant.writes, index_.weight_gradient(stage));
+      if (copy.phase == Phase::kBackward) {
+        const size_t stage = *index_.stage_of(op);
+        std::erase(variant.writes, index_.weight_gradient(stage));
+        // The output of the stage may stay for a weight part of the stage behind.
+        if (read_later_.contains(place(micro_batch, stage + 1)) &&
+            std::erase(variant.consumes, index_.activation(stage + 1)) > 0) {
+          variant.workspace -= std::min(variant.workspace, counted_output(stage));
+        }
+      }
       for (auto* list : {&variant.reads, &variant.writes, &variant.consumes}) {
         for (ValueIndex& value : *list) value = position(micro_batch, value);
       }
-      if (holds_weights) accumulate(stage, variant);
-      if (!keeps) continue;
-      variant.writes.push_back(in_block(micro_batch, kept_[stage]));
-      variant.time -= weight_part(pipeline_, stage)->cost.time;
     }
-    if (backward && !keeps) accumulated_[stage] = 1;
+    return copy;
+  }
+
+  OpIndex chain_op(int64_t micro_batch, OpIndex op) {
+    OpIndex& made = slot(micro_batch, Sort::kOfChain, op);
+    if (made >= 0) return made;
+    made = static_cast<OpIndex>(program_.graph.ops.size());
+    Op copy = copy_of(micro_batch, op);
+    if (copy.phase == Phase::kBackward) {
+      const size_t stage = *index_.stage_of(op);
+      for (Variant& variant : copy.variants) accumulate(stage, variant);
+      accumulated_[stage] = 1;
+    }
+    program_.graph.ops.push_back(std::move(copy));
+    return made;
+  }
+
+  // The backward of a stage whose weight part comes later. `again`: the input of the stage is made
+  // again before that.
+  OpIndex split_op(int64_t micro_batch, const StageRun& run, bool again) {
+    OpIndex& made = slot(micro_batch, Sort::kOfChain, op_of(run));
+    if (made >= 0) return made;
+    made = static_cast<OpIndex>(program_.graph.ops.size());
+    Op copy = copy_of(micro_batch, op_of(run));
+    const WeightPart& part = *weight_part(pipeline_, run.stage);
+    const ValueIndex kept = in_block(micro_batch, kept_[run.stage]);
+    const ValueIndex input = position(micro_batch, index_.activation(run.stage));
+    const Cost rest = rest_of_backward(part, option_of(run));
+    const bool reads_input = part.reads_input && option_of(run).reads_input;
+    const bool output_stays = option_of(run).reads_output && option_of(run).consumes &&
+                              read_later_.contains(place(micro_batch, run.stage + 1));
+    for (Variant& variant : copy.variants) {  // The cost is that of the variant that runs.
+      variant.time = rest.time;
+      variant.workspace = rest.workspace;
+      if (output_stays) variant.workspace -= std::min(rest.workspace, counted_output(run.stage));
+      variant.writes.push_back(kept);
+      if (!reads_input) continue;
+      std::erase(variant.consumes, input);
+      if (again) variant.consumes.push_back(input);
+    }
+    if (reads_input && again) {
+      program_.graph.values[static_cast<size_t>(kept)].bytes +=
+          boundary_bytes(pipeline_.chain, run.stage);
+    } else if (reads_input) {
+      read_later_.insert(place(micro_batch, run.stage));
+    }
     program_.graph.ops.push_back(std::move(copy));
     return made;
   }
@@ -304,7 +375,17 @@ class ProgramBuilder {
     variant.workspace += pipeline_.chain.stages[stage].weight_gradient;
   }
 
-  void add_weight_run(int64_t micro_batch, size_t stage) {
+  Bytes counted_output(size_t stage) const {
+    return pipeline_.stages.empty() ? Bytes(0) : pipeline_.stages[stage].output_in_workspace;
+  }
+
+  int64_t place(int64_t micro_batch, size_t stage) const {
+    return micro_batch * static_cast<int64_t>(index_.stages + 1) + static_cast<int64_t>(stage);
+  }
+
+  void add_weight_run(int64_t micro_batch, const StageRun& run, bool again) {
+    const size_t stage = run.stage;
+    read_later_.erase(place(micro_batch, stage));
     OpIndex& made = slot(micro_batch, Sort::kWeightPart, index_.backward(stage));
     if (made < 0) {
       made = static_cast<OpIndex>(program_.graph.ops.size());
@@ -316,6 +397,10 @@ class ProgramBuilder {
       variant.time = part.cost.time;
       variant.workspace = part.cost.workspace;
       variant.reads = {in_block(micro_batch, kept_[stage])};
+      if (part.consumes) variant.consumes = variant.reads;
+      if (part.reads_input && option_of(run).reads_input && !again) {
+        variant.reads.push_back(position(micro_batch, index_.activation(stage)));
+      }
       accumulate(stage, variant);
       accumulated_[stage] = 1;
       program_.graph.ops.push_back(std::move(op));
@@ -357,10 +442,9 @@ class ProgramBuilder {
     for (const PipelinePart& part : plan_.parts) {
       if (part.device != static_cast<int32_t>(device_)) continue;
       for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
-        for (size_t i = begin_of(part); i < end_of(part); ++i)
-          chain_op(m, index_.forward(i), false);
-        if (end_of(part) == index_.stages) chain_op(m, index_.loss(), false);
-        for (size_t i = end_of(part); i-- > begin_of(part);) chain_op(m, index_.backward(i), false);
+        for (size_t i = begin_of(part); i < end_of(part); ++i) chain_op(m, index_.forward(i));
+        if (end_of(part) == index_.stages) chain_op(m, index_.loss());
+        for (size_t i = end_of(part); i-- > begin_of(part);) chain_op(m, index_.backward(i));
       }
     }
   }
@@ -378,6 +462,7 @@ class ProgramBuilder {
   std::vector<ValueIndex> kept_;    // by stage: the place of what its weight part keeps, or -1
   size_t first_value_ = 0, block_ = 0;
   std::unordered_map<int64_t, OpIndex> made_;
+  std::unordered_set<int64_t> read_later_;  // places of inputs that a weight part will read
   std::unordered_map<std::string, OpIndex> ops_of_chain_;
   std::map<std::pair<std::string, std::string>, StageRun> found_;
 };

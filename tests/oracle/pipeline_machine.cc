@@ -17,6 +17,7 @@ namespace {
 struct Work {
   size_t action = 0;
   int64_t time = 0, workspace = 0;
+  int64_t counts = 0;  // the bytes of a consumed output in the workspace
   std::vector<std::string> reads, consumes;
   std::vector<std::pair<std::string, int64_t>> writes;
 };
@@ -70,7 +71,9 @@ class Bookkeeper {
     if (o->consumes_input && !o->reads_input) work.consumes = {x(m, i)};
   }
 
-  void backward(int m, size_t i, const std::string& variant, bool split, Work& work) {
+  // `later`: what the backward of the part runs after this.
+  void backward(int m, size_t i, const std::string& variant, bool split,
+                const std::vector<std::string>& later, Work& work) {
     const StageOption& o = *option(i, variant);
     work.reads = {g(m, i + 1), s(m, i, variant)};
     if (o.reads_output) work.reads.push_back(x(m, i + 1));
@@ -81,14 +84,49 @@ class Bookkeeper {
     }
     work.time = o.backward.time.count();
     work.workspace = o.backward.workspace.count();
+    if (!pipeline_.stages.empty()) work.counts = pipeline_.stages[i].output_in_workspace.count();
     work.writes = {{g(m, i), g_bytes(i)}};
-    const WeightPart* weights = weight_part(pipeline_, i);
+    const WeightPart* weights = split_of(i, variant);
     if (split && weights != nullptr) {
       work.time -= weights->cost.time.count();
-      work.writes.push_back({fmt::format("{}k{}", m, i), weights->kept.count()});
+      int64_t kept = weights->kept.count();
+      if (weights->rest) {
+        work.time = weights->rest->time.count();
+        work.workspace = weights->rest->workspace.count();
+      }
+      if (weights->reads_input && o.reads_input) {
+        std::erase(work.consumes, x(m, i));
+        work.reads.push_back(x(m, i));
+        if (made_again(i, later)) {
+          work.consumes.push_back(x(m, i));
+          kept += x_bytes(i);
+        }
+      }
+      work.writes.push_back({fmt::format("{}k{}", m, i), kept});
     } else {
       work.writes.push_back({fmt::format("w{}", i), chain_.stages[i].weight_gradient.count()});
     }
+  }
+
+  const WeightPart* split_of(size_t i, const std::string& variant) const {
+    const auto& part = pipeline_.stages.empty() ? std::nullopt : pipeline_.stages[i].weight_part;
+    if (!part) return nullptr;
+    const auto& names = part->options;
+    const bool split = names.empty() || std::ranges::find(names, variant) != names.end();
+    return split ? &*pipeline_.stages[i].weight_part : nullptr;
+  }
+
+  // Whether the input of stage i is made once more by these runs.
+  static bool made_again(size_t i, const std::vector<std::string>& later) {
+    return i > 0 && std::ranges::find(later, fmt::format("F{}", i - 1)) != later.end();
+  }
+
+  static std::vector<std::string> after(const std::vector<PartRun>& runs, const PartRun& run) {
+    std::vector<std::string> later;
+    for (const PartRun* next = &run + 1; next != runs.data() + runs.size(); ++next) {
+      later.push_back(next->op);
+    }
+    return later;
   }
 
   void list() {
@@ -117,7 +155,7 @@ class Bookkeeper {
           } else if (run.op[0] == 'F') {
             forward(m, number(run.op), run.variant, work);
           } else {
-            backward(m, number(run.op), run.variant, split, work);
+            backward(m, number(run.op), run.variant, split, after(list_of_runs, run), work);
           }
           add(work);
         }
@@ -138,10 +176,15 @@ class Bookkeeper {
           for (const PartRun& run : how.backward) {
             if (run.op[0] != 'B') continue;
             const size_t i = number(run.op);
-            const WeightPart* weights = weight_part(pipeline_, i);
+            const WeightPart* weights = split_of(i, run.variant);
             if (weights == nullptr) continue;
             Work work;
             work.reads = {fmt::format("{}k{}", m, i)};
+            if (weights->consumes) work.consumes = work.reads;
+            if (weights->reads_input && option(i, run.variant)->reads_input &&
+                !made_again(i, after(how.backward, run))) {
+              work.reads.push_back(x(m, i));
+            }
             work.writes = {{fmt::format("w{}", i), chain_.stages[i].weight_gradient.count()}};
             work.time = weights->cost.time.count();
             work.workspace = weights->cost.workspace.count();
@@ -186,8 +229,13 @@ class Bookkeeper {
     std::map<std::string, int64_t> held;
     for (size_t w = 0; w < works_.size(); ++w) {
       const Work& work = works_[w];
+      int64_t workspace = work.workspace;
       for (const std::string& value : work.consumes) {
         if (callers(value)) continue;
+        if (read_again(value, w)) {
+          workspace -= std::min(workspace, work.counts);
+          continue;
+        }
         level -= held.at(value);
         held.erase(value);
       }
@@ -200,7 +248,7 @@ class Bookkeeper {
           level += bytes;
         }
       }
-      most = std::max(most, level + twice + work.workspace);
+      most = std::max(most, level + twice + workspace);
       std::set<std::string> touched;
       for (const std::string& value : work.reads) touched.insert(value);
       for (const auto& [value, bytes] : work.writes) touched.insert(value);

@@ -43,6 +43,7 @@ TEST_P(PipelineRow, TimesAndBytesAreThoseOfTheMachine) {
   options.chain.inexact_options = false;
   int plans = 0, recomputed = 0;
   for (int number = 0; number < test_scale(60); ++number) {
+    options.split_costs = number % 2 == 1;
     const Pipeline pipeline = random_pipeline(random, options);
     const Baseline plain = baseline(pipeline);
     for (const int64_t percent : {100, 90, 80, 70}) {

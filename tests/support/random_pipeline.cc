@@ -12,13 +12,30 @@ int64_t between(std::mt19937_64& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
-WeightPart random_weight_part(std::mt19937_64& random, const Stage& stage) {
+WeightPart random_weight_part(std::mt19937_64& random, const Stage& stage, bool all_facts) {
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const StageOption& option : stage.options) {
     most = std::min(most, option.backward.time.count());
   }
-  return {{Nanos(between(random, 0, most)), Bytes(between(random, 0, 4))},
-          Bytes(between(random, 0, 10))};
+  WeightPart part{{Nanos(between(random, 0, most)), Bytes(between(random, 0, 4))},
+                  Bytes(between(random, 0, 10))};
+  if (!all_facts) return part;
+  part.consumes = random() % 2 == 0;
+  part.reads_input = random() % 2 == 0;
+  if (random() % 3 == 0) {
+    for (const StageOption& option : stage.options) {
+      if (random() % 2 == 0) part.options.push_back(option.name);
+    }
+  }
+  if (random() % 2 == 0) {
+    Nanos longest;
+    for (const StageOption& option : stage.options) {
+      longest = std::max(longest, option.backward.time);
+    }
+    part.rest =
+        Cost{longest - part.cost.time + Nanos(between(random, 0, 3)), Bytes(between(random, 0, 4))};
+  }
+  return part;
 }
 
 }  // namespace
@@ -31,7 +48,10 @@ Pipeline random_pipeline(std::mt19937_64& random, const RandomPipelineOptions& o
   for (const Stage& stage : pipeline.chain.stages) {
     PipelineStage entry{.fixed = Bytes(between(random, 0, 10))};
     if (options.weight_parts && random() % 3 != 0) {
-      entry.weight_part = random_weight_part(random, stage);
+      entry.weight_part = random_weight_part(random, stage, options.split_costs);
+    }
+    if (options.split_costs) {
+      entry.output_in_workspace = Bytes(between(random, 0, stage.output.count()));
     }
     pipeline.stages.push_back(entry);
   }

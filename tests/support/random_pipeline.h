@@ -18,6 +18,7 @@ struct RandomPipelineOptions {
   bool speeds = true;        // devices that are slower or faster than the chain's
   bool messages = true;      // links that take time; else none does
   bool weight_parts = true;  // stages whose weight gradients can run later
+  bool split_costs = false;  // weight parts with all facts, of some options
   bool memories = false;     // devices that have a memory
 };
 

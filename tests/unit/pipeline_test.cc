@@ -69,6 +69,18 @@ TEST(Pipeline, IsRefusedWithThePlace) {
             "/stages/1/weight_part/ns");
   EXPECT_EQ(pointer_of([](Pipeline& p) { p.stages[0].weight_part->kept = Bytes(-3); }),
             "/stages/0/weight_part/kept_bytes");
+  EXPECT_EQ(pointer_of([](Pipeline& p) {
+              p.stages[0].weight_part->options = {"keep", "other"};
+            }),
+            "/stages/0/weight_part/options/1");
+  EXPECT_EQ(pointer_of([](Pipeline& p) {
+              p.stages[0].weight_part->rest = Cost{Nanos(11), {}};
+            }),
+            "/stages/0/weight_part/input_gradient/ns");
+  EXPECT_EQ(pointer_of([](Pipeline& p) {
+              p.stages[0].weight_part->rest = Cost{Nanos(12), {}};
+            }),
+            "valid");
   EXPECT_EQ(pointer_of([](Pipeline& p) { p.chain.stages[1].options.clear(); }),
             "/chain/stages/1/options");
   EXPECT_EQ(
@@ -230,11 +242,85 @@ TEST(PipelineVerify, SeesSumsInAnotherOrder) {
   EXPECT_TRUE(faults(pipeline, plan).contains(ViolationKind::kOrder));
 }
 
+// A stage that is not split sums its gradients in the input gradient of its part.
+TEST(PipelineVerify, SeesSumsOfStagesThatAreNotSplitInAnotherOrder) {
+  Pipeline pipeline = equal_stages(1, 2, Nanos(10), Nanos(12), Nanos(8), 2);
+  pipeline.chain.stages[1].weight_gradient = Bytes(4);
+  PipelinePlan plan = valid_plan(pipeline, "gpipe");
+  auto& order = plan.devices[0].order;
+  ASSERT_EQ(order.size(), 4u);
+  const auto split = [&](int32_t first, int32_t second) {
+    order.resize(2);
+    order.push_back({Kind::kInputGradient, 0, first});
+    order.push_back({Kind::kInputGradient, 0, second});
+    order.push_back({Kind::kWeightGradient, 0, 0});
+    order.push_back({Kind::kWeightGradient, 0, 1});
+    return faults(pipeline, plan).contains(ViolationKind::kOrder);
+  };
+  EXPECT_FALSE(split(0, 1));
+  EXPECT_FALSE(split(1, 0));
+  pipeline.stages[1].weight_part.reset();
+  EXPECT_FALSE(split(0, 1));
+  EXPECT_TRUE(split(1, 0));
+  pipeline.stages[1].weight_part = WeightPart{.cost = {}, .kept = {}, .options = {"keep"}};
+  EXPECT_FALSE(split(1, 0));
+  pipeline.chain.stages[1].options.push_back(pipeline.chain.stages[1].options[0]);
+  pipeline.chain.stages[1].options[1].name = "other";
+  plan.parts[0].plans[0].forward[1].variant = "other";
+  plan.parts[0].plans[0].backward[1].variant = "other";
+  EXPECT_TRUE(split(1, 0));
+}
+
 TEST(PipelineVerify, NeedsALink) {
   Pipeline pipeline = small();
   const PipelinePlan plan = valid_plan(pipeline);
   pipeline.links.pop_back();
   EXPECT_TRUE(faults(pipeline, plan).contains(ViolationKind::kUnmatched));
+}
+
+TEST(Pipeline, IsWrittenWithAllFactsOfItsWeightParts) {
+  Pipeline pipeline = small();
+  pipeline.stages[1].weight_part = WeightPart{.cost = {Nanos(3), Bytes(4)},
+                                              .kept = Bytes(5),
+                                              .consumes = true,
+                                              .reads_input = true,
+                                              .rest = Cost{Nanos(18), Bytes(6)},
+                                              .options = {"keep"}};
+  EXPECT_EQ(parse_pipeline(to_json(pipeline)), pipeline);
+}
+
+// What the weight part of the second stage reads of its input stays until it runs. If the backward
+// makes the input again for the first stage, the weight part has what it read then.
+TEST(PipelineProgram, HoldsTheInputOfAWeightPart) {
+  Pipeline pipeline = equal_stages(1, 1, Nanos(10), Nanos(12), Nanos(8), 2);
+  pipeline.chain.stages[0].output = Bytes(100);
+  for (Stage& stage : pipeline.chain.stages) {
+    stage.options[0].consumes = true;
+    stage.options[0].reads_input = true;
+    stage.options[0].consumes_input = false;
+  }
+  pipeline.chain.stages[0].options[0].reads_output = true;  // so its backward gives the output back
+  pipeline.stages[0].weight_part.reset();
+  WeightPart& part = *pipeline.stages[1].weight_part;
+  PipelinePlan plan = valid_plan(pipeline, "gpipe");
+  const auto live_at_the_end = [&] {  // before the weight gradient: without what it makes
+    plan.devices[0].order = {
+        {Kind::kForward, 0, 0}, {Kind::kInputGradient, 0, 0}, {Kind::kWeightGradient, 0, 0}};
+    part.cost.workspace = Bytes(1000);  // so that the peak is there
+    return simulate(pipeline, plan).devices[0].peak.count() - 1000;
+  };
+  EXPECT_EQ(live_at_the_end(), 2);
+  part.reads_input = true;
+  EXPECT_EQ(live_at_the_end(), 102);
+  part.consumes = true;
+  EXPECT_EQ(live_at_the_end(), 100);
+  plan.parts[0].plans[0].forward[0].variant = "fast";
+  auto& backward = plan.parts[0].plans[0].backward;
+  ASSERT_EQ(backward.size(), 3u);
+  backward.insert(backward.begin() + 2, {"F0", "keep"});
+  part.consumes = false;
+  EXPECT_EQ(live_at_the_end(), 102);
+  EXPECT_TRUE(verify(pipeline, plan).front().kind == ViolationKind::kFalseClaim);
 }
 
 TEST(PipelinePlan, IsWrittenAndReadBack) {

@@ -28,6 +28,14 @@ namespace reprise {
 struct WeightPart {
   Cost cost;   // its time is in the times of the stage's backwards, too
   Bytes kept;  // what it reads: the bytes that stay from the rest of the backward until it runs
+  bool consumes = false;  // gives the kept bytes back while it runs
+  // Reads the input of the stage, too, which then stays until it runs: for options that read it.
+  bool reads_input = false;
+  // What the rest of the backward costs when the weight part runs apart. Without it, the time is
+  // what the weight part leaves of the backward, and the workspace is that of the backward.
+  std::optional<Cost> rest = {};
+  // The options of the stage whose backward can be split. Empty: all of them.
+  std::vector<std::string> options = {};
 
   bool operator==(const WeightPart&) const = default;
 };
@@ -36,6 +44,10 @@ struct WeightPart {
 struct PipelineStage {
   Bytes fixed;  // held during the whole step by the device of the stage: parameters, their state
   std::optional<WeightPart> weight_part = {};  // Without it, the backward is never split.
+  // The bytes of the stage's output that the workspaces of its backwards count, because a backward
+  // gives the output back only when it needs most. If the output stays for the weight part of the
+  // stage behind, they count once.
+  Bytes output_in_workspace = {};
 
   bool operator==(const PipelineStage&) const = default;
 };
@@ -76,10 +88,11 @@ inline constexpr int64_t kMostMicroBatches = 65'536;
 inline constexpr int64_t kMostStageRuns = 4'000'000;
 
 // Throws InputError, with a JSON pointer, unless the chain is well formed, there is an entry of
-// `stages` for each of its stages or none, no weight part takes longer than a backward of its
-// stage, the numbers of devices and micro-batches are within the limits above, names of devices are
-// unique, every link joins two different devices and is the only one of its direction, and all
-// sums over the micro-batches fit 64 bits.
+// `stages` for each of its stages or none, no weight part takes longer than a backward of its stage
+// or names an option that is not there, a backward in two is as long as in one, the numbers of
+// devices and micro-batches are within the limits above, names of devices are unique, every link
+// joins two different devices and is the only one of its direction, and all sums over the
+// micro-batches fit 64 bits.
 void validate(const Pipeline& pipeline);
 
 // Returns the pipeline without the options that are less exact than `allowed`. Throws InputError if
@@ -94,6 +107,10 @@ Nanos time_on(const PipelineDevice& device, Nanos time);
 // Returns the bytes that a stage holds during the whole step, without the chain's own.
 Bytes stage_fixed(const Pipeline& pipeline, size_t stage);
 const WeightPart* weight_part(const Pipeline& pipeline, size_t stage);  // null: it has none
+// Returns the weight part of the backward of an option; null if that backward is not split.
+const WeightPart* weight_part(const Pipeline& pipeline, size_t stage, const StageOption& option);
+// Returns what the backward of an option costs without its weight part.
+Cost rest_of_backward(const WeightPart& part, const StageOption& option);
 
 // Returns a pipeline of `devices` equal devices in a row, with a link to and from each neighbour.
 // The devices are "device0", "device1", and so on. Throws InputError unless the numbers are within
@@ -104,7 +121,7 @@ Pipeline pipeline_of_equal_devices(const Chain& chain, int64_t devices, int64_t 
 enum class PipelineActionKind {
   kForward,         // runs a part's forward for a micro-batch, when its activation is there
   kBackward,        // runs its backward, when its gradient is there
-  kInputGradient,   // the backward without the weight parts of its stages
+  kInputGradient,   // the backward without the weight parts of those stages that have them
   kWeightGradient,  // those weight parts
   kReceive,         // makes room for a message to this part, from now on; it does not wait for it
   kSend,            // hands a message of this part to the link; it does not wait for it

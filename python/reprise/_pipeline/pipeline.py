@@ -276,6 +276,16 @@ def _sample_of(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     return samples
 
 
+def _measured(part: Part) -> MeasuredPart:
+    alone = json.loads(part.native.alone())
+    return MeasuredPart(
+        chain=alone["chain"],
+        stages=alone["stages"],
+        not_split=part.native.not_split(),
+        output_gradient_bytes=part.native.output_gradient_bytes(),
+    )
+
+
 def _measure_parts(
     peers: Peers, models: Sequence[Stages], sample: Any, target: Any, options: dict[str, Any]
 ) -> tuple[list[Part], list[MeasuredPart]]:
@@ -312,10 +322,7 @@ def _measure_parts(
         del tensors
         peers.tell(f"boundary/{number + 1}", (native.outputs(), trees[-1]))
         own.append(Part(number, native, trees))
-    mine = [
-        MeasuredPart(json.loads(part.native.chain()), part.native.output_gradient_bytes())
-        for part in own
-    ]
+    mine = [_measured(part) for part in own]
     told = peers.gather(mine)
     everyone = [told[q % peers.size][q // peers.size] for q in range(count)]
     return own, everyone

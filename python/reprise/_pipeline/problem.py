@@ -17,10 +17,14 @@ class MeasuredPart:
 
     Attributes:
         chain: The stages of the part as a `reprise.chain`.
+        stages: What a `reprise.pipeline` says about them: their weight parts.
+        not_split: The stages whose backward cannot be split, with the reasons.
         output_gradient_bytes: The bytes of the gradients that it wants for its outputs.
     """
 
     chain: dict[str, Any]
+    stages: list[dict[str, Any]]
+    not_split: list[tuple[str, str]]
     output_gradient_bytes: int
 
 
@@ -70,14 +74,16 @@ def problem_of(
         InputError: Two neighbouring parts do not fit together.
     """
     stages: list[dict[str, Any]] = []
+    facts_of_stages: list[dict[str, Any]] = []
     for q, part in enumerate(parts):
         if q > 0:
             _join(q, parts[q - 1], part, stages[-1])
         stages += [{**stage, "name": f"{q}.{stage['name']}"} for stage in part.chain["stages"]]
-    fixed = [{"fixed_bytes": 0} for _ in stages]
+        facts_of_stages += [{**facts, "fixed_bytes": 0} for facts in part.stages]
     for rank, facts in enumerate(ranks):
         own = input_bytes(parts, micro_batches) if rank == 0 else 0
-        fixed[([0] + cuts_of(parts))[rank]] = {"fixed_bytes": max(0, facts.level - own)}
+        first = ([0] + cuts_of(parts))[rank]
+        facts_of_stages[first]["fixed_bytes"] = max(0, facts.level - own)
     devices = [_device(rank, facts) for rank, facts in enumerate(ranks)]
     size = len(ranks)
     pairs = {(q % size, (q + 1) % size) for q in range(len(parts) - 1)} if size > 1 else set()
@@ -100,7 +106,7 @@ def problem_of(
         "name": name,
         "micro_batches": micro_batches,
         "chain": chain,
-        "stages": fixed,
+        "stages": facts_of_stages,
         "devices": devices,
         "links": links,
     }
@@ -159,6 +165,8 @@ def plan_of(
             f"a share of the plain pipeline's peak is the budget of all ranks, and these have "
             f"{[facts.budget for facts in ranks]}"
         )
+    if planner == "zb_h1" and not any("weight_part" in s for part in parts for s in part.stages):
+        raise InputError(f"zb_h1 splits backwards, and none can be split: {_reasons(parts)}")
     each = -(-len(parts) // len(ranks))
     text, reason, needed = _core.plan_pipeline(
         problem,
@@ -173,6 +181,15 @@ def plan_of(
         raise BudgetError(reason, 0, 0, needed)
     check_layout(json.loads(text), parts, len(ranks))
     return text
+
+
+def _reasons(parts: list[MeasuredPart]) -> str:
+    found = [
+        f"stage '{q}.{stage}': {why}"
+        for q, part in enumerate(parts)
+        for stage, why in part.not_split
+    ]
+    return "; ".join(found) or "no stage has weights"
 
 
 def check_layout(plan: dict[str, Any], parts: list[MeasuredPart], size: int) -> None:

@@ -57,8 +57,10 @@ class Walk:
             kind = action[0]
             if kind == "forward":
                 self._forward(action[1], action[2])
-            elif kind == "backward":
-                self._backward(action[1], action[2])
+            elif kind in ("backward", "input_gradient"):
+                self._backward(action[1], action[2], kind == "input_gradient")
+            elif kind == "weight_gradient":
+                self._parts[action[1]].native.weight_gradient(action[2])
             elif kind == "receive":
                 self._receive(action[1] == "activation", action[2], action[3])
             elif kind == "send":
@@ -77,17 +79,18 @@ class Walk:
             mine.take_input_from(self._parts[part - 1].native, batch)
         mine.forward(batch)
 
-    def _backward(self, part: int, batch: int) -> None:
+    def _backward(self, part: int, batch: int, split: bool) -> None:
         mine = self._parts[part]
+        run = mine.native.input_gradient if split else mine.native.backward
         self._arrive(False, part, batch)
         if part == self._last:
             assert self._loss is not None
             loss = loss_argument(with_target(self._loss, self._targets[batch]), mine.trees)
-            mine.native.backward(batch, loss, self._losses[batch : batch + 1])
+            run(batch, loss, self._losses[batch : batch + 1])
             return
         if part + 1 in self._parts:
             mine.native.take_gradient_from(self._parts[part + 1].native, batch)
-        mine.native.backward(batch, None, None)
+        run(batch, None, None)
 
     def _receive(self, activation: bool, part: int, batch: int) -> None:
         sender = (part - 1 if activation else part + 1) % self._peers.size

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reprise/io/json.h"
@@ -34,11 +35,31 @@ class PipelinePart {
     options.name = name;
     std::vector<rt::Stage> stages = stages_of(arguments, mirrors_);
     const py::gil_scoped_release no_gil;
-    part_ = std::make_unique<Part>(std::move(stages), sample, loss_of(loss), options);
+    part_ = std::make_unique<Part>(std::move(stages), sample, loss_of(loss), options, [] {
+      const py::gil_scoped_acquire gil;
+      PyErr_Clear();
+    });
   }
 
   bool refresh() { return mirrors_.refresh(); }
-  Text chain() const { return to_json(part_->chain()); }
+  Text alone() const {
+    const std::vector<rt::internal::chain::MeasuredSplit>& splits = part_->splits();
+    Pipeline pipeline = pipeline_of_equal_devices(part_->chain(), 1, 1, {});
+    for (const auto& split : splits) {
+      pipeline.stages.push_back({.fixed = Bytes(0),
+                                 .weight_part = split.part,
+                                 .output_in_workspace = split.output_in_workspace});
+    }
+    return to_json(pipeline);
+  }
+  std::vector<std::pair<Text, Text>> not_split() const {
+    std::vector<std::pair<Text, Text>> reasons;
+    for (size_t i = 0; i < part_->splits().size(); ++i) {
+      const Text& why = part_->splits()[i].why_not;
+      if (!why.empty()) reasons.emplace_back(part_->chain().stages[i].name, why);
+    }
+    return reasons;
+  }
   Tensors outputs() const { return part_->outputs(); }
   int64_t output_gradient_bytes() const { return part_->output_gradient_bytes().count(); }
   int64_t uncounted() const { return part_->uncounted(); }
@@ -52,6 +73,9 @@ class PipelinePart {
   }
   void take_gradient_from(PipelinePart& behind, int64_t micro_batch) {
     part_->take_gradient_from(*behind.part_, micro_batch);
+  }
+  void give_gradient(int64_t micro_batch, const Tensors& gradient) {
+    part_->give_gradient(micro_batch, gradient);
   }
   Tensors receive(int64_t micro_batch, bool activation) {
     return part_->receive(micro_batch, kind_of(activation));
@@ -67,6 +91,13 @@ class PipelinePart {
     const py::gil_scoped_release no_gil;
     part_->backward(micro_batch, own, value.value_or(at::Tensor()));
   }
+  void input_gradient(int64_t micro_batch, const LossArgument& loss,
+                      const std::optional<at::Tensor>& value) {
+    const rt::Loss own = loss_of(loss);
+    const py::gil_scoped_release no_gil;
+    part_->input_gradient(micro_batch, own, value.value_or(at::Tensor()));
+  }
+  void weight_gradient(int64_t micro_batch) { part_->weight_gradient(micro_batch); }
 
  private:
   using Part = rt::internal::chain::PipelinePart;
@@ -82,7 +113,8 @@ void bind_pipeline(py::module_& m) {
                     const Text&>(),
            py::arg("stages"), py::arg("sample"), py::kw_only(), py::arg("loss"), py::arg("name"))
       .def("refresh", &PipelinePart::refresh)
-      .def("chain", &PipelinePart::chain)
+      .def("alone", &PipelinePart::alone)
+      .def("not_split", &PipelinePart::not_split)
       .def("outputs", &PipelinePart::outputs)
       .def("output_gradient_bytes", &PipelinePart::output_gradient_bytes)
       .def("uncounted", &PipelinePart::uncounted)
@@ -95,12 +127,17 @@ void bind_pipeline(py::module_& m) {
            py::arg("micro_batch"))
       .def("take_gradient_from", &PipelinePart::take_gradient_from, py::arg("behind"),
            py::arg("micro_batch"))
+      .def("give_gradient", &PipelinePart::give_gradient, py::arg("micro_batch"),
+           py::arg("gradient"))
       .def("receive", &PipelinePart::receive, py::arg("micro_batch"), py::arg("activation"))
       .def("message", &PipelinePart::message, py::arg("micro_batch"), py::arg("activation"))
       .def("sent", &PipelinePart::sent, py::arg("micro_batch"), py::arg("activation"))
       .def("forward", &PipelinePart::forward, py::arg("micro_batch"), NoGil())
       .def("backward", &PipelinePart::backward, py::arg("micro_batch"), py::arg("loss"),
-           py::arg("value"));
+           py::arg("value"))
+      .def("input_gradient", &PipelinePart::input_gradient, py::arg("micro_batch"), py::arg("loss"),
+           py::arg("value"))
+      .def("weight_gradient", &PipelinePart::weight_gradient, py::arg("micro_batch"), NoGil());
 }
 
 }  // namespace reprise::python

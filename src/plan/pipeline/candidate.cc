@@ -76,26 +76,28 @@ PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan
   const auto add = [&](const PartRun& run, Nanos& time) {
     if (run.op == "loss") {
       time += pipeline.chain.loss.cost.time;
+      times.backward += pipeline.chain.loss.cost.time;
       return;
     }
     const size_t i = stage_of_run(run);
     const Stage& stage = pipeline.chain.stages[i];
     const StageOption* option = option_of(stage, run.variant);
     if (run.op.front() == 'F') {
-      time += option == nullptr ? stage.forward.time : option->forward.time;
+      const Nanos own = option == nullptr ? stage.forward.time : option->forward.time;
+      time += own;
+      if (&time != &times.forward) times.backward += own;
       return;
     }
-    time += option->backward.time;
-    const WeightPart* weights = weight_part(pipeline, i);
-    if (weights == nullptr) return;
-    time -= weights->cost.time;
-    times.weight_gradient += weights->cost.time;
+    times.backward += option->backward.time;
+    const WeightPart* weights = weight_part(pipeline, i, *option);
+    time += weights == nullptr ? option->backward.time : rest_of_backward(*weights, *option).time;
+    if (weights != nullptr) times.weight_gradient += weights->cost.time;
   };
   for (const PartRun& run : plan.forward) add(run, times.forward);
   for (const PartRun& run : plan.backward) add(run, times.input_gradient);
   const PipelineDevice& on = pipeline.devices[static_cast<size_t>(device)];
   return {.forward = time_on(on, times.forward),
-          .backward = time_on(on, times.input_gradient + times.weight_gradient),
+          .backward = time_on(on, times.backward),
           .input_gradient = time_on(on, times.input_gradient),
           .weight_gradient = time_on(on, times.weight_gradient)};
 }

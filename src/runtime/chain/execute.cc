@@ -31,6 +31,15 @@ void PlannedModel::set_measured(MeasuredChain measured) {
   inputs = std::move(measured.inputs);
   saved_form = std::move(measured.saved_form);
   copies_gradients = std::move(measured.copies_gradients);
+  splits = std::move(measured.splits);
+}
+
+const WeightPart* PlannedModel::weight_part(size_t stage, size_t option) const {
+  if (stage >= splits.size() || !splits[stage].part) return nullptr;
+  const std::vector<std::string>& names = splits[stage].part->options;
+  const std::string& name = chain.stages[stage].options[option].name;
+  const bool split = std::find(names.begin(), names.end(), name) != names.end();
+  return split ? &*splits[stage].part : nullptr;
 }
 
 void PlannedModel::set_plan(const std::vector<Action>& actions, const Machine& machine) {
@@ -91,6 +100,7 @@ void ChainStep::guarded(Work&& work) {
     kept_tail_.reset();
     shared_gradients_.clear();
     book_.clear();
+    later_.clear();
     random_before_.restore();
     if (number_ == planned_->last_step) planned_->buffers.undo_step();
     drain_backward_queue();
@@ -395,6 +405,15 @@ void ChainStep::run_backward_op(size_t stage, size_t option) {
   };
   Kept kept = std::move(*kept_[stage]);
   kept_[stage].reset();
+  if (const WeightPart* part = splits_ ? planned_->weight_part(stage, option) : nullptr) {
+    later_.emplace_back(stage, WeightWork());
+    if (part->reads_input && planned_->chain.stages[stage].options[option].reads_input) {
+      later_.back().second.input = activations_[model.input_of(stage)];
+    }
+    give_up(stage, option);
+    run_first_half(stage, std::move(kept));
+    return;
+  }
   give_up(stage, option);
   Tensors& arriving = gradients_[model.output_of(stage)];
   StageGradients made = run_backward(model.stages[stage], std::move(kept), std::move(arriving),
@@ -405,6 +424,19 @@ void ChainStep::run_backward_op(size_t stage, size_t option) {
   gradients_[model.input_of(pass.begin)] = std::move(made.inputs);
   arriving.clear();
   if (take_gradients_) take_gradients_(model.stages[stage].parameters, book_);
+}
+
+// The work of the second half is the last one in the list, and has the input of the stage if that is
+// to stay.
+void ChainStep::run_first_half(size_t stage, Kept kept) {
+  const PreparedModel& model = planned_->model;
+  Tensors& arriving = gradients_[model.output_of(stage)];
+  InputGradients made = run_input_gradient(model.stages[stage], std::move(kept),
+                                           std::move(arriving), model.parameters);
+  arriving.clear();
+  gradients_[model.input_of(stage)] = std::move(made.inputs);
+  made.later.input = std::move(later_.back().second.input);
+  later_.back().second = std::move(made.later);
 }
 
 MovedValues& ChainStep::moving() {

@@ -16,6 +16,7 @@
 #include "runtime/chain/places.h"
 #include "runtime/chain/prepare.h"
 #include "runtime/chain/problem.h"
+#include "runtime/chain/split_backward.h"
 #include "runtime/chain/stage_runner.h"
 #include "runtime/chain/step_buffers.h"
 #include "runtime/device/step_log.h"
@@ -49,7 +50,8 @@ struct PlannedModel {
   std::vector<std::vector<SavedForm>> saved_form;  // by stage and option
   // By stage: whether its backward takes memory for copies of gradients at its end.
   std::vector<bool> copies_gradients;
-  Places places;  // of the program
+  std::vector<MeasuredSplit> splits;  // by stage; empty: no backward is split
+  Places places;                      // of the program
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
   transfer::FarMemories memories;        // where values may move to
@@ -61,6 +63,8 @@ struct PlannedModel {
   explicit PlannedModel(PreparedModel prepared);
   void set_measured(MeasuredChain measured);  // before set_plan()
   Problem problem() const { return problem_of(model, chain, inputs); }
+  // Returns the weight part of the backward of an option; null if that backward is not split.
+  const WeightPart* weight_part(size_t stage, size_t option) const;
   // The memories of `machine` are `memories`, position by position.
   void set_plan(const std::vector<Action>& actions, const Machine& machine);
 };
@@ -96,6 +100,11 @@ class ChainStep final : public Backend {
   Tensors output_for_loss();
   void set_output_gradients(Tensors gradients) { gradients_.back() = std::move(gradients); }
   Tensors take_input_gradients();  // g_0, at the end of the step
+  // From now on, backwards leave the weight gradients for later, where they can be split.
+  void split_backwards() { splits_ = true; }
+  // What is left to do, in the order of the backwards, each with its stage.
+  using LaterWork = std::vector<std::pair<size_t, WeightWork>>;
+  LaterWork take_later_work() { return std::move(later_); }
 
   // Returns the bytes that the step has moved so far.
   transfer::MovedBytes moved() const { return moved_ ? moved_->moved() : transfer::MovedBytes(); }
@@ -124,6 +133,7 @@ class ChainStep final : public Backend {
   std::vector<Tensors> loss_gradients(Tensors output_gradients);
   Kept pass_before(size_t stage);
   void run_backward_op(size_t stage, size_t option);
+  void run_first_half(size_t stage, Kept kept);
   void check_unchanged(size_t stage) const;
   void walk(size_t begin, size_t end);
   template <class Work>
@@ -145,6 +155,8 @@ class ChainStep final : public Backend {
   state::RandomState random_before_, random_now_;
   state::AutocastState autocast_;
   TakeGradients take_gradients_;  // empty: the book is for the end of the step
+  bool splits_ = false;
+  LaterWork later_;
   device::StepMeter* meter_ = nullptr;
   std::optional<MovedValues> moved_;                 // if the plan moves values
   std::vector<device::WeakStorage> saved_storages_;  // of the run under way, if they move

@@ -45,8 +45,9 @@ struct Reading {
 class Measurement {
  public:
   Measurement(const PreparedModel& model, const std::vector<Tensors>& samples, const Loss& loss,
-              const MeasureOptions& options)
+              const MeasureOptions& options, const Splitting& splitting)
       : model_(model),
+        splitting_(splitting),
         loss_(loss),
         options_(options),
         boundaries_(model.boundaries()),
@@ -67,6 +68,7 @@ class Measurement {
     const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
     measured_.chain.fixed = Bytes(std::max<int64_t>(0, level - input));
     measured_.copies_gradients.resize(model.stages.size());
+    if (splitting.measured) measured_.splits.resize(model.stages.size());
   }
 
   MeasuredChain run() {
@@ -283,7 +285,27 @@ class Measurement {
     }
     holds_ = std::move(holds_next_);
     measure_kept_times(i, boundaries_[model_.input_of(i)].restore(), gradient, random);
+    if (splitting_.measured) measure_halves(i, gradient, random);
     return Parked(result);
+  }
+
+  // The gradients that the loss holds are those of the stages alone in a pipeline.
+  void measure_halves(size_t i, const Parked& gradient, const RandomState& random) {
+    const reprise::Stage& row = measured_.chain.stages[i];
+    const SplitSubject subject{
+        .number = i,
+        .stage = model_.stages[i],
+        .parameters = model_.parameters,
+        .device = model_.device,
+        .input = boundaries_[model_.input_of(i)],
+        .gradient = gradient,
+        .row = row,
+        .saved_form = measured_.saved_form[i],
+        .input_gradient = boundary_gradient_bytes(measured_.chain, i),
+        .weight_gradient = row.weight_gradient - Bytes(left_behind(i)),
+    };
+    measured_.splits[i] = measure_split(
+        subject, times_, [&] { random.restore(); }, splitting_.forget_error);
   }
 
   Tensors measure_backward_bytes(size_t i, size_t o, const Parked& gradient, GradientBook& book) {
@@ -401,6 +423,7 @@ class Measurement {
   }
 
   const PreparedModel& model_;
+  const Splitting& splitting_;
   const Loss& loss_;
   const MeasureOptions& options_;
   const std::vector<NamedSavedForm> keepings_ = saved_forms(options_.alternatives);
@@ -418,7 +441,7 @@ class Measurement {
 }  // namespace
 
 MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples,
-                      const Loss& loss, const MeasureOptions& options) {
+                      const Loss& loss, const MeasureOptions& options, const Splitting& splitting) {
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);
@@ -429,8 +452,11 @@ MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& sa
   // Values that may move are found by the age of their memory.
   const device::DatedScope dated(model.device);
   try {
-    MeasuredChain measured = Measurement(model, samples, loss, options).run();
+    MeasuredChain measured = Measurement(model, samples, loss, options, splitting).run();
     share_times(model, measured.inputs, measured.chain);
+    for (size_t i = 0; i < measured.splits.size(); ++i) {
+      if (auto& part = measured.splits[i].part) fit_times(measured.chain.stages[i], *part);
+    }
     put_back();
     std::visit([](const auto& problem) { validate(problem); },
                problem_of(model, measured.chain, measured.inputs));

@@ -6,6 +6,7 @@
 
 #include "reprise/model/profile.h"
 #include "reprise/runtime/measure.h"
+#include "runtime/chain/measure_split.h"
 #include "runtime/chain/prepare.h"
 
 namespace reprise::runtime::internal::chain {
@@ -16,6 +17,7 @@ struct MeasuredChain {
   std::vector<ChainInput> inputs = {};                  // by branch
   std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
   std::vector<bool> copies_gradients = {};              // by stage: StageGradients::copies
+  std::vector<MeasuredSplit> splits = {};               // by stage, if measure() was asked for them
   // The ids of saved values whose memory cannot be taken from them and given back, because some of it
   // belongs to no tensor that an operator made.
   std::vector<std::string> stays = {};
@@ -28,9 +30,11 @@ struct MeasuredChain {
 
 // The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +
 // input.bytes is that level, as far as it counts the memory of the input. `samples` has the inputs of
-// each branch. Memory that several of them have counts with the first.
+// each branch. Memory that several of them have counts with the first. `splitting`: also
+// measures the halves of all backwards.
 MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples,
-                      const Loss& loss, const MeasureOptions& options);
+                      const Loss& loss, const MeasureOptions& options,
+                      const Splitting& splitting = {});
 
 // Makes a Profile that also says where the chain was measured.
 Profile describe(const PreparedModel& model, const Tensors& sample, MeasuredChain measured);

@@ -102,7 +102,7 @@ void settle_loss(MeasuredChain& measured) {
 }  // namespace
 
 PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, const Loss& loss,
-                           const MeasureOptions& options)
+                           const MeasureOptions& options, const std::function<void()>& forget_error)
     : stages_(std::move(stages)), has_loss_(static_cast<bool>(loss)) {
   if (sample.empty()) throw InputError("the sample of a part of a pipeline has no tensor");
   for (const at::Tensor& input : sample) {
@@ -129,8 +129,8 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
   }
   MeasureOptions measuring = options;
   measuring.output_held = false;
-  MeasuredChain measured =
-      measure(model, {sample}, has_loss_ ? loss : Loss(sum_of_squares), measuring);
+  MeasuredChain measured = measure(model, {sample}, has_loss_ ? loss : Loss(sum_of_squares),
+                                   measuring, {.measured = true, .forget_error = forget_error});
   settle_loss(measured);
   if (!has_loss_) {
     measured.chain.loss = {};
@@ -304,6 +304,16 @@ void PipelinePart::take_gradient_from(PipelinePart& behind, int64_t micro_batch)
   behind.flight(micro_batch).gradient_message.clear();
 }
 
+void PipelinePart::give_gradient(int64_t micro_batch, Tensors gradient) {
+  const auto wanted = std::count_if(outputs_.begin(), outputs_.end(),
+                                    [](const at::Tensor& t) { return t.requires_grad(); });
+  if (static_cast<int64_t>(gradient.size()) != wanted) {
+    throw InputError(fmt::format("micro-batch {} gets {} gradients, and {} outputs want one",
+                                 micro_batch, gradient.size(), wanted));
+  }
+  flight(micro_batch).gradient = std::move(gradient);
+}
+
 Tensors PipelinePart::receive(int64_t micro_batch, MessageKind message) {
   Flight& mine = flight(micro_batch);
   const bool activation = message == MessageKind::kActivation;
@@ -384,11 +394,13 @@ void PipelinePart::run_loss(ChainStep& step, const Loss& loss, const at::Tensor&
   step.set_output_gradients(std::move(sink.node->gradients.at(0)));
 }
 
-void PipelinePart::backward(int64_t micro_batch, const Loss& loss, const at::Tensor& value) {
+void PipelinePart::run_back(int64_t micro_batch, const Loss& loss, const at::Tensor& value,
+                            bool split) {
   Flight& mine = flight(micro_batch);
   if (!mine.step) throw InputError(fmt::format("micro-batch {} has no forward", micro_batch));
   const Way& own = way(micro_batch);
   const size_t end = own.program->entries().size();
+  if (split) mine.step->split_backwards();
   if (has_loss_) {
     if (!loss) throw InputError("the last part of a pipeline needs the loss");
     const size_t at = own.program->loss();
@@ -406,6 +418,7 @@ void PipelinePart::backward(int64_t micro_batch, const Loss& loss, const at::Ten
     mine.step->set_output_gradients(std::move(gradients));
     mine.step->advance(own.backward_begin, end);
   }
+  if (split) mine.later = mine.step->take_later_work();
   Tensors inputs = mine.step->take_input_gradients();
   mine.step.reset();
   for (size_t e = 0; e < inputs.size(); ++e) {
@@ -415,6 +428,21 @@ void PipelinePart::backward(int64_t micro_batch, const Loss& loss, const at::Ten
     }
     mine.gradient_message.push_back(inputs[e].contiguous());
   }
+}
+
+void PipelinePart::weight_gradient(int64_t micro_batch) {
+  Flight& mine = flight(micro_batch);
+  if (!mine.later) {
+    throw InputError(fmt::format("micro-batch {} has no input gradient", micro_batch));
+  }
+  GradientBook book(planned_->model.parameters.size());
+  for (auto& [stage, work] : *mine.later) {
+    const Tensors input = std::move(work.input);  // until the stage is done
+    run_weight_gradient(planned_->model.stages[stage], std::move(work), planned_->model.parameters,
+                        book);
+    add_gradients(planned_->model.stages[stage].parameters, book);
+  }
+  mine.later.reset();
 }
 
 void PipelinePart::add_gradients(const std::vector<size_t>& positions, GradientBook& book) const {

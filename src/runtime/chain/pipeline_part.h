@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,8 +28,9 @@ class PipelinePart {
  public:
   // Measures the stages on `sample`, the input of one micro-batch. Inputs that require gradients
   // send them to the part before. `loss` is for the last part; the others have an empty one.
+  // `forget_error`: Splitting::forget_error.
   PipelinePart(std::vector<Stage> stages, const Tensors& sample, const Loss& loss,
-               const MeasureOptions& options);
+               const MeasureOptions& options, const std::function<void()>& forget_error = {});
 
   // The stages as they stand in the chain of the pipeline. The loss is that of the last part.
   const Chain& chain() const { return planned_->chain; }
@@ -36,6 +38,9 @@ class PipelinePart {
   const Tensors& outputs() const { return outputs_; }
   // The bytes that the gradients of the outputs take as messages.
   Bytes output_gradient_bytes() const;
+  // By stage: what its weight gradients cost apart from the rest of its backward, or why they cannot
+  // be computed apart.
+  const std::vector<MeasuredSplit>& splits() const { return planned_->splits; }
   // The bytes of parameters and buffers that the allocator does not count.
   int64_t uncounted() const;
 
@@ -53,6 +58,8 @@ class PipelinePart {
   void give(int64_t micro_batch, Tensors input);
   void take_input_from(PipelinePart& before, int64_t micro_batch);
   void take_gradient_from(PipelinePart& behind, int64_t micro_batch);
+  // Sets the gradients of those outputs that want one.
+  void give_gradient(int64_t micro_batch, Tensors gradient);
   // Returns room for a message, which the owner fills before the part reads it.
   Tensors receive(int64_t micro_batch, MessageKind message);
   // Returns what is to be sent. The part holds it until sent().
@@ -62,7 +69,14 @@ class PipelinePart {
   void forward(int64_t micro_batch);
   // Runs the backward of a part and adds to the gradients of its parameters. The last part applies
   // `loss` to its output and writes the value to `value`, a tensor of one element.
-  void backward(int64_t micro_batch, const Loss& loss = {}, const at::Tensor& value = {});
+  void backward(int64_t micro_batch, const Loss& loss = {}, const at::Tensor& value = {}) {
+    run_back(micro_batch, loss, value, false);
+  }
+  // The same in two: the second half runs the weight parts of those stages that have them.
+  void input_gradient(int64_t micro_batch, const Loss& loss = {}, const at::Tensor& value = {}) {
+    run_back(micro_batch, loss, value, true);
+  }
+  void weight_gradient(int64_t micro_batch);
 
  private:
   // How a micro-batch runs: a program, and where its halves begin and end.
@@ -75,11 +89,13 @@ class PipelinePart {
     Tensors input, gradient;                   // until the part has taken them over
     Tensors output_message, gradient_message;  // until they are sent
     std::unique_ptr<ChainStep> step;
+    std::optional<ChainStep::LaterWork> later;  // between input_gradient() and weight_gradient()
   };
 
   Way way_of(const PartPlan& plan, int32_t first_stage) const;
   Flight& flight(int64_t micro_batch);
   const Way& way(int64_t micro_batch) const;
+  void run_back(int64_t micro_batch, const Loss& loss, const at::Tensor& value, bool split);
   void run_loss(ChainStep& step, const Loss& loss, const at::Tensor& value) const;
   void add_gradients(const std::vector<size_t>& positions, GradientBook& book) const;
   void require_unchanged() const;

@@ -11,6 +11,7 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/autograd_pass.h"
 #include "runtime/state/autocast.h"
 
 namespace reprise::runtime::internal::chain {
@@ -24,57 +25,6 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::variable_list;
 namespace autograd = torch::autograd;
-
-thread_local int stages_running = 0;
-
-// While a SinkScope lives, graphs that use the parameters end in the sink, and not in the nodes
-// that fill .grad and call hooks. Those nodes run once, when the whole step hands its gradients
-// over. For autograd the parameters are results of the sink meanwhile. This must hold in the
-// backward, too, because the backward asks its saved parameters where they come from. Leaf tensors
-// would need a node each, and the engine takes longer over a node than over everything else here.
-class SinkScope {
- public:
-  // `positions` are those of the stage's parameters, ascending. The sink has all of them, and
-  // perhaps more.
-  SinkScope(const std::vector<size_t>& positions, const std::vector<at::Tensor>& all,
-            const SharedNode<ParameterSink>& sink)
-      : positions_(positions), all_(all) {
-    ++stages_running;
-    uint32_t place = 0;
-    for (size_t position : positions) {
-      while (sink.node->positions[place] != position) ++place;
-      autograd::impl::set_gradient_edge(all[position], Edge(sink.pointer, place));
-    }
-  }
-  ~SinkScope() {
-    --stages_running;
-    for (size_t position : positions_) autograd::impl::set_gradient_edge(all_[position], Edge());
-  }
-  SinkScope(const SinkScope&) = delete;
-  SinkScope& operator=(const SinkScope&) = delete;
-
- private:
-  const std::vector<size_t>& positions_;
-  const std::vector<at::Tensor>& all_;
-};
-
-// Starts a backward pass. It hands out gradients that nobody else holds, so that autograd may free
-// or overwrite them as early as in plain training.
-struct Feeder final : autograd::Node {
-  variable_list values;
-  ParameterSink* sink = nullptr;  // the sink in which the pass ends
-
-  explicit Feeder(const at::Tensor& trigger) { add_input_metadata(trigger); }
-  void add(Edge edge, at::Tensor value) {
-    add_next_edge(std::move(edge));
-    values.push_back(std::move(value));
-  }
-  std::string name() const override { return "reprise::Feeder"; }
-  variable_list apply(variable_list&&) override {
-    if (sink != nullptr) sink->task = autograd::get_current_graph_task_id();
-    return std::move(values);
-  }
-};
 
 Tensors copy_aliases(const StageTraits& traits, Tensors outputs) {
   for (size_t e = 0; e < outputs.size() && e < traits.copies_output.size(); ++e) {
@@ -96,26 +46,6 @@ Tensors detached(const Tensors& tensors) {
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) result.push_back(detached(tensor));
   return result;
-}
-
-bool shares_storage(const at::Tensor& tensor, const Tensors& others) {
-  for (const at::Tensor& other : others) {
-    if (other.defined() && other.storage().is_alias_of(tensor.storage())) return true;
-  }
-  return false;
-}
-
-// Returns a gradient that .grad can take over as it is, or else a copy. By the rule of autograd's
-// own accumulation, nobody else may hold the tensor, and it must have the parameter's layout. Its
-// memory must not be that of g_i either, because the plan frees g_i earlier.
-at::Tensor deliverable(at::Tensor gradient, const at::Tensor& parameter,
-                       const Tensors& input_gradients) {
-  if (!gradient.defined() || gradient.layout() != at::kStrided) return gradient;
-  if (gradient.use_count() == 1 && autograd::utils::obeys_layout_contract(gradient, parameter) &&
-      !shares_storage(gradient, input_gradients)) {
-    return gradient;
-  }
-  return autograd::utils::clone_obey_contract(gradient, parameter).detach();
 }
 
 // The inputs of the stage, by their nodes. There are none if the stage writes to its inputs.
@@ -220,7 +150,7 @@ class BackwardPass {
   void feed(Edge edge, at::Tensor value) { feeder_.node->add(std::move(edge), std::move(value)); }
 
   void run(const std::vector<at::Tensor>& parameters) {
-    if (feeder_.node->num_outputs() > 0) walk(parameters);
+    walk_back(feeder_, trigger_, kept_.parameters, parameters, /*keep_graph=*/false);
     cross(0);  // the stages that no gradient reached
   }
 
@@ -239,16 +169,6 @@ class BackwardPass {
   }
 
  private:
-  void walk(const std::vector<at::Tensor>& parameters) {
-    static const std::vector<size_t> none;
-    const SharedNode<ParameterSink>& sink = kept_.parameters;
-    feeder_.node->sink = sink.node;
-    const SinkScope sinks(sink.node ? sink.node->positions : none, parameters, sink);
-    autograd::Engine::get_default_engine().execute({Edge(feeder_.pointer, 0)}, {trigger_},
-                                                   /*keep_graph=*/false, /*create_graph=*/false,
-                                                   /*accumulate_grad=*/true);
-  }
-
   Kept& kept_;
   const Crossing& crossing_;
   std::mutex mutex_;
@@ -265,8 +185,6 @@ variable_list CrossingHook::operator()(const variable_list& gradients) {
 }
 
 }  // namespace
-
-bool within_stage() { return stages_running > 0; }
 
 Tensors run_fast(const PreparedStage& stage, const Tensors& input,
                  const std::vector<at::Tensor>& parameters) {
@@ -335,21 +253,7 @@ StageGradients run_backward(const PreparedStage& stage, Kept kept, Tensors gradi
     result.inputs.push_back(input.node ? std::move(input.node->value) : at::Tensor());
   }
   if (sink == nullptr) return result;
-  if (sink->reached_apart) {
-    throw InputError(
-        "stage '" + stage.stage.name +
-        "' runs autograd by itself while its backward runs (torch.utils.checkpoint with "
-        "use_reentrant=True?), so that the order of sums is not plain training's: take "
-        "use_reentrant=False, or leave it out, since the plan decides what runs again");
-  }
-  std::vector<at::Tensor> values = std::move(sink->values);
-  values.resize(sink->positions.size());  // undefined where no gradient came
-  for (size_t p = 0; p < values.size(); ++p) {
-    const size_t position = sink->positions[p];
-    const void* const made = values[p].defined() ? values[p].unsafeGetTensorImpl() : nullptr;
-    book[position] = deliverable(std::move(values[p]), parameters[position], result.inputs);
-    result.copies |= book[position].defined() && book[position].unsafeGetTensorImpl() != made;
-  }
+  result.copies = take_from_sink(stage, *sink, result.inputs, parameters, book);
   return result;
 }
 
