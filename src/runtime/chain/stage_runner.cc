@@ -2,15 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
+#include <memory>
 #include <mutex>
-#include <set>
+#include <utility>
 
-#include "reprise/model/errors.h"
-#include "reprise/runtime/allocator.h"
 #include "runtime/chain/autograd_pass.h"
 #include "runtime/state/autocast.h"
 

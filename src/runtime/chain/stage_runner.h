@@ -2,7 +2,8 @@
 // needs, in one of several forms (saved/keep_less.h). The backward is the third. The profile
 // measures exactly the functions that the executor calls, so that a step does what was measured.
 // There is one difference: where the plan runs several stages in a row, the executor lets autograd
-// walk back through them in one pass (passes.h).
+// walk back through them in one pass (passes.h). In a pipeline the backward may come in two
+// (split_backward.h).
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
