@@ -309,7 +309,9 @@ TEST(GraphPlanner, AStopIsTheEndOfItsTime) {
   const PlanResult stopped = plan(graph, ask);
   EXPECT_EQ(stopped.termination, without_time.termination);
   ASSERT_EQ(stopped.plan.has_value(), without_time.plan.has_value());
-  if (stopped.plan) EXPECT_EQ(stopped.plan->actions, without_time.plan->actions);
+  if (stopped.plan) {
+    EXPECT_EQ(stopped.plan->actions, without_time.plan->actions);
+  }
   ASSERT_TRUE(with_time.plan.has_value());
   EXPECT_TRUE(!stopped.plan || stopped.plan->time > with_time.plan->time);
 }

@@ -96,11 +96,11 @@ void Plans::learn_from_traced(Followed followed, OnlineReport& report) {
       report.why_not_planned += purpose_->print == seen.print ? ", and the search for it goes on"
                                                               : ", and another search goes on";
     } else if (seen.times >= seen.needed && may_plan()) {
-      search({.print = seen.print,
-              .rerun_cost = followed.trace.rerun_cost,
-              .reruns = report.reruns,
-              .smaller = nullptr},
-             std::move(followed.trace), Bytes(0));
+      Purpose purpose{.print = seen.print,
+                      .rerun_cost = followed.trace.rerun_cost,
+                      .reruns = report.reruns,
+                      .smaller = nullptr};
+      search(std::move(purpose), std::move(followed.trace), Bytes(0));
     }
   }
 }
