@@ -98,10 +98,12 @@ struct TrainOptions {
   std::function<bool()> stop = {};  // asked after every step
 };
 
-// What a step moved to the memory of TrainOptions::offload, and how long it waited for that.
+// What a step moved to the memory of TrainOptions::offload, how long it waited for that, and which
+// memory was picked if the options left that to the runtime.
 struct MovedInStep {
   Bytes out, in;
   Nanos waited;
+  std::string choice = {};
 };
 
 struct TrainReport {

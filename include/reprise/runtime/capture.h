@@ -169,6 +169,7 @@ struct CapturedStepReport {
   std::string no_device_graph = {};
   Bytes moved_out = {}, moved_in = {};  // to the memory of StepPlanOptions::offload, and back
   Nanos waited = {};                    // by the step, for copies
+  std::string offload_choice = {};      // what OffloadOptions "auto" picked, and why; else empty
 
   bool operator==(const CapturedStepReport&) const = default;
 };

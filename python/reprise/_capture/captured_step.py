@@ -201,7 +201,11 @@ class CapturedStep:
                 temporary file there, for steps on the CPU; "host" for pinned memory of the host,
                 for steps on other devices. The plan decides for each value whether it stays, is
                 made again, or moves. A call whose copy fails raises InputError, and all is as
-                before it. It is not for a step of a process group.
+                before it. It is not for a step of a process group. "auto" plans without a second
+                memory, too, and takes one only if the step is then predicted to be faster by more
+                than the measurement can tell: "host" on a device, and on the CPU a disk in the
+                temporary directory, or with "auto:DIRECTORY" in that one. `report()` says what it
+                picked, and why.
             machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
                 None measures them.
             observer: A function that is called with `Progress`.

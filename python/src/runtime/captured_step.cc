@@ -199,6 +199,7 @@ class CapturedStep {
     found["moved_out_bytes"] = report.moved_out.count();
     found["moved_in_bytes"] = report.moved_in.count();
     found["waited_ns"] = report.waited.count();
+    found["offload_choice"] = report.offload_choice;
     return found;
   }
 

@@ -11,12 +11,14 @@
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
+#include "runtime/transfer/choose.h"
 
 namespace reprise::runtime {
 
 using internal::graph::StepPlan;
 using internal::step::describe;
 using internal::step::HostRead;
+using internal::transfer::is_auto;
 
 struct CapturedStep::State : internal::graph::StepState {};
 
@@ -53,6 +55,16 @@ void require_group(const CaptureOptions& options) {
       "a step of a process group is not captured again when something differs (on_miss recapture), "
       "because the other ranks would wait for it: give all calls inputs of the same shapes, or "
       "capture a step for each shape");
+}
+
+// Returns the memory that "auto" stands for where there is a plan already.
+OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
+                         const internal::graph::StepState& state) {
+  if (!moves_values(plan)) return {};
+  const internal::transfer::AutoMemory found =
+      internal::transfer::memory_for_auto(asked, state.recording().device);
+  if (!found.options.to.empty()) return found.options;
+  throw InputError("the plan moves values, and there is no memory for them: " + found.why);
 }
 
 // Values move between the device and one memory behind it. The caller's inputs, and parameters before
@@ -109,6 +121,7 @@ PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state
 
 void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   StepPlanOptions wanted = options;
+  if (is_auto(wanted.offload)) wanted.offload = memory_of(plan, wanted.offload, *state_);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
   Graph graph = state_->graph();
   graph.fixed += opened.device_bytes - state_->far.device_bytes;

@@ -15,6 +15,7 @@
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/lockstep/lockstep.h"
+#include "runtime/transfer/choose.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -202,6 +203,13 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
 
 PlanResult StepState::plan(StepPlanOptions wanted) {
   if (wanted.budget.unlimited()) wanted.budget = options.budget;
+  if (transfer::is_auto(wanted.offload)) return plan_choosing(std::move(wanted));
+  PlanResult result = plan_with(std::move(wanted));
+  if (result.plan) report.offload_choice.clear();
+  return result;
+}
+
+PlanResult StepState::plan_with(StepPlanOptions wanted) {
   Bytes fixed = graph_now().fixed;
   if (wanted.device_graph) fixed += prepare_graph();
   transfer::OpenedMemory opened = far_memory(wanted);

@@ -78,6 +78,9 @@ struct StepState {
   transfer::OpenedMemory far_memory(StepPlanOptions& wanted) const;
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
+  PlanResult plan_with(StepPlanOptions wanted);
+  // The same where the options leave the memory to the runtime (transfer/choose.h).
+  PlanResult plan_choosing(StepPlanOptions wanted);
   // `together` says that all ranks of the group plan now.
   PlanResult answer(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
   void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
