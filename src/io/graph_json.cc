@@ -1,6 +1,7 @@
 // The format reprise.graph. Version 2 adds what version 1 has no place for: the owner of an op, the
-// alternative of a variant, the name of a realization. A graph that has none of them is written as
-// version 1, so that older programs read it and its hash stays what it was.
+// alternative of a variant, the name of a realization. Version 3 adds the home of a value. A graph is
+// written as the oldest version that can hold it, so that older programs read it and its hash stays
+// what it was.
 #include <algorithm>
 #include <unordered_map>
 
@@ -49,12 +50,15 @@ class Ids {
   size_t next_ = 0;
 };
 
-Value read_value(const Element& element) {
+Value read_value(const Element& element, int64_t version) {
   Object object(element);
   Value value;
   value.id = object.required("id").string();
   value.bytes = object.required("bytes").bytes();
   if (const auto kind = object.optional("kind")) value.kind = kind->word(kValueKinds);
+  if (version >= 3) {
+    if (const auto home = object.optional("home")) value.home = home->string();
+  }
   object.finish();
   return value;
 }
@@ -125,6 +129,7 @@ Choice read_choice(const Element& element, const Ids& ops, int64_t version) {
 
 // Says which version of the format can hold the graph.
 int64_t version_for(const Graph& graph) {
+  if (has_homes(graph)) return 3;
   const auto has_alternative = [](const Variant& variant) { return !variant.alternative.empty(); };
   const auto is_new_op = [&](const Op& op) {
     return !op.owner.empty() || std::ranges::any_of(op.variants, has_alternative);
@@ -216,7 +221,7 @@ Graph read_graph(const Element& root) {
   graph.name = object.required("name").string();
   if (const auto size = object.optional("fixed_bytes")) graph.fixed = size->bytes();
   object.required("values").for_each([&](const Element& value) {
-    graph.values.push_back(read_value(value));
+    graph.values.push_back(read_value(value, version));
     values.add(graph.values.back().id);
   });
   object.required("ops").for_each([&](const Element& op) {
@@ -243,8 +248,9 @@ void write_graph(Writer& writer, const Graph& graph) {
     writer.open_object(Layout::kInline)
         .field("id", value.id)
         .field("bytes", value.bytes)
-        .field("kind", to_string(value.kind))
-        .close();
+        .field("kind", to_string(value.kind));
+    if (!value.home.empty()) writer.field("home", value.home);
+    writer.close();
   }
   writer.close().key("ops").open_array();
   for (const Op& op : graph.ops) write_op(writer, graph, op);
