@@ -129,7 +129,7 @@ class Graph(Document):
     """
 
     FORMAT: ClassVar[str] = "reprise.graph"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     name: str
     values: tuple[Value, ...]
     ops: tuple[Op, ...]

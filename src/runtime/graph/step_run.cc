@@ -146,7 +146,12 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   begin_gradients(recording(), inputs);
   const StepUnderWay under_way;
   memory.evacuate();
+  if (plan_options.offload_optimizer) {
+    place_state(plan_options);
+    use_far_state();
+  }
   updater().begin();
+  if (far_state) far_state->park();
   replan_if_needed(inputs);
   if (is_compared() && compares_first()) compare(inputs);
 
@@ -194,6 +199,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (const ReadMiss& other) {
     // No update has run, because all of them stand behind the last guard.
     captured().replay.clear();
+    if (far_state) far_state->undo({});
     random.restore();
     captured().effects.restore();
     miss = other;
@@ -201,6 +207,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (...) {
     if (peers) peers->abandon(memory.keep());
     captured().replay.clear();
+    if (far_state) far_state->undo(updater().parameters_done());
     random.restore();
     captured().effects.restore();
     renew_memory();
@@ -212,6 +219,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   deliver(gradients);
   set_flags(recording(), inputs);
   captured().replay.clear();
+  if (far_state) far_state->commit();
   const transfer::MovedBytes& moved = captured().replay.moved();
   report.moved_out = moved.out;
   report.moved_in = moved.in;
@@ -259,7 +267,7 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
   transfer::FarMemories memories;
   if (far.memory) memories = {nullptr, far.memory};
-  captured().replay.begin(inputs, std::move(memories));
+  captured().replay.begin(inputs, std::move(memories), far_state.get());
   if (meter != nullptr) {
     meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
   } else {
