@@ -43,6 +43,7 @@ USER_FLOOR = 6
 # may include.
 ROOMS = {
     "plan/common": (),
+    "plan/homes": (),
     "plan/baselines": ("plan/common",),
     "plan/chain": ("plan/common", "plan/baselines"),
     "plan/chain_slots": ("plan/common", "plan/baselines", "plan/chain"),
@@ -57,7 +58,7 @@ ROOMS = {
                           "plan/graph/starts", "plan/graph/search"),
     "plan/join": ("plan/common", "plan/chain"),
     "plan/pipeline": ("plan/common", "plan/chain"),
-    "plan": ("plan/common", "plan/baselines", "plan/chain", "plan/chain_slots", "plan/levels",
+    "plan": ("plan/common", "plan/homes", "plan/baselines", "plan/chain", "plan/chain_slots", "plan/levels",
              "plan/graph", "plan/graph_levels", "plan/join", "plan/pipeline"),
     "runtime/device": (),
     "runtime/state": ("runtime/device",),

@@ -321,9 +321,9 @@ void add_train(CLI::App& app, Handler& action) {
        "NAME");
   text("--offload", arguments->offload,
        "values may move to a file in this directory (\"disk:/scratch\") while nothing reads them; "
-       "the "
-       "disk is measured first",
-       "disk:DIR");
+       "the disk is measured first. \"auto\" takes a disk in the temporary directory, and "
+       "\"auto:DIR\" one in DIR, if that makes the step faster",
+       "disk:DIR|auto");
   text("--machine", arguments->machine,
        "with --offload: the bandwidths of the disk, in place of measuring them", "FILE");
   text("--save-machine", arguments->save_machine,

@@ -109,7 +109,8 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     percent(step.arena_height.count(), step.arena_live_bytes.count()) - 100,
                     step.served, report.fallbacks));
   }
-  if (report.moved) {
+  if (report.moved && !report.moved->choice.empty()) text += "  " + report.moved->choice + "\n";
+  if (report.moved && !report.machine.channels.empty()) {
     const training::MovedInStep& step = *report.moved;
     const Channel &out = report.machine.channels.at(0), &in = report.machine.channels.at(1);
     row(text, "moved to the disk a step", "-", format_bytes(step.out),
@@ -222,6 +223,7 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["moved_out_bytes"] = report.moved->out.count();
     json["moved_in_bytes"] = report.moved->in.count();
     json["waited_ns"] = report.moved->waited.count();
+    if (!report.moved->choice.empty()) json["offload_choice"] = report.moved->choice;
     json["machine"] = nlohmann::ordered_json::parse(to_json(report.machine));
   }
   if (report.accuracy) {

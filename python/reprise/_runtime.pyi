@@ -104,6 +104,7 @@ class CapturedStep:
         device_graph: bool,
         offload: str,
         machine: str | None,
+        offload_optimizer: bool,
         observer: Callable[[str, float, str], None] | None,
     ) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
@@ -118,8 +119,12 @@ class CapturedStep:
         device_graph: bool,
         offload: str,
         machine: str | None,
+        offload_optimizer: bool,
     ) -> None:
         """Takes a plan from elsewhere."""
+
+    def fetch_optimizer_state(self) -> None:
+        """Brings the optimizer's state back to the device until the next run."""
 
     def machine(self) -> str | None:
         """Returns the memories of the plan, or None if values cannot move."""

@@ -66,8 +66,9 @@ class Slots {
   std::vector<Wide> differences_;
 };
 
-void add_lives(const Value& value, const std::vector<Event>& events, bool on_device, Slots& slots) {
-  if (value.kind == ValueKind::kInput && on_device) {
+// `at_home` says whether the value lives in this memory between steps.
+void add_lives(const Value& value, const std::vector<Event>& events, bool at_home, Slots& slots) {
+  if (value.kind == ValueKind::kInput && at_home) {
     slots.add(0, slots.end(), value.bytes);
     return;
   }
@@ -93,11 +94,12 @@ void add_lives(const Value& value, const std::vector<Event>& events, bool on_dev
 }  // namespace
 
 Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions,
-                       int32_t memory) {
+                       const Machine& machine, int32_t memory) {
   Slots slots(actions.size());
   const std::vector<std::vector<Event>> events = events_by_value(graph, actions, memory);
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    add_lives(graph.values[v], events[v], memory == 0, slots);
+    const bool at_home = find_memory(machine, graph.values[v].home) == memory;
+    add_lives(graph.values[v], events[v], at_home, slots);
   }
   if (memory != 0) return slots.levels();
   slots.add(0, slots.end(), graph.fixed);

@@ -25,6 +25,6 @@ struct Levels {
 // free of a value that is not live does nothing either. The cost is O(values + actions * values per
 // action).
 Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions,
-                       int32_t memory = 0);
+                       const Machine& machine = {}, int32_t memory = 0);
 
 }  // namespace reprise

@@ -13,7 +13,7 @@ class Peak {
   Peak(const Graph& graph, const std::vector<BoundAction>& actions, int64_t peak)
       : graph_(graph), held_(graph.values.size()) {
     for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (graph.values[v].kind == ValueKind::kInput) hold(static_cast<ValueIndex>(v));
+      if (starts_on_device(graph.values[v])) hold(static_cast<ValueIndex>(v));
     }
     for (int64_t a = 0; a < peak; ++a) pass(actions[a]);
     if (peak >= 0) enter(actions[peak]);
@@ -118,7 +118,7 @@ Bytes need(const Graph& graph, const Variant& variant) {
 Bytes whole_need(const Graph& graph, const Variant& variant) {
   Bytes bytes = need(graph, variant);
   for (const ValueIndex value : variant.reads) {
-    if (graph.values[value].kind != ValueKind::kInput) bytes += graph.values[value].bytes;
+    if (!starts_on_device(graph.values[value])) bytes += graph.values[value].bytes;
   }
   return bytes;
 }

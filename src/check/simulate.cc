@@ -27,12 +27,19 @@ class Walk {
         channel_free_(machine.channels.size()) {
     level_ = graph.fixed;
     for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (graph.values[v].kind != ValueKind::kInput) continue;
-      live_[v] = 1;
-      level_ += graph.values[v].bytes;
+      const Value& value = graph.values[v];
+      if (value.kind != ValueKind::kInput) continue;
+      if (starts_on_device(value)) {
+        live_[v] = 1;
+        level_ += value.bytes;
+      } else {
+        const int32_t home = find_memory(machine, value.home);
+        place(static_cast<ValueIndex>(v), home).there = true;
+        levels_elsewhere_[home] += value.bytes;
+      }
     }
     timeline_.initial = timeline_.peak = level_;
-    timeline_.peaks.resize(machine.memories.size());
+    timeline_.peaks = levels_elsewhere_;
   }
 
   void step(const BoundAction& action) {
@@ -126,8 +133,9 @@ class Walk {
   // The value is live until the end of the free.
   TimelineStep free(ValueIndex value, int32_t memory) {
     require_there("frees", value, memory);
-    if (memory == 0 && graph_.values[value].kind == ValueKind::kInput) {
-      fail(position(), fmt::format("frees the input {}", graph_.values[value].id));
+    const Value& freed = graph_.values[value];
+    if (freed.kind == ValueKind::kInput && find_memory(machine_, freed.home) == memory) {
+      fail(position(), fmt::format("frees the input {}", freed.id));
     }
     require_still(value, memory);
     const Bytes before = level_;
@@ -274,9 +282,22 @@ std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& act
   return bound;
 }
 
+void require_homes(const Graph& graph, const Machine& machine) {
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Value& value = graph.values[v];
+    if (value.home.empty() || find_memory(machine, value.home) > 0) continue;
+    throw InputError(
+        fmt::format("the home of \"{}\" is \"{}\", and the machine has no such memory behind the "
+                    "device; give the machine that the graph is for",
+                    value.id, value.home),
+        {.pointer = fmt::format("/values/{}/home", v)});
+  }
+}
+
 Timeline simulate(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
   validate(graph);
   validate(machine);
+  require_homes(graph, machine);
   Walk walk(graph, machine);
   for (const BoundAction& action : bind(graph, actions, machine)) walk.step(action);
   return walk.take();
@@ -288,6 +309,7 @@ Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine) 
 
 Baseline baseline(const Graph& graph) {
   validate(graph);
+  if (has_homes(graph)) return baseline(with_all_on_device(graph));
   const Timeline timeline = simulate(graph, with_frees(graph, plain_runs(graph)));
   return {timeline.peak, timeline.time};
 }

@@ -108,8 +108,17 @@ class Judge {
     level_ = graph_.fixed.count();
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       if (graph_.values[v].kind != ValueKind::kInput) continue;
+      if (const int32_t home = home_of(static_cast<ValueIndex>(v)); home > 0) {
+        elsewhere_[home].held.insert(static_cast<ValueIndex>(v));
+        elsewhere_[home].level += graph_.values[v].bytes.count();
+        continue;
+      }
       live_[v] = 1;
       level_ += graph_.values[v].bytes.count();
+    }
+    for (size_t m = 1; m < elsewhere_.size(); ++m) {
+      elsewhere_[m].initial = elsewhere_[m].level;
+      check_capacity(static_cast<int32_t>(m), "");
     }
     levels_.initial = peak_ = level_;
     check_budget(level_, "at the start");
@@ -224,15 +233,24 @@ class Judge {
     Elsewhere& memory = elsewhere_[action.to];
     memory.held.insert(action.target);
     memory.level += bytes(action.target);
-    const std::optional<Bytes>& capacity = machine_.memories[action.to].capacity;
-    if (capacity && memory.level > capacity->count()) {
-      const int64_t over = clamp(memory.level - capacity->count());
-      report(ViolationKind::kOverBudget, value_id(action.target),
-             fmt::format("needs {} bytes in {}, {} over its capacity of {}", clamp(memory.level),
-                         memory_name(action.to), over, capacity->count()),
-             Bytes(over));
-    }
+    check_capacity(action.to, value_id(action.target));
     record(level_, level_);
+  }
+
+  void check_capacity(int32_t memory, const std::string& id) {
+    const std::optional<Bytes>& capacity = machine_.memories[memory].capacity;
+    const Wide level = elsewhere_[memory].level;
+    if (!capacity || level <= capacity->count()) return;
+    const int64_t over = clamp(level - capacity->count());
+    report(ViolationKind::kOverBudget, id,
+           fmt::format("needs {} bytes in {}, {} over its capacity of {}", clamp(level),
+                       memory_name(memory), over, capacity->count()),
+           Bytes(over));
+  }
+
+  // The position of the memory where the value lives between steps; 0 for the device.
+  int32_t home_of(ValueIndex value) const {
+    return find_memory(machine_, graph_.values[value].home);
   }
 
   void wait(ValueIndex value, int32_t memory) {
@@ -240,8 +258,16 @@ class Judge {
     record(level_, level_);
   }
 
+  // Says that a free gives back an input where it lives.
+  bool frees_input(ValueIndex value, int32_t memory) {
+    if (graph_.values[value].kind != ValueKind::kInput || home_of(value) != memory) return false;
+    report(ViolationKind::kInputFreed, value_id(value),
+           fmt::format("{} is an input: the caller's", value_id(value)));
+    return true;
+  }
+
   void free(ValueIndex value, int32_t memory) {
-    if (require_there("frees", value, memory)) {
+    if (!frees_input(value, memory) && require_there("frees", value, memory)) {
       require_still(value, memory);
       traffic_.forget(value, memory);
       elsewhere_[memory].held.erase(value);
@@ -287,14 +313,13 @@ class Judge {
 
   void free(ValueIndex value) {
     const Wide before = level_;
-    if (graph_.values[value].kind == ValueKind::kInput) {
-      report(ViolationKind::kInputFreed, value_id(value),
-             fmt::format("{} is an input: the caller's", value_id(value)));
-    } else if (!live_[value]) {
-      report(ViolationKind::kNotLive, value_id(value),
-             fmt::format("frees {}, which is not live", value_id(value)));
-    } else {
-      give_back(value);
+    if (!frees_input(value, 0)) {
+      if (live_[value]) {
+        give_back(value);
+      } else {
+        report(ViolationKind::kNotLive, value_id(value),
+               fmt::format("frees {}, which is not live", value_id(value)));
+      }
     }
     record(before, level_);
   }
@@ -304,18 +329,26 @@ class Judge {
     std::vector<char> is_result(graph_.values.size(), 0);
     for (const ValueIndex value : graph_.results) {
       is_result[value] = 1;
-      if (live_[value] && !traffic_.arriving(value, 0)) continue;
+      const int32_t home = home_of(value);
+      if (there(value, home) && !traffic_.arriving(value, home)) continue;
       report(ViolationKind::kMissingResult, value_id(value),
-             fmt::format("the result {} is not live at the end", value_id(value)));
+             home == 0 ? fmt::format("the result {} is not live at the end", value_id(value))
+                       : fmt::format("the result {} is not in {} at the end", value_id(value),
+                                     memory_name(home)));
     }
+    const auto stays = [&](ValueIndex value, int32_t memory) {
+      return (is_result[value] || graph_.values[value].kind == ValueKind::kInput) &&
+             home_of(value) == memory;
+    };
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const Value& value = graph_.values[v];
-      if (!live_[v] || is_result[v] || value.kind == ValueKind::kInput) continue;
+      if (!live_[v] || stays(static_cast<ValueIndex>(v), 0)) continue;
       report(ViolationKind::kLeftOver, value.id,
              fmt::format("{} ({} bytes) is still live at the end", value.id, value.bytes.count()));
     }
     for (size_t m = 1; m < elsewhere_.size(); ++m) {
       for (const ValueIndex value : elsewhere_[m].held) {
+        if (stays(value, static_cast<int32_t>(m))) continue;
         report(ViolationKind::kLeftOver, value_id(value),
                fmt::format("{} ({} bytes) is still in {} at the end", value_id(value),
                            clamp(bytes(value)), machine_.memories[m].name));
@@ -324,12 +357,12 @@ class Judge {
   }
 
   void check_accounts() const {
-    check_account(interval_levels(graph_, bound_, 0), levels_);
+    check_account(interval_levels(graph_, bound_, machine_, 0), levels_);
     for (size_t m = 1; m < elsewhere_.size(); ++m) {
-      const Levels sums = interval_levels(graph_, bound_, static_cast<int32_t>(m));
+      const Levels sums = interval_levels(graph_, bound_, machine_, static_cast<int32_t>(m));
       // While a value is copied or freed it counts, as it does after a copy and before a free.
       check_account({.initial = sums.initial, .during = {}, .after = sums.after},
-                    {.initial = 0, .during = {}, .after = elsewhere_[m].after});
+                    {.initial = elsewhere_[m].initial, .during = {}, .after = elsewhere_[m].after});
     }
   }
 
@@ -355,7 +388,7 @@ class Judge {
   // The account of a memory behind the device.
   struct Elsewhere {
     std::set<ValueIndex> held;
-    Wide level = 0;
+    Wide level = 0, initial = 0;
     std::vector<Wide> after;  // by action
 
     void record() { after.push_back(level); }
@@ -384,6 +417,7 @@ std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget
                               const Machine& machine) {
   validate(graph);
   validate(machine);
+  require_homes(graph, machine);
   return Judge(graph, plan, budget, machine).judge(nullptr);
 }
 
@@ -391,6 +425,7 @@ std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget
                               const ProblemId& problem, const Machine& machine) {
   validate(graph);
   validate(machine);
+  require_homes(graph, machine);
   return Judge(graph, plan, budget, machine).judge(&problem);
 }
 

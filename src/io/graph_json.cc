@@ -1,6 +1,7 @@
 // The format reprise.graph. Version 2 adds what version 1 has no place for: the owner of an op, the
-// alternative of a variant, the name of a realization. A graph that has none of them is written as
-// version 1, so that older programs read it and its hash stays what it was.
+// alternative of a variant, the name of a realization. Version 3 adds the bound on the error of a
+// variant and the home of a value. A graph is written as the oldest version that can hold it, so that
+// older programs read it and its hash stays what it was.
 #include <algorithm>
 #include <unordered_map>
 
@@ -49,12 +50,15 @@ class Ids {
   size_t next_ = 0;
 };
 
-Value read_value(const Element& element) {
+Value read_value(const Element& element, int64_t version) {
   Object object(element);
   Value value;
   value.id = object.required("id").string();
   value.bytes = object.required("bytes").bytes();
   if (const auto kind = object.optional("kind")) value.kind = kind->word(kValueKinds);
+  if (version >= 3) {
+    if (const auto home = object.optional("home")) value.home = home->string();
+  }
   object.finish();
   return value;
 }
@@ -131,7 +135,7 @@ int64_t version_for(const Graph& graph) {
   const auto has_error = [](const Variant& variant) { return variant.error_ppm != 0; };
   const bool is_newest = std::ranges::any_of(
       graph.ops, [&](const Op& op) { return std::ranges::any_of(op.variants, has_error); });
-  if (is_newest) return 3;
+  if (is_newest || has_homes(graph)) return 3;
   const auto has_alternative = [](const Variant& variant) { return !variant.alternative.empty(); };
   const auto is_new_op = [&](const Op& op) {
     return !op.owner.empty() || std::ranges::any_of(op.variants, has_alternative);
@@ -224,7 +228,7 @@ Graph read_graph(const Element& root) {
   graph.name = object.required("name").string();
   if (const auto size = object.optional("fixed_bytes")) graph.fixed = size->bytes();
   object.required("values").for_each([&](const Element& value) {
-    graph.values.push_back(read_value(value));
+    graph.values.push_back(read_value(value, version));
     values.add(graph.values.back().id);
   });
   object.required("ops").for_each([&](const Element& op) {
@@ -251,8 +255,9 @@ void write_graph(Writer& writer, const Graph& graph) {
     writer.open_object(Layout::kInline)
         .field("id", value.id)
         .field("bytes", value.bytes)
-        .field("kind", to_string(value.kind))
-        .close();
+        .field("kind", to_string(value.kind));
+    if (!value.home.empty()) writer.field("home", value.home);
+    writer.close();
   }
   writer.close().key("ops").open_array();
   for (const Op& op : graph.ops) write_op(writer, graph, op);

@@ -82,6 +82,12 @@ class Validator {
   void check_results() {
     check_list(graph_.results, "/results");
     for (const ValueIndex result : graph_.results) is_result_[result] = 1;
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const Value& value = graph_.values[v];
+      if (value.home.empty() || value.kind == ValueKind::kInput || is_result_[v]) continue;
+      fail(fmt::format("/values/{}/home", v),
+           fmt::format("\"{}\" has a home, and is neither an input nor a result", value.id));
+    }
   }
 
   void check_ops() {
@@ -147,8 +153,12 @@ class Validator {
       if (!contains(variant.writes, written) || !contains(variant.reads, read)) {
         fail(here, "a reuse is a pair of a value that is written and one that is read");
       }
-      if (is_input(read)) {
+      if (starts_on_device(graph_.values[read])) {
         fail(here, fmt::format("\"{}\" is an input: its memory is the caller's", id(read)));
+      }
+      if (graph_.values[written].home != graph_.values[read].home) {
+        fail(here,
+             fmt::format("\"{}\" and \"{}\" live in different memories", id(written), id(read)));
       }
       if (graph_.values[written].bytes != graph_.values[read].bytes) {
         fail(here, fmt::format("\"{}\" and \"{}\" differ in size", id(written), id(read)));
@@ -165,7 +175,7 @@ class Validator {
       if (!contains(variant.reads, value)) {
         fail(pointer, fmt::format("\"{}\" is given back but not read", id(value)));
       }
-      if (is_input(value)) {
+      if (starts_on_device(graph_.values[value])) {
         fail(pointer, fmt::format("\"{}\" is an input: never given back", id(value)));
       }
       if (is_result_[value]) {
@@ -217,6 +227,32 @@ class Validator {
 }  // namespace
 
 void validate(const Graph& graph) { Validator(graph).run(); }
+
+bool has_homes(const Graph& graph) {
+  return std::any_of(graph.values.begin(), graph.values.end(),
+                     [](const Value& value) { return !value.home.empty(); });
+}
+
+Graph with_all_on_device(const Graph& graph) {
+  Graph here = graph;
+  std::vector<char> leaves(graph.values.size(), 0);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    Value& value = here.values[v];
+    if (value.home.empty()) continue;
+    leaves[v] = 1;
+    if (value.kind == ValueKind::kInput) here.fixed += value.bytes;
+    value.bytes = Bytes(0);
+    value.home.clear();
+  }
+  const auto left = [&](ValueIndex value) { return leaves[static_cast<size_t>(value)] != 0; };
+  for (Op& op : here.ops) {
+    for (Variant& variant : op.variants) {
+      std::erase_if(variant.consumes, left);
+      std::erase_if(variant.reuses, [&](const auto& pair) { return left(pair.first); });
+    }
+  }
+  return here;
+}
 
 OpIndex find_op(const Graph& graph, std::string_view id) {
   const auto found =

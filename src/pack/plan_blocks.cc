@@ -18,7 +18,7 @@ class Writer {
 
   void run(const std::vector<BoundAction>& actions) {
     for (size_t v = 0; v < graph_.values.size(); ++v) {
-      if (graph_.values[v].kind == ValueKind::kInput) begin(static_cast<ValueIndex>(v));
+      if (starts_on_device(graph_.values[v])) begin(static_cast<ValueIndex>(v));
     }
     for (const BoundAction& action : actions) {
       switch (action.kind) {

@@ -1,6 +1,7 @@
 // plan() goes from a question to a verified answer. This file has the work that all planners share.
 #include "reprise/plan/plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "plan/common/admissible.h"
 #include "plan/common/candidates.h"
+#include "plan/homes/homes.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
@@ -147,6 +149,30 @@ Answer empty_answer(const Graph& graph, Bytes budget) {
   return candidates.answer(Nanos(0), true);
 }
 
+// Puts the copies of values that live elsewhere into the answer.
+void place_homes(const Graph& graph, const Graph& admissible, Bytes budget,
+                 const PlanOptions& options, Answer& answer) {
+  if (answer.termination != Termination::kOptimal && answer.termination != Termination::kFeasible) {
+    return;
+  }
+  const std::vector<Action> actions =
+      answer.actions.empty() ? with_frees(admissible, answer.runs) : answer.actions;
+  const Bytes goal = budget - std::min(budget, options.reserve);
+  const Bytes peak = simulate(admissible, actions, options.machine).peak;
+  answer.actions =
+      internal::homes::place(graph, actions, peak <= goal ? goal : budget, options.machine);
+  const Nanos time = simulate(graph, answer.actions, options.machine).time;
+  answer.termination = time == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
+}
+
+void refuse_homes(const Graph& graph) {
+  if (!has_homes(graph)) return;
+  throw InputError(
+      "values of this graph live in another memory than the device (home), and there is no curve "
+      "of "
+      "such graphs: plan single budgets");
+}
+
 }  // namespace
 
 PlanResult plan(const Chain& chain, const PlanOptions& options) {
@@ -172,13 +198,17 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   const char* usual = options.machine.channels.empty() ? "graph" : kGraphsOnAMachine;
   const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
-  const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
+  const bool homes = has_homes(graph);
+  const Graph admissible = internal::common::restrict_exactness(
+      homes ? internal::homes::for_planners(graph) : graph, options.allow);
+  PlanOptions asked = options;
+  if (homes) asked.machine = internal::homes::for_planners(graph, options.machine);
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
-  const Answer answer = admissible.ops.empty()
-                            ? empty_answer(admissible, budget)
-                            : planner.plan_graph({admissible, plain, budget, options});
+  Answer answer = admissible.ops.empty() ? empty_answer(admissible, budget)
+                                         : planner.plan_graph({admissible, plain, budget, asked});
+  if (homes) place_homes(graph, admissible, budget, options, answer);
   return complete(planner, {admissible, graph, options.machine}, plain, budget, answer,
                   since(start), problem_id(graph));
 }
@@ -233,6 +263,7 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
 
 Frontier frontier(const Graph& graph, const PlanOptions& options) {
   validate(graph);
+  refuse_homes(graph);
   check_options(options);
   const PlannerInfo& planner =
       chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);

@@ -16,7 +16,7 @@ class Walker {
       : graph_(graph), walk_(walk), live_(graph.values.size(), 0), runs_(graph.ops.size(), 0) {
     held_[position(Holding::kFixed)] = graph.fixed;
     for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (graph.values[v].kind == ValueKind::kInput) begin(static_cast<ValueIndex>(v));
+      if (starts_on_device(graph.values[v])) begin(static_cast<ValueIndex>(v));
     }
   }
 

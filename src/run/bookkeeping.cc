@@ -15,10 +15,18 @@ BookkeepingBackend::BookkeepingBackend(const Graph& graph, const Machine* machin
       runs_(graph.ops.size(), 0),
       live_(graph.fixed) {
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (graph.values[v].kind != ValueKind::kInput) continue;
-    present_[v] = true;
-    live_ += graph.values[v].bytes;
+    const Value& value = graph.values[v];
+    if (value.kind != ValueKind::kInput) continue;
+    if (starts_on_device(value)) {
+      present_[v] = true;
+      live_ += value.bytes;
+    } else if (machine != nullptr) {
+      const int32_t home = find_memory(*machine, value.home);
+      copied_[{static_cast<ValueIndex>(v), home}] = {.here = true, .over = Nanos(0)};
+      levels_[home].first += value.bytes;
+    }
   }
+  for (auto& [memory, level] : levels_) level.second = level.first;
   peak_ = live_;
 }
 

@@ -40,6 +40,16 @@ class ChainSteps final : public PlannedSteps {
 
   PlanResult prepare(const Batch& batch, Budget budget) override {
     batch_ = &batch;
+    if (options_.offload.to.rfind("auto", 0) == 0) {
+      // The memory is chosen for a budget, with the plan.
+      remat_.set_budget(budget);
+      try {
+        remat_.plan_for({batch.input});
+        return remat_.plan();
+      } catch (const BudgetError&) {  // The answer below says why.
+        remat_.set_budget({});
+      }
+    }
     remat_.plan_for({batch.input});
     PlanResult result = reprise::plan(remat_.chain(), {.budget = budget,
                                                        .planner = remat_options().planner,
@@ -67,7 +77,7 @@ class ChainSteps final : public PlannedSteps {
   Machine machine() const override { return remat_.machine(); }
   MovedInStep moved() const override {
     const StepReport step = remat_.last_step();
-    return {step.moved_out, step.moved_in, step.waited};
+    return {step.moved_out, step.moved_in, step.waited, step.offload_choice};
   }
   void log_steps(int64_t steps) override { remat_.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return remat_.run_log(); }
@@ -157,7 +167,7 @@ class GraphSteps final : public PlannedSteps {
   Machine machine() const override { return found_->step.machine(); }
   MovedInStep moved() const override {
     const CapturedStepReport step = found_->step.last_step();
-    return {step.moved_out, step.moved_in, step.waited};
+    return {step.moved_out, step.moved_in, step.waited, step.offload_choice};
   }
   void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return found_->step.run_log(); }

@@ -109,11 +109,12 @@ struct ApproximateUse {
   bool within_bounds = true;  // whether no element of any value was off by more than its bound
 };
 
-// The bytes that a step moved to the memory of TrainOptions::offload, and how long it waited for
-// them.
+// The bytes that a step moved to the memory of TrainOptions::offload, how long it waited for them, and
+// which memory was picked if the options left that to the runtime.
 struct MovedInStep {
   Bytes out, in;
   Nanos waited;
+  std::string choice = {};
 };
 
 struct TrainReport {

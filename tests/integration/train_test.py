@@ -107,6 +107,18 @@ class TrainTest(ProgramTest):
         # The disk is measured if there is no machine. Online mode does not move values.
         measured = json.loads(self.train(*arguments, "--mode", "chain").stdout)
         self.assertEqual(measured["machine"]["memories"][1]["name"], "disk")
+        # The program takes a memory where that pays, which depends on what was measured.
+        for mode, budget in (("chain", "70%"), ("graph", "100%")):
+            with self.subTest(auto=mode):
+                chosen = json.loads(self.train(*gpt, "--steps", "1", "--time-limit", "1s", "--json",
+                                               "--budget", budget, "--machine", fast, "--mode",
+                                               mode, "--offload", f"auto:{scratch}").stdout)
+                self.assertTrue(chosen["gradients_equal"])
+                self.assertTrue(chosen["peaks_equal"])
+                moves = chosen["moved_out_bytes"] > 0
+                self.assertEqual(chosen["offload_choice"].startswith("nothing moves"), not moves)
+                self.assertFalse(moves and mode == "graph", "with all memory nothing can pay")
+                self.assertEqual(list(scratch.iterdir()), [])
         for wrong, words in ((["--mode", "online", "--offload", "disk:/tmp"], "--offload"),
                              (["--mode", "chain", "--machine", fast], "--offload disk:DIRECTORY"),
                              (["--mode", "chain", "--offload", "disk:/no/such"], "/no/such")):

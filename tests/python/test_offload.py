@@ -30,6 +30,11 @@ FAST = {
     ],
 }
 
+# One that carries next to nothing.
+SLOW = FAST | {
+    "channels": [channel | {"bytes_per_second": 1000} for channel in FAST["channels"]]  # type: ignore[attr-defined,operator]
+}
+
 
 def planned(folder: Path, **options: Any) -> Any:
     torch.manual_seed(5)
@@ -195,3 +200,33 @@ def test_mistakes_of_captured_steps_are_named(tmp_path: Path) -> None:
         step.plan(machine=FAST)
     with pytest.raises(reprise.InputError, match="does not move values"):
         step.plan(offload=f"disk:{tmp_path}", machine=FAST, planner="graph")
+
+
+def test_auto_moves_where_that_pays(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    # Values are larger than the buffers of the disk.
+    layers = [layer for _ in range(8) for layer in (torch.nn.Linear(128, 128), torch.nn.Tanh())]
+    model = torch.nn.Sequential(*layers)
+    x, y = torch.randn(4096, 128), torch.randint(0, 128, (4096,))
+    step = reprise.capture(step_of(model), x, y, alternatives=[])
+    options: dict[str, Any] = {"offload": f"auto:{tmp_path}", "time_limit": 1.0}
+    step.plan(machine=FAST, **options)
+    step(x, y)
+    assert step.report().offload_choice.startswith("nothing moves")
+    assert step.machine() is None
+    # A busy machine measures times that tell nothing, and a folder of tests may lie in memory.
+    step.plan(budget="55%", machine=FAST, **options)
+    model.zero_grad()
+    step(x, y)
+    report = step.report()
+    assert report.measured_peak_bytes == report.predicted_peak_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes
+    moves = report.moved_out_bytes > 0
+    assert report.offload_choice.startswith(f"disk:{tmp_path}" if moves else "nothing moves")
+    assert (step.machine() is not None) == moves
+    step.plan(budget="90%", machine=SLOW, **options)
+    model.zero_grad()
+    step(x, y)
+    assert step.report().offload_choice.startswith("nothing moves")
+    assert step.report().moved_out_bytes == 0
+    assert not list(tmp_path.iterdir())

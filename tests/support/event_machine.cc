@@ -28,7 +28,7 @@ class Events {
       : machine_(machine), actions_(actions), duration_(duration) {
     for (const Value& value : graph.values) {
       bytes_[value.id] = value.bytes.count();
-      if (value.kind == ValueKind::kInput) hold({value.id, device()});
+      if (value.kind == ValueKind::kInput) hold({value.id, memory(value.home)});
     }
     for (const Op& op : graph.ops) ops_[op.id] = &op;
     graph_ = &graph;

@@ -43,6 +43,10 @@ struct BoundAction {
 std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& actions,
                               const Machine& machine = {});
 
+// Throws InputError, with a JSON pointer, unless every home of a value is a memory of the machine behind
+// the device.
+void require_homes(const Graph& graph, const Machine& machine);
+
 struct TimelineStep {
   Bytes during;  // the device bytes while the action runs, with the fixed bytes
   Bytes after;
@@ -84,7 +88,8 @@ Timeline simulate(const Graph& graph, const std::vector<Action>& actions,
                   const Machine& machine = {});
 Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine = {});
 
-// Returns the cost of plain training, with which every plan is compared.
+// Returns the cost of plain training, with which every plan is compared. All values live on the device
+// there.
 Baseline baseline(const Graph& graph);
 
 }  // namespace reprise

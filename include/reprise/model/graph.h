@@ -22,7 +22,7 @@ using ValueIndex = int32_t;  // the position of a value in Graph::values
 using OpIndex = int32_t;     // the position of an op in Graph::ops
 
 enum class ValueKind {
-  kInput,       // The caller owns the value. It is live from the start, and no plan frees it.
+  kInput,  // The caller owns the value. It is live from the start, and no plan frees it at home.
   kActivation,  // A forward op computes the value.
   kSaved,       // An op keeps the value for its backward.
   kGradient,    // A backward op computes the value.
@@ -34,9 +34,22 @@ struct Value {
   std::string id;
   Bytes bytes;
   ValueKind kind = ValueKind::kActivation;
+  // The memory (model/machine.h) where an input is when the step begins, and a result when it ends. An
+  // empty text stands for the device; only inputs and results have another home. An input that lives
+  // elsewhere stays there. A plan copies it to the device before it is read, and frees it on the
+  // device. A result that lives elsewhere is copied there, and freed on the device.
+  //
+  // State that an op changes is two values: the input that the op reads, and the result whose memory on
+  // the device is that of the input (Variant::reuses).
+  std::string home = {};
 
   bool operator==(const Value&) const = default;
 };
+
+// Says whether the value is on the device when the step begins.
+inline bool starts_on_device(const Value& value) {
+  return value.kind == ValueKind::kInput && value.home.empty();
+}
 
 enum class Phase { kForward, kLoss, kBackward };
 
@@ -52,7 +65,7 @@ struct Variant {
   std::vector<ValueIndex> reads;
   std::vector<ValueIndex> writes;
   // Each pair is (written, read). The written value takes over the memory of the read value, which
-  // has the same size and is gone afterwards. An input is never reused.
+  // has the same size and is gone afterwards. An input is never reused, unless its home is elsewhere.
   std::vector<std::pair<ValueIndex, ValueIndex>> reuses;
   // The op reads these values and gives them back itself. They are gone at its end and are not
   // counted while it runs; `workspace` is then what the op needs above the level at its end. An
@@ -108,9 +121,16 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
+// Says whether values live in other memories than the device between steps.
+bool has_homes(const Graph& graph);
+
+// Returns the graph of the same step where everything lives on the device, as in plain training. The
+// values that live elsewhere belong to the fixed bytes there, and have no bytes of their own.
+Graph with_all_on_device(const Graph& graph);
+
 // Throws InputError unless ids are unique and not empty, indices are in range, every value that is
 // read is an input or written by an earlier op, the lists of reuses and consumes fit the reads and
-// writes, choices are disjoint, and the sums of all sizes and of all times fit 64 bits. The cost is
+// writes, only inputs and results have a home, choices are disjoint, and the sums of all sizes and of all times fit 64 bits. The cost is
 // O(values + ops).
 void validate(const Graph& graph);
 

@@ -150,6 +150,12 @@ struct StepPlanOptions {
   // plan decides for each value whether it stays, is made again, or moves. A run whose copy fails ends
   // with an InputError, as if it had not begun. It is not for a step of a process group.
   OffloadOptions offload = {};
+  // If true, the state of CaptureOptions::optimizer lies in that memory between the runs. It comes to the
+  // device for each parameter's update, and goes back behind it, as planned copies; so the peak holds the
+  // state of a few parameters, and the old state stays there until the run is over. It takes `offload` by
+  // name. State below 4096 bytes stays on the device. An access to state that is away throws an exception
+  // (a c10::Error): call fetch_optimizer_state() before.
+  bool offload_optimizer = false;
   Observer observer = {};
 };
 
@@ -170,6 +176,7 @@ struct CapturedStepReport {
   std::string no_device_graph = {};
   Bytes moved_out = {}, moved_in = {};  // to the memory of StepPlanOptions::offload, and back
   Nanos waited = {};                    // by the step, for copies
+  std::string offload_choice = {};      // what OffloadOptions "auto" picked, and why; else empty
 
   bool operator==(const CapturedStepReport&) const = default;
 };
@@ -230,6 +237,11 @@ class CapturedStep {
   // is a BudgetError if the budget was the reason, else an Error.
   at::Tensor run(const Tensors& inputs);
   Tensors run_all(const Tensors& inputs);
+
+  // Brings the optimizer's state back to the device until the next run, if a plan with offload_optimizer
+  // has moved it away, so that it can be read and saved. No budget counts these bytes. Throws InputError
+  // if a read fails; what is back by then stays. The end of the step brings the state back, too.
+  void fetch_optimizer_state();
 
   // Returns in words the differences that lockstep has found so far and for which the step was captured
   // again, with the runs that may have computed something that the function did not say any more.

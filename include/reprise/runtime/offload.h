@@ -19,6 +19,12 @@ struct OffloadOptions {
   // "disk:DIRECTORY" for models on the CPU, "host" for models on other devices, or empty: values stay
   // on the device or are made again. "host" is pinned memory of the host, and copies run on streams of
   // their own.
+  //
+  // "auto" plans without a second memory and with one, and takes the memory only where it pays: the
+  // step must be predicted to be faster by more than the measurement can tell. It is "host" on a
+  // device. On the CPU it is a disk in the temporary directory, or with "auto:DIRECTORY" in that one,
+  // unless its files lie in memory themselves (a tmpfs). Reports say what was picked, and why. Where
+  // nothing moves, no file is kept.
   std::string to = {};
   // The machine to plan for: the device, and one memory with that name and a channel each way. Without
   // channels it is measured when the model is: the bandwidth of both directions, alone and at the

@@ -42,6 +42,13 @@ class ParameterOptimizer {
   // parameter has.
   virtual std::unique_ptr<ParameterOptimizer> twin(size_t parameter,
                                                    const at::Tensor& stand_in) const = 0;
+  // Returns the tensors of the parameter's state that step() changes in place, such as the moments of
+  // Adam. They may lie in another memory between the runs of a captured step
+  // (StepPlanOptions::offload_optimizer). An empty list says that the state stays on its device.
+  virtual std::vector<at::Tensor> state_of(size_t parameter) const {
+    static_cast<void>(parameter);
+    return {};
+  }
   // Drops the state of all parameters but these, because other processes keep it
   // (CaptureOptions::shard_optimizer). Returns false, and drops nothing, if the optimizer cannot do
   // so; then its state cannot be sharded.

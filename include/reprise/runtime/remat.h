@@ -58,6 +58,7 @@ struct StepReport {
   int64_t plans = 0;  // so far: one per kind of input, and one whenever other memory came or went
   Bytes moved_out = {}, moved_in = {};  // to the disk and back
   Nanos waited = {};                    // by the step, for copies
+  std::string offload_choice = {};      // what OffloadOptions "auto" picked, and why; else empty
 
   bool operator==(const StepReport&) const = default;
 };

@@ -21,6 +21,7 @@ from .._planning.plan import Plan
 from .._planning.problems import text_of
 from .._planning.report import report_html
 from .._planning.result import PlanResult, result_of
+from .._step.far_state import fetch_before_reading
 from .._step.memory import budget_for
 from .._step.modules import called_modules, outermost
 from .._step.process_group import telling
@@ -178,6 +179,7 @@ class CapturedStep:
         device_graph: bool = False,
         offload: str | None = None,
         machine: Path | dict[str, Any] | None = None,
+        offload_optimizer: bool = False,
         observer: Observer | None = None,
     ) -> PlanResult:
         """Plans the step for a budget.
@@ -202,9 +204,19 @@ class CapturedStep:
                 temporary file there, for steps on the CPU; "host" for pinned memory of the host,
                 for steps on other devices. The plan decides for each value whether it stays, is
                 made again, or moves. A call whose copy fails raises InputError, and all is as
-                before it. It is not for a step of a process group.
+                before it. It is not for a step of a process group. "auto" plans without a second
+                memory, too, and takes one only if the step is then predicted to be faster by more
+                than the measurement can tell: "host" on a device, and on the CPU a disk in the
+                temporary directory, or with "auto:DIRECTORY" in that one. `report()` says what it
+                picked, and why.
             machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
                 None measures them.
+            offload_optimizer: Whether the state of the optimizer inside the step
+                (`capture(optimizer=...)`) lies in the memory of `offload` between the calls. It
+                comes to the device for each parameter's update and goes back behind it, so the peak
+                holds the state of a few parameters. State that is away cannot be read:
+                `optimizer.state_dict()` and `reprise.save_state()` bring it back until the next
+                call, and so does `fetch_optimizer_state()`.
             observer: A function that is called with `Progress`.
 
         Returns:
@@ -228,9 +240,11 @@ class CapturedStep:
             device_graph=device_graph,
             offload=offload,
             machine=machine,
+            offload_optimizer=offload_optimizer,
             observer=observer or self._request.observer,
         )
         result = result_of(self._native.plan(**options))
+        self._keep_readable(offload_optimizer)
         self._plan_options = options | {"machine": self._native.machine()}
         return result
 
@@ -244,6 +258,7 @@ class CapturedStep:
         device_graph: bool = False,
         offload: str | None = None,
         machine: Path | dict[str, Any] | None = None,
+        offload_optimizer: bool = False,
     ) -> None:
         """Takes a plan from elsewhere.
 
@@ -255,6 +270,7 @@ class CapturedStep:
             device_graph: As for `plan()`.
             offload: As for `plan()`.
             machine: The machine that a plan was made for which moves values.
+            offload_optimizer: As for `plan()`.
 
         Raises:
             InputError: The plan is not valid. The message names all violations.
@@ -268,7 +284,23 @@ class CapturedStep:
             device_graph=device_graph,
             offload=offload or "",
             machine=None if machine is None else text_of(machine, "machine")[0],
+            offload_optimizer=offload_optimizer,
         )
+        self._keep_readable(offload_optimizer)
+
+    def _keep_readable(self, offload_optimizer: bool) -> None:
+        if offload_optimizer and self._request.optimizer is not None:
+            fetch_before_reading(self._request.optimizer, self.fetch_optimizer_state)
+
+    def fetch_optimizer_state(self) -> None:
+        """Brings the optimizer's state back to the device until the next call.
+
+        It does nothing unless the step was planned with `offload_optimizer`.
+
+        Raises:
+            InputError: The state could not be read back. What is back by then stays.
+        """
+        self._native.fetch_optimizer_state()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs one training step. If nothing was planned, the step is planned as by `plan()`.

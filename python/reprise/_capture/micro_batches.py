@@ -80,6 +80,7 @@ class MicroBatchedStep(CapturedStep):
             part, body, tensors, parts=self._numbers, plan=plan, **options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
+        self._keep_readable(plan["offload_optimizer"])
         # If the step is captured again for other inputs, it keeps its number of parts.
         self._numbers = [self.parts]
         if self._plan_options is None:
@@ -102,6 +103,7 @@ def micro_batches(
     device_graph: bool = False,
     offload: str | None = None,
     machine: Path | dict[str, Any] | None = None,
+    offload_optimizer: bool = False,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
     outcomes: int = 4,
@@ -153,6 +155,7 @@ def micro_batches(
         device_graph: As for `CapturedStep.plan()`.
         offload: As for `CapturedStep.plan()`.
         machine: As for `CapturedStep.plan()`.
+        offload_optimizer: As for `CapturedStep.plan()`.
         modules: As for `capture()`.
         on_miss: As for `capture()`.
         outcomes: As for `capture()`.
@@ -202,6 +205,7 @@ def micro_batches(
             "device_graph": device_graph,
             "offload": offload,
             "machine": machine,
+            "offload_optimizer": offload_optimizer,
             "observer": observer,
         },
         Request(

@@ -131,6 +131,12 @@ class ParameterSteps:
         group = self._optimizer.param_groups[self._place(number)[0]]
         return " ".join(f"{option} {bool(group.get(option))}" for option in _MEMORY)
 
+    def state_of(self, number: int) -> list[torch.Tensor]:
+        """Returns the tensors of a parameter's state that its update changes in place."""
+        parameter = self._parameter(number)
+        state = self._optimizer.state.get(parameter, {})
+        return [value for value in state.values() if isinstance(value, torch.Tensor)]
+
     def keep_state_of(self, numbers: list[int]) -> None:
         """Drops the state of all parameters but these, because other processes keep it."""
         parameters = self.parameters()

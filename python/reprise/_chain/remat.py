@@ -235,6 +235,10 @@ def remat(
             file there, for models on the CPU; "host" for pinned memory of the host, for models on
             other devices. The plan decides for each value whether it stays, is made again, or
             moves. If a copy fails, the step raises InputError and leaves the model as it was.
+            "auto" plans without a second memory, too, and takes one only if the step is then
+            predicted to be faster by more than the measurement can tell: "host" on a device, and on
+            the CPU a disk in the temporary directory, or with "auto:DIRECTORY" in that one.
+            `report()` says what it picked, and why.
         machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
             None measures them.
         name: The name of the chain in reports.

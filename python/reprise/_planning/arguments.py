@@ -97,6 +97,7 @@ def plan_options(
     device_graph: bool,
     offload: str | None,
     machine: Path | dict[str, Any] | None,
+    offload_optimizer: bool,
     observer: Observer | None,
 ) -> dict[str, Any]:
     """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
@@ -110,5 +111,6 @@ def plan_options(
         "device_graph": device_graph,
         "offload": offload or "",
         "machine": None if machine is None else text_of(machine, "machine")[0],
+        "offload_optimizer": offload_optimizer,
         "observer": observe(observer),
     }

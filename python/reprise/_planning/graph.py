@@ -16,12 +16,15 @@ class Value:
         id: The name of the value. It is unique in the graph.
         bytes: The size in bytes of device memory.
         kind: "input", "activation", "saved", "gradient" or "state". An input belongs to the caller:
-            it is live from the start, and a plan never frees it.
+            it is live from the start, and a plan never frees it at its home.
+        home: The memory where an input is when the step begins, and a result when it ends. It is
+            empty for the device.
     """
 
     id: str
     bytes: int
     kind: str = "activation"
+    home: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._step.far_state import fetch_state
 from .._step.shards import Shard, shard_of
 from ..errors import InputError
 from .tree import Read, Tensors, decode, encode, tensors_in
@@ -118,6 +119,7 @@ class Parts:
     def _encode_optimizer(
         self, key: str, optimizer: torch.optim.Optimizer, tensors: Tensors
     ) -> dict[str, Any]:
+        fetch_state(optimizer)
         names = self._parameter_names(optimizer)
         prefix = _joined("optimizer", key)
         groups = [
@@ -238,6 +240,7 @@ class Parts:
         read: Read,
         todo: Todo,
     ) -> None:
+        fetch_state(optimizer)
         name = type(optimizer).__name__
         if saved["class"] != name:
             raise InputError(

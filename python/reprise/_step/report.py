@@ -28,6 +28,7 @@ class StepReport:
         moved_out_bytes: The bytes that the step moved to the memory of `offload`.
         moved_in_bytes: The bytes that it brought back.
         waited_ns: The time that it waited for copies, in nanoseconds.
+        offload_choice: What `offload="auto"` picked, and why, or "" for another `offload`.
         compared: The number of steps so far that lockstep compared with the function.
         graphed: The number of steps so far that ran as a device graph (a CUDA graph).
         no_device_graph: Why the plan in force does not run as a device graph, or "" if it does, or
@@ -46,6 +47,7 @@ class StepReport:
     moved_out_bytes: int = 0
     moved_in_bytes: int = 0
     waited_ns: int = 0
+    offload_choice: str = ""
     compared: int = 0
     graphed: int = 0
     no_device_graph: str = ""

@@ -26,7 +26,7 @@ using Text = std::string;
 rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
                                  int64_t time_limit_ns, int threads, bool enforce, bool arena,
                                  bool device_graph, const Text& offload,
-                                 const std::optional<Text>& machine,
+                                 const std::optional<Text>& machine, bool offload_optimizer,
                                  const ObserverArgument& observer) {
   rt::OffloadOptions memory{.to = offload};
   if (machine) memory.machine = parse_machine(*machine, "machine");
@@ -38,6 +38,7 @@ rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& plann
           .arena = arena,
           .device_graph = device_graph,
           .offload = std::move(memory),
+          .offload_optimizer = offload_optimizer,
           .observer = observer_of(observer)};
 }
 
@@ -67,6 +68,9 @@ class PythonOptimizer final : public rt::ParameterOptimizer {
                                                const at::Tensor& stand_in) const override {
     const py::gil_scoped_acquire gil;
     return std::make_unique<PythonOptimizer>(steps_.attr("twin")(parameter, stand_in));
+  }
+  Tensors state_of(size_t parameter) const override {
+    return call<Tensors>("state_of", parameter);
   }
   bool keep_state_of(const std::vector<size_t>& parameters) override {
     const py::gil_scoped_acquire gil;
@@ -121,6 +125,7 @@ class CapturedStep {
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
                              plan["device_graph"].cast<bool>(), plan["offload"].cast<Text>(),
                              plan["machine"].cast<std::optional<Text>>(),
+                             plan["offload_optimizer"].cast<bool>(),
                              plan["observer"].cast<ObserverArgument>())};
     std::optional<rt::MicroBatches> found;
     {
@@ -137,19 +142,25 @@ class CapturedStep {
 
   py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
                 int threads, bool enforce, bool arena, bool device_graph, const Text& offload,
-                const std::optional<Text>& machine, const ObserverArgument& observer) {
+                const std::optional<Text>& machine, bool offload_optimizer,
+                const ObserverArgument& observer) {
     {
       py::gil_scoped_release no_gil;
       step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
-                               device_graph, offload, machine, observer));
+                               device_graph, offload, machine, offload_optimizer, observer));
     }
     return planned();
   }
   void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
-           bool device_graph, const Text& offload, const std::optional<Text>& machine) {
+           bool device_graph, const Text& offload, const std::optional<Text>& machine,
+           bool offload_optimizer) {
     py::gil_scoped_release no_gil;
-    step_->use(parse_plan(plan),
-               plan_options(budget, "", 0, 0, enforce, arena, device_graph, offload, machine, {}));
+    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, device_graph,
+                                              offload, machine, offload_optimizer, {}));
+  }
+  void fetch_optimizer_state() {
+    py::gil_scoped_release no_gil;
+    step_->fetch_optimizer_state();
   }
   // The memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
@@ -216,6 +227,7 @@ class CapturedStep {
     found["moved_out_bytes"] = report.moved_out.count();
     found["moved_in_bytes"] = report.moved_in.count();
     found["waited_ns"] = report.waited.count();
+    found["offload_choice"] = report.offload_choice;
     return found;
   }
 
@@ -271,10 +283,12 @@ void bind_captured_step(py::module_& m) {
                   py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
-           py::arg("device_graph"), py::arg("offload"), py::arg("machine"), py::arg("observer"))
+           py::arg("device_graph"), py::arg("offload"), py::arg("machine"),
+           py::arg("offload_optimizer"), py::arg("observer"))
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
            py::arg("enforce"), py::arg("arena"), py::arg("device_graph"), py::arg("offload"),
-           py::arg("machine"))
+           py::arg("machine"), py::arg("offload_optimizer"))
+      .def("fetch_optimizer_state", &CapturedStep::fetch_optimizer_state)
       .def("machine", &CapturedStep::machine)
       .def("check_codecs", &CapturedStep::check_codecs, py::arg("check"))
       .def("approximate_values", &CapturedStep::approximate_values)

@@ -51,6 +51,7 @@ py::dict fields_of(const rt::StepReport& report) {
   found["moved_out_bytes"] = report.moved_out.count();
   found["moved_in_bytes"] = report.moved_in.count();
   found["waited_ns"] = report.waited.count();
+  found["offload_choice"] = report.offload_choice;
   return found;
 }
 

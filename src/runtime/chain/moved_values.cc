@@ -1,18 +1,19 @@
 #include "runtime/chain/moved_values.h"
 
-#include <c10/core/Allocator.h>
 #include <fmt/format.h>
 
 #include <string>
 #include <utility>
 
 #include "reprise/model/errors.h"
-#include "runtime/device/compat.h"
+#include "runtime/transfer/away.h"
 
 namespace reprise::runtime::internal::chain {
 
 using device::WeakStorage;
+using transfer::drop_memory;
 using transfer::FarMemories;
+using transfer::give_memory;
 
 namespace {
 
@@ -20,16 +21,6 @@ const std::string kAway =
     "the plan has moved the memory of this tensor away, and brings it back for the backward "
     "pass. Code outside of the planned stages cannot read what a stage keeps meanwhile: return the "
     "tensor from the last stage, or keep a copy";
-
-void drop_memory(c10::StorageImpl& storage) {
-  storage.set_data_ptr_noswap({nullptr, storage.device()});
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
-}
-
-void give_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
-  device::give_address_again(storage);
-  storage.set_data_ptr_noswap(std::move(memory));
-}
 
 }  // namespace
 
@@ -73,7 +64,7 @@ void MovedValues::wait(ValueIndex value, int32_t memory) {
 bool MovedValues::leave(ValueIndex value) {
   if (!copies_.is_elsewhere(value)) return false;
   for (const c10::Storage& storage : storages_of(value)) {
-    drop_memory(*storage.unsafeGetStorageImpl());
+    drop_memory(*storage.unsafeGetStorageImpl(), kAway);
   }
   return true;
 }

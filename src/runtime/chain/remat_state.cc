@@ -20,6 +20,7 @@
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/transfer/choose.h"
 
 namespace reprise::runtime {
 
@@ -40,7 +41,14 @@ using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
 using internal::device::uncounted_bytes;
+using internal::transfer::AutoMemory;
+using internal::transfer::is_auto;
+using internal::transfer::memory_for_auto;
 using internal::transfer::open_memory;
+using internal::transfer::OpenedMemory;
+using internal::transfer::Verdict;
+using internal::transfer::weigh;
+using internal::transfer::weigh_before;
 
 namespace {
 
@@ -156,6 +164,7 @@ const Remat::State::Instance& Remat::State::planned() const {
 
 void Remat::State::set_budget(Budget budget) {
   options.budget = budget;
+  chosen = false;
   for (const auto& instance : instances) instance->result = {};
 }
 
@@ -186,7 +195,7 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
 }
 
 void Remat::State::open_far_memory(const at::Tensor& input) {
-  if (options.offload.to.empty() || far.memory) return;
+  if (options.offload.to.empty() || is_auto(options.offload) || far.memory) return;
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
   far = open_memory(options.offload, input.device());
@@ -220,15 +229,8 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
     planning.budget = options.budget.resolve(instance.baseline_peak);
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
-  PlanResult result = internal::chain::plan(problem, planning);
-  if (moves_any(result, instance.stays)) {
-    if (options.observer) {
-      options.observer({"plan", 0, "moving nothing: a stage keeps memory that no operator made"});
-    }
-    planning.machine = {};
-    planning.planner.clear();
-    result = internal::chain::plan(problem, planning);
-  }
+  PlanResult result = is_auto(options.offload) && !chosen ? choose_memory(instance, planning)
+                                                          : answer(instance, planning);
   instance.second_output.clear();
   if (options.measure.output_held) plan_second_outputs(instance, planning, result);
   ++report.plans;
@@ -241,6 +243,75 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
   }
   instance.planned->set_plan(result.plan->actions, planning.machine);
   instance.result = std::move(result);
+}
+
+PlanResult Remat::State::answer(Instance& instance, PlanOptions& planning) {
+  const Problem problem = instance.planned->problem();
+  PlanResult result = internal::chain::plan(problem, planning);
+  if (!moves_any(result, instance.stays)) return result;
+  if (options.observer) {
+    options.observer({"plan", 0, "moving nothing: a stage keeps memory that no operator made"});
+  }
+  planning.machine = {};
+  planning.planner.clear();
+  return internal::chain::plan(problem, planning);
+}
+
+// The buffers of the memory count among the fixed bytes.
+void Remat::State::use_memory(Instance& instance, OpenedMemory memory) {
+  const Bytes more = memory.device_bytes - far.device_bytes;
+  instance.planned->chain.fixed += more;
+  instance.offset += more.count();
+  far = std::move(memory);
+  for (const auto& each : instances) each->planned->memories = {nullptr, far.memory};
+}
+
+PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning) {
+  use_memory(instance, {});
+  const Nanos limit(planning.time_limit.count() / 2);
+  PlanOptions alone = planning;
+  alone.machine = {};
+  alone.time_limit = limit;
+  const Problem problem = instance.planned->problem();
+  PlanResult without = internal::chain::plan(problem, alone);
+  const auto leave = [&](const std::string& why) {
+    report.offload_choice = why;
+    planning = alone;
+    chosen = true;
+    return without;
+  };
+  const AutoMemory place = memory_for_auto(options.offload, instance.planned->model.device);
+  if (place.options.to.empty()) return leave("nothing moves: " + place.why);
+  const Nanos fastest = internal::chain::plan(problem, {.planner = alone.planner,
+                                                        .schedule_class = alone.schedule_class,
+                                                        .time_limit = limit})
+                            .lower_bound;
+  if (const Verdict early = weigh_before(without, fastest); !early.why.empty()) {
+    return leave(early.why);
+  }
+  if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
+  OpenedMemory opened;
+  {
+    const Measuring only;
+    opened = open_memory(place.options, instance.planned->model.device);
+  }
+  use_memory(instance, std::move(opened));
+  planning.machine = far.machine;
+  planning.time_limit = limit;
+  const Problem beside = instance.planned->problem();
+  PlanResult with = internal::chain::plan(beside, planning);
+  const Graph graph = lowered(beside, order_of(beside));
+  const Verdict verdict =
+      moves_any(with, instance.stays)
+          ? Verdict{false, "nothing moves: a stage keeps memory that no operator made"}
+          : weigh({graph, without, with, far.machine}, instance.spread, place.options.to);
+  if (!verdict.moves) {
+    use_memory(instance, {});
+    return leave(verdict.why);
+  }
+  report.offload_choice = verdict.why;
+  chosen = true;
+  return with;
 }
 
 int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,

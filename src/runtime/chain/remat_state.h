@@ -44,8 +44,10 @@ struct Remat::State {
   Instance* last = nullptr;
   StepReport report;
   internal::device::StepLog log;
-  // Where values may move to. It is opened and measured before the first model is.
+  // Where values may move to. It is opened and measured before the first model is, or with the first
+  // plan for a budget if the options leave the choice to the runtime.
   internal::transfer::OpenedMemory far;
+  bool chosen = false;  // whether the memory was chosen for this budget
 
   // The inputs are those of each branch.
   internal::chain::ModelContents contents() const {
@@ -57,6 +59,10 @@ struct Remat::State {
   void open_far_memory(const at::Tensor& input);
   void drop_outdated();
   void make_plan(Instance& instance, int64_t offset);
+  PlanResult answer(Instance& instance, PlanOptions& planning);
+  // Plans without a second memory and with one, and opens the memory that pays (transfer/choose.h).
+  PlanResult choose_memory(Instance& instance, PlanOptions& planning);
+  void use_memory(Instance& instance, internal::transfer::OpenedMemory memory);
   void plan_second_outputs(Instance& instance, const PlanOptions& planning,
                            PlanResult& result) const;
   // Makes a plan if there is none, or if the level of memory has changed too much. Returns the

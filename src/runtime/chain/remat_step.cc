@@ -69,6 +69,7 @@ struct RematNode final : torch::autograd::Node {
     finish();
     report.steps = state->report.steps + 1;
     report.plans = state->report.plans;
+    report.offload_choice = state->report.offload_choice;
     state->report = report;
     return result;
   }

@@ -13,12 +13,14 @@
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
+#include "runtime/transfer/choose.h"
 
 namespace reprise::runtime {
 
 using internal::graph::StepPlan;
 using internal::step::describe;
 using internal::step::HostRead;
+using internal::transfer::is_auto;
 
 struct CapturedStep::State : internal::graph::StepState {};
 
@@ -57,6 +59,16 @@ void require_group(const CaptureOptions& options) {
       "capture a step for each shape");
 }
 
+// Returns the memory that "auto" stands for where there is a plan already.
+OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
+                         const internal::graph::StepState& state) {
+  if (!moves_values(plan)) return {};
+  const internal::transfer::AutoMemory found =
+      internal::transfer::memory_for_auto(asked, state.recording().device);
+  if (!found.options.to.empty()) return found.options;
+  throw InputError("the plan moves values, and there is no memory for them: " + found.why);
+}
+
 // Values move between the device and one memory behind it. The caller's inputs, and parameters before
 // their update, lie in memory that the step cannot give back.
 void require_movable(const internal::graph::LoweredStep& lowered, const Plan& plan,
@@ -66,6 +78,7 @@ void require_movable(const internal::graph::LoweredStep& lowered, const Plan& pl
       internal::transfer::moved_by(program, lowered.graph.values.size());
   for (size_t v = 0; v < moves.size(); ++v) {
     if (!moves[v] || lowered.step_value_of[v] >= 0) continue;
+    if (lowered.state_of(static_cast<ValueIndex>(v))) continue;
     throw InputError(fmt::format("the plan moves {}, which the step does not make and cannot move",
                                  lowered.graph.values[v].id));
   }
@@ -111,9 +124,14 @@ PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state
 
 void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   StepPlanOptions wanted = options;
+  if (is_auto(wanted.offload)) wanted.offload = memory_of(plan, wanted.offload, *state_);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
+  const internal::graph::PlacedState as_planned(*state_);
+  state_->place_state(wanted);
   Graph graph = state_->graph();
   graph.fixed += opened.device_bytes - state_->far.device_bytes;
+  if (state_->plan_options.offload_optimizer) graph.fixed += state_->far_state_bytes();
+  if (wanted.offload_optimizer) graph.fixed -= state_->far_state_bytes();
   const Baseline plain = baseline(graph);
   const Bytes budget = wanted.budget.resolve(plain.peak);
   const std::vector<Violation> violations = verify(graph, plan, budget, opened.machine);
@@ -126,6 +144,7 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
     throw InputError(message);
   }
   require_movable(state_->captured().program.lowered, plan, opened.machine);
+  state_->move_state(wanted, opened);
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;
@@ -177,6 +196,10 @@ void CapturedStep::capture_outcome(const Tensors& inputs) { state_->capture_outc
 
 void CapturedStep::forget_outcome() {
   if (state_->outcomes.all().size() > 1) state_->drop_outcome();
+}
+
+void CapturedStep::fetch_optimizer_state() {
+  if (state_->far_state) state_->far_state->fetch();
 }
 
 std::vector<int64_t> CapturedStep::outcomes() const {

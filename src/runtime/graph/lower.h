@@ -1,13 +1,16 @@
 // Lowers a recorded step to a graph of ops that a planner understands.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "reprise/model/graph.h"
 #include "runtime/graph/costs.h"
 #include "runtime/rewrite/alternative.h"
+#include "runtime/step/updates.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -18,7 +21,23 @@ struct LoweredStep {
   // `step_value_of` has for each value of the graph its position in Recording::values. It is -1 for
   // an input of the step and for a parameter.
   std::vector<int32_t> step_value_of;
+  // The parameters of the optimizer whose state is a value of the graph, since it lies in another memory
+  // between the steps. Each has two values behind those of the step: its state before the update, and
+  // its state after it.
+  std::vector<size_t> far_parameters = {};
+
+  // Says whose state a value is, if it is one.
+  struct StateValue {
+    size_t parameter = 0;
+    bool after = false;
+  };
+  std::optional<StateValue> state_of(ValueIndex value) const;
 };
+
+// Gives the state of updates its home in the memory of this name, or takes it out of the graph if the
+// name is empty. `bytes` has those of each update; updates without bytes have no values.
+void set_state_home(LoweredStep& lowered, const step::Updates& updates,
+                    const std::vector<int64_t>& bytes, const std::string& memory);
 
 // Returns the graph of the step, called `name`. `costs` has an entry for each work. `inputs` are
 // the caller's tensors; the bytes of all values are rounded up as the allocator counts them.

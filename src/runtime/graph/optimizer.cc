@@ -104,7 +104,21 @@ class OnlyOne {
   std::vector<std::vector<at::Tensor>> all_;
 };
 
-template <class Kind, class Options>
+std::vector<at::Tensor> tensors_of(const optim::SGDParamState& state) {
+  return {state.momentum_buffer()};
+}
+std::vector<at::Tensor> tensors_of(const optim::AdamParamState& state) {
+  return {state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()};
+}
+std::vector<at::Tensor> tensors_of(const optim::AdamWParamState& state) {
+  return {state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()};
+}
+std::vector<at::Tensor> tensors_of(const optim::AdagradParamState& state) { return {state.sum()}; }
+std::vector<at::Tensor> tensors_of(const optim::RMSpropParamState& state) {
+  return {state.square_avg(), state.momentum_buffer(), state.grad_avg()};
+}
+
+template <class Kind, class Options, class State>
 class OfTorch final : public ParameterOptimizer {
  public:
   OfTorch(Kind& optimizer, const char* name) : optimizer_(optimizer), name_(name) {}
@@ -152,6 +166,14 @@ class OfTorch final : public ParameterOptimizer {
         std::make_unique<Kind>(std::vector<at::Tensor>{stand_in}, options(parameter)), name_);
   }
 
+  std::vector<at::Tensor> state_of(size_t parameter) const override {
+    const auto [group, at] = place(parameter);
+    const at::Tensor& tensor = optimizer_.param_groups()[group].params()[at];
+    const auto found = optimizer_.state().find(tensor.unsafeGetTensorImpl());
+    if (found == optimizer_.state().end()) return {};
+    return tensors_of(static_cast<const State&>(*found->second));
+  }
+
   bool keep_state_of(const std::vector<size_t>& kept) override {
     const std::vector<at::Tensor> all = parameters();
     if (kept.size() < all.size() && !is_sharded_) {
@@ -186,21 +208,29 @@ class OfTorch final : public ParameterOptimizer {
   bool is_sharded_ = false;
 };
 
-template <class Kind, class Options>
+template <class Kind, class Options, class State>
 std::shared_ptr<ParameterOptimizer> as(optim::Optimizer& optimizer, const char* name) {
   // A class derived from Kind is refused, because it may do anything.
   if (typeid(optimizer) != typeid(Kind)) return nullptr;
-  return std::make_shared<OfTorch<Kind, Options>>(static_cast<Kind&>(optimizer), name);
+  return std::make_shared<OfTorch<Kind, Options, State>>(static_cast<Kind&>(optimizer), name);
 }
 
 }  // namespace
 
 std::shared_ptr<ParameterOptimizer> per_parameter(optim::Optimizer& optimizer) {
-  if (auto found = as<optim::SGD, optim::SGDOptions>(optimizer, "SGD")) return found;
-  if (auto found = as<optim::Adam, optim::AdamOptions>(optimizer, "Adam")) return found;
-  if (auto found = as<optim::AdamW, optim::AdamWOptions>(optimizer, "AdamW")) return found;
-  if (auto found = as<optim::Adagrad, optim::AdagradOptions>(optimizer, "Adagrad")) return found;
-  if (auto found = as<optim::RMSprop, optim::RMSpropOptions>(optimizer, "RMSprop")) return found;
+  if (auto found = as<optim::SGD, optim::SGDOptions, optim::SGDParamState>(optimizer, "SGD"))
+    return found;
+  if (auto found = as<optim::Adam, optim::AdamOptions, optim::AdamParamState>(optimizer, "Adam"))
+    return found;
+  if (auto found =
+          as<optim::AdamW, optim::AdamWOptions, optim::AdamWParamState>(optimizer, "AdamW"))
+    return found;
+  if (auto found =
+          as<optim::Adagrad, optim::AdagradOptions, optim::AdagradParamState>(optimizer, "Adagrad"))
+    return found;
+  if (auto found =
+          as<optim::RMSprop, optim::RMSpropOptions, optim::RMSpropParamState>(optimizer, "RMSprop"))
+    return found;
   throw InputError(
       "gradients can be used up one by one by SGD, Adam, AdamW, Adagrad and RMSprop of "
       "torch::optim; "

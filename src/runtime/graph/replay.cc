@@ -59,9 +59,10 @@ Replay::Replay(const Recording& recording, const Works& works, const LoweredStep
       random_(lowered.graph.ops.size()),
       reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {}
 
-void Replay::begin(const Tensors& inputs, transfer::FarMemories memories) {
+void Replay::begin(const Tensors& inputs, transfer::FarMemories memories, FarState* far) {
   inputs_.clear();
   moved_ = {};
+  far_ = far;
   if (!memories.empty()) copies_.emplace(std::move(memories));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
@@ -75,6 +76,12 @@ void Replay::clear() {
     copies_->end();  // before the memory that copies read and write goes
     moved_ = copies_->moved();
     copies_.reset();
+  }
+  if (far_ != nullptr) {
+    moved_.out += far_->moved().out;
+    moved_.in += far_->moved().in;
+    moved_.waited += far_->moved().waited;
+    far_ = nullptr;
   }
   aside_.clear();
   stack_.clear();
@@ -189,6 +196,7 @@ void Replay::run(const RunAction& step) {
 }
 
 void Replay::free(ValueIndex value) {
+  if (const auto state = lowered_.state_of(value)) return far_->leave(state->parameter);
   const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
   if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
   slots_[static_cast<size_t>(step_value)] = c10::Storage();
@@ -208,6 +216,9 @@ bool Replay::on_other_device(ValueIndex value) const {
 // it. Nothing reads the storage before the wait.
 void Replay::copy(const CopyAction& copy) {
   if (!copies_) return Backend::copy(copy);
+  if (const auto state = lowered_.state_of(copy.value)) {
+    return copy.from == 0 ? far_->send(state->parameter) : far_->bring(state->parameter);
+  }
   c10::Storage& slot = slots_[step_value(copy.value)];
   if (on_other_device(copy.value)) {
     if (copy.from == 0) {
@@ -228,6 +239,9 @@ void Replay::copy(const CopyAction& copy) {
 
 void Replay::wait(ValueIndex value, int32_t memory) {
   if (!copies_) return Backend::wait(value, memory);
+  if (const auto state = lowered_.state_of(value)) {
+    return memory == 0 ? far_->arrive(state->parameter) : far_->sent(state->parameter);
+  }
   if (!on_other_device(value)) copies_->wait(value, memory);
 }
 

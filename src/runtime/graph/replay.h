@@ -11,6 +11,7 @@
 
 #include "reprise/run/interpreter.h"
 #include "runtime/device/reserved_space.h"
+#include "runtime/graph/far_state.h"
 #include "runtime/graph/lower.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/recording.h"
@@ -31,8 +32,9 @@ class Replay final : public Backend {
  public:
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
-  // Begins a step with the storages of these inputs. Its values may move to these memories.
-  void begin(const Tensors& inputs, transfer::FarMemories memories = {});
+  // Begins a step with the storages of these inputs. Its values may move to these memories, and `far`
+  // has the optimizer's state if that lies there between the steps.
+  void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr);
   // Ends the copies that are under way, and drops every value and saved random state.
   void clear();
   // Returns what the step has moved that was cleared last.
@@ -81,6 +83,7 @@ class Replay final : public Backend {
   std::optional<transfer::Copies> copies_;    // of the step, if it has memories to move values to
   std::map<ValueIndex, c10::Storage> aside_;  // values on other devices that the plan has moved
   transfer::MovedBytes moved_;
+  FarState* far_ = nullptr;
 };
 
 }  // namespace reprise::runtime::internal::graph

@@ -147,7 +147,12 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const StepUnderWay under_way;
   for (const auto& use : captured().program.step.codecs) use->check = codec_check;
   memory.evacuate();
+  if (plan_options.offload_optimizer) {
+    place_state(plan_options);
+    use_far_state();
+  }
   updater().begin();
+  if (far_state) far_state->park();
   replan_if_needed(inputs);
   if (is_compared() && compares_first()) compare(inputs);
 
@@ -195,6 +200,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (const ReadMiss& other) {
     // No update has run, because all of them stand behind the last guard.
     captured().replay.clear();
+    if (far_state) far_state->undo({});
     random.restore();
     captured().effects.restore();
     miss = other;
@@ -202,6 +208,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (...) {
     if (peers) peers->abandon(memory.keep());
     captured().replay.clear();
+    if (far_state) far_state->undo(updater().parameters_done());
     random.restore();
     captured().effects.restore();
     renew_memory();
@@ -213,6 +220,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   deliver(gradients);
   set_flags(recording(), inputs);
   captured().replay.clear();
+  if (far_state) far_state->commit();
   const transfer::MovedBytes& moved = captured().replay.moved();
   report.moved_out = moved.out;
   report.moved_in = moved.in;
@@ -260,7 +268,7 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
   transfer::FarMemories memories;
   if (far.memory) memories = {nullptr, far.memory};
-  captured().replay.begin(inputs, std::move(memories));
+  captured().replay.begin(inputs, std::move(memories), far_state.get());
   if (meter != nullptr) {
     meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
   } else {

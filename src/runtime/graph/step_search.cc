@@ -26,7 +26,7 @@ constexpr double kPlacementPrice = 1.05;
 Bytes inputs_bytes(const Graph& graph) {
   Bytes sum;
   for (const Value& value : graph.values) {
-    if (value.kind == ValueKind::kInput) sum += value.bytes;
+    if (starts_on_device(value)) sum += value.bytes;
   }
   return sum;
 }

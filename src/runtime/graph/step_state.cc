@@ -15,6 +15,7 @@
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/lockstep/lockstep.h"
+#include "runtime/transfer/choose.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -202,12 +203,21 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
 
 PlanResult StepState::plan(StepPlanOptions wanted) {
   if (wanted.budget.unlimited()) wanted.budget = options.budget;
+  if (transfer::is_auto(wanted.offload)) return plan_choosing(std::move(wanted));
+  PlanResult result = plan_with(std::move(wanted));
+  if (result.plan) report.offload_choice.clear();
+  return result;
+}
+
+PlanResult StepState::plan_with(StepPlanOptions wanted) {
   Bytes fixed = graph_now().fixed;
   if (wanted.device_graph) fixed += prepare_graph();
   transfer::OpenedMemory opened = far_memory(wanted);
   // The memory of the plan before goes when the new plan is there.
   fixed += opened.device_bytes - far.device_bytes;
-  PlanResult result = answer(wanted, fixed, Bytes(0), /*together=*/true);
+  if (plan_options.offload_optimizer) fixed += far_state_bytes();
+  if (wanted.offload_optimizer) fixed -= far_state_bytes();
+  PlanResult result = answer(wanted, opened, fixed, Bytes(0), /*together=*/true);
   if (!result.plan) return result;
   far = std::move(opened);
   now().placements = 0;
@@ -216,11 +226,14 @@ PlanResult StepState::plan(StepPlanOptions wanted) {
 }
 
 // Puts a new plan in force. If there is none, all stays as it is.
-PlanResult StepState::answer(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
-                             bool together) {
+PlanResult StepState::answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
+                             Bytes fixed, Bytes slack, bool together) {
+  const PlacedState as_planned(*this);
+  place_state(wanted);
   StepPlan found =
       peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
   if (!found.result.plan) return found.result;
+  move_state(wanted, there);
   plan_options = wanted;
   adopt(std::move(found), fixed);
   return now().plan->result;
@@ -236,7 +249,7 @@ void StepState::require(const PlanResult& result, Bytes live) const {
 
 void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
                              bool together) {
-  require(answer(wanted, fixed, slack, together), fixed);
+  require(answer(wanted, far, fixed, slack, together), fixed);
 }
 
 // Plans after a run the places of the runs that follow.

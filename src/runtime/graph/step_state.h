@@ -11,6 +11,7 @@
 #include "runtime/device/device_heap.h"
 #include "runtime/device/step_log.h"
 #include "runtime/distributed/peers.h"
+#include "runtime/graph/far_state.h"
 #include "runtime/graph/graphed_step.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
@@ -29,6 +30,7 @@ struct StepState {
   // `offload.machine` is that of `far`.
   StepPlanOptions plan_options;
   transfer::OpenedMemory far;            // where values may move to; no memory without `offload`
+  std::shared_ptr<FarState> far_state;   // with StepPlanOptions::offload_optimizer
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
@@ -77,10 +79,22 @@ struct StepState {
   // Returns the memory that the options name, and completes their machine. A memory that is open stays
   // open. Throws InputError if there can be none.
   transfer::OpenedMemory far_memory(StepPlanOptions& wanted) const;
+  // Makes the optimizer's state values of the graph in front, or not, as the options ask for.
+  void place_state(const StepPlanOptions& wanted);
+  // Returns the bytes of the state that lies in another memory with offload_optimizer.
+  Bytes far_state_bytes() const;
+  // Lets the state lie where the options ask for, from the next run on. Throws InputError if state cannot
+  // be brought back.
+  void move_state(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
+  void use_far_state();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
+  PlanResult plan_with(StepPlanOptions wanted);
+  // The same where the options leave the memory to the runtime (transfer/choose.h).
+  PlanResult plan_choosing(StepPlanOptions wanted);
   // `together` says that all ranks of the group plan now.
-  PlanResult answer(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
+  PlanResult answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there, Bytes fixed,
+                    Bytes slack, bool together);
   void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
   void require(const PlanResult& result, Bytes live) const;
@@ -108,6 +122,18 @@ struct StepState {
   bool compares_first() const;
   // Runs the function beside the recording. Throws StepMiss if something differs.
   void compare(const Tensors& inputs);
+};
+
+// At its end the graph has the optimizer's state where the plan in force has it.
+class PlacedState {
+ public:
+  explicit PlacedState(StepState& state) : state_(state) {}
+  ~PlacedState() { state_.place_state(state_.plan_options); }
+  PlacedState(const PlacedState&) = delete;
+  PlacedState& operator=(const PlacedState&) = delete;
+
+ private:
+  StepState& state_;
 };
 
 }  // namespace reprise::runtime::internal::graph

@@ -30,6 +30,7 @@ Updater::Updater(std::shared_ptr<ParameterOptimizer> optimizer, Updates updates,
       updates_(std::move(updates)),
       device_(device),
       state_bytes_(updates_.each.size(), 0),
+      far_bytes_(updates_.each.size(), 0),
       reserved_(updates_.each.size()),
       own_(updates_.each.size(), true) {
   if (!optimizer_) return;
@@ -39,6 +40,14 @@ Updater::Updater(std::shared_ptr<ParameterOptimizer> optimizer, Updates updates,
 
 void Updater::keep_room(std::vector<int64_t> state_bytes) {
   state_bytes_ = std::move(state_bytes);
+  reserve();
+}
+
+void Updater::use_far(std::shared_ptr<FarState> far, const std::vector<int64_t>& far_bytes) {
+  if (far == far_) return;
+  far_ = std::move(far);
+  far_bytes_ = far_ ? far_bytes : std::vector<int64_t>(updates_.each.size(), 0);
+  for (at::Tensor& room : reserved_) room = at::Tensor();
   reserve();
 }
 
@@ -76,7 +85,8 @@ void Updater::update(size_t k, const at::Tensor& gradient) {
   const at::Tensor& parameter = parameters_[number];
   const WithGradient with(parameter, gradient);
   std::optional<BlockSourceScope> heap;
-  if (reserved_[k].defined()) {
+  if (far_) far_->before_update(number);
+  if (reserved_[k].defined() || (far_bytes_[k] > 0 && !optimizer_->has_state(number))) {
     // State outlives the step, so it must not lie in the step's arena. Its room on the heap was
     // kept.
     heap.emplace(nullptr, device_);
@@ -85,12 +95,17 @@ void Updater::update(size_t k, const at::Tensor& gradient) {
   }
   done_.push_back(k);  // An update that fails half-way counts, too.
   optimizer_->step(number);
+  if (far_) far_->after_update(number);
   parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 bool Updater::makes_state() const {
-  return std::any_of(reserved_.begin(), reserved_.end(),
-                     [](const at::Tensor& room) { return room.defined(); });
+  for (size_t k = 0; k < updates_.each.size(); ++k) {
+    if (own_[k] && state_bytes_[k] > 0 && !optimizer_->has_state(updates_.each[k].parameter)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::vector<std::string> Updater::memory_keys() const {
@@ -138,10 +153,17 @@ void Updater::reserve() {
   for (size_t k = 0; k < updates_.each.size(); ++k) {
     if (!own_[k] || optimizer_->has_state(updates_.each[k].parameter)) {
       reserved_[k] = at::Tensor();
-    } else if (state_bytes_[k] > 0 && !reserved_[k].defined()) {
-      reserved_[k] = at::empty({state_bytes_[k]}, at::TensorOptions(at::kByte).device(device_));
+    } else if (const int64_t bytes = state_bytes_[k] - far_bytes_[k];
+               bytes > 0 && !reserved_[k].defined()) {
+      reserved_[k] = at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
     }
   }
+}
+
+std::vector<size_t> Updater::parameters_done() const {
+  std::vector<size_t> parameters;
+  for (const size_t k : done_) parameters.push_back(updates_.each[k].parameter);
+  return parameters;
 }
 
 std::string Updater::updated() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reprise/runtime/optimizer.h"
+#include "runtime/graph/far_state.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
 #include "runtime/step/work.h"
@@ -29,6 +30,10 @@ class Updater {
   // bytes of each update's state.
   void keep_room(std::vector<int64_t> state_bytes);
 
+  // Keeps no room for state that lies in another memory between the steps: `far` brings it for each
+  // update, and has these bytes of it. Null: all state is on the device.
+  void use_far(std::shared_ptr<FarState> far, const std::vector<int64_t>& far_bytes);
+
   // Lets other ranks do all updates but these, and keep the state of their parameters.
   void shard(std::vector<size_t> own);
   // Says whether this rank does the k-th update.
@@ -49,6 +54,8 @@ class Updater {
   bool makes_state() const;
   // Says whether the step that was begun has made state.
   bool made_state() const { return made_state_; }
+  // Returns the parameters that the step that was begun has updated.
+  std::vector<size_t> parameters_done() const;
   // Says in words which parameters the step that was begun has updated. The text is empty if there
   // are none.
   std::string updated() const;
@@ -63,9 +70,11 @@ class Updater {
   std::vector<at::Tensor> parameters_;    // of the optimizer, at capture
   std::vector<std::string> memory_keys_;  // by update, at capture
   std::vector<int64_t> state_bytes_;      // by update
-  std::vector<at::Tensor> reserved_;      // by update: room for state that is not there yet
-  std::vector<size_t> done_;              // updates of the step that was begun
-  std::vector<bool> own_;                 // by update: whether this rank does it
+  std::vector<int64_t> far_bytes_;        // by update: the part of them that `far_` brings
+  std::shared_ptr<FarState> far_;
+  std::vector<at::Tensor> reserved_;  // by update: room for state that is not there yet
+  std::vector<size_t> done_;          // updates of the step that was begun
+  std::vector<bool> own_;             // by update: whether this rank does it
   bool made_state_ = false;
   bool sharded_ = false;
 };

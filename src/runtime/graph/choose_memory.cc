@@ -1,0 +1,83 @@
+// Plans a captured step without a second memory and with one, and keeps what pays.
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "runtime/graph/step_state.h"
+#include "runtime/transfer/choose.h"
+
+namespace reprise::runtime::internal::graph {
+
+using transfer::AutoMemory;
+using transfer::memory_for_auto;
+using transfer::OpenedMemory;
+using transfer::Verdict;
+using transfer::weigh;
+using transfer::weigh_before;
+
+namespace {
+
+constexpr int64_t kParts = 2;        // of the time limit: without the memory and with it
+constexpr int64_t kForFastest = 20;  // the part of the time limit for the plan without a budget
+
+}  // namespace
+
+PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
+  const AutoMemory place =
+      peers ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
+            : memory_for_auto(wanted.offload, recording().device);
+  if (wanted.offload_optimizer) place_state(wanted);  // throws: the state needs a memory by name
+  StepPlanOptions alone = wanted;
+  alone.offload = {};
+  if (place.options.to.empty()) {
+    PlanResult result = plan_with(std::move(alone));
+    if (result.plan) report.offload_choice = "nothing moves: " + place.why;
+    return result;
+  }
+  // The state of an optimizer is on the device in both plans.
+  const PlacedState as_planned(*this);
+  place_state(alone);
+  Bytes fixed = graph_now().fixed - far.device_bytes;
+  if (plan_options.offload_optimizer) fixed += far_state_bytes();
+  if (wanted.device_graph) fixed += prepare_graph();
+  wanted.offload = place.options;
+  wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
+  const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
+                        const std::string& why) {
+    move_state(taken, there);
+    plan_options = taken;
+    plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);
+    adopt(std::move(found), fixed + there.device_bytes);
+    far = std::move(there);
+    report.offload_choice = why;
+    now().placements = 0;
+    outcomes.drop_other_plans();
+    return now().plan->result;
+  };
+
+  StepPlan without = search(alone, fixed, Bytes(0));
+  Graph beside = graph();
+  beside.fixed = fixed;
+  const Nanos fastest =
+      reprise::plan(beside, {.time_limit = Nanos(wanted.time_limit.count() / kForFastest),
+                             .threads = wanted.threads,
+                             .allow = wanted.allow})
+          .lower_bound;
+  if (const Verdict early = weigh_before(without.result, fastest); !early.why.empty()) {
+    return take(std::move(without), alone, {}, early.why);
+  }
+  OpenedMemory opened = far_memory(wanted);
+  StepPlan with = search(wanted, fixed + opened.device_bytes, Bytes(0));
+  if (!without.result.plan && !with.result.plan) {
+    const auto& one = without.result.smallest_budget;
+    const auto& other = with.result.smallest_budget;
+    return other && (!one || *other < *one) ? with.result : without.result;
+  }
+  const Verdict verdict = weigh({beside, without.result, with.result, opened.machine},
+                                captured().program.costs.spread, wanted.offload.to);
+  if (verdict.moves) {
+    return take(std::move(with), wanted, std::move(opened), verdict.why);
+  }
+  return take(std::move(without), alone, {}, verdict.why);
+}
+
+}  // namespace reprise::runtime::internal::graph
