@@ -69,9 +69,7 @@ class PythonOptimizer final : public rt::ParameterOptimizer {
     const py::gil_scoped_acquire gil;
     return std::make_unique<PythonOptimizer>(steps_.attr("twin")(parameter, stand_in));
   }
-  Tensors state_of(size_t parameter) const override {
-    return call<Tensors>("state_of", parameter);
-  }
+  Tensors state_of(size_t parameter) const override { return call<Tensors>("state_of", parameter); }
   bool keep_state_of(const std::vector<size_t>& parameters) override {
     const py::gil_scoped_acquire gil;
     steps_.attr("keep_state_of")(parameters);
