@@ -1,6 +1,7 @@
 // The format reprise.graph. Version 2 adds what version 1 has no place for: the owner of an op, the
-// alternative of a variant, the name of a realization. A graph that has none of them is written as
-// version 1, so that older programs read it and its hash stays what it was.
+// alternative of a variant, the name of a realization. Version 3 adds the memory where a variant
+// runs. A graph is written in the oldest version that can hold it, so that older programs read it
+// and its hash stays what it was.
 #include <algorithm>
 #include <unordered_map>
 
@@ -80,6 +81,9 @@ Variant read_variant(const Element& element, const Ids& values, int64_t version)
   if (version >= 2) {
     if (const auto rule = object.optional("alternative")) variant.alternative = rule->string();
   }
+  if (version >= 3) {
+    if (const auto memory = object.optional("at")) variant.at = memory->string();
+  }
   object.finish();
   return variant;
 }
@@ -125,6 +129,11 @@ Choice read_choice(const Element& element, const Ids& ops, int64_t version) {
 
 // Says which version of the format can hold the graph.
 int64_t version_for(const Graph& graph) {
+  const auto is_elsewhere = [](const Variant& variant) { return !variant.at.empty(); };
+  const auto has_elsewhere = [&](const Op& op) {
+    return std::ranges::any_of(op.variants, is_elsewhere);
+  };
+  if (std::ranges::any_of(graph.ops, has_elsewhere)) return 3;
   const auto has_alternative = [](const Variant& variant) { return !variant.alternative.empty(); };
   const auto is_new_op = [&](const Op& op) {
     return !op.owner.empty() || std::ranges::any_of(op.variants, has_alternative);
@@ -168,6 +177,7 @@ void write_variant(Writer& writer, const Graph& graph, const Variant& variant) {
     writer.field("exactness", to_string(variant.exactness));
   }
   if (!variant.alternative.empty()) writer.field("alternative", variant.alternative);
+  if (!variant.at.empty()) writer.field("at", variant.at);
   writer.close();
 }
 

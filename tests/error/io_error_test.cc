@@ -134,7 +134,9 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
   const char* owned = "\"owner\": \"blocks.0\", ";
   const char* named = "\"name\": \"parts\", ";
   const std::vector<Case> cases = {
-      {"\"version\": 2", "\"version\": 3", "/version", 3, "versions 1 to 2"},
+      {"\"version\": 2", "\"version\": 4", "/version", 3, "versions 1 to 3"},
+      {"\"alternative\": \"g\"", "\"alternative\": \"g\", \"at\": \"gpu\"", "/ops/0/variants/1/at",
+       11, "unknown key"},
       {"\"version\": 2", "\"version\": 1", "/ops/0/variants/1/alternative", 11, "unknown key"},
       {owned, "\"owner\": 1, ", "/ops/0/owner", 10, "a string"},
       {owned, "\"owners\": \"b\", ", "/ops/0/owners", 10, "unknown key"},
@@ -156,7 +158,7 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
 // A key of version 2 is unknown in version 1, and a realization is an array there.
 TEST(MalformedGraph, OfVersionOneHasNothingOfVersionTwo) {
   const std::vector<Case> cases = {
-      {"\"version\": 1", "\"version\": 3", "/version", 3, "versions 1 to 2"},
+      {"\"version\": 1", "\"version\": 4", "/version", 3, "versions 1 to 3"},
       {"{\"id\": \"f\",", "{\"id\": \"f\", \"owner\": \"m\",", "/ops/0/owner", 11, "unknown key"},
       {"\"results\"",
        "\"choices\": [{\"id\": \"c\", \"realizations\": [{\"ops\": [\"b\"]}]}], \"results\"",

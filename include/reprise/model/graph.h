@@ -61,6 +61,9 @@ struct Variant {
   Role role = Role::kAny;
   Exactness exactness = Exactness::kBitwise;
   std::string alternative = {};  // the alternative that added the variant; empty for the others
+  // The memory of the machine where the variant runs, reads and writes (model/machine.h). An empty
+  // text stands for the first memory, where plain training runs.
+  std::string at = {};
 
   bool operator==(const Variant&) const = default;
 };

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .document import Document
 
@@ -43,6 +43,7 @@ class Variant:
         exactness: The distance from plain training's result: "bitwise", "rounding" or
             "approximate".
         alternative: The alternative that added the variant. It is empty for other variants.
+        at: The memory of the machine where the variant runs. None stands for the first memory.
     """
 
     ns: int
@@ -55,6 +56,7 @@ class Variant:
     role: str = "any"
     exactness: str = "bitwise"
     alternative: str = ""
+    at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,14 @@ class Graph(Document):
     results: tuple[str, ...]
     fixed_bytes: int = 0
     choices: tuple[Choice, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form as a dict, without checking it."""
+        result = super().to_dict()
+        # A graph that names no memory stays readable for older programs.
+        if any(variant.at is not None for op in self.ops for variant in op.variants):
+            result["version"] = 3
+        return result
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.ops)} ops, {len(self.values)} values)"
