@@ -139,6 +139,21 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
 }
 
 constexpr const char* kGraphsOnAMachine = "graph_levels";
+constexpr const char* kGraphsOnDevices = "devices";
+
+const char* usual_planner(const Graph& graph, const Machine& machine) {
+  if (machine.channels.empty()) return "graph";
+  const bool spreads = has_devices(machine) && internal::common::names_devices(graph);
+  return spreads ? kGraphsOnDevices : kGraphsOnAMachine;
+}
+
+// Returns what the planner may use of the graph.
+Graph admissible_for(const PlannerInfo& planner, const Graph& graph, const PlanOptions& options) {
+  const Graph exact = restrict_exactness(graph, options.allow);
+  if (!internal::common::names_devices(exact)) return exact;
+  return planner.devices ? internal::common::restrict_devices(exact, options.machine)
+                         : internal::common::first_device_only(exact, options.machine);
+}
 
 // A graph without operations has one plan, and needs no search.
 Answer empty_answer(const Graph& graph, Bytes budget) {
@@ -169,10 +184,10 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const char* usual = options.machine.channels.empty() ? "graph" : kGraphsOnAMachine;
+  const char* usual = usual_planner(graph, options.machine);
   const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
-  const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
+  const Graph admissible = admissible_for(planner, graph, options);
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
@@ -237,7 +252,7 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
   const PlannerInfo& planner =
       chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);
   check_machine(planner, options.machine);
-  const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
+  const Graph admissible = admissible_for(planner, graph, options);
   const Baseline plain = baseline(graph);
   const Bytes unlimited = Budget().resolve(Bytes());
   const ProblemId id = problem_id(graph);

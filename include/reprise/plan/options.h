@@ -13,7 +13,8 @@ namespace reprise {
 struct PlanOptions {
   Budget budget = {};  // default: no limit; shares are of plain training's peak
   // Empty: "chain" for chains, "graph" for graphs, "join" for joins. On a machine with channels:
-  // "levels" for chains, "graph_levels" for graphs and joins.
+  // "levels" for chains, "graph_levels" for graphs and joins, and "devices" for graphs whose
+  // variants name another device of the machine.
   std::string planner{};
   // The schedule class to search and to prove, for planners that have several. An empty text stands
   // for the largest class that the time limit allows.
@@ -26,7 +27,8 @@ struct PlanOptions {
   // plans within the budget refer to the whole budget.
   Bytes reserve = {};
   Observer observer{};  // progress; may be empty
-  // The memories that values may move to. The budget is that of its first memory.
+  // The memories that values may move to, and the devices that ops may run on. The budget is that
+  // of its first memory.
   Machine machine{};
 };
 
