@@ -18,7 +18,7 @@ struct MachineArguments {
 inline void add_machine_options(CLI::App& command, MachineArguments& arguments) {
   CLI::Option* file = command
                           .add_option("--machine", arguments.file,
-                                      "the memories that values may move to, and their channels")
+                                      "memories that values may move to, devices, and channels")
                           ->type_name("FILE");
   command
       .add_option("--offload", arguments.offload,

@@ -27,7 +27,8 @@ std::vector<std::vector<Event>> events_by_value(
     const BoundAction& action = *actions[a];
     switch (action.kind) {
       case ActionKind::kRun:
-        if (memory == 0) add_run(graph.ops[action.target].variants[action.variant], a, events);
+        if (action.at == memory)
+          add_run(graph.ops[action.target].variants[action.variant], a, events);
         break;
       case ActionKind::kFree:
         if (action.at == memory) events[action.target].push_back({a, EventKind::kFreed});
@@ -101,10 +102,9 @@ Levels interval_levels(const Graph& graph, const std::vector<std::optional<Bound
     const bool at_home = find_memory(machine, graph.values[v].home) == memory;
     add_lives(graph.values[v], events[v], at_home, slots);
   }
-  if (memory != 0) return slots.levels();
-  slots.add(0, slots.end(), graph.fixed);
+  if (memory == 0) slots.add(0, slots.end(), graph.fixed);
   for (size_t a = 0; a < actions.size(); ++a) {
-    if (!actions[a]) continue;
+    if (!actions[a] || actions[a]->at != memory) continue;
     switch (actions[a]->kind) {
       case ActionKind::kRun: {
         const Variant& variant = graph.ops[actions[a]->target].variants[actions[a]->variant];

@@ -18,8 +18,8 @@ struct Levels {
   std::vector<Wide> during, after;  // one number for each action
 };
 
-// Counts the bytes of one memory of the machine; memory 0 is the device, with the graph's fixed
-// bytes and inputs. Time slot 0 is the start, slot 2a + 1 is the time while action a runs, and slot 2a + 2 is the
+// Counts the bytes of one memory of the machine; memory 0 has the graph's fixed bytes and inputs.
+// Time slot 0 is the start, slot 2a + 1 is the time while action a runs, and slot 2a + 2 is the
 // time after it. The life of each value is a set of intervals of slots; the sums of these intervals
 // are the levels. An action that is not there, because of an unknown id, does nothing. A read or a
 // free of a value that is not live does nothing either. The cost is O(values + actions * values per

@@ -43,6 +43,7 @@ class Peak {
   void pass(const BoundAction& action) {
     switch (action.kind) {
       case ActionKind::kRun:
+        if (action.at != 0) return;
         take(variant(action));
         for (const ValueIndex value : variant(action).writes) hold(value);
         return;
@@ -61,6 +62,7 @@ class Peak {
   void enter(const BoundAction& action) {
     switch (action.kind) {
       case ActionKind::kRun:
+        if (action.at != 0) return;
         take(variant(action));
         // This adds up, because a value that is already live is held twice while the op runs.
         for (const ValueIndex value : variant(action).writes) {
@@ -129,12 +131,14 @@ bool same(std::vector<ValueIndex> a, std::vector<ValueIndex> b) {
   return a == b;
 }
 
-// Returns the first variant of the op that reads and writes the same. Returns null if that is this
-// variant.
+// Returns the first variant of the op on the first device that reads and writes the same. Returns
+// null if that is this variant.
 const Variant* plain_variant(const Op& op, const Variant& variant) {
   for (const Variant& first : op.variants) {
-    if (&first == &variant) return nullptr;
-    if (same(first.reads, variant.reads) && same(first.writes, variant.writes)) return &first;
+    if (!first.at.empty()) continue;
+    if (same(first.reads, variant.reads) && same(first.writes, variant.writes)) {
+      return &first == &variant ? nullptr : &first;
+    }
   }
   return nullptr;
 }
@@ -308,6 +312,24 @@ class Moves {
   std::map<std::pair<ValueIndex, int32_t>, int32_t> came_by_;
 };
 
+std::vector<DeviceUse> find_devices(const Graph& graph, const Machine& machine,
+                                    const std::vector<BoundAction>& actions,
+                                    const Timeline& timeline) {
+  std::vector<DeviceUse> devices;
+  if (!has_devices(machine)) return devices;
+  for (size_t m = 0; m < machine.memories.size(); ++m) {
+    if (!computes(machine, static_cast<int32_t>(m))) continue;
+    DeviceUse use{.name = machine.memories[m].name, .peak = timeline.peaks[m]};
+    for (const BoundAction& action : actions) {
+      if (action.kind != ActionKind::kRun || action.at != static_cast<int32_t>(m)) continue;
+      ++use.runs;
+      use.busy += graph.ops[action.target].variants[action.variant].time;
+    }
+    devices.push_back(std::move(use));
+  }
+  return devices;
+}
+
 std::string describe(const Action& action) {
   switch (action.kind) {
     case ActionKind::kRun:
@@ -338,6 +360,7 @@ Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine
   const Moves moves(graph, machine, actions, result.timeline);
   result.moved = moves.moved();
   result.channels = moves.channels();
+  result.devices = find_devices(graph, machine, actions, result.timeline);
   return result;
 }
 

@@ -22,24 +22,19 @@ class Walk {
   Walk(const Graph& graph, const Machine& machine)
       : graph_(graph),
         machine_(machine),
-        live_(graph.values.size(), 0),
-        levels_elsewhere_(machine.memories.size()),
+        live_(machine.memories.size()),
+        levels_(machine.memories.size()),
+        clocks_(machine.memories.size()),
         channel_free_(machine.channels.size()) {
-    level_ = graph.fixed;
+    for (std::vector<char>& live : live_) live.assign(graph.values.size(), 0);
+    levels_[0] = graph.fixed;
     for (size_t v = 0; v < graph.values.size(); ++v) {
       const Value& value = graph.values[v];
       if (value.kind != ValueKind::kInput) continue;
-      if (starts_on_device(value)) {
-        live_[v] = 1;
-        level_ += value.bytes;
-      } else {
-        const int32_t home = find_memory(machine, value.home);
-        place(static_cast<ValueIndex>(v), home).there = true;
-        levels_elsewhere_[home] += value.bytes;
-      }
+      hold(static_cast<ValueIndex>(v), find_memory(machine, value.home));
     }
-    timeline_.initial = timeline_.peak = level_;
-    timeline_.peaks = levels_elsewhere_;
+    timeline_.initial = timeline_.peak = levels_[0];
+    timeline_.peaks = levels_;
   }
 
   void step(const BoundAction& action) {
@@ -48,12 +43,12 @@ class Walk {
       timeline_.peak = step.during;
       timeline_.peak_action = static_cast<int64_t>(timeline_.steps.size());
     }
-    timeline_.time += step.time;
     timeline_.steps.push_back(step);
   }
 
   Timeline take() {
     timeline_.peaks[0] = timeline_.peak;
+    timeline_.time = *std::max_element(clocks_.begin(), clocks_.end());
     return std::move(timeline_);
   }
 
@@ -61,7 +56,7 @@ class Walk {
   TimelineStep perform(const BoundAction& action) {
     switch (action.kind) {
       case ActionKind::kRun:
-        return run(graph_.ops[action.target], action.variant);
+        return run(graph_.ops[action.target], action.variant, action.at);
       case ActionKind::kFree:
         return free(action.target, action.at);
       case ActionKind::kCopy:
@@ -72,62 +67,71 @@ class Walk {
     throw InternalError("an action of no kind");
   }
 
-  // A value in a memory, of which copies come or go.
+  // What copies have to do with a value in a memory.
   struct Place {
-    bool there = false;     // elsewhere than on the device: it is there or on its way
-    bool arriving = false;  // nobody has waited for the copy that makes it
-    Nanos arrival;
-    int32_t from = 0;  // where that copy reads
-    int leaving = 0;   // copies of it that nobody has waited for
+    bool arriving = false;  // nobody has waited for the copy that makes the value there
+    Nanos arrival = {};     // when that copy is over
+    int32_t from = 0;       // where that copy reads
+    int leaving = 0;        // copies of it that nobody has waited for
+    Nanos left = {};        // when the last copy out of it is over
   };
 
   Place& place(ValueIndex value, int32_t memory) { return places_[{value, memory}]; }
-  bool there(ValueIndex value, int32_t memory) const {
-    if (memory == 0) return live_[value] != 0;
+  const Place* find_place(ValueIndex value, int32_t memory) const {
+    if (places_.empty()) return nullptr;
     const auto found = places_.find({value, memory});
-    return found != places_.end() && found->second.there;
+    return found == places_.end() ? nullptr : &found->second;
   }
+  bool there(ValueIndex value, int32_t memory) const { return live_[memory][value] != 0; }
   bool arriving(ValueIndex value, int32_t memory) const {
-    const auto found = places_.find({value, memory});
-    return found != places_.end() && found->second.arriving;
+    const Place* found = find_place(value, memory);
+    return found != nullptr && found->arriving;
   }
   bool leaving(ValueIndex value, int32_t memory) const {
-    const auto found = places_.find({value, memory});
-    return found != places_.end() && found->second.leaving > 0;
+    const Place* found = find_place(value, memory);
+    return found != nullptr && found->leaving > 0;
   }
   const std::string& name(int32_t memory) const { return machine_.memories[memory].name; }
 
   size_t position() const { return timeline_.steps.size(); }
   Bytes bytes(ValueIndex value) const { return graph_.values[value].bytes; }
 
-  TimelineStep run(const Op& op, int32_t index) {
+  // A step on a memory, which is over `time` after its clock. `during` is what the memory holds
+  // then.
+  TimelineStep pass(int32_t memory, Bytes during, Nanos time = {}) {
+    const Nanos start = clocks_[memory];
+    clocks_[memory] += time;
+    timeline_.peaks[memory] = std::max(timeline_.peaks[memory], during);
+    return {memory == 0 ? during : levels_[0], levels_[0], start, time, memory};
+  }
+
+  TimelineStep run(const Op& op, int32_t index, int32_t memory) {
     const Variant& variant = op.variants[index];
     for (const ValueIndex value : variant.reads) {
-      if (!live_[value]) {
-        fail(position(), fmt::format("{} {} reads {}, which is not live", op.id, variant.name,
-                                     graph_.values[value].id));
+      if (!there(value, memory)) {
+        fail(position(), fmt::format("{} {} reads {}, which is not live{}", op.id, variant.name,
+                                     graph_.values[value].id, where(memory)));
       }
-      if (arriving(value, 0)) {
+      if (arriving(value, memory)) {
         fail(position(), fmt::format("{} {} reads {}, and nobody has waited for its copy", op.id,
                                      variant.name, graph_.values[value].id));
       }
     }
-    for (const ValueIndex value : variant.consumes) require_still(value, 0);
-    for (const auto& pair : variant.reuses) require_still(pair.second, 0);
+    for (const ValueIndex value : variant.consumes) require_still(value, memory);
+    for (const auto& pair : variant.reuses) require_still(pair.second, memory);
     // Values that the run takes are gone before its outputs are counted. So consumed bytes are not
     // counted at all, and reused bytes are counted as the output's.
-    for (const ValueIndex value : variant.consumes) take(value);
-    for (const auto& pair : variant.reuses) take(pair.second);
+    for (const ValueIndex value : variant.consumes) take(value, memory);
+    for (const auto& pair : variant.reuses) take(pair.second, memory);
     Bytes duplicates;
     for (const ValueIndex value : variant.writes) {
-      if (live_[value]) {
+      if (there(value, memory)) {
         duplicates += bytes(value);
       } else {
-        live_[value] = 1;
-        level_ += bytes(value);
+        hold(value, memory);
       }
     }
-    return {level_ + duplicates + variant.workspace, level_, timeline_.time, variant.time};
+    return pass(memory, levels_[memory] + duplicates + variant.workspace, variant.time);
   }
 
   // The value is live until the end of the free.
@@ -138,14 +142,12 @@ class Walk {
       fail(position(), fmt::format("frees the input {}", freed.id));
     }
     require_still(value, memory);
-    const Bytes before = level_;
-    if (memory == 0) {
-      take(value);
-    } else {
-      levels_elsewhere_[memory] -= bytes(value);
-      places_.erase({value, memory});
-    }
-    return {before, level_, timeline_.time, Nanos(0)};
+    const Nanos start = clocks_[memory];
+    const Bytes before = levels_[0];
+    take(value, memory);
+    // A memory that does not compute has no runs to hold up.
+    if (!computes(machine_, memory)) return {before, levels_[0], clocks_[0], Nanos(0), 0};
+    return {before, levels_[0], start, clocks_[memory] - start, memory};
   }
 
   TimelineStep copy(const BoundAction& action) {
@@ -155,15 +157,17 @@ class Walk {
       fail(position(),
            fmt::format("copies {} to {}, where it is", graph_.values[value].id, name(action.to)));
     }
+    const int32_t device = waiting_device(machine_, action.at, action.to);
     Transfer transfer{.action = static_cast<int64_t>(position()),
                       .value = value,
                       .channel = action.channel,
-                      .issued = timeline_.time};
+                      .issued = std::max(clocks_[action.at], clocks_[action.to])};
+    // What no device has an end of comes after the runs of the first one.
+    transfer.issued = std::max(transfer.issued, clocks_[device]);
     Nanos& free = channel_free_[queue_of(machine_, action.channel)];
-    transfer.start = std::max(timeline_.time, free);
-    if (arriving(value, action.at)) {
-      transfer.start = std::max(transfer.start, place(value, action.at).arrival);
-    }
+    transfer.start = std::max(transfer.issued, free);
+    Place& source = place(value, action.at);
+    transfer.start = std::max(transfer.start, source.arrival);
     for (const int64_t earlier : action.after) {
       transfer.start = std::max(transfer.start, ends_.at(earlier));
     }
@@ -171,36 +175,34 @@ class Walk {
         transfer.start + copy_time(machine_.channels[action.channel], bytes(value));
     ends_[transfer.action] = transfer.end;
     timeline_.transfers.push_back(transfer);
-    ++place(value, action.at).leaving;
-    place(value, action.to) = {
-        .there = true, .arriving = true, .arrival = transfer.end, .from = action.at};
-    if (action.to == 0) {
-      live_[value] = 1;
-      level_ += bytes(value);
-    } else {
-      Bytes& level = levels_elsewhere_[action.to] += bytes(value);
-      timeline_.peaks[action.to] = std::max(timeline_.peaks[action.to], level);
-    }
-    return {level_, level_, timeline_.time, Nanos(0)};
+    ++source.leaving;
+    source.left = std::max(source.left, transfer.end);
+    place(value, action.to) = {.arriving = true, .arrival = transfer.end, .from = action.at};
+    hold(value, action.to);
+    pass(action.to, levels_[action.to]);
+    return {levels_[0], levels_[0], clocks_[device], Nanos(0), device};
   }
 
   TimelineStep wait(ValueIndex value, int32_t memory) {
     require_there("waits for", value, memory);
+    int32_t device = waiting_device(machine_, 0, memory);
     Nanos stall;
     if (arriving(value, memory)) {
       Place& target = place(value, memory);
       target.arriving = false;
       --place(value, target.from).leaving;
-      stall = std::max(target.arrival, timeline_.time) - timeline_.time;
+      device = waiting_device(machine_, target.from, memory);
+      stall = std::max(target.arrival, clocks_[device]) - clocks_[device];
     }
-    return {level_, level_, timeline_.time, stall};
+    return pass(device, levels_[device], stall);
   }
+
+  std::string where(int32_t memory) const { return memory == 0 ? "" : " in " + name(memory); }
 
   void require_there(const char* what, ValueIndex value, int32_t memory) const {
     if (there(value, memory)) return;
-    const std::string where = memory == 0 ? std::string() : " in " + name(memory);
     fail(position(),
-         fmt::format("{} {}, which is not live{}", what, graph_.values[value].id, where));
+         fmt::format("{} {}, which is not live{}", what, graph_.values[value].id, where(memory)));
   }
 
   // No copy of the value that nobody has waited for comes to this memory or leaves it.
@@ -211,26 +213,34 @@ class Walk {
                                  graph_.values[value].id, name(memory)));
   }
 
-  void take(ValueIndex value) {
-    live_[value] = 0;
-    level_ -= bytes(value);
-    if (!places_.empty()) places_.erase({value, 0});
+  void hold(ValueIndex value, int32_t memory) {
+    live_[memory][value] = 1;
+    levels_[memory] += bytes(value);
+  }
+
+  // The bytes are there again when the copies of the value are over, which another device may have
+  // waited for.
+  void take(ValueIndex value, int32_t memory) {
+    live_[memory][value] = 0;
+    levels_[memory] -= bytes(value);
+    if (const Place* found = find_place(value, memory)) {
+      clocks_[memory] = std::max({clocks_[memory], found->arrival, found->left});
+      places_.erase({value, memory});
+    }
   }
 
   const Graph& graph_;
   const Machine& machine_;
-  std::vector<char> live_;  // on the device
-  Bytes level_;
+  std::vector<std::vector<char>> live_;  // by memory and value
+  std::vector<Bytes> levels_;            // by memory
+  // By memory: when a device has done its runs, and when a memory behind the devices has given back
+  // what was freed there. On a machine with one device, the latter is never later than the former.
+  std::vector<Nanos> clocks_;
   std::map<std::pair<ValueIndex, int32_t>, Place> places_;
-  std::vector<Bytes> levels_elsewhere_;  // by memory
-  std::vector<Nanos> channel_free_;      // by the first channel of a queue
-  std::map<int64_t, Nanos> ends_;        // of copies, by action
+  std::vector<Nanos> channel_free_;  // by the first channel of a queue
+  std::map<int64_t, Nanos> ends_;    // of copies, by action
   Timeline timeline_;
 };
-
-}  // namespace
-
-namespace {
 
 int32_t memory_of(const Machine& machine, size_t action, const std::string& name) {
   const int32_t memory = find_memory(machine, name);
@@ -238,6 +248,14 @@ int32_t memory_of(const Machine& machine, size_t action, const std::string& name
   fail(action, fmt::format("the machine has no memory \"{}\"; a plan that moves values is judged "
                            "with the machine that it was made for",
                            name));
+}
+
+int32_t device_of(const Machine& machine, size_t a, const Action& run, const Variant& variant) {
+  if (variant.at.empty()) return 0;
+  const int32_t memory = find_memory(machine, variant.at);
+  if (memory >= 0 && computes(machine, memory)) return memory;
+  fail(a, fmt::format("{} {} runs on \"{}\", and the machine has no such device", run.id,
+                      run.variant, variant.at));
 }
 
 // Looks up what is only in copies, waits and frees.
@@ -277,7 +295,12 @@ std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& act
       fail(a, fmt::format("operation \"{}\" has no variant \"{}\"", action.id, action.variant));
     }
     bound.push_back({action.kind, found.target, found.variant});
-    bind_memories(machine, actions, a, bound.back());
+    if (action.kind == ActionKind::kRun) {
+      const Variant& variant = graph.ops[found.target].variants[found.variant];
+      bound.back().at = device_of(machine, a, action, variant);
+    } else {
+      bind_memories(machine, actions, a, bound.back());
+    }
   }
   return bound;
 }
@@ -298,8 +321,13 @@ Timeline simulate(const Graph& graph, const std::vector<Action>& actions, const 
   validate(graph);
   validate(machine);
   require_homes(graph, machine);
+  return simulate(graph, bind(graph, actions, machine), machine);
+}
+
+Timeline simulate(const Graph& graph, const std::vector<BoundAction>& actions,
+                  const Machine& machine) {
   Walk walk(graph, machine);
-  for (const BoundAction& action : bind(graph, actions, machine)) walk.step(action);
+  for (const BoundAction& action : actions) walk.step(action);
   return walk.take();
 }
 

@@ -16,15 +16,19 @@ Wide time_on(const Channel& channel, Bytes bytes) {
 
 }  // namespace
 
-Traffic::Traffic(const Graph& graph, const Machine& machine) : graph_(graph), machine_(machine) {}
+Traffic::Traffic(const Graph& graph, const Machine& machine)
+    : graph_(graph), machine_(machine), clocks_(machine.memories.size(), 0) {}
+
+Wide Traffic::now() const { return *std::max_element(clocks_.begin(), clocks_.end()); }
 
 const Traffic::Copy* Traffic::last_into(const Place& place) const {
   const auto found = into_.find(place);
   return found == into_.end() ? nullptr : &copies_.at(found->second);
 }
 
-// A copy depends on what the compute stream has done, on the copy before it in its queue, on the
-// copy that makes what it reads, and on the copies that it names.
+// A copy depends on what its two ends have done, on the copy before it in its queue, on the copy
+// that makes what it reads, and on the copies that it names. What neither end computes comes after
+// the runs of the first device.
 void Traffic::copy(int64_t action, const BoundAction& copy) {
   std::vector<int64_t> before = copy.after;
   const int32_t queue = queue_of(machine_, copy.channel);
@@ -34,7 +38,10 @@ void Traffic::copy(int64_t action, const BoundAction& copy) {
   if (const auto maker = into_.find({copy.target, copy.at}); maker != into_.end()) {
     before.push_back(maker->second);
   }
-  Wide start = now_;
+  Wide start = std::max(clocks_[copy.at], clocks_[copy.to]);
+  if (!computes(machine_, copy.at) && !computes(machine_, copy.to)) {
+    start = std::max(start, clocks_[0]);
+  }
   for (const int64_t earlier : before) {
     // A copy that was refused before has no end.
     if (const auto found = copies_.find(earlier); found != copies_.end()) {
@@ -53,7 +60,8 @@ void Traffic::wait(ValueIndex value, int32_t memory) {
   if (found == into_.end()) return;
   Copy& copy = copies_.at(found->second);
   copy.waited = true;
-  now_ = std::max(now_, copy.end);
+  Wide& clock = clocks_[waiting_device(machine_, copy.from, copy.to)];
+  clock = std::max(clock, copy.end);
 }
 
 bool Traffic::arriving(ValueIndex value, int32_t memory) const {
@@ -69,6 +77,14 @@ bool Traffic::leaving(ValueIndex value, int32_t memory) const {
 }
 
 void Traffic::forget(ValueIndex value, int32_t memory) {
+  const auto hold_up = [&](int64_t action) {
+    const Copy& copy = copies_.at(action);
+    if (copy.waited) clocks_[memory] = std::max(clocks_[memory], copy.end);
+  };
+  if (const auto in = into_.find({value, memory}); in != into_.end()) hold_up(in->second);
+  if (const auto out = out_of_.find({value, memory}); out != out_of_.end()) {
+    for (const int64_t action : out->second) hold_up(action);
+  }
   into_.erase({value, memory});
   out_of_.erase({value, memory});
 }

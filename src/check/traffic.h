@@ -1,6 +1,6 @@
-// Traffic follows the copies of a plan for verify(): which are under way, and when the runs and the
-// channels get to what. It knows nothing of bytes, and accepts any order of calls, so that the judge
-// can go on after a fault.
+// Traffic follows the copies of a plan for verify(): which are under way, and when the devices and
+// the channels get to what. It knows nothing of bytes, and accepts any order of calls, so that the
+// judge can go on after a fault.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class Traffic {
   // Both must outlive the object.
   Traffic(const Graph& graph, const Machine& machine);
 
-  // The time of the compute stream.
-  Wide now() const { return now_; }
-  void run(Nanos time) { now_ += time.count(); }
+  // The time when all devices are done with what was entered.
+  Wide now() const;
+  void run(Nanos time, int32_t memory) { clocks_[memory] += time.count(); }
 
   // Enters a copy with its number in the plan.
   void copy(int64_t action, const BoundAction& copy);
@@ -33,7 +33,8 @@ class Traffic {
   bool arriving(ValueIndex value, int32_t memory) const;
   // Says whether a copy out of this place has not been waited for.
   bool leaving(ValueIndex value, int32_t memory) const;
-  // The bytes of this place are given back: what comes there later is something new.
+  // The bytes of this place are given back: what comes there later is something new. The memory is
+  // held up until the copies out of the place and into it are over that somebody has waited for.
   void forget(ValueIndex value, int32_t memory);
 
  private:
@@ -49,7 +50,9 @@ class Traffic {
 
   const Graph& graph_;
   const Machine& machine_;
-  Wide now_ = 0;
+  // By memory: when a device has done its runs, and when a memory behind the devices has given back
+  // what was freed there.
+  std::vector<Wide> clocks_;
   std::map<int64_t, Copy> copies_;                // by action
   std::map<Place, int64_t> into_;                 // the last copy into a place
   std::map<Place, std::vector<int64_t>> out_of_;  // the copies out of a place

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "check/accounting.h"
 #include "check/claims.h"
@@ -35,8 +34,7 @@ class Judge {
           report(kind, id, message);
         }),
         turns_(graph, report_),
-        live_(graph.values.size(), 0),
-        elsewhere_(machine.memories.size()) {}
+        accounts_(machine.memories.size(), Account(graph.values.size())) {}
 
   std::vector<Violation> judge(const ProblemId* problem) {
     if (problem != nullptr) check_problem(*problem);
@@ -58,12 +56,12 @@ class Judge {
   void perform(std::optional<BoundAction>& action) {
     // A copy that cannot be understood does nothing, in both accounts.
     if (action && action->kind == ActionKind::kCopy && !can_copy(*action)) action.reset();
-    if (!action) return record(level_, level_);
+    if (!action) return record();
     switch (action->kind) {
       case ActionKind::kRun:
-        return run(action->target, action->variant);
+        return run(action->target, action->variant, action->at);
       case ActionKind::kFree:
-        return action->at == 0 ? free(action->target) : free(action->target, action->at);
+        return free(action->target, action->at);
       case ActionKind::kCopy:
         return copy(*action);
       case ActionKind::kWait:
@@ -104,24 +102,28 @@ class Judge {
     }
   }
 
+  // The account of a memory.
+  struct Account {
+    explicit Account(size_t values) : live(values, 0) {}
+
+    std::vector<char> live;  // by value
+    Wide level = 0;
+    Levels levels;
+  };
+
   void start() {
-    level_ = graph_.fixed.count();
+    Account& first = accounts_[0];
+    first.level = graph_.fixed.count();
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       if (graph_.values[v].kind != ValueKind::kInput) continue;
-      if (const int32_t home = home_of(static_cast<ValueIndex>(v)); home > 0) {
-        elsewhere_[home].held.insert(static_cast<ValueIndex>(v));
-        elsewhere_[home].level += graph_.values[v].bytes.count();
-        continue;
-      }
-      live_[v] = 1;
-      level_ += graph_.values[v].bytes.count();
+      hold(static_cast<ValueIndex>(v), home_of(static_cast<ValueIndex>(v)));
     }
-    for (size_t m = 1; m < elsewhere_.size(); ++m) {
-      elsewhere_[m].initial = elsewhere_[m].level;
-      check_capacity(static_cast<int32_t>(m), "");
+    for (size_t m = 0; m < accounts_.size(); ++m) {
+      accounts_[m].levels.initial = accounts_[m].level;
+      check_capacity(accounts_[m].level, static_cast<int32_t>(m), "");
     }
-    levels_.initial = peak_ = level_;
-    check_budget(level_, "at the start");
+    peak_ = first.level;
+    check_budget(first.level, "at the start");
   }
 
   void check_budget(Wide needed, const char* when) {
@@ -133,13 +135,29 @@ class Judge {
            Bytes(over));
   }
 
-  void record(Wide during, Wide after) {
-    levels_.during.push_back(during);
-    levels_.after.push_back(after);
-    peak_ = std::max(peak_, during);
-    check_budget(during, "while it runs");
-    for (size_t m = 1; m < elsewhere_.size(); ++m) elsewhere_[m].record();
+  // A memory beyond the first has a capacity, which the actions there that add bytes must respect.
+  void check_capacity(Wide needed, int32_t memory, const std::string& id) {
+    const std::optional<Bytes>& capacity = machine_.memories[memory].capacity;
+    if (memory == 0 || !capacity || needed <= capacity->count()) return;
+    const int64_t over = clamp(needed - capacity->count());
+    report(ViolationKind::kOverBudget, id,
+           fmt::format("needs {} bytes in {}, {} over its capacity of {}", clamp(needed),
+                       memory_name(memory), over, capacity->count()),
+           Bytes(over));
   }
+
+  // Ends an action. `during` is what `memory` holds while the action goes on, and all else stays.
+  void record(Wide during, int32_t memory) {
+    for (size_t m = 0; m < accounts_.size(); ++m) {
+      Account& account = accounts_[m];
+      account.levels.during.push_back(static_cast<int32_t>(m) == memory ? during : account.level);
+      account.levels.after.push_back(account.level);
+    }
+    const Wide in_first = accounts_[0].levels.during.back();
+    peak_ = std::max(peak_, in_first);
+    check_budget(in_first, "while it runs");
+  }
+  void record() { record(accounts_[0].level, 0); }
 
   std::optional<BoundAction> resolve(const IdIndex& index, const Action& action) {
     const FoundAction found = index.find(action);
@@ -155,6 +173,10 @@ class Judge {
       return std::nullopt;
     }
     BoundAction bound{action.kind, found.target, found.variant};
+    if (action.kind == ActionKind::kRun) {
+      if (!resolve_device(action, bound)) return std::nullopt;
+      return bound;
+    }
     if (!resolve_memory(action.at, bound.at)) return std::nullopt;
     if (action.kind == ActionKind::kCopy && !resolve_copy(action, bound)) return std::nullopt;
     return bound;
@@ -167,6 +189,18 @@ class Judge {
              fmt::format("the machine has no memory \"{}\"", name));
     }
     return memory >= 0;
+  }
+
+  bool resolve_device(const Action& action, BoundAction& bound) {
+    const std::string& name = graph_.ops[bound.target].variants[bound.variant].at;
+    if (name.empty()) return true;
+    bound.at = find_memory(machine_, name);
+    if (bound.at >= 0 && computes(machine_, bound.at)) return true;
+    turns_.run_unknown(bound.target);
+    report(
+        ViolationKind::kUnknownId, action.id,
+        fmt::format("{} runs on \"{}\", and the machine has no such device", action.variant, name));
+    return false;
   }
 
   bool resolve_copy(const Action& action, BoundAction& bound) {
@@ -191,17 +225,16 @@ class Judge {
 
   const std::string& memory_name(int32_t memory) const { return machine_.memories[memory].name; }
 
-  bool there(ValueIndex value, int32_t memory) const {
-    return memory == 0 ? live_[value] != 0 : elsewhere_[memory].held.count(value) > 0;
+  bool there(ValueIndex value, int32_t memory) const { return accounts_[memory].live[value] != 0; }
+  std::string where(int32_t memory) const {
+    return memory == 0 ? std::string() : " in " + memory_name(memory);
   }
 
   // Says that a value is not where an action needs it.
   bool require_there(const char* what, ValueIndex value, int32_t memory) {
     if (there(value, memory)) return true;
     report(ViolationKind::kNotLive, value_id(value),
-           memory == 0 ? fmt::format("{} {}, which is not live", what, value_id(value))
-                       : fmt::format("{} {}, which is not live in {}", what, value_id(value),
-                                     memory_name(memory)));
+           fmt::format("{} {}, which is not live{}", what, value_id(value), where(memory)));
     return false;
   }
 
@@ -225,27 +258,9 @@ class Judge {
 
   void copy(const BoundAction& action) {
     traffic_.copy(action_, action);
-    if (action.to == 0) {
-      live_[action.target] = 1;
-      level_ += bytes(action.target);
-      return record(level_, level_);
-    }
-    Elsewhere& memory = elsewhere_[action.to];
-    memory.held.insert(action.target);
-    memory.level += bytes(action.target);
-    check_capacity(action.to, value_id(action.target));
-    record(level_, level_);
-  }
-
-  void check_capacity(int32_t memory, const std::string& id) {
-    const std::optional<Bytes>& capacity = machine_.memories[memory].capacity;
-    const Wide level = elsewhere_[memory].level;
-    if (!capacity || level <= capacity->count()) return;
-    const int64_t over = clamp(level - capacity->count());
-    report(ViolationKind::kOverBudget, id,
-           fmt::format("needs {} bytes in {}, {} over its capacity of {}", clamp(level),
-                       memory_name(memory), over, capacity->count()),
-           Bytes(over));
+    hold(action.target, action.to);
+    check_capacity(accounts_[action.to].level, action.to, value_id(action.target));
+    record();
   }
 
   // The position of the memory where the value lives between steps; 0 for the device.
@@ -255,73 +270,55 @@ class Judge {
 
   void wait(ValueIndex value, int32_t memory) {
     if (require_there("waits for", value, memory)) traffic_.wait(value, memory);
-    record(level_, level_);
+    record();
   }
 
-  // Says that a free gives back an input where it lives.
-  bool frees_input(ValueIndex value, int32_t memory) {
-    if (graph_.values[value].kind != ValueKind::kInput || home_of(value) != memory) return false;
-    report(ViolationKind::kInputFreed, value_id(value),
-           fmt::format("{} is an input: the caller's", value_id(value)));
-    return true;
-  }
-
-  void free(ValueIndex value, int32_t memory) {
-    if (!frees_input(value, memory) && require_there("frees", value, memory)) {
-      require_still(value, memory);
-      traffic_.forget(value, memory);
-      elsewhere_[memory].held.erase(value);
-      elsewhere_[memory].level -= bytes(value);
-    }
-    record(level_, level_);
-  }
-
-  void run(OpIndex op, int32_t index) {
+  void run(OpIndex op, int32_t index, int32_t memory) {
     const Variant& variant = graph_.ops[op].variants[index];
     turns_.run(op, variant);
-    traffic_.run(variant.time);
     for (const ValueIndex value : variant.reads) {
-      if (live_[value] && traffic_.arriving(value, 0)) {
+      if (there(value, memory) && traffic_.arriving(value, memory)) {
         report(ViolationKind::kUnderWay, value_id(value),
                fmt::format("reads {}, and nobody has waited for its copy", value_id(value)));
       }
-      if (live_[value]) continue;
-      report(ViolationKind::kNotLive, value_id(value),
-             fmt::format("reads {}, which is not live", value_id(value)));
+      require_there("reads", value, memory);
     }
-    Wide during = level_ + variant.workspace.count();
-    for (const ValueIndex value : variant.consumes) during -= give_back(value);
-    for (const auto& pair : variant.reuses) during -= give_back(pair.second);
+    Wide during = accounts_[memory].level + variant.workspace.count();
+    for (const ValueIndex value : variant.consumes) during -= give_back(value, memory);
+    for (const auto& pair : variant.reuses) during -= give_back(pair.second, memory);
     for (const ValueIndex value : variant.writes) {
       during += bytes(value);
-      if (live_[value]) continue;
-      live_[value] = 1;
-      level_ += bytes(value);
+      if (!there(value, memory)) hold(value, memory);
     }
-    record(during, level_);
+    traffic_.run(variant.time, memory);
+    check_capacity(during, memory, graph_.ops[op].id);
+    record(during, memory);
+  }
+
+  void hold(ValueIndex value, int32_t memory) {
+    accounts_[memory].live[value] = 1;
+    accounts_[memory].level += bytes(value);
   }
 
   // Ends the life of the value and returns the bytes that were live.
-  Wide give_back(ValueIndex value) {
-    if (!live_[value]) return 0;
-    require_still(value, 0);
-    traffic_.forget(value, 0);
-    live_[value] = 0;
-    level_ -= bytes(value);
+  Wide give_back(ValueIndex value, int32_t memory) {
+    if (!there(value, memory)) return 0;
+    require_still(value, memory);
+    traffic_.forget(value, memory);
+    accounts_[memory].live[value] = 0;
+    accounts_[memory].level -= bytes(value);
     return bytes(value);
   }
 
-  void free(ValueIndex value) {
-    const Wide before = level_;
-    if (!frees_input(value, 0)) {
-      if (live_[value]) {
-        give_back(value);
-      } else {
-        report(ViolationKind::kNotLive, value_id(value),
-               fmt::format("frees {}, which is not live", value_id(value)));
-      }
+  void free(ValueIndex value, int32_t memory) {
+    const Wide before = accounts_[memory].level;
+    if (graph_.values[value].kind == ValueKind::kInput && home_of(value) == memory) {
+      report(ViolationKind::kInputFreed, value_id(value),
+             fmt::format("{} is an input: the caller's", value_id(value)));
+    } else if (require_there("frees", value, memory)) {
+      give_back(value, memory);
     }
-    record(before, level_);
+    record(before, memory);
   }
 
   void check_end() {
@@ -340,29 +337,22 @@ class Judge {
       return (is_result[value] || graph_.values[value].kind == ValueKind::kInput) &&
              home_of(value) == memory;
     };
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
-      const Value& value = graph_.values[v];
-      if (!live_[v] || stays(static_cast<ValueIndex>(v), 0)) continue;
-      report(ViolationKind::kLeftOver, value.id,
-             fmt::format("{} ({} bytes) is still live at the end", value.id, value.bytes.count()));
-    }
-    for (size_t m = 1; m < elsewhere_.size(); ++m) {
-      for (const ValueIndex value : elsewhere_[m].held) {
-        if (stays(value, static_cast<int32_t>(m))) continue;
-        report(ViolationKind::kLeftOver, value_id(value),
-               fmt::format("{} ({} bytes) is still in {} at the end", value_id(value),
-                           clamp(bytes(value)), machine_.memories[m].name));
+    for (size_t m = 0; m < accounts_.size(); ++m) {
+      const auto memory = static_cast<int32_t>(m);
+      for (size_t v = 0; v < graph_.values.size(); ++v) {
+        if (!accounts_[m].live[v] || stays(static_cast<ValueIndex>(v), memory)) continue;
+        const Value& value = graph_.values[v];
+        report(ViolationKind::kLeftOver, value.id,
+               fmt::format("{} ({} bytes) is still {} at the end", value.id, value.bytes.count(),
+                           memory == 0 ? "live" : "in " + memory_name(memory)));
       }
     }
   }
 
   void check_accounts() const {
-    check_account(interval_levels(graph_, bound_, machine_, 0), levels_);
-    for (size_t m = 1; m < elsewhere_.size(); ++m) {
-      const Levels sums = interval_levels(graph_, bound_, machine_, static_cast<int32_t>(m));
-      // While a value is copied or freed it counts, as it does after a copy and before a free.
-      check_account({.initial = sums.initial, .during = {}, .after = sums.after},
-                    {.initial = elsewhere_[m].initial, .during = {}, .after = elsewhere_[m].after});
+    for (size_t m = 0; m < accounts_.size(); ++m) {
+      check_account(interval_levels(graph_, bound_, machine_, static_cast<int32_t>(m)),
+                    accounts_[m].levels);
     }
   }
 
@@ -385,15 +375,6 @@ class Judge {
                     a));
   }
 
-  // The account of a memory behind the device.
-  struct Elsewhere {
-    std::set<ValueIndex> held;
-    Wide level = 0, initial = 0;
-    std::vector<Wide> after;  // by action
-
-    void record() { after.push_back(level); }
-  };
-
   const Graph& graph_;
   const Plan& plan_;
   const Bytes budget_;
@@ -405,10 +386,8 @@ class Judge {
   std::vector<std::optional<BoundAction>> bound_;  // empty for an action with an unknown id
 
   int64_t action_ = -1;
-  std::vector<char> live_;
-  Wide level_ = 0, peak_ = 0;
-  Levels levels_;
-  std::vector<Elsewhere> elsewhere_;  // by memory; the first is not used
+  Wide peak_ = 0;                  // of the first memory
+  std::vector<Account> accounts_;  // by memory
 };
 
 }  // namespace

@@ -34,6 +34,7 @@ inline constexpr const char* kProfileFormat = "reprise.profile";
 inline constexpr const char* kRunLogFormat = "reprise.runlog";
 inline constexpr int64_t kFormatVersion = 1;   // of most formats
 inline constexpr int64_t kGraphVersion = 3;    // the newest version of reprise.graph
+inline constexpr int64_t kMachineVersion = 2;  // the newest version of reprise.machine
 inline constexpr int64_t kPlanVersion = 2;     // the newest version of reprise.plan
 inline constexpr int64_t kProfileVersion = 2;  // the newest version of reprise.profile
 

@@ -1,7 +1,7 @@
 // The format reprise.graph. Version 2 adds what version 1 has no place for: the owner of an op, the
 // alternative of a variant, the name of a realization. Version 3 adds the bound on the error of a
-// variant and the home of a value. A graph is written as the oldest version that can hold it, so that
-// older programs read it and its hash stays what it was.
+// variant, the memory where it runs, and the home of a value. A graph is written in the oldest version
+// that can hold it, so that older programs read it and its hash stays what it was.
 #include <algorithm>
 #include <unordered_map>
 
@@ -86,6 +86,7 @@ Variant read_variant(const Element& element, const Ids& values, int64_t version)
   }
   if (version >= 3) {
     if (const auto error = object.optional("error_ppm")) variant.error_ppm = error->integer();
+    if (const auto memory = object.optional("at")) variant.at = memory->string();
   }
   object.finish();
   return variant;
@@ -132,9 +133,11 @@ Choice read_choice(const Element& element, const Ids& ops, int64_t version) {
 
 // Says which version of the format can hold the graph.
 int64_t version_for(const Graph& graph) {
-  const auto has_error = [](const Variant& variant) { return variant.error_ppm != 0; };
+  const auto has_newest = [](const Variant& variant) {
+    return variant.error_ppm != 0 || !variant.at.empty();
+  };
   const bool is_newest = std::ranges::any_of(
-      graph.ops, [&](const Op& op) { return std::ranges::any_of(op.variants, has_error); });
+      graph.ops, [&](const Op& op) { return std::ranges::any_of(op.variants, has_newest); });
   if (is_newest || has_homes(graph)) return 3;
   const auto has_alternative = [](const Variant& variant) { return !variant.alternative.empty(); };
   const auto is_new_op = [&](const Op& op) {
@@ -180,6 +183,7 @@ void write_variant(Writer& writer, const Graph& graph, const Variant& variant) {
   }
   if (!variant.alternative.empty()) writer.field("alternative", variant.alternative);
   if (variant.error_ppm != 0) writer.field("error_ppm", variant.error_ppm);
+  if (!variant.at.empty()) writer.field("at", variant.at);
   writer.close();
 }
 

@@ -1,4 +1,6 @@
-// The format reprise.machine.
+// The format reprise.machine. Version 2 adds the key "computes" of memories beyond the first. A
+// machine with one device is written as version 1, so that older programs read it and its hash
+// stays what it was.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 
@@ -7,11 +9,14 @@ namespace io {
 
 namespace {
 
-Memory read_memory(const Element& element) {
+Memory read_memory(const Element& element, int64_t version) {
   Object object(element);
   Memory memory;
   memory.name = object.required("name").string();
   if (const auto size = object.optional("bytes")) memory.capacity = size->bytes();
+  if (version >= 2) {
+    if (const auto flag = object.optional("computes")) memory.computes = flag->boolean();
+  }
   object.finish();
   return memory;
 }
@@ -45,11 +50,11 @@ Channel read_channel(const Element& element, const Machine& machine) {
 
 Machine read_machine(const Element& root) {
   Object object(root);
-  read_header(object, kMachineFormat);
+  const int64_t version = read_header(object, kMachineFormat, kMachineVersion);
   Machine machine;
   machine.memories.clear();
   object.required("memories").for_each([&](const Element& memory) {
-    machine.memories.push_back(read_memory(memory));
+    machine.memories.push_back(read_memory(memory, version));
   });
   // Channels name memories, so that these must be right before.
   validate_at(root, [&] { validate(machine); });
@@ -66,11 +71,14 @@ Machine read_machine(const Element& root) {
 
 void write_machine(Writer& writer, const Machine& machine) {
   validate(machine);
-  open_document(writer, kMachineFormat);
+  open_document(writer, kMachineFormat, has_devices(machine) ? kMachineVersion : kFormatVersion);
   writer.key("memories").open_array();
-  for (const Memory& memory : machine.memories) {
+  for (size_t m = 0; m < machine.memories.size(); ++m) {
+    const Memory& memory = machine.memories[m];
     writer.open_object(Layout::kInline).field("name", memory.name);
     if (memory.capacity) writer.field("bytes", *memory.capacity);
+    // The first memory computes in every version.
+    if (m > 0 && memory.computes) writer.field("computes", true);
     writer.close();
   }
   writer.close().key("channels").open_array();

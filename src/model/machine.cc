@@ -106,6 +106,22 @@ int32_t queue_of(const Machine& machine, int32_t channel) {
   return channel;
 }
 
+bool computes(const Machine& machine, int32_t memory) {
+  return memory == 0 || machine.memories[static_cast<size_t>(memory)].computes;
+}
+
+bool has_devices(const Machine& machine) {
+  for (size_t m = 1; m < machine.memories.size(); ++m) {
+    if (machine.memories[m].computes) return true;
+  }
+  return false;
+}
+
+int32_t waiting_device(const Machine& machine, int32_t from, int32_t to) {
+  if (computes(machine, to)) return to;
+  return computes(machine, from) ? from : 0;
+}
+
 Nanos copy_time(const Channel& channel, Bytes bytes) {
   __extension__ using Wide = __int128;
   const Wide rate = channel.bytes_per_second;

@@ -94,8 +94,8 @@ std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs)
 
 namespace {
 
-// Returns the first variant that can be the only run of its op: it writes all values that later
-// runs need from the op, and it takes none that they read.
+// Returns the first variant that can be the only run of its op: it runs on the first device, it
+// writes all values that later runs need from the op, and it takes none that they read.
 int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>& needed) {
   // A list of writes names no value twice, so that counting is enough.
   std::unordered_set<ValueIndex> wanted;
@@ -105,7 +105,7 @@ int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>&
     }
   }
   const auto serves = [&](const Variant& variant) {
-    if (variant.role == Role::kReplay) return false;
+    if (variant.role == Role::kReplay || !variant.at.empty()) return false;
     const auto written = std::count_if(variant.writes.begin(), variant.writes.end(),
                                        [&](ValueIndex value) { return needed[value] != 0; });
     if (static_cast<size_t>(written) < wanted.size()) return false;
@@ -114,10 +114,11 @@ int32_t plain_variant(const Graph& graph, const Op& op, const std::vector<char>&
   };
   const auto found = std::find_if(op.variants.begin(), op.variants.end(), serves);
   if (found == op.variants.end()) {
-    throw InputError(fmt::format(
-        "graph \"{}\" has no plain training: no variant of \"{}\" writes all that the operations "
-        "after it read and leaves what they read alone",
-        graph.name, op.id));
+    throw InputError(
+        fmt::format("graph \"{}\" has no plain training: no variant of \"{}\" on the first device "
+                    "writes all that "
+                    "the operations after it read and leaves what they read alone",
+                    graph.name, op.id));
   }
   return static_cast<int32_t>(found - op.variants.begin());
 }

@@ -23,6 +23,7 @@ class Writer {
     for (const BoundAction& action : actions) {
       switch (action.kind) {
         case ActionKind::kRun:
+          if (action.at != 0) break;
           op_ = action.target;
           execute(
               graph_.ops[static_cast<size_t>(op_)].variants[static_cast<size_t>(action.variant)]);

@@ -1,6 +1,8 @@
 // plan() goes from a question to a verified answer. This file has the work that all planners share.
 #include "reprise/plan/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -141,6 +143,21 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
 }
 
 constexpr const char* kGraphsOnAMachine = "graph_levels";
+constexpr const char* kGraphsOnDevices = "devices";
+
+const char* usual_planner(const Graph& graph, const Machine& machine) {
+  if (machine.channels.empty()) return "graph";
+  const bool spreads = has_devices(machine) && internal::common::names_devices(graph);
+  return spreads ? kGraphsOnDevices : kGraphsOnAMachine;
+}
+
+// Returns what the planner may use of the graph.
+Graph admissible_for(const PlannerInfo& planner, const Graph& graph, const PlanOptions& options) {
+  const Graph exact = restrict_exactness(graph, options.allow);
+  if (!internal::common::names_devices(exact)) return exact;
+  return planner.devices ? internal::common::restrict_devices(exact, options.machine)
+                         : internal::common::first_device_only(exact, options.machine);
+}
 
 // A graph without operations has one plan, and needs no search.
 Answer empty_answer(const Graph& graph, Bytes budget) {
@@ -163,6 +180,13 @@ void place_homes(const Graph& graph, const Graph& admissible, Bytes budget,
       internal::homes::place(graph, actions, peak <= goal ? goal : budget, options.machine);
   const Nanos time = simulate(graph, answer.actions, options.machine).time;
   answer.termination = time == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
+}
+
+void refuse_homes_on_devices(const PlannerInfo& planner) {
+  throw InputError(fmt::format(
+      "planner {} places ops on several devices, and values of this graph live in another memory "
+      "than the device (home): choose a planner for one device",
+      planner.name));
 }
 
 void refuse_homes(const Graph& graph) {
@@ -195,12 +219,13 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
-  const char* usual = options.machine.channels.empty() ? "graph" : kGraphsOnAMachine;
+  const char* usual = usual_planner(graph, options.machine);
   const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
   const bool homes = has_homes(graph);
-  const Graph admissible = internal::common::restrict_exactness(
-      homes ? internal::homes::for_planners(graph) : graph, options.allow);
+  if (homes && planner.devices) refuse_homes_on_devices(planner);
+  const Graph admissible =
+      admissible_for(planner, homes ? internal::homes::for_planners(graph) : graph, options);
   PlanOptions asked = options;
   if (homes) asked.machine = internal::homes::for_planners(graph, options.machine);
   const Baseline plain = baseline(graph);
@@ -268,7 +293,7 @@ Frontier frontier(const Graph& graph, const PlanOptions& options) {
   const PlannerInfo& planner =
       chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);
   check_machine(planner, options.machine);
-  const Graph admissible = internal::common::restrict_exactness(graph, options.allow);
+  const Graph admissible = admissible_for(planner, graph, options);
   const Baseline plain = baseline(graph);
   const Bytes unlimited = Budget().resolve(Bytes());
   const ProblemId id = problem_id(graph);

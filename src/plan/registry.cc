@@ -5,6 +5,7 @@
 #include "plan/baselines/baselines.h"
 #include "plan/chain/planner.h"
 #include "plan/chain_slots/planner.h"
+#include "plan/devices/planner.h"
 #include "plan/graph/planner.h"
 #include "plan/graph_levels/planner.h"
 #include "plan/join/planner.h"
@@ -49,6 +50,15 @@ constexpr PlannerInfo kPlanners[] = {
      .proof = Proof::kTried,
      .source = "Yuan et al., Accelerating the training of large language models, USENIX ATC 2024",
      .plan_pipeline = internal::pipeline::cheapest_stages},
+    {.name = "devices",
+     .summary = "places each run of a graph on a device, with copies and recomputing",
+     .schedule_class = "all+copies",
+     .proof = Proof::kAllPlans,
+     .source = "Schuler et al., XEngine: Optimal tensor rematerialization for neural networks in "
+               "heterogeneous environments, ACM TACO 2022",
+     .plan_graph = internal::devices::devices,
+     .moves = true,
+     .devices = true},
     {.name = "double_checkpoint",
      .summary = "every R-th activation moves, and what lies between them is made again",
      .schedule_class = "all+copies",

@@ -20,7 +20,7 @@ struct Span {
   std::string tip;
 };
 
-// A Lane is a channel, or the waits of the runs.
+// A Lane is a device beside the first one, a channel, or the waits of the runs.
 struct Lane {
   std::string name;
   const char* style;
@@ -29,16 +29,38 @@ struct Lane {
 
 double nanos_of(Nanos time) { return static_cast<double>(time.count()); }
 
+// The first device has pictures of its own.
+std::vector<Lane> lanes_of_devices(const Facts& facts) {
+  const Machine& machine = facts.input.machine;
+  std::vector<Lane> lanes;
+  for (size_t m = 1; m < machine.memories.size(); ++m) {
+    if (!computes(machine, static_cast<int32_t>(m))) continue;
+    Lane lane{machine.memories[m].name, "forward", {}};
+    for (const RunSpan& run : facts.plan.elsewhere) {
+      const TimelineStep& step = facts.plan.timeline.steps[static_cast<size_t>(run.action)];
+      if (step.device != static_cast<int32_t>(m)) continue;
+      lane.spans.push_back(
+          {run.start, run.end,
+           fmt::format("{} ({}), {} at {}", facts.names[static_cast<size_t>(run.op)],
+                       to_string(run.purpose), format_duration(step.time),
+                       format_duration(step.start))});
+    }
+    lanes.push_back(std::move(lane));
+  }
+  return lanes;
+}
+
 std::vector<Lane> lanes_of(const Facts& facts) {
   const Machine& machine = facts.input.machine;
   const Timeline& timeline = facts.plan.timeline;
-  std::vector<Lane> lanes;
+  std::vector<Lane> lanes = lanes_of_devices(facts);
+  const size_t first = lanes.size();
   for (size_t c = 0; c < machine.channels.size(); ++c) {
     lanes.push_back({channel_name(machine, c), "copy", {}});
   }
   for (const Transfer& transfer : timeline.transfers) {
     const Value& value = facts.graph.values[static_cast<size_t>(transfer.value)];
-    lanes[static_cast<size_t>(transfer.channel)].spans.push_back(
+    lanes[first + static_cast<size_t>(transfer.channel)].spans.push_back(
         {nanos_of(transfer.start), nanos_of(transfer.end),
          fmt::format("{} ({}), {} at {}", value.id, format_bytes(value.bytes),
                      format_duration(transfer.end - transfer.start),
@@ -109,6 +131,22 @@ std::string channel_picture(const Facts& facts) {
   return chart.take();
 }
 
+std::string page_devices(const Facts& facts) {
+  if (facts.explanation.devices.empty()) return {};
+  const int64_t step = facts.plan.timeline.time.count();
+  HtmlTable table("Devices");
+  table.column("device", Align::kLeft)
+      .column("runs", Align::kRight)
+      .column("busy", Align::kRight)
+      .column("of the step", Align::kRight)
+      .column("peak", Align::kRight);
+  for (const DeviceUse& use : facts.explanation.devices) {
+    table.row({escaped(shortened(use.name, 90)), std::to_string(use.runs),
+               format_duration(use.busy), share(use.busy.count(), step), format_bytes(use.peak)});
+  }
+  return table.take();
+}
+
 std::string page_channels(const Facts& facts) {
   const int64_t step = facts.plan.timeline.time.count();
   HtmlTable table("Channels");
@@ -160,7 +198,8 @@ std::string channels_section(const Facts& facts) {
   return "<section>\n<h2>What moves</h2>\n<p>A channel carries one copy after the other, while "
          "operations run. The red parts show where an operation waits until a copy is "
          "over.</p>\n" +
-         channel_picture(facts) + page_channels(facts) + page_moved(facts) + "</section>\n";
+         channel_picture(facts) + page_devices(facts) + page_channels(facts) + page_moved(facts) +
+         "</section>\n";
 }
 
 }  // namespace reprise::report

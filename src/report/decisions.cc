@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "reprise/model/lower.h"
 
@@ -29,29 +31,36 @@ OpIndex find_turn(const Graph& graph) {
   return -1;
 }
 
-// Returns for each op the bytes that it wrote and that are live just before the turn.
+// Returns the position of the op's first run, or that behind the last action.
+size_t first_run(const Walk& walk, OpIndex op, size_t actions) {
+  for (const std::vector<RunSpan>* spans : {&walk.spans, &walk.elsewhere}) {
+    const auto found =
+        std::find_if(spans->begin(), spans->end(), [op](const RunSpan& m) { return m.op == op; });
+    if (found != spans->end()) return static_cast<size_t>(found->action);
+  }
+  return actions;
+}
+
+// Returns for each op the bytes that it wrote and that are live on the device where it ran, just
+// before the turn.
 std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action>& actions,
                                     const Walk& walk, const Machine& machine) {
-  const auto turn = std::find_if(walk.spans.begin(), walk.spans.end(),
-                                 [op = find_turn(graph)](const RunSpan& m) { return m.op == op; });
-  const int64_t end =
-      turn == walk.spans.end() ? static_cast<int64_t>(actions.size()) : turn->action;
-  constexpr OpIndex kNobody = -1;
-  std::vector<OpIndex> writer(graph.values.size(), kNobody);
+  const size_t end = first_run(walk, find_turn(graph), actions.size());
+  std::map<std::pair<ValueIndex, int32_t>, OpIndex> writer;  // by value and memory
   const std::vector<BoundAction> bound = bind(graph, actions, machine);
-  for (int64_t a = 0; a < end; ++a) {
-    const BoundAction& action = bound[static_cast<size_t>(a)];
+  for (size_t a = 0; a < end; ++a) {
+    const BoundAction& action = bound[a];
     switch (action.kind) {
       case ActionKind::kRun: {
         const Op& op = graph.ops[static_cast<size_t>(action.target)];
         const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
-        for (const ValueIndex v : variant.consumes) writer[static_cast<size_t>(v)] = kNobody;
-        for (const auto& [written, v] : variant.reuses) writer[static_cast<size_t>(v)] = kNobody;
-        for (const ValueIndex v : variant.writes) writer[static_cast<size_t>(v)] = action.target;
+        for (const ValueIndex v : variant.consumes) writer.erase({v, action.at});
+        for (const auto& [written, v] : variant.reuses) writer.erase({v, action.at});
+        for (const ValueIndex v : variant.writes) writer[{v, action.at}] = action.target;
         break;
       }
       case ActionKind::kFree:
-        if (action.at == 0) writer[static_cast<size_t>(action.target)] = kNobody;
+        writer.erase({action.target, action.at});
         break;
       case ActionKind::kCopy:  // A value that has come back is the copy's, and nobody's here.
       case ActionKind::kWait:
@@ -59,8 +68,8 @@ std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action
     }
   }
   std::vector<Bytes> held(graph.ops.size());
-  for (size_t v = 0; v < writer.size(); ++v) {
-    if (writer[v] != kNobody) held[static_cast<size_t>(writer[v])] += graph.values[v].bytes;
+  for (const auto& [place, op] : writer) {
+    held[static_cast<size_t>(op)] += graph.values[static_cast<size_t>(place.first)].bytes;
   }
   return held;
 }
@@ -145,13 +154,15 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
     all[static_cast<size_t>(moment.op)].once = variant_of(moment).time;
     more[static_cast<size_t>(moment.op)] -= variant_of(moment).time;
   }
-  for (const RunSpan& moment : plan_walk.spans) {
+  const auto count = [&](const RunSpan& moment) {
     const auto op = static_cast<size_t>(moment.op);
     ++all[op].runs;
     more[op] += variant_of(moment).time;
     if (all[op].runs == 1 && !is_plain[op]) all[op].once = variant_of(moment).time;
     if (graph.ops[op].variants.size() > 1) all[op].variant = variant_of(moment).name;
-  }
+  };
+  for (const RunSpan& moment : plan_walk.spans) count(moment);
+  for (const RunSpan& moment : plan_walk.elsewhere) count(moment);
   std::vector<Decision> result;
   for (size_t o = 0; o < all.size(); ++o) {
     if (graph.ops[o].phase != Phase::kForward || all[o].runs == 0) continue;

@@ -52,6 +52,17 @@ void write_moves(Writer& writer, const Explanation& explanation) {
         .close();
   }
   writer.close();
+  if (explanation.devices.empty()) return;
+  writer.key("devices").open_array();
+  for (const DeviceUse& use : explanation.devices) {
+    writer.open_object(Layout::kInline)
+        .field("name", use.name)
+        .field("runs", use.runs)
+        .field("busy_ns", use.busy)
+        .field("peak_bytes", use.peak)
+        .close();
+  }
+  writer.close();
 }
 
 }  // namespace

@@ -9,6 +9,21 @@
 
 namespace reprise::report {
 
+std::string devices_table(const Explanation& explanation) {
+  const int64_t time = explanation.timeline.time.count();
+  Table table;
+  table.column("device", Align::kLeft)
+      .column("runs", Align::kRight)
+      .column("busy", Align::kRight)
+      .column("of the step", Align::kRight)
+      .column("peak", Align::kRight);
+  for (const DeviceUse& use : explanation.devices) {
+    table.row({printable(use.name), std::to_string(use.runs), format_duration(use.busy),
+               share(use.busy.count(), time), format_bytes(use.peak)});
+  }
+  return table.text();
+}
+
 // One row for each channel: what it carries, and how long runs wait for it.
 std::string channels_table(const Explanation& explanation) {
   const int64_t time = explanation.timeline.time.count();

@@ -8,6 +8,8 @@
 
 namespace reprise::report {
 
+// One row for each device of a machine with several.
+std::string devices_table(const Explanation& explanation);
 // One row for each channel: what it carries, and how long runs wait for it.
 std::string channels_table(const Explanation& explanation);
 

@@ -163,7 +163,11 @@ std::string alternatives_table(const Explanation& explanation) {
 
 std::string moves_text(const Explanation& explanation, const TextOptions& options) {
   if (explanation.channels.empty()) return {};
-  std::string text = "\n" + heading("What the channels carry", options);
+  std::string text;
+  if (!explanation.devices.empty()) {
+    text = "\n" + heading("What the devices do", options) + report::devices_table(explanation);
+  }
+  text += "\n" + heading("What the channels carry", options);
   text += report::channels_table(explanation);
   text += "\n" + heading("What is moved away and brought back", options);
   return text + (explanation.moved.empty() ? "  nothing\n"

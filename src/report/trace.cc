@@ -30,6 +30,7 @@ class Trace {
     const std::string& name = facts_.input.problem.id.name;
     process(kPlanned, "planned: " + name);
     for (const RunSpan& moment : facts_.plan.spans) planned(moment);
+    devices();
     waits();
     channels();
     const Timeline& timeline = facts_.plan.timeline;
@@ -65,15 +66,34 @@ class Trace {
   }
 
   void slice(int process, const RunSpan& moment, int64_t start, int64_t time, Bytes bytes) {
+    run(process, 1, moment, start, time, fmt::format(R"(,"bytes":{})", bytes.count()));
+    counter(process, start, bytes);
+  }
+
+  void run(int process, int track, const RunSpan& moment, int64_t start, int64_t time,
+           const std::string& more) {
     const Op& op = facts_.graph.ops[static_cast<size_t>(moment.op)];
-    event(fmt::format(R"("ph":"X","pid":{},"tid":1,"ts":{},"dur":{},"name":{},"cat":"{}",)"
-                      R"("args":{{"action":{},"variant":{},"bytes":{}}})",
-                      process, micros(start), micros(time),
+    event(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}",)"
+                      R"("args":{{"action":{},"variant":{}{}}})",
+                      process, track, micros(start), micros(time),
                       script_string(facts_.names[static_cast<size_t>(moment.op)]),
                       to_string(moment.purpose), moment.action,
-                      script_string(op.variants[static_cast<size_t>(moment.variant)].name),
-                      bytes.count()));
-    counter(process, start, bytes);
+                      script_string(op.variants[static_cast<size_t>(moment.variant)].name), more));
+  }
+
+  // Gives each device beside the first one a track with its runs. The tracks stand behind those of
+  // the channels.
+  void devices() {
+    const Machine& machine = facts_.input.machine;
+    for (size_t m = 1; m < machine.memories.size(); ++m) {
+      if (!computes(machine, static_cast<int32_t>(m))) continue;
+      track(kPlanned, track_of_device(static_cast<int32_t>(m)), machine.memories[m].name);
+    }
+    for (const RunSpan& moment : facts_.plan.elsewhere) {
+      const TimelineStep& step = facts_.plan.timeline.steps[static_cast<size_t>(moment.action)];
+      run(kPlanned, track_of_device(step.device), moment, step.start.count(), step.time.count(),
+          {});
+    }
   }
 
   void planned(const RunSpan& moment) {
@@ -89,16 +109,16 @@ class Trace {
                       micros(start), kinds));
   }
 
-  // Shows on the track of the runs what they wait for.
+  // Shows on the track of a device what its runs wait for.
   void waits() {
     const std::vector<Action>& actions = facts_.input.plan.actions;
     for (size_t a = 0; a < actions.size(); ++a) {
       const TimelineStep& step = facts_.plan.timeline.steps[a];
       if (actions[a].kind != ActionKind::kWait || step.time == Nanos(0)) continue;
-      event(fmt::format(R"("ph":"X","pid":{},"tid":1,"ts":{},"dur":{},"name":{},"cat":"wait",)"
+      event(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"wait",)"
                         R"("args":{{"action":{}}})",
-                        kPlanned, micros(step.start.count()), micros(step.time.count()),
-                        script_string("wait for " + actions[a].id), a));
+                        kPlanned, track_of_device(step.device), micros(step.start.count()),
+                        micros(step.time.count()), script_string("wait for " + actions[a].id), a));
     }
   }
 
@@ -120,6 +140,9 @@ class Trace {
   }
 
   static int track_of(size_t channel) { return static_cast<int>(channel) + 2; }
+  int track_of_device(int32_t memory) const {
+    return memory == 0 ? 1 : track_of(facts_.input.machine.channels.size()) + memory;
+  }
 
   // Runs stand end to end, because a log has no times between them.
   void measured(const RunLog& log) {

@@ -22,10 +22,14 @@ class Walker {
 
   void step(const BoundAction& action) {
     const auto index = walk_.clock.size();
+    const TimelineStep& step = walk_.timeline.steps[index];
+    // Runs on the first device may begin later than the one before is over: a wait or a free is
+    // between, or a value that the run gives back is being copied.
+    if (walk_.timed && step.device == 0) now_ = static_cast<double>(step.start.count());
     walk_.clock.push_back(now_);
     switch (action.kind) {
       case ActionKind::kRun:
-        return run(action, index);
+        return action.at == 0 ? run(action, index) : run_elsewhere(action, index);
       case ActionKind::kFree:
         if (action.at == 0) end(action.target);
         return;
@@ -33,7 +37,7 @@ class Walker {
         if (action.to == 0) begin(action.target);
         return;
       case ActionKind::kWait:
-        if (walk_.timed) now_ += static_cast<double>(walk_.timeline.steps[index].time.count());
+        if (walk_.timed && step.device == 0) now_ += static_cast<double>(step.time.count());
         return;
     }
   }
@@ -41,14 +45,28 @@ class Walker {
   double now() const { return now_; }
 
  private:
-  void run(const BoundAction& action, size_t index) {
+  RunSpan begin_span(const BoundAction& action, size_t index) {
     const Op& op = graph_.ops[static_cast<size_t>(action.target)];
-    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
     RunSpan moment;
     moment.action = static_cast<int64_t>(index);
     moment.op = action.target;
     moment.variant = action.variant;
     moment.purpose = purpose(op, runs_[static_cast<size_t>(action.target)]++ > 0);
+    return moment;
+  }
+
+  void run_elsewhere(const BoundAction& action, size_t index) {
+    const TimelineStep& step = walk_.timeline.steps[index];
+    RunSpan moment = begin_span(action, index);
+    moment.start = static_cast<double>(step.start.count());
+    moment.end = static_cast<double>((step.start + step.time).count());
+    walk_.elsewhere.push_back(moment);
+  }
+
+  void run(const BoundAction& action, size_t index) {
+    const Op& op = graph_.ops[static_cast<size_t>(action.target)];
+    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+    RunSpan moment = begin_span(action, index);
     moment.start = now_;
     now_ += walk_.timed ? static_cast<double>(variant.time.count()) : 1.0;
     moment.end = now_;
@@ -147,7 +165,9 @@ Walk walk(const Graph& graph, const std::vector<Action>& actions, const Machine&
   result.timed = result.timeline.time > Nanos(0);
   Walker walker(graph, result);
   for (const BoundAction& action : bind(graph, actions, machine)) walker.step(action);
-  result.clock.push_back(walker.now());
+  // Another device may be done last.
+  const auto end = static_cast<double>(result.timeline.time.count());
+  result.clock.push_back(result.timed ? std::max(walker.now(), end) : walker.now());
   const auto highest =
       std::max_element(result.spans.begin(), result.spans.end(),
                        [](const RunSpan& a, const RunSpan& b) { return a.total() < b.total(); });

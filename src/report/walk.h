@@ -36,8 +36,11 @@ struct RunSpan {
 };
 
 struct Walk {
-  std::vector<RunSpan> spans;  // one per run, in order
-  std::vector<double> clock;   // begin of action k; one more: the end
+  std::vector<RunSpan> spans;  // one per run on the first device, in order
+  // One per run on another device, in the order of the plan. These hold no bytes of the first
+  // memory, so that `held` is empty.
+  std::vector<RunSpan> elsewhere;
+  std::vector<double> clock;  // begin of action k; one more: the end
   // The clock counts nanoseconds. If all times are zero it counts runs instead, so that there is
   // something to see.
   bool timed = true;

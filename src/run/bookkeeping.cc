@@ -9,101 +9,105 @@
 namespace reprise {
 
 BookkeepingBackend::BookkeepingBackend(const Graph& graph, const Machine* machine)
-    : graph_(graph),
-      machine_(machine),
-      present_(graph.values.size(), false),
-      runs_(graph.ops.size(), 0),
-      live_(graph.fixed) {
+    : graph_(graph), machine_(machine), runs_(graph.ops.size(), 0) {
+  const size_t memories = machine == nullptr ? 1 : machine->memories.size();
+  levels_.assign(memories, Bytes(0));
+  peaks_ = levels_;
+  clocks_.assign(memories, Nanos(0));
+  levels_[0] = graph.fixed;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
     if (value.kind != ValueKind::kInput) continue;
     if (starts_on_device(value)) {
-      present_[v] = true;
-      live_ += value.bytes;
+      hold(static_cast<ValueIndex>(v), 0);
     } else if (machine != nullptr) {
-      const int32_t home = find_memory(*machine, value.home);
-      copied_[{static_cast<ValueIndex>(v), home}] = {.here = true, .over = Nanos(0)};
-      levels_[home].first += value.bytes;
+      hold(static_cast<ValueIndex>(v), find_memory(*machine, value.home));
     }
   }
-  for (auto& [memory, level] : levels_) level.second = level.first;
-  peak_ = live_;
+  peaks_ = levels_;
+}
+
+void BookkeepingBackend::run(const RunAction& step) { execute(step); }
+
+void BookkeepingBackend::run_elsewhere(const RunAction& step) {
+  if (machine_ == nullptr) return Backend::run_elsewhere(step);
+  execute(step);
 }
 
 // Allocates and frees in the order of a real backend. First it frees the values that the op gives
 // back. Then it allocates the workspace and the outputs. At last it frees the workspace and second
 // copies.
-void BookkeepingBackend::run(const RunAction& step) {
+void BookkeepingBackend::execute(const RunAction& step) {
   const Op& op = graph_.ops.at(step.op);
   const Variant& variant = op.variants.at(step.variant);
   for (const ValueIndex value : variant.reads) {
-    if (present_[value]) continue;
+    if (held_[{value, step.memory}].here) continue;
     throw InternalError(fmt::format("{} {} reads {}, which is not there", op.id, variant.name,
                                     graph_.values[value].id));
   }
-  for (const ValueIndex value : variant.consumes) free(value);
-  for (const auto& [written, read] : variant.reuses) free(read);
+  for (const ValueIndex value : variant.consumes) drop(value, step.memory);
+  for (const auto& [written, read] : variant.reuses) drop(read, step.memory);
   Bytes transient = variant.workspace;
-  live_ += variant.workspace;
+  levels_[step.memory] += variant.workspace;
   for (const ValueIndex value : variant.writes) {
-    live_ += graph_.values[value].bytes;
-    if (present_[value]) transient += graph_.values[value].bytes;
-    present_[value] = true;
+    if (held_[{value, step.memory}].here) {
+      transient += graph_.values[value].bytes;
+      levels_[step.memory] += graph_.values[value].bytes;
+    } else {
+      hold(value, step.memory);
+    }
   }
-  peak_ = std::max(peak_, live_);
-  live_ -= transient;
-  time_ += variant.time;
+  peaks_[step.memory] = std::max(peaks_[step.memory], levels_[step.memory]);
+  levels_[step.memory] -= transient;
+  clocks_[step.memory] += variant.time;
   ++runs_[step.op];
 }
 
-void BookkeepingBackend::free(ValueIndex value) {
-  if (!present_.at(value)) {
-    throw InternalError(fmt::format("{} is freed but not there", graph_.values[value].id));
-  }
-  present_[value] = false;
-  live_ -= graph_.values[value].bytes;
-  copied_.erase({value, 0});
-}
+void BookkeepingBackend::free(ValueIndex value) { drop(value, 0); }
+void BookkeepingBackend::free_elsewhere(ValueIndex value, int32_t memory) { drop(value, memory); }
 
 void BookkeepingBackend::copy(const CopyAction& copy) {
   if (machine_ == nullptr) return Backend::copy(copy);
-  const Bytes bytes = graph_.values[copy.value].bytes;
+  Held& source = held_[{copy.value, copy.from}];
   Nanos& free = channel_free_[queue_of(*machine_, copy.channel)];
-  Nanos start = std::max({time_, free, copied_[{copy.value, copy.from}].over});
+  Nanos start =
+      std::max({clocks_[copy.from], clocks_[copy.to],
+                clocks_[waiting_device(*machine_, copy.from, copy.to)], free, source.came});
   for (const int64_t earlier : copy.after) start = std::max(start, ends_.at(earlier));
-  free = start + copy_time(machine_->channels[copy.channel], bytes);
+  free = start + copy_time(machine_->channels[copy.channel], graph_.values[copy.value].bytes);
   ends_[copy.action] = free;
-  copied_[{copy.value, copy.to}] = {.here = true, .over = free};
-  if (copy.to == 0) {
-    present_[copy.value] = true;
-    live_ += bytes;
-    peak_ = std::max(peak_, live_);
-  } else {
-    auto& [now, most] = levels_[copy.to];
-    now += bytes;
-    most = std::max(most, now);
-  }
+  source.over = std::max(source.over, free);
+  hold(copy.value, copy.to);
+  Held& target = held_[{copy.value, copy.to}];
+  target.from = copy.from;
+  target.came = target.over = free;
 }
 
 void BookkeepingBackend::wait(ValueIndex value, int32_t memory) {
   if (machine_ == nullptr) return Backend::wait(value, memory);
-  const auto found = copied_.find({value, memory});
-  if (found != copied_.end()) time_ = std::max(time_, found->second.over);
+  const auto found = held_.find({value, memory});
+  if (found == held_.end()) return;
+  Nanos& clock = clocks_[waiting_device(*machine_, found->second.from, memory)];
+  clock = std::max(clock, found->second.came);
 }
 
-void BookkeepingBackend::free_elsewhere(ValueIndex value, int32_t memory) {
-  const auto found = copied_.find({value, memory});
-  if (found == copied_.end() || !found->second.here) {
-    throw InternalError(
-        fmt::format("{} is freed elsewhere but not there", graph_.values[value].id));
+Nanos BookkeepingBackend::time() const { return *std::max_element(clocks_.begin(), clocks_.end()); }
+
+void BookkeepingBackend::hold(ValueIndex value, int32_t memory) {
+  held_[{value, memory}].here = true;
+  levels_[memory] += graph_.values[value].bytes;
+  peaks_[memory] = std::max(peaks_[memory], levels_[memory]);
+}
+
+// Waits for the copies of the value, which another device may have waited for.
+void BookkeepingBackend::drop(ValueIndex value, int32_t memory) {
+  const auto found = held_.find({value, memory});
+  if (found == held_.end() || !found->second.here) {
+    throw InternalError(fmt::format("{} is freed but not there", graph_.values[value].id));
   }
-  copied_.erase(found);
-  levels_[memory].first -= graph_.values[value].bytes;
-}
-
-Bytes BookkeepingBackend::peak_elsewhere(int32_t memory) const {
-  const auto found = levels_.find(memory);
-  return found == levels_.end() ? Bytes(0) : found->second.second;
+  clocks_[memory] = std::max(clocks_[memory], found->second.over);
+  held_.erase(found);
+  levels_[memory] -= graph_.values[value].bytes;
 }
 
 }  // namespace reprise

@@ -10,7 +10,7 @@ namespace {
 
 [[noreturn]] void refuse() {
   throw InputError(
-      "this plan moves values to another memory, and what runs it has the device alone; plan "
+      "this plan uses another memory, and what runs it has the first device alone; plan "
       "without a machine");
 }
 
@@ -19,6 +19,7 @@ namespace {
 void Backend::copy(const CopyAction& /*copy*/) { refuse(); }
 void Backend::wait(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
 void Backend::free_elsewhere(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
+void Backend::run_elsewhere(const RunAction& /*step*/) { refuse(); }
 
 Program::Program(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
   const std::vector<BoundAction> bound = bind(graph, actions, machine);
@@ -41,7 +42,8 @@ Program::Program(const Graph& graph, const std::vector<Action>& actions, const M
                      .variant = action.variant,
                      .first = first,
                      .save_random = op.random && first && total[action.target] > 1,
-                     .restore_random = op.random && !first};
+                     .restore_random = op.random && !first,
+                     .memory = action.at};
         break;
       }
       case ActionKind::kFree:
@@ -71,7 +73,11 @@ void execute(const Program& program, size_t begin, size_t end, Backend& backend)
   for (size_t e = begin; e < end; ++e) {
     switch (entries[e].kind) {
       case ActionKind::kRun:
-        backend.run(entries[e].run);
+        if (entries[e].run.memory == 0) {
+          backend.run(entries[e].run);
+        } else {
+          backend.run_elsewhere(entries[e].run);
+        }
         break;
       case ActionKind::kFree:
         if (entries[e].memory == 0) {

@@ -135,6 +135,8 @@ TEST(MalformedGraph, OfVersionTwoIsRefusedWithFilePointerAndLine) {
   const char* named = "\"name\": \"parts\", ";
   const std::vector<Case> cases = {
       {"\"version\": 2", "\"version\": 4", "/version", 3, "versions 1 to 3"},
+      {"\"alternative\": \"g\"", "\"alternative\": \"g\", \"at\": \"gpu\"", "/ops/0/variants/1/at",
+       11, "unknown key"},
       {"\"version\": 2", "\"version\": 1", "/ops/0/variants/1/alternative", 11, "unknown key"},
       {owned, "\"owner\": 1, ", "/ops/0/owner", 10, "a string"},
       {owned, "\"owners\": \"b\", ", "/ops/0/owners", 10, "unknown key"},

@@ -83,6 +83,18 @@ def test_graphs_of_both_versions_are_values() -> None:
     assert reprise.Choice("c", (("a",), ("b",))) == old.choices[0]  # type: ignore[arg-type]
 
 
+def test_graphs_that_name_devices_are_of_version_3() -> None:
+    here = reprise.Variant(ns=2, name="here", writes=("y",))
+    there = reprise.Variant(ns=1, name="there", writes=("y",), at="gpu")
+    values = (reprise.Value("y", 8),)
+    graph = reprise.Graph("g", values, (reprise.Op("a", (here, there)),), ("y",))
+    assert json.loads(graph.to_json())["version"] == 3
+    assert reprise.Graph.from_json(graph.to_json()) == graph
+    answer = reprise.plan(graph)  # without a machine, nothing runs elsewhere
+    assert answer.plan is not None
+    assert answer.plan.time_ns == 2
+
+
 def test_plan_says_what_it_found(two_convolutions: dict[str, Any]) -> None:
     plain = reprise.plan(two_convolutions)
     assert plain.termination == "optimal"

@@ -20,19 +20,21 @@ int64_t transfer_time(const Channel& channel, int64_t bytes) {
 }
 
 // Everything goes by name; actors poll until nothing more can happen at this moment, then the clock
-// goes to the next end.
+// goes to the next end. Each memory is an actor that does its part of the actions in their order. A
+// device runs operations; any memory lets copies begin that come to it or leave it, and gives back
+// bytes when no copy of the value is under way.
 class Events {
  public:
   Events(const Graph& graph, const Machine& machine, const std::vector<Action>& actions,
          const Duration& duration)
-      : machine_(machine), actions_(actions), duration_(duration) {
+      : graph_(graph), machine_(machine), actions_(actions), duration_(duration) {
     for (const Value& value : graph.values) {
       bytes_[value.id] = value.bytes.count();
       if (value.kind == ValueKind::kInput) hold({value.id, memory(value.home)});
     }
     for (const Op& op : graph.ops) ops_[op.id] = &op;
-    graph_ = &graph;
-    level_[device()] += graph.fixed.count();
+    level_[first()] += graph.fixed.count();
+    hand_out();
     note();
   }
 
@@ -47,7 +49,11 @@ class Events {
       happen();
       note();
     }
-    if (next_ < actions_.size() || running_) throw std::logic_error("the machine is stuck");
+    for (const auto& [name, actor] : actors_) {
+      if (actor.next < actor.parts.size() || actor.running) {
+        throw std::logic_error("the machine is stuck");
+      }
+    }
     for (const Memory& memory : machine_.memories) {
       result_.peaks.push_back(most_[memory.name]);
     }
@@ -55,8 +61,63 @@ class Events {
   }
 
  private:
-  const std::string& device() const { return machine_.memories[0].name; }
-  std::string memory(const std::string& name) const { return name.empty() ? device() : name; }
+  struct Actor {
+    std::vector<size_t> parts;  // its actions
+    size_t next = 0;
+    bool running = false;
+  };
+
+  const std::string& first() const { return machine_.memories[0].name; }
+  std::string memory(const std::string& name) const { return name.empty() ? first() : name; }
+  bool is_device(const std::string& name) const {
+    return name == first() || std::any_of(machine_.memories.begin(), machine_.memories.end(),
+                                          [&](const Memory& memory) {
+                                            return memory.name == name && memory.computes;
+                                          });
+  }
+  const Variant& variant(const Action& action) const {
+    const std::vector<Variant>& all = ops_.at(action.id)->variants;
+    return *std::find_if(all.begin(), all.end(),
+                         [&](const Variant& v) { return v.name == action.variant; });
+  }
+
+  // Says who does an action. Both ends of a copy must have got to it. If neither is a device, the
+  // first device must have, too; and such a wait is its, as well.
+  void hand_out() {
+    std::map<Place, std::string> came_from;
+    for (size_t a = 0; a < actions_.size(); ++a) {
+      const Action& action = actions_[a];
+      std::set<std::string> whose;
+      const std::string at = memory(action.at);
+      switch (action.kind) {
+        case ActionKind::kRun:
+          whose = {memory(variant(action).at)};
+          break;
+        case ActionKind::kFree:
+          whose = {at};
+          break;
+        case ActionKind::kCopy:
+          whose = {at, memory(action.to)};
+          if (!is_device(at) && !is_device(memory(action.to))) whose.insert(first());
+          came_from[{action.id, memory(action.to)}] = at;
+          queues_[queue_of(machine_, channel(action))].push_back(a);
+          missing_[a] = whose.size();
+          break;
+        case ActionKind::kWait: {
+          const auto from = came_from.find({action.id, at});
+          if (is_device(at)) {
+            whose = {at};
+          } else if (from != came_from.end() && is_device(from->second)) {
+            whose = {from->second};
+          } else {
+            whose = {first()};
+          }
+          break;
+        }
+      }
+      for (const std::string& name : whose) actors_[name].parts.push_back(a);
+    }
+  }
 
   void hold(const Place& place) {
     if (held_.insert(place).second) level_[place.second] += bytes_.at(place.first);
@@ -71,110 +132,141 @@ class Events {
   }
   void at(int64_t time, std::function<void()> happen) { ends_.emplace(time, std::move(happen)); }
 
-  bool act() { return step() || start_copy(); }
+  bool act() {
+    for (auto& [name, actor] : actors_) {
+      if (step(name, actor)) return true;
+    }
+    return start_copy();
+  }
 
-  // The compute stream begins its next action, if it can.
-  bool step() {
-    if (running_ || next_ == actions_.size()) return false;
-    const Action& action = actions_[next_];
+  bool is_busy(const Place& place) const {
+    return coming_.count(place) > 0 || going_.count(place) > 0;
+  }
+
+  // A memory begins its next action, if it can.
+  bool step(const std::string& name, Actor& actor) {
+    if (actor.running || actor.next == actor.parts.size()) return false;
+    const size_t index = actor.parts[actor.next];
+    const Action& action = actions_[index];
     switch (action.kind) {
       case ActionKind::kRun:
-        begin_run(action);
-        return true;
+        return begin_run(action, index, name, actor);
       case ActionKind::kFree:
+        if (is_busy({action.id, name})) return false;
         note();
-        drop({action.id, memory(action.at)});
+        drop({action.id, name});
         break;
       case ActionKind::kCopy:
-        queue_of_channel(action).push_back(next_);
-        pending_.insert({action.id, memory(action.to)});
+        if (name == memory(action.at)) going_.insert({action.id, name});
+        if (name == memory(action.to)) coming_.insert({action.id, name});
+        if (--missing_[index] == 0) reached_.insert(index);
         break;
       case ActionKind::kWait:
-        if (pending_.count({action.id, memory(action.at)}) > 0) {
-          note();
-          return false;
-        }
+        // The copy may not have been reached by its other end.
+        if (!over({action.id, memory(action.at)}, index)) return false;
         break;
     }
     note();
-    ++next_;
-    note();
-    result_.time = now_;
+    ++actor.next;
+    result_.time = std::max(result_.time, now_);
     return true;
   }
 
-  void begin_run(const Action& action) {
-    const Op& op = *ops_.at(action.id);
-    const auto variant = std::find_if(op.variants.begin(), op.variants.end(),
-                                      [&](const Variant& v) { return v.name == action.variant; });
-    const auto place = [&](ValueIndex v) { return Place{graph_->values[v].id, device()}; };
-    for (const ValueIndex v : variant->consumes) drop(place(v));
-    for (const auto& pair : variant->reuses) drop(place(pair.second));
-    int64_t extra = variant->workspace.count();
-    for (const ValueIndex v : variant->writes) {
-      if (held_.count(place(v)) > 0) extra += graph_->values[v].bytes.count();
+  // Says whether the last copy to the place before this action is over.
+  bool over(const Place& place, size_t before) const {
+    for (size_t a = before; a-- > 0;) {
+      const Action& action = actions_[a];
+      if (action.kind != ActionKind::kCopy || action.id != place.first) continue;
+      if (memory(action.to) == place.second) return done_.count(static_cast<int64_t>(a)) > 0;
+    }
+    return true;
+  }
+
+  bool begin_run(const Action& action, size_t index, const std::string& name, Actor& actor) {
+    const Variant& what = variant(action);
+    const auto place = [&](ValueIndex v) { return Place{graph_.values[v].id, name}; };
+    for (const ValueIndex v : what.reads) {
+      if (held_.count(place(v)) == 0 || coming_.count(place(v)) > 0) {
+        throw std::logic_error("a run reads what is not there");
+      }
+    }
+    for (const ValueIndex v : what.consumes) {
+      if (is_busy(place(v))) return false;
+    }
+    for (const auto& pair : what.reuses) {
+      if (is_busy(place(pair.second))) return false;
+    }
+    for (const ValueIndex v : what.consumes) drop(place(v));
+    for (const auto& pair : what.reuses) drop(place(pair.second));
+    int64_t extra = what.workspace.count();
+    for (const ValueIndex v : what.writes) {
+      if (held_.count(place(v)) > 0) extra += graph_.values[v].bytes.count();
       hold(place(v));
     }
-    level_[device()] += extra;
-    const size_t index = next_++;
-    running_ = true;
+    level_[name] += extra;
+    ++actor.next;
+    actor.running = true;
     note();
-    at(now_ + duration_(index, variant->time.count()), [this, extra] {
+    at(now_ + duration_(index, what.time.count()), [this, extra, name, &actor] {
       note();
-      level_[device()] -= extra;
-      running_ = false;
-      result_.time = now_;
+      level_[name] -= extra;
+      actor.running = false;
+      result_.time = std::max(result_.time, now_);
     });
+    return true;
   }
 
-  std::vector<size_t>& queue_of_channel(const Action& action) {
-    return queues_[queue_of(machine_, channel(action))];
-  }
   int32_t channel(const Action& action) const {
-    return find_channel(machine_, find_memory(machine_, action.at),
-                        find_memory(machine_, action.to));
+    return find_channel(machine_, find_memory(machine_, memory(action.at)),
+                        find_memory(machine_, memory(action.to)));
   }
 
-  // A channel begins the first copy of its queue, if the value is there and others are over.
+  // A channel begins the first copy of its queue, if its ends have got to it, the value is there
+  // and others are over.
   bool start_copy() {
     for (auto& [queue, waiting] : queues_) {
       if (waiting.empty() || busy_.count(queue) > 0) continue;
       const size_t index = waiting.front();
+      if (reached_.count(index) == 0) continue;
       const Action& action = actions_[index];
-      if (pending_.count({action.id, memory(action.at)}) > 0) continue;
-      const auto over = [&](int64_t earlier) { return done_.count(earlier) > 0; };
-      if (!std::all_of(action.after.begin(), action.after.end(), over)) continue;
+      const Place source{action.id, memory(action.at)}, target{action.id, memory(action.to)};
+      if (!over(source, index)) continue;
+      const auto is_over = [&](int64_t earlier) { return done_.count(earlier) > 0; };
+      if (!std::all_of(action.after.begin(), action.after.end(), is_over)) continue;
+      if (held_.count(source) == 0) throw std::logic_error("a copy of nothing");
       waiting.erase(waiting.begin());
       busy_.insert(queue);
-      const Place target{action.id, memory(action.to)};
       hold(target);
       note();
       const int64_t usual = transfer_time(machine_.channels[channel(action)], bytes_.at(action.id));
-      at(now_ + duration_(index, usual), [this, queue = queue, index, target] {
+      at(now_ + duration_(index, usual), [this, queue = queue, index, source, target] {
         busy_.erase(queue);
         done_.insert(static_cast<int64_t>(index));
-        pending_.erase(target);
+        coming_.erase(coming_.find(target));
+        going_.erase(going_.find(source));
       });
       return true;
     }
     return false;
   }
 
-  const Graph* graph_ = nullptr;
+  const Graph& graph_;
   const Machine& machine_;
   const std::vector<Action>& actions_;
   const Duration& duration_;
   std::map<std::string, int64_t> bytes_;
   std::map<std::string, const Op*> ops_;
   std::map<std::string, int64_t> level_, most_;  // by memory
-  std::set<Place> held_, pending_;
-  std::map<int32_t, std::vector<size_t>> queues_;  // copies that have been reached
+  std::map<std::string, Actor> actors_;          // by memory
+  std::set<Place> held_;
+  std::multiset<Place> coming_, going_;            // where copies go, and where they come from
+  std::map<int32_t, std::vector<size_t>> queues_;  // copies that have not begun
+  std::map<size_t, size_t> missing_;               // how many have not got to a copy
+  std::set<size_t> reached_;
   std::set<int32_t> busy_;
   std::set<int64_t> done_;
   std::multimap<int64_t, std::function<void()>> ends_;
   int64_t now_ = 0;
-  size_t next_ = 0;
-  bool running_ = false;
   EventResult result_;
 };
 

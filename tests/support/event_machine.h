@@ -1,8 +1,8 @@
-// An event-driven machine that executes plans with copies: a compute stream and channels that act
-// when what they wait for has happened. It holds physical bytes: a copy takes its bytes where it goes
-// when it starts, and a free gives bytes back when the compute stream gets there. Times are those of
-// the problem or random ones. The oracle for the max/plus time of simulate() and verify(), and for
-// their promise that bytes never exceed what the order of the actions says. Valid plans only.
+// An event-driven machine that executes plans with copies: devices and channels that act when what
+// they wait for has happened. It holds physical bytes: a copy takes its bytes where it goes when it
+// starts, and a free gives bytes back when its memory gets there. Times are those of the problem or
+// random ones. The oracle for the max/plus time of simulate() and verify(), and for their promise
+// that bytes never exceed what the order of the actions says. Valid plans only.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace reprise::testing {
 
 struct EventResult {
-  int64_t time = 0;            // when the compute stream is done
+  int64_t time = 0;            // when the last device is done
   std::vector<int64_t> peaks;  // physical bytes, by memory
 };
 

@@ -61,7 +61,27 @@ TEST(Machine, MistakesAreLocated) {
   expect_error(R"("from": "host", "to": "device")", R"("from": "device", "to": "host")",
                "/channels/1");
   expect_error(R"("latency_ns")", R"("latency")", "/channels/0/latency");
-  expect_error(R"("version": 1)", R"("version": 2)", "/version");
+  expect_error(R"("version": 1)", R"("version": 3)", "/version");
+  expect_error(R"("bytes": 4096)", R"("computes": true)", "/memories/1/computes");
+}
+
+TEST(Machine, DevicesMakeItVersion2) {
+  Machine machine = parse_machine(kText);
+  EXPECT_FALSE(has_devices(machine));
+  EXPECT_NE(to_json(machine).find("\"version\": 1"), std::string::npos);
+  machine.memories[1].computes = true;
+  EXPECT_TRUE(has_devices(machine));
+  const std::string text = to_json(machine);
+  EXPECT_NE(text.find("\"version\": 2"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("computes": true)"), std::string::npos) << text;
+  EXPECT_EQ(parse_machine(text), machine);
+  // The first memory computes in any case, and its key changes nothing.
+  machine.memories[1].computes = false;
+  const std::string hash = machine_sha256(machine);
+  machine.memories[0].computes = true;
+  EXPECT_EQ(machine_sha256(machine), hash);
+  EXPECT_TRUE(computes(machine, 0));
+  EXPECT_FALSE(computes(machine, 1));
 }
 
 TEST(Machine, CopiesTakeLatencyAndBytesRoundedUp) {

@@ -70,6 +70,16 @@ struct ChannelUse {
   bool operator==(const ChannelUse&) const = default;
 };
 
+// A DeviceUse sums up what a device does in a plan.
+struct DeviceUse {
+  std::string name;
+  int64_t runs = 0;
+  Nanos busy = {};  // the time of all its runs
+  Bytes peak = {};
+
+  bool operator==(const DeviceUse&) const = default;
+};
+
 struct Explanation {
   Timeline timeline;
   std::string peak_action;             // "run B3 keep", or "start"
@@ -80,6 +90,7 @@ struct Explanation {
   Baseline baseline;
   std::vector<Moved> moved = {};          // The value that the runs wait for longest stands first.
   std::vector<ChannelUse> channels = {};  // of the machine, in its order
+  std::vector<DeviceUse> devices = {};    // in the order of the machine; empty if it has only one
 
   bool operator==(const Explanation&) const = default;
 };

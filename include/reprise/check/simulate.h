@@ -29,7 +29,7 @@ struct BoundAction {
   ActionKind kind = ActionKind::kRun;
   int32_t target = 0;
   int32_t variant = 0;
-  int32_t at = 0;        // the memory of a free or a wait, and the one that a copy reads
+  int32_t at = 0;        // the memory of a run, a free or a wait, and the one that a copy reads
   int32_t to = 0;        // the memory that a copy writes
   int32_t channel = -1;  // the channel of a copy
   std::vector<int64_t> after = {};
@@ -38,8 +38,8 @@ struct BoundAction {
 };
 
 // Looks the names of the actions up. Throws InputError, which names the action, if the graph lacks
-// an id or the machine a memory or a channel, and if a copy comes after something that is no
-// earlier copy.
+// an id or the machine a memory, a device or a channel, and if a copy comes after something that is
+// no earlier copy.
 std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& actions,
                               const Machine& machine = {});
 
@@ -48,10 +48,13 @@ std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& act
 void require_homes(const Graph& graph, const Machine& machine);
 
 struct TimelineStep {
-  Bytes during;  // the device bytes while the action runs, with the fixed bytes
+  Bytes during;  // the bytes of the first memory while the action runs, with the fixed bytes
   Bytes after;
   Nanos start;
-  Nanos time;  // A free takes no time, nor does a copy hold up the runs. A wait may take time.
+  // A copy does not hold up the runs. A wait may take time. A free takes none on a machine with one
+  // device. With several, it may hold up the runs of its memory (docs/memories.md).
+  Nanos time;
+  int32_t device = 0;  // the memory whose clock `start` and `time` are of
 
   bool operator==(const TimelineStep&) const = default;
 };
@@ -61,7 +64,7 @@ struct Transfer {
   int64_t action = 0;  // the position of the copy in the plan
   ValueIndex value = 0;
   int32_t channel = 0;
-  Nanos issued = {};  // when the runs before it were over
+  Nanos issued = {};  // when the runs before it, at both of its ends, were over
   Nanos start = {};
   Nanos end = {};
 
@@ -73,7 +76,7 @@ struct Timeline {
   Bytes initial;                    // the fixed bytes and the inputs
   Bytes peak;
   int64_t peak_action = -1;  // the first action that reaches the peak; -1 if the initial level does
-  Nanos time;
+  Nanos time;                // when the last device is done
   std::vector<Transfer> transfers = {};  // in the order of the plan
   std::vector<Bytes> peaks = {};         // of every memory of the machine; [0] is `peak`
 
@@ -87,6 +90,9 @@ struct Timeline {
 Timeline simulate(const Graph& graph, const std::vector<Action>& actions,
                   const Machine& machine = {});
 Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine = {});
+// The same for a caller that asks often: nothing is looked up or validated. Both must be valid.
+Timeline simulate(const Graph& graph, const std::vector<BoundAction>& actions,
+                  const Machine& machine);
 
 // Returns the cost of plain training, with which every plan is compared. All values live on the device
 // there.

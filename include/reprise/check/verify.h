@@ -14,7 +14,8 @@
 namespace reprise {
 
 enum class ViolationKind {
-  // The graph lacks an op, a variant or a value of the plan, or the machine a memory or a channel.
+  // The graph lacks an op, a variant or a value of the plan, or the machine a memory, a device or a
+  // channel.
   kUnknownId,
   kNotLive,        // An action reads or frees a value that is not live.
   kInputFreed,     // An action frees an input.
@@ -52,12 +53,12 @@ struct Violation {
 // given, it is compared with plan.problem: the format, the name, and the sha256 where both have
 // one. The cost is O(actions * (values per action + memories)).
 //
-// A plan that moves values is judged with its machine. The budget is that of the device; the other
-// memories have their capacities. Nothing in these counts is a time: a value counts from the copy
-// that brings it to its free, and a free needs a wait for every copy of the value. So a valid plan
-// keeps to its bytes for all durations of runs and copies. In a memory with a capacity, what a
-// channel gives back while the runs go on (copies that come `after` others) still counts until its
-// free, which is safe and not exact.
+// A plan that moves values, or runs on several devices, is judged with its machine. The budget is
+// that of the first memory; the others have their capacities. Nothing in these counts is a time: a
+// value counts from the copy that brings it to its free, and a free needs a wait for every copy of
+// the value. So a valid plan keeps to its bytes for all durations of runs and copies. In a memory
+// with a capacity, what a channel gives back while the runs go on (copies that come `after` others)
+// still counts until its free, which is safe and not exact.
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
                               const Machine& machine = {});
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,

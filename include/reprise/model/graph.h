@@ -77,6 +77,9 @@ struct Variant {
   // Of an approximate variant: the bound on the error of an element that it writes, over the largest
   // element, in parts per million, for the data that it was measured on. 0 where none is known.
   int64_t error_ppm = 0;
+  // The memory of the machine where the variant runs, reads and writes (model/machine.h). An empty
+  // text stands for the first memory, where plain training runs.
+  std::string at = {};
 
   bool operator==(const Variant&) const = default;
 };

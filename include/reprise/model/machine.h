@@ -1,8 +1,9 @@
 // A Machine lists the memories of a computer and the channels between them. Plans for a machine may
 // move values: out of the device while nothing reads them, and back in time.
 //
-// Memory 0 is the device: operations run there, and budgets speak of it. The other memories lie
-// behind the device: the host's memory behind an accelerator, a disk behind a host. A channel
+// Memory 0 is the first device: operations run there, and budgets speak of it. Other memories that
+// compute are devices, too, each with a clock of its own. The memories that do not compute lie
+// behind the devices: the host's memory behind an accelerator, a disk behind a host. A channel
 // carries bytes from one memory to another, one copy after the other, in the order of the plan. A
 // copy takes the channel's latency and its bytes over the bandwidth.
 #pragma once
@@ -19,7 +20,11 @@ namespace reprise {
 
 struct Memory {
   std::string name;
-  std::optional<Bytes> capacity = {};  // Without it, the memory is unlimited. The device has none.
+  // Without it, the memory is unlimited. The first memory has none.
+  std::optional<Bytes> capacity = {};
+  // Operations run here: variants may name the memory (Variant::at). The first memory computes,
+  // whatever this says.
+  bool computes = false;
 
   bool operator==(const Memory&) const = default;
 };
@@ -46,16 +51,24 @@ struct Machine {
 inline constexpr size_t kMostMemories = 16;
 
 // Throws InputError, with a JSON pointer, unless there are 1..16 memories with different names that
-// are not empty, the device has no capacity, and every channel joins two different memories, has a
+// are not empty, the first has no capacity, and every channel joins two different memories, has a
 // bandwidth, and is the only one of its direction. The cost is O(channels^2).
 void validate(const Machine& machine);
 
-// Returns the position of a memory, or -1. The empty name is the device's.
+// Returns the position of a memory, or -1. The empty name is that of the first memory.
 int32_t find_memory(const Machine& machine, std::string_view name);
 // Returns the position of the channel of this direction, or -1.
 int32_t find_channel(const Machine& machine, int32_t from, int32_t to);
 // Returns the first of the channels that take turns with this one. They share one queue.
 int32_t queue_of(const Machine& machine, int32_t channel);
+
+// Says whether operations run in this memory.
+bool computes(const Machine& machine, int32_t memory);
+// Says whether the machine has more than one device.
+bool has_devices(const Machine& machine);
+// Returns the device whose runs a wait holds up, for a copy from one memory to another. It is the
+// device where the value arrives, or else the one that the copy reads from, or else the first.
+int32_t waiting_device(const Machine& machine, int32_t from, int32_t to);
 
 // Returns latency + bytes / bandwidth, rounded up to a nanosecond. Throws InputError if that does
 // not fit 64 bits.

@@ -22,7 +22,8 @@ enum class ActionKind { kRun, kFree, kCopy, kWait };
 //
 // A copy starts when the runs before it are over, its channel is free, and the value has arrived
 // where it comes from. The runs after it go on meanwhile. A wait holds them up until the copy that
-// makes the value there is over.
+// makes the value there is over. On a machine with several devices, docs/memories.md says which
+// runs these are.
 struct Action {
   ActionKind kind = ActionKind::kRun;
   std::string id;       // the id of the op or of the value

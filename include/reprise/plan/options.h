@@ -14,7 +14,8 @@ namespace reprise {
 struct PlanOptions {
   Budget budget = {};  // default: no limit; shares are of plain training's peak
   // Empty: "chain" for chains, "graph" for graphs, "join" for joins. On a machine with channels:
-  // "levels" for chains, "graph_levels" for graphs and joins.
+  // "levels" for chains, "graph_levels" for graphs and joins, and "devices" for graphs whose
+  // variants name another device of the machine.
   std::string planner{};
   // The schedule class to search and to prove, for planners that have several. An empty text stands
   // for the largest class that the time limit allows.
@@ -30,7 +31,8 @@ struct PlanOptions {
   // Once a stop is requested, on whatever thread, the search ends as if its time were over. Planners
   // of chains that move values keep to their time limit alone.
   std::stop_token stop{};
-  // The memories that values may move to. The budget is that of its first memory.
+  // The memories that values may move to, and the devices that ops may run on. The budget is that
+  // of its first memory.
   Machine machine{};
 };
 

@@ -21,31 +21,37 @@ class BookkeepingBackend final : public Backend {
   void copy(const CopyAction& copy) override;
   void wait(ValueIndex value, int32_t memory) override;
   void free_elsewhere(ValueIndex value, int32_t memory) override;
+  void run_elsewhere(const RunAction& step) override;
 
-  Bytes live() const { return live_; }
-  Bytes peak() const { return peak_; }
-  Nanos time() const { return time_; }
+  // These are of the first memory.
+  Bytes live() const { return levels_[0]; }
+  Bytes peak() const { return peaks_[0]; }
+  Nanos time() const;  // when the last device is done
   int64_t runs(OpIndex op) const { return runs_.at(op); }
-  // Returns the most bytes that a memory behind the device held.
-  Bytes peak_elsewhere(int32_t memory) const;
+  // Returns the most bytes that another memory held.
+  Bytes peak_elsewhere(int32_t memory) const { return peaks_.at(memory); }
 
  private:
-  // A value in a memory behind the device, or a copy of it into the device.
-  struct Copied {
+  // A value in a memory.
+  struct Held {
     bool here = false;
-    Nanos over;  // when its last copy is over
+    int32_t from = 0;  // where the last copy to here came from
+    Nanos came;        // when that copy is over
+    Nanos over;        // when all its copies are over, to here and from here
   };
+
+  void execute(const RunAction& step);
+  void drop(ValueIndex value, int32_t memory);
+  void hold(ValueIndex value, int32_t memory);
 
   const Graph& graph_;
   const Machine* machine_;
-  std::map<std::pair<ValueIndex, int32_t>, Copied> copied_;
-  std::map<int64_t, Nanos> ends_;                      // of copies, by action
-  std::map<int32_t, Nanos> channel_free_;              // by the first channel of a queue
-  std::map<int32_t, std::pair<Bytes, Bytes>> levels_;  // now, and at most; by memory
-  std::vector<bool> present_;
+  std::map<std::pair<ValueIndex, int32_t>, Held> held_;
+  std::map<int64_t, Nanos> ends_;          // of copies, by action
+  std::map<int32_t, Nanos> channel_free_;  // by the first channel of a queue
   std::vector<int64_t> runs_;
-  Bytes live_, peak_;
-  Nanos time_;
+  std::vector<Bytes> levels_, peaks_;  // by memory
+  std::vector<Nanos> clocks_;          // by memory
 };
 
 }  // namespace reprise

@@ -19,6 +19,7 @@ struct RunAction {
   bool first = true;            // This is the op's first run in the plan.
   bool save_random = false;     // The random op will run again: keep the random state.
   bool restore_random = false;  // The random op runs again: use the random state that was kept.
+  int32_t memory = 0;           // the memory of the machine where it runs
 
   bool operator==(const RunAction&) const = default;
 };
@@ -34,17 +35,18 @@ struct CopyAction {
   bool operator==(const CopyAction&) const = default;
 };
 
-// A Backend does what the actions of a plan say. A backend that has the device alone overrides the
-// first two functions; the others then throw InputError.
+// A Backend does what the actions of a plan say. A backend that has the first device alone
+// overrides the first two functions; the others then throw InputError.
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual void run(const RunAction& step) = 0;
-  virtual void free(ValueIndex value) = 0;  // on the device
+  virtual void run(const RunAction& step) = 0;  // in memory 0
+  virtual void free(ValueIndex value) = 0;      // in memory 0
 
   virtual void copy(const CopyAction& copy);            // begins, and does not wait
   virtual void wait(ValueIndex value, int32_t memory);  // for the copy that makes it there
   virtual void free_elsewhere(ValueIndex value, int32_t memory);  // memory > 0
+  virtual void run_elsewhere(const RunAction& step);              // on another device
 };
 
 // A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .document import Document
 
@@ -49,6 +49,7 @@ class Variant:
         error_ppm: Of an approximate variant: the bound on the error of an element that it writes,
             over the largest element, in parts per million, for the data that it was measured on. It
             is 0 where none is known.
+        at: The memory of the machine where the variant runs. None stands for the first memory.
     """
 
     ns: int
@@ -62,6 +63,7 @@ class Variant:
     exactness: str = "bitwise"
     alternative: str = ""
     error_ppm: int = 0
+    at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,14 @@ class Graph(Document):
     results: tuple[str, ...]
     fixed_bytes: int = 0
     choices: tuple[Choice, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form as a dict, without checking it."""
+        result = super().to_dict()
+        # A graph that names no memory stays readable for older programs.
+        if any(variant.at is not None for op in self.ops for variant in op.variants):
+            result["version"] = 3
+        return result
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.ops)} ops, {len(self.values)} values)"

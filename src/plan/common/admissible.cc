@@ -9,14 +9,14 @@
 namespace reprise::internal::common {
 namespace {
 
-std::string nothing_left(const std::string& what, const std::string& id, Exactness allowed) {
-  return what + " '" + id + "' has no variant that is " + to_string(allowed) +
-         "; allow less exact ones or add one";
+// `lack` says what no variant is, and what to do.
+std::string nothing_left(const std::string& what, const std::string& id, const std::string& lack) {
+  return what + " '" + id + "' has no variant that " + lack;
 }
 
 // Drops the realizations that need an op without variants, and the variants of the ops that belong
 // only to these realizations. Returns whether there were any.
-bool drop_broken_realizations(Graph& graph, Exactness allowed) {
+bool drop_broken_realizations(Graph& graph, const std::string& lack) {
   std::vector<bool> dropped(graph.ops.size(), false);
   bool any = false;
   const auto broken = [&](const Realization& realization) {
@@ -31,7 +31,7 @@ bool drop_broken_realizations(Graph& graph, Exactness allowed) {
     }
     std::erase_if(choice.realizations, broken);
     if (choice.realizations.empty()) {
-      throw InputError(nothing_left("choice", choice.id, allowed));
+      throw InputError(nothing_left("choice", choice.id, lack));
     }
   }
   for (size_t k = 0; k < dropped.size(); ++k) {
@@ -63,14 +63,12 @@ bool drop_readers_of_nothing(Graph& graph) {
   return any;
 }
 
-}  // namespace
-
-Graph restrict_exactness(const Graph& graph, Exactness allowed) {
+// Removes the variants that `is_out` says, and all that cannot run without them.
+template <class Test>
+Graph restricted(const Graph& graph, const Test& is_out, const std::string& lack) {
   Graph result = graph;
   size_t erased = 0;
-  for (Op& op : result.ops) {
-    erased += std::erase_if(op.variants, [&](const Variant& v) { return v.exactness > allowed; });
-  }
+  for (Op& op : result.ops) erased += std::erase_if(op.variants, is_out);
   if (erased == 0) return result;
   std::vector<bool> in_choice(graph.ops.size(), false);
   for (const Choice& choice : graph.choices) {
@@ -78,13 +76,13 @@ Graph restrict_exactness(const Graph& graph, Exactness allowed) {
       for (const OpIndex op : realization.ops) in_choice[static_cast<size_t>(op)] = true;
     }
   }
-  while (drop_broken_realizations(result, allowed) || drop_readers_of_nothing(result)) continue;
+  while (drop_broken_realizations(result, lack) || drop_readers_of_nothing(result)) continue;
   std::vector<OpIndex> position(graph.ops.size(), -1);
   std::vector<Op> ops;
   for (size_t k = 0; k < result.ops.size(); ++k) {
     if (result.ops[k].variants.empty()) {
       if (in_choice[k]) continue;
-      throw InputError(nothing_left("op", result.ops[k].id, allowed));
+      throw InputError(nothing_left("op", result.ops[k].id, lack));
     }
     position[k] = static_cast<OpIndex>(ops.size());
     ops.push_back(std::move(result.ops[k]));
@@ -97,6 +95,46 @@ Graph restrict_exactness(const Graph& graph, Exactness allowed) {
   }
   validate(result);
   return result;
+}
+
+Graph with_first_unnamed(Graph graph, const Machine& machine) {
+  for (Op& op : graph.ops) {
+    for (Variant& variant : op.variants) {
+      if (find_memory(machine, variant.at) == 0) variant.at.clear();
+    }
+  }
+  return graph;
+}
+
+}  // namespace
+
+Graph restrict_exactness(const Graph& graph, Exactness allowed) {
+  return restricted(
+      graph, [&](const Variant& variant) { return variant.exactness > allowed; },
+      std::string("is ") + to_string(allowed) + "; allow less exact ones or add one");
+}
+
+Graph restrict_devices(const Graph& graph, const Machine& machine) {
+  const auto is_out = [&](const Variant& variant) {
+    const int32_t memory = find_memory(machine, variant.at);
+    return memory < 0 || !computes(machine, memory);
+  };
+  return restricted(with_first_unnamed(graph, machine), is_out,
+                    "runs on a device of the machine; name a machine that has one");
+}
+
+Graph first_device_only(const Graph& graph, const Machine& machine) {
+  return restricted(
+      with_first_unnamed(graph, machine),
+      [](const Variant& variant) { return !variant.at.empty(); },
+      "runs on the first device; plan with a machine that has the others, or add one");
+}
+
+bool names_devices(const Graph& graph) {
+  return std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) {
+    return std::any_of(op.variants.begin(), op.variants.end(),
+                       [](const Variant& variant) { return !variant.at.empty(); });
+  });
 }
 
 }  // namespace reprise::internal::common

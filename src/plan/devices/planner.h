@@ -1,0 +1,10 @@
+// The planner `devices`: graphs on a machine with several devices.
+#pragma once
+
+#include "reprise/plan/planner.h"
+
+namespace reprise::internal::devices {
+
+Answer devices(const GraphProblem& problem);  // devices.cc
+
+}  // namespace reprise::internal::devices
