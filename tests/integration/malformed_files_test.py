@@ -113,7 +113,7 @@ PROBLEMS = [
     (GRAPH, "/ops/0/variants/0/consumes", ["x"]),
     (GRAPH, "/ops/0/variants/0/role", "second"),
     (GRAPH, "/choices", [{"id": "c", "realizations": [["q"]]}], "/choices/0/realizations/0/0"),
-    (GRAPH, "/version", 3),
+    (GRAPH, "/version", 4),
     (GRAPH, "/ops/0/owner", "m"),
     (OWNED, "/version", 1, "/ops/0/owner"),
     (OWNED, "/ops/0/owner", 1),

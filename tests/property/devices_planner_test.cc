@@ -143,7 +143,8 @@ TEST(DevicesPlanner, LayoutsAreValidPlans) {
           const int32_t twin = internal::devices::twin_on(ground, run, device);
           if (twin >= 0) run.variant = twin;
         }
-        const internal::devices::Layout layout = internal::devices::lay_out(ground, runs);
+        const internal::devices::Layout layout =
+            internal::devices::lay_out(ground, runs, random() % 2 == 0);
         if (!layout.possible) return;
         ++possible;
         Plan plan;
@@ -156,7 +157,7 @@ TEST(DevicesPlanner, LayoutsAreValidPlans) {
                       violation.kind == ViolationKind::kOverBudget)
               << violation.message;
         }
-        ASSERT_EQ(over, layout.excess > 0);
+        ASSERT_EQ(over, layout.excess > 0) << describe(plan.actions);
         within += !over;
       });
   EXPECT_GT(possible, test_scale(300) / 2);
