@@ -137,7 +137,7 @@ TEST(DevicesPlanner, LayoutsAreValidPlans) {
       84, 300,
       [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64& random) {
         const internal::devices::Ground ground(graph, machine, budget.count());
-        internal::devices::Sequence runs = plain_runs(graph);
+        internal::devices::Sequence runs = random_runs(random, graph, 6);
         for (reprise::Run& run : runs) {
           const auto device = static_cast<int32_t>(random() % machine.memories.size());
           const int32_t twin = internal::devices::twin_on(ground, run, device);

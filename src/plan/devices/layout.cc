@@ -100,7 +100,6 @@ class Builder {
 
   void note_levels() {
     for (size_t m = 0; m < memories_; ++m) most_[m][slot_] = levels_[m];
-    before_ = levels_;
   }
   void add(ValueIndex v, int32_t m) {
     levels_[static_cast<size_t>(m)] += bytes(v);
@@ -247,13 +246,11 @@ class Builder {
     const size_t first = std::max({place(v, from).since, place(v, to).free_from,
                                    slot_ > kFarthest ? slot_ - kFarthest : size_t{0}});
     size_t at = slot_;
-    // An earlier slot also holds the bytes before anything leaves in this one.
-    if (before_[m] + bytes(v) > ground_.capacities[m]) return at;
+    // The bytes are also there beside all that this slot held until now.
+    if (most_[m][slot_] + bytes(v) > ground_.capacities[m]) return at;
     while (at > first && most_[m][at - 1] + bytes(v) <= ground_.capacities[m]) --at;
     if (at == slot_) return at;
-    for (size_t k = at; k < slot_; ++k) most_[m][k] += bytes(v);
-    before_[m] += bytes(v);
-    most_[m][slot_] = std::max(most_[m][slot_], before_[m]);
+    for (size_t k = at; k <= slot_; ++k) most_[m][k] += bytes(v);
     return at;
   }
 
@@ -379,7 +376,7 @@ class Builder {
         elsewhere = elsewhere || (memory != m && place(v, memory).there);
       }
       const bool needed = next_read(v, m) != kNever || (!elsewhere && next_read(v, -1) != kNever);
-      if (!needed) free(v, m, actions);
+      if (!needed && can_leave(v, m)) free(v, m, actions);
     }
   }
 
@@ -405,7 +402,6 @@ class Builder {
   std::vector<size_t> next_use_;        // by value
   std::vector<Slot> slots_;
   std::vector<int64_t> levels_;                // by memory, now
-  std::vector<int64_t> before_;                // by memory, at the beginning of this slot
   std::vector<std::vector<int64_t>> most_;     // by memory and slot
   std::vector<std::vector<ValueIndex>> held_;  // by memory
   // By memory: what may go, and stays until the bytes are needed or the next run there is over.
