@@ -137,13 +137,14 @@ TEST(DevicesPlanner, LayoutsAreValidPlans) {
       84, 300,
       [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64& random) {
         const internal::devices::Ground ground(graph, machine, budget.count());
-        internal::devices::Sequence runs = plain_runs(graph);
+        internal::devices::Sequence runs = random_runs(random, graph, 6);
         for (reprise::Run& run : runs) {
           const auto device = static_cast<int32_t>(random() % machine.memories.size());
           const int32_t twin = internal::devices::twin_on(ground, run, device);
           if (twin >= 0) run.variant = twin;
         }
-        const internal::devices::Layout layout = internal::devices::lay_out(ground, runs);
+        const internal::devices::Layout layout =
+            internal::devices::lay_out(ground, runs, random() % 2 == 0);
         if (!layout.possible) return;
         ++possible;
         Plan plan;
@@ -156,7 +157,7 @@ TEST(DevicesPlanner, LayoutsAreValidPlans) {
                       violation.kind == ViolationKind::kOverBudget)
               << violation.message;
         }
-        ASSERT_EQ(over, layout.excess > 0);
+        ASSERT_EQ(over, layout.excess > 0) << describe(plan.actions);
         within += !over;
       });
   EXPECT_GT(possible, test_scale(300) / 2);

@@ -247,7 +247,7 @@ class Search {
     Nanos time;
     if (spread && (!found(alone_) || Nanos(best_->time) < time_of(alone_))) {
       time = Nanos(best_->time);
-      result.actions = named(ground_, lay_out(ground_, best_->runs).actions);
+      result.actions = named(ground_, lay_out(ground_, best_->runs, best_->late_frees).actions);
     } else {
       time = time_of(alone_);
       result.actions =

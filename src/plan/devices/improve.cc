@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <tuple>
 
 #include "plan/common/graph_facts.h"
 
@@ -30,7 +29,8 @@ class Annealing {
     for (int64_t k = 0; k < params_.evaluations && !done(); ++k) {
       const double over = static_cast<double>(k) / static_cast<double>(params_.evaluations);
       const double heat = first * std::pow(kCoolest, over);
-      std::optional<Candidate> next = evaluate(ground_, changed());
+      const bool late = now_.late_frees != (below(16) == 0);
+      std::optional<Candidate> next = evaluate(ground_, changed(), late);
       control_.report(-1);
       if (!next) continue;
       const double worse = cost(*next) - cost(now_);
@@ -179,10 +179,6 @@ class Annealing {
 };
 
 }  // namespace
-
-bool is_better(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.excess, a.time, a.runs.size()) < std::tuple(b.excess, b.time, b.runs.size());
-}
 
 Candidate improve(const Ground& ground, Candidate start, const ImproveParams& params,
                   common::SearchControl& control) {

@@ -22,11 +22,8 @@ struct ImproveParams {
 // A change is one of these: one run, or neighbours, go to another device or take another variant;
 // two runs exchange their devices; a forward op runs again before one of its readers; a re-run is
 // left out; a run stands elsewhere; all runs are ordered by their ends. Every change is laid out
-// and simulated.
+// and simulated, with late frees or without.
 Candidate improve(const Ground& ground, Candidate start, const ImproveParams& params,
                   common::SearchControl& control);
-
-// Says whether the first candidate is the better answer.
-bool is_better(const Candidate& a, const Candidate& b);
 
 }  // namespace reprise::internal::devices

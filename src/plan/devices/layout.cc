@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace reprise::internal::devices {
 namespace {
 
-constexpr int64_t kUnlimited = int64_t{1} << 62;
 constexpr size_t kNever = std::numeric_limits<size_t>::max();
 constexpr size_t kFarthest = 512;  // runs that a copy is brought forward by, at most
 
@@ -23,6 +23,7 @@ struct Place {
   bool arriving = false;              // nobody has waited for its copy
   size_t since = 0;                   // the slot from which on copies of it can stand
   size_t free_from = 0;               // the slot from which on a copy can come here again
+  bool sent = false;                  // a copy of it has gone elsewhere
   std::vector<int32_t> leaving = {};  // where copies of it go that nobody has waited for
 };
 
@@ -36,9 +37,10 @@ struct Slot {
 
 class Builder {
  public:
-  Builder(const Ground& ground, const std::vector<Run>& runs)
+  Builder(const Ground& ground, const std::vector<Run>& runs, bool late_frees)
       : ground_(ground),
         runs_(runs),
+        late_frees_(late_frees),
         memories_(ground.machine.memories.size()),
         places_(ground.graph.values.size() * memories_),
         uses_(ground.graph.values.size()),
@@ -46,7 +48,8 @@ class Builder {
         slots_(runs.size() + 1),
         levels_(memories_, 0),
         most_(memories_, std::vector<int64_t>(runs.size() + 1, 0)),
-        held_(memories_) {}
+        held_(memories_),
+        let_go_(memories_) {}
 
   Layout build() {
     find_uses();
@@ -119,19 +122,23 @@ class Builder {
     for (const auto* list : {&variant.reads, &variant.writes}) {
       for (const ValueIndex v : *list) ++next_use_[index(v)];
     }
-    int64_t need = variant.workspace.count();
-    for (const ValueIndex v : variant.reads) {
-      if (!place(v, d).there) need += bytes(v);
+    for (const ValueIndex v : variant.writes) {
+      if (place(v, d).there && is_let_go(v, d)) free(v, d, slots_[slot_].before);
     }
-    for (const ValueIndex v : variant.writes) need += bytes(v);
-    int64_t given = 0;  // while the run goes on
-    for (const ValueIndex v : variant.consumes) given += bytes(v);
-    for (const auto& pair : variant.reuses) given += bytes(pair.second);
-    make_room(d, need - given, variant);
+    int64_t brought = 0, added = variant.workspace.count();
+    for (const ValueIndex v : variant.reads) {
+      if (!place(v, d).there) brought += bytes(v);
+    }
+    for (const ValueIndex v : variant.writes) added += bytes(v);
+    for (const ValueIndex v : variant.consumes) added -= bytes(v);
+    for (const auto& pair : variant.reuses) added -= bytes(pair.second);
+    // What the run takes has to be there before it.
+    make_room(d, brought + std::max<int64_t>(0, added), variant);
     for (const ValueIndex v : variant.reads) {
       if (!bring(v, d)) return false;
     }
     for (const ValueIndex v : variant.reads) wait(v, d);
+    const int64_t before = levels_[index(d)];
     for (const ValueIndex v : variant.consumes) take(v, d);
     for (const auto& pair : variant.reuses) take(pair.second, d);
     slots_[slot_].before.push_back(
@@ -143,10 +150,11 @@ class Builder {
     }
     int64_t& most = most_[static_cast<size_t>(d)][slot_];
     most = std::max(most, during);
-    layout_.excess += std::max<int64_t>(0, during - ground_.capacities[static_cast<size_t>(d)]);
+    layout_.excess += std::max<int64_t>(0, std::max(before, during) - ground_.capacities[index(d)]);
     for (const auto* list : {&variant.reads, &variant.writes}) {
       for (const ValueIndex v : *list) forget(v);
     }
+    release(d, slots_[slot_].after);
     return true;
   }
 
@@ -157,6 +165,7 @@ class Builder {
       if (!bring(v, 0)) return false;
       wait(v, 0);
     }
+    if (levels_[0] > ground_.capacities[0]) release(0, slots_[slot_].before);
     layout_.excess += std::max<int64_t>(0, levels_[0] - ground_.capacities[0]);
     for (size_t v = 0; v < ground_.graph.values.size(); ++v) {
       for (size_t m = 0; m < memories_; ++m) {
@@ -171,7 +180,9 @@ class Builder {
 
   // Lets values leave the device until so many bytes fit.
   void make_room(int32_t d, int64_t need, const Variant& variant) {
-    while (levels_[static_cast<size_t>(d)] + need > ground_.capacities[static_cast<size_t>(d)]) {
+    const auto is_full = [&] { return levels_[index(d)] + need > ground_.capacities[index(d)]; };
+    if (is_full()) release(d, slots_[slot_].before);
+    while (is_full()) {
       ValueIndex victim = -1;
       int32_t to = -1;
       size_t last = 0;
@@ -235,8 +246,11 @@ class Builder {
     const size_t first = std::max({place(v, from).since, place(v, to).free_from,
                                    slot_ > kFarthest ? slot_ - kFarthest : size_t{0}});
     size_t at = slot_;
+    // The bytes are also there beside all that this slot held until now.
+    if (most_[m][slot_] + bytes(v) > ground_.capacities[m]) return at;
     while (at > first && most_[m][at - 1] + bytes(v) <= ground_.capacities[m]) --at;
-    for (size_t k = at; k < slot_; ++k) most_[m][k] += bytes(v);
+    if (at == slot_) return at;
+    for (size_t k = at; k <= slot_; ++k) most_[m][k] += bytes(v);
     return at;
   }
 
@@ -250,6 +264,7 @@ class Builder {
     const size_t at = earliest(v, from, to);
     (at == slot_ ? slots_[at].before : slots_[at].early).push_back(action);
     place(v, from).leaving.push_back(to);
+    place(v, from).sent = true;
     // What stands early in a slot stands before the rest of it.
     arrive(v, to, at == slot_ ? slot_ + 1 : at);
     place(v, to).arriving = true;
@@ -270,6 +285,8 @@ class Builder {
     while (from != d) {
       const int32_t next = ground_.routes.next(v, from, d);
       // Where copies take no time, another memory on the way may have the value, too.
+      const bool full = levels_[index(next)] + bytes(v) > ground_.capacities[index(next)];
+      if (next != d && full) release(next, slots_[slot_].before);
       if (!place(v, next).there) copy(v, from, next);
       if (next != d && levels_[index(next)] > ground_.capacities[index(next)]) {
         layout_.excess += levels_[index(next)] - ground_.capacities[index(next)];
@@ -296,10 +313,11 @@ class Builder {
     const std::vector<int32_t> leaving = place(v, m).leaving;
     for (const int32_t to : leaving) wait(v, to, actions);
     Place& here = place(v, m);
-    here.there = false;
+    here.there = here.sent = false;
     here.free_from = slot_ + 1;
     levels_[index(m)] -= bytes(v);
     std::erase(held_[index(m)], v);
+    std::erase(let_go_[index(m)], v);
   }
 
   void take(ValueIndex v, int32_t m) { settle(v, m, slots_[slot_].before); }
@@ -331,7 +349,34 @@ class Builder {
       if (!place(v, memory).there || (memory == 0 && is_input(v))) continue;
       if (next_read(v, memory) != kNever) continue;
       if (!is_kept && next != kNever && memory == keeper) continue;
-      free(v, memory, slots_[slot_].after);
+      // A free holds up this memory's device until the copy is over that the other one reads.
+      const bool later = late_frees_ && place(v, memory).sent &&
+                         computes(ground_.machine, memory) && slot_ < runs_.size() &&
+                         ground_.device(runs_[slot_]) != memory;
+      if (!later) {
+        free(v, memory, slots_[slot_].after);
+      } else if (!is_let_go(v, memory)) {
+        let_go_[m].push_back(v);
+      }
+    }
+  }
+
+  bool is_let_go(ValueIndex v, int32_t m) const {
+    const std::vector<ValueIndex>& list = let_go_[index(m)];
+    return std::find(list.begin(), list.end(), v) != list.end();
+  }
+
+  // Gives back what may go, unless somebody has come to need it.
+  void release(int32_t m, std::vector<BoundAction>& actions) {
+    const std::vector<ValueIndex> list = std::exchange(let_go_[index(m)], {});
+    for (const ValueIndex v : list) {
+      bool elsewhere = false;
+      for (size_t other = 0; other < memories_; ++other) {
+        const auto memory = static_cast<int32_t>(other);
+        elsewhere = elsewhere || (memory != m && place(v, memory).there);
+      }
+      const bool needed = next_read(v, m) != kNever || (!elsewhere && next_read(v, -1) != kNever);
+      if (!needed && can_leave(v, m)) free(v, m, actions);
     }
   }
 
@@ -350,6 +395,7 @@ class Builder {
 
   const Ground& ground_;
   const std::vector<Run>& runs_;
+  const bool late_frees_;
   const size_t memories_;
   std::vector<Place> places_;           // by value and memory
   std::vector<std::vector<Use>> uses_;  // by value
@@ -358,68 +404,16 @@ class Builder {
   std::vector<int64_t> levels_;                // by memory, now
   std::vector<std::vector<int64_t>> most_;     // by memory and slot
   std::vector<std::vector<ValueIndex>> held_;  // by memory
+  // By memory: what may go, and stays until the bytes are needed or the next run there is over.
+  std::vector<std::vector<ValueIndex>> let_go_;
   size_t slot_ = 0;
   Layout layout_;
 };
 
 }  // namespace
 
-Ground::Ground(const Graph& of, const Machine& on, int64_t budget)
-    : graph(of), machine(on), routes(of, on) {
-  const size_t memories = machine.memories.size();
-  capacities = {budget};
-  for (size_t m = 1; m < memories; ++m) {
-    const std::optional<Bytes>& capacity = machine.memories[m].capacity;
-    capacities.push_back(capacity ? capacity->count() : kUnlimited);
-  }
-  for (const Op& op : graph.ops) {
-    std::vector<int32_t> where;
-    for (const Variant& variant : op.variants) where.push_back(find_memory(machine, variant.at));
-    devices.push_back(std::move(where));
-  }
-  is_result.assign(graph.values.size(), 0);
-  for (const ValueIndex v : graph.results) is_result[static_cast<size_t>(v)] = 1;
-  for (const Value& value : graph.values) is_input.push_back(value.kind == ValueKind::kInput);
-  channels.assign(memories, std::vector<int32_t>(memories, -1));
-  for (size_t c = 0; c < machine.channels.size(); ++c) {
-    const Channel& channel = machine.channels[c];
-    channels[static_cast<size_t>(channel.from)][static_cast<size_t>(channel.to)] =
-        static_cast<int32_t>(c);
-  }
-}
-
-Layout lay_out(const Ground& ground, const std::vector<Run>& runs) {
-  return Builder(ground, runs).build();
-}
-
-std::vector<Action> named(const Ground& ground, const std::vector<BoundAction>& actions) {
-  std::vector<Action> result;
-  const auto value = [&](const BoundAction& action) {
-    return ground.graph.values[static_cast<size_t>(action.target)].id;
-  };
-  const auto memory = [&](int32_t m) {
-    return ground.machine.memories[static_cast<size_t>(m)].name;
-  };
-  for (const BoundAction& action : actions) {
-    switch (action.kind) {
-      case ActionKind::kRun: {
-        const Op& op = ground.graph.ops[static_cast<size_t>(action.target)];
-        result.push_back(
-            {action.kind, op.id, op.variants[static_cast<size_t>(action.variant)].name});
-        break;
-      }
-      case ActionKind::kFree:
-        result.push_back({action.kind, value(action), "", action.at == 0 ? "" : memory(action.at)});
-        break;
-      case ActionKind::kCopy:
-        result.push_back({action.kind, value(action), "", memory(action.at), memory(action.to)});
-        break;
-      case ActionKind::kWait:
-        result.push_back({action.kind, value(action), "", memory(action.at)});
-        break;
-    }
-  }
-  return result;
+Layout lay_out(const Ground& ground, const std::vector<Run>& runs, bool late_frees) {
+  return Builder(ground, runs, late_frees).build();
 }
 
 }  // namespace reprise::internal::devices

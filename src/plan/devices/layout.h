@@ -7,6 +7,8 @@
 //    a memory with room, if no other memory has it.
 // 3. A copy stands as early in the order as the value and the bytes of where it goes allow.
 // 4. A memory gives a value back when no later run reads it there. One memory keeps it for others.
+//    With late frees, what another device reads from here stays while the next run goes on, if there
+//    is room: the free would hold up the run.
 //
 // Bytes decide all this, and no time does: so the plan keeps to its bytes for any durations.
 #pragma once
@@ -55,7 +57,7 @@ struct Layout {
 
 // The runs must read only what earlier runs have written. The cost is O(runs * (values per run +
 // values held * memories)).
-Layout lay_out(const Ground& ground, const std::vector<Run>& runs);
+Layout lay_out(const Ground& ground, const std::vector<Run>& runs, bool late_frees);
 
 // Returns the actions with their names.
 std::vector<Action> named(const Ground& ground, const std::vector<BoundAction>& actions);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "plan/common/graph_facts.h"
@@ -29,12 +30,22 @@ bool keeps_rules(const Graph& graph, const Sequence& runs) {
   return true;
 }
 
-std::optional<Candidate> evaluate(const Ground& ground, Sequence runs) {
+std::optional<Candidate> evaluate(const Ground& ground, const Sequence& runs) {
+  std::optional<Candidate> early = evaluate(ground, runs, false);
+  std::optional<Candidate> late = evaluate(ground, runs, true);
+  return !early || (late && is_better(*late, *early)) ? late : early;
+}
+
+bool is_better(const Candidate& a, const Candidate& b) {
+  return std::tuple(a.excess, a.time, a.runs.size()) < std::tuple(b.excess, b.time, b.runs.size());
+}
+
+std::optional<Candidate> evaluate(const Ground& ground, Sequence runs, bool late_frees) {
   if (!keeps_rules(ground.graph, runs)) return std::nullopt;
-  const Layout layout = lay_out(ground, runs);
+  const Layout layout = lay_out(ground, runs, late_frees);
   if (!layout.possible) return std::nullopt;
   const Timeline timeline = simulate(ground.graph, layout.actions, ground.machine);
-  Candidate candidate{std::move(runs), layout.excess, timeline.time.count(), {}};
+  Candidate candidate{std::move(runs), late_frees, layout.excess, timeline.time.count(), {}};
   candidate.ends.reserve(layout.positions.size());
   for (const size_t position : layout.positions) {
     const TimelineStep& step = timeline.steps[position];

@@ -16,6 +16,7 @@ using Sequence = std::vector<Run>;
 // A Candidate is a sequence with what its layout costs.
 struct Candidate {
   Sequence runs;
+  bool late_frees = false;  // how it is laid out
   int64_t excess = 0;
   int64_t time = 0;
   std::vector<int64_t> ends;  // by run: when it is over
@@ -27,7 +28,12 @@ bool keeps_rules(const Graph& graph, const Sequence& runs);
 
 // Lays the runs out and simulates the plan. Returns nothing if a rule is broken, or if a run could
 // not read what it needs.
-std::optional<Candidate> evaluate(const Ground& ground, Sequence runs);
+std::optional<Candidate> evaluate(const Ground& ground, Sequence runs, bool late_frees);
+// Returns the better layout of the two.
+std::optional<Candidate> evaluate(const Ground& ground, const Sequence& runs);
+
+// Says whether the first candidate is the better answer: within the capacities, or faster.
+bool is_better(const Candidate& a, const Candidate& b);
 
 // Orders the runs by the times at which they are over, as far as they do not depend on each other.
 // A copy begins behind the runs that stand before it at both of its ends. So it should stand before
