@@ -58,15 +58,10 @@ def capture_clipped(
         InputError: As for `capture()`.
 
     Examples:
-        >>> captured = reprise.capture_clipped(
-        ...     lambda x, y: nn.functional.cross_entropy(plain(x), y),
-        ...     x,
-        ...     y,
-        ...     module=plain,
-        ...     max_norm=1.0,
-        ...     optimizer=optimizer,
-        ...     budget="90%",
-        ... )
+        >>> def loss_of(x, y):
+        ...     return nn.functional.cross_entropy(plain(x), y)
+        >>> clipping = {"module": plain, "max_norm": 1.0, "optimizer": optimizer}
+        >>> captured = reprise.capture_clipped(loss_of, x, y, **clipping)
         >>> value, norm = captured(x, y)
     """
 
