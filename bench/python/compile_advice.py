@@ -14,134 +14,26 @@ compared with those of plain eager training, bit by bit.
 from __future__ import annotations
 
 import argparse
-import gc
 import platform
 import sys
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
 
 import reprise
 import torch
-from networks import NETWORKS, Network
-from side_by_side import keep_freed_pages, plain, through
-from torch._functorch import config as functorch
-from torch.nn import functional as F
+from compiled_steps import Bench, Row, knob, own_network
+from networks import NETWORKS
+from side_by_side import keep_freed_pages
 
 SHARES = (0.5, 0.3, 0.1)
 # Budgets that differ by less than this share of the peak without recomputation are one budget.
 CLOSE = 0.03
 
 
-@dataclass
-class Row:
-    tool: str
-    asked: str
-    peak: int = 0  # bytes above the level
-    predicted: int = 0
-    seconds: float = 0.0
-    compiling: float = 0.0  # seconds of the first step
-    same: str = ""
-    failed: str = ""
-
-
-def whole_blocks(tensors: list[torch.Tensor]) -> int:
-    return sum((one.numel() * one.element_size() + 63) // 64 * 64 for one in tensors)
-
-
-class Bench:
-    """Measures the rows of one network. Each trains a network of its own, from the same seed."""
-
-    def __init__(self, make: Callable[[bool], Network], options: argparse.Namespace) -> None:
-        self.make, self.options = make, options
-        self.gradients: list[torch.Tensor] = []
-
-    def network(self) -> Network:
-        gc.collect()
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        return self.make(self.options.small)
-
-    def held(self, network: Network) -> int:
-        module = network.module
-        return whole_blocks([*module.parameters(), *module.buffers(), network.x, network.y])
-
-    def eager(self) -> Row:
-        network = self.network()
-        row = Row("plain eager training", "")
-        self.measure(row, network, plain(network))
-        self.gradients = [one.grad for one in network.module.parameters() if one.grad is not None]
-        row.same = "equal"
-        return row
-
-    def compiled(
-        self, row: Row, inside: AbstractContextManager[Any], backend: Any, options: Any = None
-    ) -> Row:
-        network = self.network()
-        module = network.module
-
-        def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            same = Network(module, network.stages, x, y)
-            return F.cross_entropy(through(same, lambda stage, *values: stage(*values)), y)
-
-        compiled = torch.compile(loss, backend=backend, options=options, dynamic=False)
-
-        def step() -> None:
-            compiled(network.x, network.y).backward()
-
-        try:
-            with inside:
-                self.measure(row, network, step)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            refusal = error.inner_exception
-            if not isinstance(refusal, reprise.BudgetError):
-                raise
-            more = refusal.requested - refusal.budget
-            row.failed = f"no plan; {more / 1e6:.1f} MB more is enough"
-            return row
-        found = [one.grad for one in module.parameters() if one.grad is not None]
-        far = max(
-            float((one - other).norm() / other.norm().clamp_min(1e-30))
-            for one, other in zip(found, self.gradients, strict=True)
-        )
-        same = all(map(torch.equal, found, self.gradients))
-        row.same = "equal" if same else f"within {far:.0e}"
-        if row.predicted:
-            row.predicted -= self.held(network)
-        return row
-
-    def measure(self, row: Row, network: Network, step: Callable[[], Any]) -> None:
-        level = self.held(network) + whole_blocks(self.gradients)
-        for repeat in range(self.options.repeats + 1):
-            network.module.zero_grad()
-            gc.collect()
-            reprise.reset_peak()
-            begin = time.process_time()
-            step()
-            seconds = time.process_time() - begin
-            if repeat == 0:
-                row.compiling = seconds
-                continue
-            row.seconds = min(row.seconds or seconds, seconds)
-            row.peak = max(row.peak, reprise.peak_bytes() - level)
-
-
-def knob(share: float, solver: Any) -> AbstractContextManager[Any]:
-    patched: AbstractContextManager[Any] = functorch.patch(
-        activation_memory_budget=share,
-        activation_memory_budget_solver=solver,
-        enable_autograd_cache=False,
-    )
-    return patched
-
-
 def compare(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> None:
-    bench = Bench(NETWORKS[name], options)
+    bench = Bench(lambda: own_network(name, options.small), options.repeats)
     eager = bench.eager()
     compiler = options.compiler
-    first = bench.compiled(Row("PyTorch's partitioner", ""), nullcontext(), compiler)
+    first = bench.compiled(Row("PyTorch's partitioner", ""), compiler)
     say(f"\n## {name}\n")
     say(f"Plain eager training needs {eager.peak / 1e6:.1f} MB and takes {eager.seconds:.2f} s.\n")
     say("| tool | asked | peak predicted | peak | time | first step | gradients |")
@@ -162,22 +54,22 @@ def compare(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
     peaks = []
     for share in SHARES:
         row = Row("`activation_memory_budget`", str(share))
-        peaks.append(line(bench.compiled(row, knob(share, "dp"), compiler)).peak)
+        peaks.append(line(bench.compiled(row, compiler, inside=knob(share, "dp"))).peak)
         row = Row("the same with `knapsack()`", str(share))
-        line(bench.compiled(row, knob(share, reprise.knapsack()), compiler))
+        line(bench.compiled(row, compiler, inside=knob(share, reprise.knapsack())))
     budgets: list[int] = [first.peak // 2]
     for peak in sorted(peaks):
         if all(abs(peak - other) > CLOSE * first.peak for other in budgets):
             budgets.append(peak)
     for above in sorted(budgets, reverse=True):
-        budget = bench.held(bench.network()) + above
+        budget = bench.network().held() + above
         row = Row("**`compile_advice()`**", f"<= {above / eager.peak:.4f}")
 
         advice = reprise.compile_advice(budget=budget, observer=predicts(row))
-        line(bench.compiled(row, advice, compiler))
+        line(bench.compiled(row, compiler, inside=advice))
         row = Row("backend `reprise`", f"<= {above / eager.peak:.4f}")
-        chosen = {"budget": budget, "compiler": compiler, "observer": predicts(row)}
-        line(bench.compiled(row, nullcontext(), reprise.backend, chosen))
+        chosen = {"budget": above, "compiler": compiler, "observer": predicts(row)}
+        line(bench.compiled(row, reprise.backend, chosen))
 
 
 def predicts(row: Row) -> Callable[[reprise.AdvisedGraph | reprise.CompiledGraph], None]:

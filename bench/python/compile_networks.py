@@ -15,23 +15,19 @@ It needs the libraries of `make test-models`, in the environment that this comma
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import pathlib
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import reprise
 import torch
-from compile_advice import Row, knob, whole_blocks
-from side_by_side import keep_freed_pages, through
-from torch.nn import functional as F
+from compiled_steps import Bench, Row, Trained, knob, own_network
+from side_by_side import keep_freed_pages
 
 MODELS = pathlib.Path(__file__).parents[2] / "tests" / "models"
 OWN = ("gpt", "unet", "resnet18")
@@ -43,32 +39,6 @@ OTHERS = (
 SHARES = (1.0, 0.8, 0.65, 0.5)
 KNOB = 0.5
 TIMEOUT = 1800  # seconds for a network
-
-
-@dataclass
-class Trained:
-    """A network with its batch and the loss of a step."""
-
-    module: torch.nn.Module
-    batch: list[torch.Tensor]
-    loss: Callable[..., torch.Tensor]
-
-    def held(self) -> int:
-        """Returns the bytes that are there before a step."""
-        return whole_blocks([*self.module.parameters(), *self.module.buffers(), *self.batch])
-
-
-def own_network(name: str) -> Trained:
-    from networks import NETWORKS, Network
-
-    network = NETWORKS[name](False)
-    module, stages = network.module, network.stages
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        same = Network(module, stages, x, y)
-        return F.cross_entropy(through(same, lambda stage, *values: stage(*values)), y)
-
-    return Trained(module, [network.x, network.y], loss)
 
 
 def other_network(name: str) -> Trained:
@@ -95,68 +65,6 @@ def other_network(name: str) -> Trained:
     return Trained(case.model.train(), case.tensors(), loss)
 
 
-class Bench:
-    """Measures the rows of one network. Each trains a network of its own, from the same seed."""
-
-    def __init__(self, name: str, repeats: int) -> None:
-        self.name, self.repeats = name, repeats
-        self.gradients: list[torch.Tensor] = []
-
-    def network(self) -> Trained:
-        gc.collect()
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        return own_network(self.name) if self.name in OWN else other_network(self.name)
-
-    def eager(self) -> Row:
-        trained = self.network()
-        row = Row("plain eager training", "")
-        self.measure(row, trained, trained.loss)
-        self.gradients = [p.grad for p in trained.module.parameters() if p.grad is not None]
-        return row
-
-    def compiled(self, row: Row, backend: Any, options: Any = None, inside: Any = None) -> Row:
-        """Measures a compiled step. `row.asked` names a budget above the level for the backend."""
-        trained = self.network()
-        if options is not None:
-            options = {**options, "budget": trained.held() + int(options["budget"])}
-        compiled = torch.compile(trained.loss, backend=backend, options=options, dynamic=False)
-        context: AbstractContextManager[Any] = inside or nullcontext()
-        try:
-            with context:
-                self.measure(row, trained, compiled)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            refusal = error.inner_exception
-            if not isinstance(refusal, reprise.BudgetError):
-                raise
-            more = refusal.requested - refusal.budget
-            row.failed = f"no plan; {more / 1e6:.1f} MB more is enough"
-            return row
-        found = [p.grad for p in trained.module.parameters() if p.grad is not None]
-        pairs = list(zip(found, self.gradients, strict=True))
-        far = max(float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs)
-        row.same = "equal" if all(torch.equal(a, b) for a, b in pairs) else f"within {far:.0e}"
-        if row.predicted:
-            row.predicted -= trained.held()
-        return row
-
-    def measure(self, row: Row, trained: Trained, loss: Callable[..., torch.Tensor]) -> None:
-        level = trained.held() + whole_blocks(self.gradients)
-        for repeat in range(self.repeats + 1):
-            trained.module.zero_grad()
-            gc.collect()
-            torch.manual_seed(1)
-            reprise.reset_peak()
-            begin = time.process_time()
-            loss(*trained.batch).backward()
-            seconds = time.process_time() - begin
-            if repeat == 0:
-                row.compiling = seconds
-                continue
-            row.seconds = min(row.seconds or seconds, seconds)
-            row.peak = max(row.peak, reprise.peak_bytes() - level)
-
-
 def predicts(row: Row) -> Callable[[reprise.CompiledGraph], None]:
     """Returns an observer that notes the largest peak of all graphs of a step."""
 
@@ -171,7 +79,7 @@ def rows_of(name: str, compiler: str, margin: str, repeats: int) -> list[Row]:
     """Returns the rows of a network: eager, PyTorch's own, and the backend at its budgets."""
     keep_freed_pages()
     reprise.install_cpu_allocator()
-    bench = Bench(name, repeats)
+    bench = Bench(lambda: own_network(name) if name in OWN else other_network(name), repeats)
     rows = [bench.eager()]
     rows.append(bench.compiled(Row("PyTorch's partitioner", ""), compiler))
     rows.append(
