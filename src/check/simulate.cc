@@ -67,7 +67,7 @@ class Walk {
     throw InternalError("an action of no kind");
   }
 
-  // What copies have to do with a value in a memory.
+  // A Place says which copies bring a value to a memory and take it away.
   struct Place {
     bool arriving = false;  // nobody has waited for the copy that makes the value there
     Nanos arrival = {};     // when that copy is over
@@ -162,7 +162,7 @@ class Walk {
                       .value = value,
                       .channel = action.channel,
                       .issued = std::max(clocks_[action.at], clocks_[action.to])};
-    // What no device has an end of comes after the runs of the first one.
+    // A copy between two memories that do not compute comes after the runs of the first device.
     transfer.issued = std::max(transfer.issued, clocks_[device]);
     Nanos& free = channel_free_[queue_of(machine_, action.channel)];
     transfer.start = std::max(transfer.issued, free);

@@ -16,10 +16,13 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "support/refusal.h"
 #include "support/scale.h"
 
 namespace reprise::runtime::nn {
 namespace {
+
+using reprise::testing::expect_refusal;
 
 struct Outcome {
   at::Tensor result;
@@ -41,20 +44,6 @@ Tensors some_of(const Tensors& all, size_t count) {
 double error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
   return ((x - y).abs().max() / x.abs().max().clamp_min(1e-30)).item<double>();
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "not refused";
-}
-
-void expect_refusal(const std::function<void()>& call, const std::string& part) {
-  const std::string said = refusal(call);
-  EXPECT_NE(said.find(part), std::string::npos) << said;
 }
 
 // A random chain of element-wise operations. All stay within a few powers of ten.

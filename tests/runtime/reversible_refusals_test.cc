@@ -10,29 +10,18 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/nn/reversible.h"
+#include "support/refusal.h"
 
 namespace reprise::runtime::nn {
 namespace {
+
+using reprise::testing::expect_refusal;
 
 namespace tn = torch::nn;
 using Network = std::shared_ptr<ReversibleSequence>;
 
 Network sequence(std::vector<ReversibleBlock> blocks, ReversibleOptions options = {}) {
   return std::make_shared<ReversibleSequence>(std::move(blocks), options);
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "not refused";
-}
-
-void expect_refusal(const std::function<void()>& call, const std::string& part) {
-  const std::string said = refusal(call);
-  EXPECT_NE(said.find(part), std::string::npos) << said;
 }
 
 TEST(Reversible, RefusesWithTheReason) {

@@ -74,8 +74,8 @@ struct Variant {
   Role role = Role::kAny;
   Exactness exactness = Exactness::kBitwise;
   std::string alternative = {};  // the alternative that added the variant; empty for the others
-  // Of an approximate variant: the bound on the error of an element that it writes, over the largest
-  // element, in parts per million, for the data that it was measured on. 0 where none is known.
+  // An approximate variant bounds the error of an element that it writes, over the largest element,
+  // in parts per million, for the data that it was measured on. 0 stands for no known bound.
   int64_t error_ppm = 0;
   // The memory of the machine where the variant runs, reads and writes (model/machine.h). An empty
   // text stands for the first memory, where plain training runs.

@@ -31,8 +31,8 @@ struct WeightPart {
   bool consumes = false;  // gives the kept bytes back while it runs
   // Reads the input of the stage, too, which then stays until it runs: for options that read it.
   bool reads_input = false;
-  // What the rest of the backward costs when the weight part runs apart. Without it, the time is
-  // what the weight part leaves of the backward, and the workspace is that of the backward.
+  // The cost of the rest of the backward when the weight part runs apart. Without this cost, the rest
+  // takes the time that the weight part leaves of the backward, and the backward's workspace.
   std::optional<Cost> rest = {};
   // The options of the stage whose backward can be split. Empty: all of them.
   std::vector<std::string> options = {};

@@ -1,5 +1,5 @@
-// What a step keeps approximately: values that alternatives of exactness `approximate` encode after
-// their last use in the forward, and decode before the backward.
+// A step keeps some values approximately: alternatives of exactness `approximate` encode them after
+// their last use in the forward, and decode them before the backward.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ struct ApproximateValue {
   std::string op;           // the id of the op that decodes the value
   std::string alternative;  // "compressed-8"
   Bytes plain, kept;        // bytes of the value, and of what is kept in its place
-  // For the last run: no element is off by more than `bound`, as the codec states; NaN if a number was
-  // not finite. `largest` is the largest absolute value of an element.
+  // In the last run no element was off by more than `bound`, as the codec states. It is NaN if a
+  // number was not finite. `largest` is the largest absolute value of an element.
   double bound = 0, largest = 0;
   std::optional<double> error = {};  // the largest error that was found, if the run compared
 

@@ -132,7 +132,7 @@ class Builder {
     for (const ValueIndex v : variant.writes) added += bytes(v);
     for (const ValueIndex v : variant.consumes) added -= bytes(v);
     for (const auto& pair : variant.reuses) added -= bytes(pair.second);
-    // What the run takes has to be there before it.
+    // The bytes that the run takes have to be free before it.
     make_room(d, brought + std::max<int64_t>(0, added), variant);
     for (const ValueIndex v : variant.reads) {
       if (!bring(v, d)) return false;

@@ -1,4 +1,4 @@
-// What all passes of autograd through the graphs of stages have in common (stage_runner.cc,
+// All passes of autograd through the graphs of stages share these functions (stage_runner.cc,
 // split_backward.cc).
 #pragma once
 

@@ -102,7 +102,7 @@ class ChainStep final : public Backend {
   Tensors take_input_gradients();  // g_0, at the end of the step
   // From now on, backwards leave the weight gradients for later, where they can be split.
   void split_backwards() { splits_ = true; }
-  // What is left to do, in the order of the backwards, each with its stage.
+  // The work that is left to do, in the order of the backwards, each with its stage.
   using LaterWork = std::vector<std::pair<size_t, WeightWork>>;
   LaterWork take_later_work() { return std::move(later_); }
 

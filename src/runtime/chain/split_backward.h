@@ -22,7 +22,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-// What the second half needs. It holds the memory until then.
+// A WeightWork has all that the second half needs. It holds the memory until then.
 struct WeightWork {
   // A cut, the gradients that it got, and where it hands gradients of weights to.
   struct Cut {

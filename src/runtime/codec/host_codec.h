@@ -33,7 +33,7 @@ struct Place {
 int64_t block_bytes(int64_t elements, const GroupCodec& codec);
 Place place_in(void* block, int64_t elements, const GroupCodec& codec);
 
-// What a codec says about the elements that it has encoded.
+// A codec states this about the elements that it has encoded.
 struct Stated {
   double bound = 0;    // no element is off by more; NaN if one was not finite
   double largest = 0;  // the largest absolute value of an element, up to the bound

@@ -14,10 +14,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/codec/host_codec.h"
 #include "runtime/device/parallel.h"
 #include "runtime/step/record.h"
 
 namespace reprise::runtime::internal::nn {
+
+using codec::with_element;
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -99,21 +103,6 @@ void decode(const Element* gradient, const uint8_t* codes, const std::vector<Wid
   });
 }
 
-// Calls `work` with a null pointer to the type of the elements.
-template <class Work>
-void with_type(at::ScalarType type, const Work& work) {
-  switch (type) {
-    case at::kDouble:
-      return work(static_cast<double*>(nullptr));
-    case at::kHalf:
-      return work(static_cast<at::Half*>(nullptr));
-    case at::kBFloat16:
-      return work(static_cast<at::BFloat16*>(nullptr));
-    default:
-      return work(static_cast<float*>(nullptr));
-  }
-}
-
 at::Tensor in_memory_order(const at::Tensor& x) {
   return x.as_strided({x.numel()}, {1}, x.storage_offset());
 }
@@ -134,7 +123,7 @@ at::Tensor step_codes(const at::Tensor& x, const StepTensors& table) {
   if (!by_kernels(x)) return step_codes_by_operations(x, table);
   const at::Tensor codes =
       at::empty({groups_of(x.numel()) * table.bits}, x.options().dtype(at::kByte));
-  with_type(x.scalar_type(), [&]<class Element>(Element*) {
+  with_element(x.scalar_type(), [&]<class Element>(Element*) {
     encode<Element>(x.const_data_ptr<Element>(), numbers_of<Wide<Element>>(table.boundaries),
                     table.bits, x.numel(), codes.mutable_data_ptr<uint8_t>());
   });
@@ -146,7 +135,7 @@ at::Tensor times_levels(const at::Tensor& gradient, const at::Tensor& codes,
   if (!by_kernels(gradient)) return times_levels_by_operations(gradient, codes, table);
   const at::Tensor product =
       at::empty_strided(gradient.sizes(), gradient.strides(), gradient.options());
-  with_type(gradient.scalar_type(), [&]<class Element>(Element*) {
+  with_element(gradient.scalar_type(), [&]<class Element>(Element*) {
     decode<Element>(gradient.const_data_ptr<Element>(), codes.const_data_ptr<uint8_t>(),
                     numbers_of<Wide<Element>>(table.levels), table.bits, gradient.numel(),
                     product.mutable_data_ptr<Element>());

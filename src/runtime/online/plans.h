@@ -50,7 +50,7 @@ class Plans {
     int64_t needed = 0;        // times, before it is planned; twice as many each time
     std::string why_not = {};  // it has no plan and gets none
   };
-  // What a search is for.
+  // A Purpose names the trace that a search is for.
   struct Purpose {
     uint64_t print = 0;                       // of the trace
     double rerun_cost = 0;                    // of the trace

@@ -68,8 +68,8 @@ c10::Storage copy_of(const c10::Storage& storage) {
 
 }  // namespace
 
-// What waits for its operands: a call that makes a value, or the caller. The caller wants all of them.
-// A call wants those before the first one that is missing.
+// A Frame waits for its operands. It is a call that makes a value, or the caller. The caller wants all
+// operands. A call wants those before the first one that is missing.
 struct Remaker::Frame {
   const Value* makes = nullptr;  // null: these are the values that the caller asks for
   CallPtr call = nullptr;

@@ -1,4 +1,4 @@
-// What an Online holds between its steps.
+// The State is all that an Online holds between its steps.
 #pragma once
 
 #include <optional>

@@ -163,7 +163,7 @@ std::optional<CallRealization> Rewriter::both(const CallRealization& a,
   if (std::ranges::any_of(a.changed, [&](int32_t c) { return contains(b.changed, c); })) {
     return std::nullopt;
   }
-  // What rounds is compared with plain training, and what is approximate with its bound: apart.
+  // A plan that rounds is compared with plain training, an approximate one with its bound.
   const bool is_mixed = a.exactness != b.exactness && a.exactness != Exactness::kBitwise &&
                         b.exactness != Exactness::kBitwise;
   if (is_mixed) return std::nullopt;

@@ -1,4 +1,4 @@
-// What "auto" stands for as OffloadOptions::to: the memory that values may move to, and whether they
+// Chooses for "auto" as OffloadOptions::to: the memory that values may move to, and whether they
 // should.
 #pragma once
 
