@@ -3,16 +3,23 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "model/pipeline_values.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/model/pipeline.h"
 
 namespace reprise {
+
+using internal::begin_of;
+using internal::DeviceValues;
+using internal::end_of;
+
 namespace {
 
 // A StageRun is a PartRun that was looked up.
@@ -33,7 +40,10 @@ class ProgramBuilder {
         index_{pipeline.chain.stages.size()},
         chain_graph_(lower(pipeline.chain)) {
     check_parts();
-    add_values();
+    program_.graph.name = fmt::format("{}, {}", pipeline_.name, plan_.devices[device_].name);
+    program_.graph.fixed = pipeline_.chain.fixed;
+    values_.emplace(pipeline_, plan_, device_, chain_graph_, program_.graph);
+    accumulated_.assign(index_.stages, 0);
   }
 
   DeviceProgram build() {
@@ -64,85 +74,6 @@ class ProgramBuilder {
       throw InputError(fmt::format("part {} has stages that the chain does not have", q),
                        {.pointer = fmt::format("/parts/{}", q)});
     }
-  }
-
-  size_t begin_of(const PipelinePart& part) const { return static_cast<size_t>(part.first_stage); }
-  size_t end_of(const PipelinePart& part) const {
-    return static_cast<size_t>(part.first_stage) + static_cast<size_t>(part.stages);
-  }
-
-  // The values of a micro-batch stand in a row: those of the chain's graph which touch a stage of
-  // this device, without the weight gradients, and then what weight parts keep.
-  void add_values() {
-    Graph& graph = program_.graph;
-    graph.name = fmt::format("{}, {}", pipeline_.name, plan_.devices[device_].name);
-    graph.fixed = pipeline_.chain.fixed;
-    const size_t stages = index_.stages;
-    std::vector<char> mine(stages, 0), touched(stages + 1, 0);
-    for (const PipelinePart& part : plan_.parts) {
-      if (part.device != static_cast<int32_t>(device_)) continue;
-      for (size_t i = begin_of(part); i < end_of(part); ++i) {
-        mine[i] = touched[i] = touched[i + 1] = 1;
-        graph.fixed += stage_fixed(pipeline_, i);
-      }
-    }
-    weight_.assign(stages, -1);
-    for (size_t i = 0; i < stages; ++i) {
-      if (!mine[i]) continue;
-      weight_[i] = static_cast<ValueIndex>(graph.values.size());
-      graph.results.push_back(weight_[i]);
-      graph.values.push_back(
-          {fmt::format("w{}", i), pipeline_.chain.stages[i].weight_gradient, ValueKind::kGradient});
-    }
-    accumulated_.assign(stages, 0);
-    own_.assign(chain_graph_.values.size(), -1);
-    kept_.assign(stages, -1);
-    std::vector<ValueIndex> block;  // positions in the chain's graph
-    const auto take = [&](ValueIndex value) {
-      own_[static_cast<size_t>(value)] = static_cast<ValueIndex>(block.size());
-      block.push_back(value);
-    };
-    for (size_t k = 0; k <= stages; ++k) {
-      if (!touched[k]) continue;
-      take(index_.activation(k));
-      take(index_.gradient(k));
-    }
-    auto saved = static_cast<ValueIndex>(2 * (stages + 1) + stages);
-    for (size_t i = 0; i < stages; ++i) {
-      for (size_t o = 0; o < pipeline_.chain.stages[i].options.size(); ++o, ++saved) {
-        if (mine[i]) take(saved);
-      }
-    }
-    size_t size = block.size();
-    for (size_t i = 0; i < stages; ++i) {
-      if (mine[i] && weight_part(pipeline_, i) != nullptr)
-        kept_[i] = static_cast<ValueIndex>(size++);
-    }
-    first_value_ = graph.values.size();
-    block_ = size;
-    graph.values.reserve(first_value_ + size * static_cast<size_t>(pipeline_.micro_batches));
-    for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
-      for (const ValueIndex value : block) {
-        const Value& original = chain_graph_.values[static_cast<size_t>(value)];
-        graph.values.push_back(
-            {fmt::format("m{}/{}", m, original.id), original.bytes, original.kind});
-      }
-      for (size_t i = 0; i < stages; ++i) {
-        if (kept_[i] < 0) continue;
-        graph.values.push_back(
-            {fmt::format("m{}/k{}", m, i), weight_part(pipeline_, i)->kept, ValueKind::kSaved});
-      }
-      if (touched[0]) graph.results.push_back(position(m, index_.gradient(0)));
-    }
-  }
-
-  // Returns the position of a value of the chain's graph for a micro-batch.
-  ValueIndex position(int64_t micro_batch, ValueIndex value) const {
-    return in_block(micro_batch, own_[static_cast<size_t>(value)]);
-  }
-  ValueIndex in_block(int64_t micro_batch, ValueIndex offset) const {
-    return static_cast<ValueIndex>(first_value_ + block_ * static_cast<size_t>(micro_batch) +
-                                   static_cast<size_t>(offset));
   }
 
   const PipelinePart& part_of(const PipelineAction& action) const {
@@ -311,7 +242,7 @@ class ProgramBuilder {
         }
       }
       for (auto* list : {&variant.reads, &variant.writes, &variant.consumes}) {
-        for (ValueIndex& value : *list) value = position(micro_batch, value);
+        for (ValueIndex& value : *list) value = values_->position(micro_batch, value);
       }
     }
     return copy;
@@ -339,8 +270,8 @@ class ProgramBuilder {
     made = static_cast<OpIndex>(program_.graph.ops.size());
     Op copy = copy_of(micro_batch, op_of(run));
     const WeightPart& part = *weight_part(pipeline_, run.stage);
-    const ValueIndex kept = in_block(micro_batch, kept_[run.stage]);
-    const ValueIndex input = position(micro_batch, index_.activation(run.stage));
+    const ValueIndex kept = values_->kept(micro_batch, run.stage);
+    const ValueIndex input = values_->position(micro_batch, index_.activation(run.stage));
     const Cost rest = rest_of_backward(part, option_of(run));
     const bool reads_input = part.reads_input && option_of(run).reads_input;
     const bool output_stays = option_of(run).reads_output && option_of(run).consumes &&
@@ -368,10 +299,10 @@ class ProgramBuilder {
   // beside it, which is a workspace, and adds it in place.
   void accumulate(size_t stage, Variant& variant) const {
     if (!accumulated_[stage]) {
-      variant.writes.push_back(weight_[stage]);
+      variant.writes.push_back(values_->weight_gradient(stage));
       return;
     }
-    variant.reads.push_back(weight_[stage]);
+    variant.reads.push_back(values_->weight_gradient(stage));
     variant.workspace += pipeline_.chain.stages[stage].weight_gradient;
   }
 
@@ -396,10 +327,10 @@ class ProgramBuilder {
       const WeightPart& part = *weight_part(pipeline_, stage);
       variant.time = part.cost.time;
       variant.workspace = part.cost.workspace;
-      variant.reads = {in_block(micro_batch, kept_[stage])};
+      variant.reads = {values_->kept(micro_batch, stage)};
       if (part.consumes) variant.consumes = variant.reads;
       if (part.reads_input && option_of(run).reads_input && !again) {
-        variant.reads.push_back(position(micro_batch, index_.activation(stage)));
+        variant.reads.push_back(values_->position(micro_batch, index_.activation(stage)));
       }
       accumulate(stage, variant);
       accumulated_[stage] = 1;
@@ -426,7 +357,7 @@ class ProgramBuilder {
     OpIndex& made = slot(micro_batch, sort, place);
     if (made < 0) {
       made = static_cast<OpIndex>(program_.graph.ops.size());
-      const ValueIndex value = position(micro_batch, of_chain);
+      const ValueIndex value = values_->position(micro_batch, of_chain);
       Op op{.id = fmt::format("{} {}", to_string(action.kind),
                               program_.graph.values[static_cast<size_t>(value)].id),
             .once = true,
@@ -456,11 +387,8 @@ class ProgramBuilder {
   ChainIndex index_;
   Graph chain_graph_;
   DeviceProgram program_;
-  std::vector<ValueIndex> weight_;  // by stage: its weight gradient, or -1
-  std::vector<char> accumulated_;   // by stage: whether an earlier op writes that
-  std::vector<ValueIndex> own_;     // by value of the chain's graph: its place in a block, or -1
-  std::vector<ValueIndex> kept_;    // by stage: the place of what its weight part keeps, or -1
-  size_t first_value_ = 0, block_ = 0;
+  std::optional<DeviceValues> values_;
+  std::vector<char> accumulated_;  // by stage: whether an earlier op writes its weight gradient
   std::unordered_map<int64_t, OpIndex> made_;
   std::unordered_set<int64_t> read_later_;  // places of inputs that a weight part will read
   std::unordered_map<std::string, OpIndex> ops_of_chain_;

@@ -1,5 +1,5 @@
-// One training step of a chain, or of several branches that meet in one loss. It runs the forward half of the plan and, when the gradient of the
-// loss arrives, the backward half.
+// One training step of a chain, or of several branches that meet in one loss. It runs the forward
+// half of the plan and, when the gradient of the loss arrives, the backward half.
 #pragma once
 
 #include <functional>
@@ -7,18 +7,12 @@
 #include <optional>
 #include <vector>
 
-#include "reprise/model/chain.h"
 #include "reprise/model/errors.h"
 #include "reprise/run/interpreter.h"
-#include "runtime/chain/measure.h"
 #include "runtime/chain/moved_values.h"
-#include "runtime/chain/passes.h"
-#include "runtime/chain/places.h"
-#include "runtime/chain/prepare.h"
-#include "runtime/chain/problem.h"
+#include "runtime/chain/planned_model.h"
 #include "runtime/chain/split_backward.h"
 #include "runtime/chain/stage_runner.h"
-#include "runtime/chain/step_buffers.h"
 #include "runtime/device/step_log.h"
 #include "runtime/state/autocast.h"
 #include "runtime/state/random_state.h"
@@ -39,34 +33,6 @@ class StageChanged : public InputError {
 
  private:
   bool undone_;
-};
-
-// A model with its plan: everything that its steps have in common. It outlives them.
-struct PlannedModel {
-  PreparedModel model;
-  StepBuffers buffers;
-  Chain chain;                     // the stages of all branches, one branch after the other
-  std::vector<ChainInput> inputs;  // by branch
-  std::vector<std::vector<SavedForm>> saved_form;  // by stage and option
-  // By stage: whether its backward takes memory for copies of gradients at its end.
-  std::vector<bool> copies_gradients;
-  std::vector<MeasuredSplit> splits;  // by stage; empty: no backward is split
-  Places places;                      // of the program
-  std::shared_ptr<const Program> program;
-  std::shared_ptr<const Passes> passes;  // of the program
-  transfer::FarMemories memories;        // where values may move to
-  std::vector<bool> moves;               // by value; empty if the program moves none
-  std::vector<Bytes> value_bytes;        // of the lowered problem
-  int64_t last_step = 0;                 // number of the last step that began
-  bool outdated = false;                 // a stage was seen to behave in another way
-
-  explicit PlannedModel(PreparedModel prepared);
-  void set_measured(MeasuredChain measured);  // before set_plan()
-  Problem problem() const { return problem_of(model, chain, inputs); }
-  // Returns the weight part of the backward of an option; null if that backward is not split.
-  const WeightPart* weight_part(size_t stage, size_t option) const;
-  // The memories of `machine` are `memories`, position by position.
-  void set_plan(const std::vector<Action>& actions, const Machine& machine);
 };
 
 // One object runs one step. It is not thread-safe. After an exception in either half, the random

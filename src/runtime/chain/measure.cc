@@ -9,6 +9,7 @@
 #include "reprise/runtime/allocator.h"
 #include "runtime/chain/equal_stages.h"
 #include "runtime/chain/loss_sink.h"
+#include "runtime/chain/option_times.h"
 #include "runtime/chain/problem.h"
 #include "runtime/chain/run_times.h"
 #include "runtime/device/backward_queue.h"
@@ -284,7 +285,15 @@ class Measurement {
       if (o == 0) result = std::move(g_in);
     }
     holds_ = std::move(holds_next_);
-    measure_kept_times(i, boundaries_[model_.input_of(i)].restore(), gradient, random);
+    const OptionRuns runs{.number = i,
+                          .stage = model_.stages[i],
+                          .parameters = model_.parameters,
+                          .device = model_.device,
+                          .input = boundaries_[model_.input_of(i)],
+                          .gradient = gradient,
+                          .saved_form = measured_.saved_form[i]};
+    measure_options(
+        runs, times_, [&] { random.restore(); }, [&] { return sums_before(i); }, row.options);
     if (splitting_.measured) measure_halves(i, gradient, random);
     return Parked(result);
   }
@@ -382,44 +391,6 @@ class Measurement {
       if (book_[p].defined() && model_.uses_behind(i, p)) sums[p] = book_[p].clone();
     }
     return sums;
-  }
-
-  // The options take turns, so that a change of the machine meanwhile affects all of them.
-  void measure_kept_times(size_t i, const Tensors& x, const Parked& gradient,
-                          const RandomState& random) {
-    const PreparedStage& prepared = model_.stages[i];
-    std::vector<StageOption>& options = measured_.chain.stages[i].options;
-    std::vector<std::vector<TimedRun>> forward(options.size()), backward(options.size());
-    const auto once = [&](size_t o) {
-      random.restore();
-      std::pair<Tensors, Kept> kept;
-      forward[o].push_back(time_run(model_.device, [&] {
-        kept = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]);
-      }));
-      kept.first.clear();
-      Tensors g = gradient.restore();
-      GradientBook sums = sums_before(i);
-      backward[o].push_back(time_run(model_.device, [&] {
-        run_backward(prepared, std::move(kept.second), std::move(g), model_.parameters, sums);
-      }));
-      return backward[o].back().wall.count();
-    };
-    times_.repeat([&] {
-      int64_t longest = 0;
-      for (size_t o = 0; o < options.size(); ++o) longest = std::max(longest, once(o));
-      return longest;
-    });
-    for (size_t o = 0; o < options.size(); ++o) {
-      const std::string& name = options[o].name;
-      options[o].backward.time = times_.note(fmt::format("B{}", i), name, backward[o]);
-      options[o].forward.time = times_.note(fmt::format("F{}", i), name, forward[o]);
-      if (o == 0) continue;
-      // An option does all the work of the option before it, and more. Alone in memory, where pages
-      // are fresh, an option that holds less can be faster; in a step it is not. `spread` has the
-      // measured times.
-      options[o].backward.time = std::max(options[o].backward.time, options[o - 1].backward.time);
-      options[o].forward.time = std::max(options[o].forward.time, options[o - 1].forward.time);
-    }
   }
 
   const PreparedModel& model_;

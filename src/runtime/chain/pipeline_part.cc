@@ -12,14 +12,13 @@
 #include "reprise/model/lower.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/chain/loss_sink.h"
-#include "runtime/chain/measure.h"
+#include "runtime/chain/measure_part.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/device.h"
 #include "runtime/device/made_storages.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/step_limits.h"
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/state/value_keeper.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -30,8 +29,6 @@ using device::make_node;
 using device::Measuring;
 using device::require_plain;
 using device::uncounted_bytes;
-using state::RandomState;
-using state::ValueKeeper;
 
 namespace {
 
@@ -47,57 +44,8 @@ at::Tensor room_like(const at::Tensor& shape, c10::Device device, bool needs_gra
   return room;
 }
 
-// A loss for parts without one. Its gradients are dense, as those that come from the next part.
-at::Tensor sum_of_squares(const Tensors& outputs) {
-  at::Tensor sum;
-  for (const at::Tensor& output : outputs) {
-    if (!output.requires_grad()) continue;
-    const at::Tensor one = output.square().sum();
-    sum = sum.defined() ? sum + one : one;
-  }
-  if (!sum.defined()) throw InputError("no output of the part depends on a parameter of it");
-  return sum;
-}
-
-// Runs the stages once. Buffers and the random state are put back.
-Tensors run_once(const PreparedModel& model, Tensors x) {
-  ValueKeeper buffers(model.buffers);
-  buffers.save();
-  const RandomState random(model.device);
-  for (const PreparedStage& stage : model.stages) x = run_fast(stage, x, model.parameters);
-  buffers.restore();
-  random.restore();
-  return x;
-}
-
-void require_own_parameters(const PreparedModel& model) {
-  std::vector<int64_t> user(model.parameters.size(), -1);
-  for (size_t i = 0; i < model.stages.size(); ++i) {
-    for (const size_t p : model.stages[i].parameters) {
-      if (user[p] >= 0) {
-        throw InputError(fmt::format(
-            "the stages '{}' and '{}' share a parameter; in a pipeline each parameter belongs to "
-            "one "
-            "stage: make them one stage",
-            model.stages[static_cast<size_t>(user[p])].stage.name, model.stages[i].stage.name));
-      }
-      user[p] = static_cast<int64_t>(i);
-    }
-  }
-}
-
 // A part is the only branch of its model.
 std::vector<StageBranch> only_branch(const std::vector<Stage>& stages) { return {{"", stages}}; }
-
-// In a pipeline the backward of the loss is over before that of the last stage begins, and the owner
-// of the part holds the values of the losses. So only the gradient remains of the loss.
-void settle_loss(MeasuredChain& measured) {
-  reprise::Stage& last = measured.chain.stages.back();
-  const Bytes at_the_end = last.output_gradient.value_or(last.output);
-  measured.chain.loss.cost.workspace += at_the_end - measured.loss_gradient;
-  last.output_gradient = measured.loss_gradient;
-  last.weight_gradient = std::max(Bytes(0), last.weight_gradient - measured.loss_resident);
-}
 
 }  // namespace
 
@@ -127,11 +75,7 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
     }
     outputs_.push_back(without_bytes(outputs[e], needs_grad[e]));
   }
-  MeasureOptions measuring = options;
-  measuring.output_held = false;
-  MeasuredChain measured = measure(model, {sample}, has_loss_ ? loss : Loss(sum_of_squares),
-                                   measuring, {.measured = true, .forget_error = forget_error});
-  settle_loss(measured);
+  MeasuredChain measured = measure_part(model, sample, loss, options, forget_error);
   if (!has_loss_) {
     measured.chain.loss = {};
     measured.chain.stages.back().output_gradient = output_gradient_bytes();

@@ -1,0 +1,193 @@
+"""The recording behind a captured step: it is made, compared, run, and made again on a miss."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._step.modules import called_modules, outermost
+from .._step.process_group import telling
+from .._step.tree import Tree, flatten, rebuild
+from .._torch import _runtime
+from ..errors import InputError, StepMiss
+from .guards import Guards
+from .recorded import RecordedFunction
+from .request import Request
+
+
+class RecordedStep:
+    """A step that follows the user's function: its recording now, and who notices a difference.
+
+    A call compares what the recording stands for. If something differs, the step is refused or
+    recorded again, as the request says.
+    """
+
+    def __init__(
+        self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        self._request = request
+        self._modules = request.modules
+        self._differences: list[str] = []
+        self._plan_options: dict[str, Any] | None = None
+        self._capture(*flatten((arguments, keywords), "the sample"))
+
+    def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Records the step for these tensors in this structure, and keeps the recording."""
+        if not tensors:
+            raise InputError("a captured step needs at least one input tensor")
+        recorded = RecordedFunction(self._request.step, tree, self._modules)
+        native, guards = self._record_all(
+            recorded, tensors, self._request.options(tensors[0].device)
+        )
+        # Nothing can fail any more. If something failed above, the recording before stays whole.
+        recorded.after_run = None
+        self._device, self._recorded, self._native = tensors[0].device, recorded, native
+        self._guards = guards
+        self._inputs = len(tensors)
+        self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
+        self._structure()
+        self._follow(recorded)
+        self._warn_of_cache()
+
+    def _follow(self, recorded: RecordedFunction) -> None:
+        """Tells the function when it is compared with its recording, and with which result."""
+        # The runtime holds the function, and Python's collector does not see that.
+        alive, structures = weakref.ref(self._native), self._structures
+
+        def comparing() -> bool:
+            native = alive()
+            return native is not None and native.comparing()
+
+        def structure() -> Tree | None:
+            native = alive()
+            return None if native is None else structures.get(native.outcomes()[0])
+
+        recorded.comparing, recorded.recorded = comparing, structure
+
+    def _record_all(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> tuple[_runtime.CapturedStep, Guards]:
+        """Records the step. It is recorded again if it calls modules that it does not show."""
+        with called_modules() as called:
+            native, guards = self._record(recorded, tensors, options)
+        if not self._take_hidden(called):
+            return native, guards
+        del native, guards, called
+        return self._record(recorded, tensors, options)
+
+    def _take_hidden(self, called: list[torch.nn.Module]) -> bool:
+        """Takes over modules that were called and are not known. Returns whether there are any."""
+        known = {id(part) for module in self._modules for part in module.modules()}
+        hidden = [module for module in called if id(module) not in known]
+        self._modules = [*self._modules, *outermost(hidden)]
+        return bool(hidden)
+
+    def _capture_outcome(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Records what the step does for the numbers that it reads now, beside other outcomes."""
+        guards = Guards(self._functions(), self._modules, self._request.unguarded, self._guards)
+        self._recorded.after_run = guards.after_run
+        try:
+            with called_modules() as called, guards.recording():
+                self._native.capture_outcome(tensors)
+        finally:
+            self._recorded.after_run = None
+        try:
+            guards.settle()
+        except InputError:
+            self._native.forget_outcome()
+            raise
+        self._structure()
+        self._warn_of_cache()
+        if self._take_hidden(called):
+            self._capture(tensors, tree)  # The modules are part of what every outcome is for.
+        else:
+            self._guards = guards
+
+    def _warn_of_cache(self) -> None:
+        """Warns if something was wrong with the cache at the capture."""
+        if warning := self._native.cache_use()[1]:
+            warnings.warn(warning, RuntimeWarning, stacklevel=4)
+
+    def _structure(self) -> Tree:
+        """Returns the structure of what the outcome that ran last returns."""
+        numbers = self._native.outcomes()
+        if numbers[0] not in self._structures:  # It was captured since the last call.
+            for number in self._structures.keys() - numbers:
+                del self._structures[number]
+            assert self._recorded.outputs is not None
+            self._structures[numbers[0]] = self._recorded.outputs
+        return self._structures[numbers[0]]
+
+    def _record(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> tuple[_runtime.CapturedStep, Guards]:
+        """Records the step once, and watches what it reads from Python."""
+        guards = Guards(self._functions(), self._modules, self._request.unguarded)
+        recorded.after_run = guards.after_run
+        with guards.recording():
+            native = self._make(recorded, tensors, options | {"modules": self._modules})
+        with telling(native):
+            guards.settle()
+        return native, guards
+
+    def _functions(self) -> list[Callable[..., Any]]:
+        """Returns the user's functions that a call stands for."""
+        return [self._request.step]
+
+    def _make(
+        self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
+    ) -> _runtime.CapturedStep:
+        """Makes the recording. It is planned, too, if a plan was asked for before."""
+        native = _runtime.CapturedStep(recorded, tensors, **options)
+        if self._plan_options is not None:
+            native.plan(**self._plan_options)
+        return native
+
+    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        tensors, tree = flatten((arguments, keywords), "the input")
+        if tree != self._recorded.inputs:
+            self._miss("its inputs have another structure or other numbers", tensors, tree)
+        if difference := self._guards.difference():
+            self._miss(difference, tensors, tree)
+        if not self._native.refresh():
+            self._miss("a module has other children, parameters or buffers", tensors, tree)
+        outputs = self._run(tensors, tree)
+        if outputs is None:  # The step reads other numbers out of tensors than it did so far.
+            self._capture_outcome(tensors, tree)
+            outputs = self._run(tensors, tree)
+        if outputs is None:
+            raise InputError(
+                "the step cannot be captured: a number that it reads out of a tensor changes from "
+                "run to run, although the inputs and the random state are the same"
+            )
+        return rebuild(self._structure(), outputs)
+
+    def _run(self, tensors: list[torch.Tensor], tree: Tree) -> list[torch.Tensor] | None:
+        """Runs the recording. Captures the step again if lockstep finds a difference."""
+        try:
+            return self._native.run(tensors)
+        except StepMiss as miss:
+            if not self._request.recapture or not miss.of_function:
+                raise
+            self._differences.append(str(miss))
+            warnings.warn(f"{miss}. The step is captured again", RuntimeWarning, stacklevel=3)
+        self._capture(tensors, tree)
+        try:
+            return self._native.run(tensors)
+        except StepMiss as miss:
+            if not miss.of_function:
+                raise
+            raise InputError(
+                "the step cannot be captured, because it does something else right after a "
+                f"capture: {miss}"
+            ) from miss
+
+    def _miss(self, difference: str, tensors: list[torch.Tensor], tree: Tree) -> None:
+        """Refuses a call that differs from the capture, or captures the step again for it."""
+        if not self._request.recapture:
+            raise StepMiss(f"the step was captured for something else: {difference}")
+        self._capture(tensors, tree)
