@@ -28,6 +28,7 @@ import reprise
 import torch
 from compiled_steps import Bench, Row, Trained, knob, own_network
 from side_by_side import keep_freed_pages
+from torch._inductor import config as inductor
 
 MODELS = pathlib.Path(__file__).parents[2] / "tests" / "models"
 OWN = ("gpt", "unet", "resnet18")
@@ -79,6 +80,7 @@ def rows_of(name: str, compiler: str, margin: str, repeats: int) -> list[Row]:
     """Returns the rows of a network: eager, PyTorch's own, and the backend at its budgets."""
     keep_freed_pages()
     reprise.install_cpu_allocator()
+    inductor.fallback_random = True  # Inductor then draws the random numbers of eager training.
     bench = Bench(lambda: own_network(name) if name in OWN else other_network(name), repeats)
     rows = [bench.eager()]
     rows.append(bench.compiled(Row("PyTorch's partitioner", ""), compiler))

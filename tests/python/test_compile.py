@@ -247,6 +247,34 @@ def test_a_margin_is_what_plans_took_more_than_the_budget(
     assert given == [budget - int(share * budget) for share in asked]
 
 
+@pytest.mark.parametrize("above", [-1, 1])
+def test_a_measured_peak_decides_where_no_plan_fits(
+    monkeypatch: pytest.MonkeyPatch, above: int
+) -> None:
+    from reprise._compile import backend
+
+    model, inputs = perceptron()
+    step, _ = compiled(WithLoss(model), budget=1)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        step(*inputs)
+    refused = caught.value.inner_exception
+    assert isinstance(refused, reprise.BudgetError)
+    budget = refused.requested - 10_000
+    monkeypatch.setattr(backend, "measured_peak", lambda *_: budget + above)
+    step, seen = compiled(WithLoss(model), budget=budget, margin="measured")
+    if above < 0:
+        step(*inputs).backward()
+        assert seen[0].result.budget_bytes == refused.requested
+        assert seen[0].measured_peak_bytes == budget + above
+        return
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        step(*inputs)
+    error = caught.value.inner_exception
+    assert isinstance(error, reprise.BudgetError)
+    assert "no plan is predicted to take less" in str(error)
+    assert error.requested == budget + above
+
+
 def test_a_margin_of_bytes_is_left_free() -> None:
     model, inputs = perceptron()
     step, seen = compiled(WithLoss(model), budget=2_500_000, margin="200 kB")

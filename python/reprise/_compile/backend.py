@@ -94,7 +94,8 @@ def backend(
             - `margin`: bytes of the budget that the plan leaves free, for a compiler that orders
               calls anew. It is a number, a text, or "measured": then the compiled graph runs on
               operands of its own, and is planned and compiled again, four times at most, with what
-              it took more or less than the budget. The first call takes so much longer.
+              it took more or less than the budget. If no plan fits, the plan with the smallest peak
+              is compiled, because fused calls may take less. The first call takes so much longer.
             - `time_limit`, `threads`: as in `reprise.plan()`.
             - `observer`: a function that is called with the `CompiledGraph` of each planned graph.
             - `inductor`: a dict of inductor's options.
@@ -253,6 +254,7 @@ class Partition:
         self._costs = costs_of(options.times)
         self._limit: int | None = None  # the budget in bytes, once it is known
         self._margin = 0 if options.margin == MEASURED else bytes_of(options.margin, "margin")
+        self._at_smallest = False  # whether no plan has a smaller peak than the last one
 
     def __call__(
         self,
@@ -284,7 +286,7 @@ class Partition:
         A compiler that fuses calls may need less than the plan says. Then the next plan gets more.
         """
         assert self.planned is not None
-        if self._limit is None:
+        if self._limit is None or (above > 0 and self._at_smallest):
             return False
         recomputes = self._limit - self._margin < self.planned.result.baseline.peak_bytes
         if above <= 0 and (not recomputes or -above < _WORTHWHILE * self._limit):
@@ -295,10 +297,15 @@ class Partition:
     def misfit(self, peak: int) -> BudgetError:
         """Returns the error for a compiled graph that takes too much with every margin."""
         assert self.planned is not None and self._limit is not None
+        tried = (
+            "no plan is predicted to take less"
+            if self._at_smallest
+            else f"{_ROUNDS} plans with growing margins did not fit"
+        )
         return BudgetError(
             f"{self.planned.problem.name}: compiled by {self._options.compiler}, the graph took "
             f"{_core.format_bytes(peak)} in a run, and the budget is "
-            f"{_core.format_bytes(self._limit)}; {_ROUNDS} plans with growing margins did not fit",
+            f"{_core.format_bytes(self._limit)}; {tried}",
             budget=self._limit,
             requested=peak,
         )
@@ -317,9 +324,17 @@ class Partition:
     def _plan(self, problem: Graph) -> PlanResult:
         options = self._options
         given: dict[str, Any] = {"time_limit": options.time_limit, "threads": options.threads}
-        if self._limit is None:
+        first = self._limit is None
+        if first:
             result = plan(problem, budget=options.budget, **given)
             self._limit = result.budget_bytes
-            if not self._margin or self._limit is None:
-                return result
-        return plan(problem, budget=max(1, self._limit - self._margin), **given)
+        if self._limit is None:
+            return result
+        if not first or self._margin:
+            result = plan(problem, budget=max(1, self._limit - self._margin), **given)
+        smallest = result.smallest_budget_bytes
+        if result.plan is not None or options.margin != MEASURED or smallest is None:
+            return result
+        # A compiler that fuses calls may need less than this plan says. The measurement decides.
+        self._margin, self._at_smallest = self._limit - smallest, True
+        return plan(problem, budget=smallest, **given)
