@@ -1,5 +1,5 @@
-// One training step of a chain, or of several branches that meet in one loss. It runs the forward half of the plan and, when the gradient of the
-// loss arrives, the backward half.
+// Runs one training step of a chain, or of several branches that meet in one loss: the forward half
+// of the plan and, when the gradient of the loss arrives, the backward half.
 #pragma once
 
 #include <functional>
@@ -41,7 +41,8 @@ class StageChanged : public InputError {
   bool undone_;
 };
 
-// A model with its plan: everything that its steps have in common. It outlives them.
+// A PlannedModel is a model with its plan: everything that its steps have in common. It outlives
+// them.
 struct PlannedModel {
   PreparedModel model;
   StepBuffers buffers;

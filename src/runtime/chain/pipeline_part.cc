@@ -47,7 +47,8 @@ at::Tensor room_like(const at::Tensor& shape, c10::Device device, bool needs_gra
   return room;
 }
 
-// A loss for parts without one. Its gradients are dense, as those that come from the next part.
+// Stands in for the loss of a part without one. Its gradients are dense, like those that come from
+// the next part.
 at::Tensor sum_of_squares(const Tensors& outputs) {
   at::Tensor sum;
   for (const at::Tensor& output : outputs) {
